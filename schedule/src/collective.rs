@@ -1,0 +1,97 @@
+//! The collectives and reduction operators, spelled as the command line and the files spell them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! spelled {
+    ($(#[$doc:meta])* $name:ident, $what:literal, { $($(#[$vdoc:meta])* $variant:ident => $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl $name {
+            /// Every value, in the order the documentation lists them.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The spelling in files and on the command line.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == text).ok_or_else(|| {
+                    let known: Vec<_> = Self::ALL.iter().map(|value| value.as_str()).collect();
+                    format!("unknown {} `{text}`; one of: {}", $what, known.join(" "))
+                })
+            }
+        }
+    };
+}
+
+spelled! {
+    /// A collective operation. Semantics and sizes are those of nccl-tests (design page 2).
+    Collective, "collective", {
+        /// Every member ends with every member's part.
+        AllGather => "allgather",
+        /// Every member ends with its part of the sum.
+        ReduceScatter => "reducescatter",
+        /// Every member ends with the whole sum.
+        AllReduce => "allreduce",
+        /// Every member sends a different part to every member.
+        AllToAll => "alltoall",
+        /// AllToAll with a matrix of byte counts.
+        AllToAllV => "alltoallv",
+        /// The root's buffer reaches every member.
+        Broadcast => "broadcast",
+        /// The root ends with the sum.
+        Reduce => "reduce",
+        /// The root ends with every member's part.
+        Gather => "gather",
+        /// Every member ends with its part of the root's buffer.
+        Scatter => "scatter",
+        /// Every member sends its buffer to the next member, around.
+        SendRecv => "sendrecv",
+        /// Chunks listed one by one.
+        Custom => "custom",
+    }
+}
+
+impl Collective {
+    /// Whether values are reduced on the way.
+    pub fn combines(self) -> bool {
+        matches!(self, Self::ReduceScatter | Self::AllReduce | Self::Reduce)
+    }
+
+    /// Whether one member is special.
+    pub fn is_rooted(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    }
+}
+
+spelled! {
+    /// How values are combined. All are treated as associative and commutative; sums of floats follow the
+    /// program's fixed order.
+    ReduceOp, "reduction", {
+        /// a + b
+        Sum => "sum",
+        /// a · b
+        Prod => "prod",
+        /// The smaller.
+        Min => "min",
+        /// The larger.
+        Max => "max",
+        /// The sum divided by the number of members.
+        Avg => "avg",
+    }
+}

@@ -1,0 +1,104 @@
+//! What can be wrong with a request, and with an order of messages.
+
+use crate::{ChunkId, Collective};
+use topology::{Bytes, Rank};
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DemandError {
+    /// A rank beyond the topology.
+    #[error("rank {rank} does not exist; the ranks are 0..{ranks}")]
+    UnknownRank {
+        /// The rank.
+        rank: Rank,
+        /// How many there are.
+        ranks: usize,
+    },
+    /// Nobody takes part.
+    #[error("a collective needs at least one member")]
+    NoMembers,
+    /// A root is missing, or given where there is none.
+    #[error("{collective} {}", if *needed { "needs a root" } else { "has no root" })]
+    Root {
+        /// The collective.
+        collective: Collective,
+        /// Whether it needs one.
+        needed: bool,
+    },
+    /// The root does not take part.
+    #[error("root {root} is not a member")]
+    RootNotAMember {
+        /// The root.
+        root: Rank,
+    },
+    /// A reduction is missing, or given where nothing is reduced.
+    #[error("{collective} {}", if *needed { "needs a reduction (op)" } else { "reduces nothing, so it takes no op" })]
+    Op {
+        /// The collective.
+        collective: Collective,
+        /// Whether it needs one.
+        needed: bool,
+    },
+    /// The buffer is larger than planning is exact for.
+    #[error("{size_bytes} bytes are more than the {limit} that are supported")]
+    TooLarge {
+        /// The size asked for.
+        size_bytes: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// Zero chunks.
+    #[error("a rank's data is cut into at least one chunk")]
+    NoChunks,
+    /// More chunks than this build accepts; nothing was allocated.
+    #[error("the request has {count} chunks, more than the {limit} that are supported")]
+    TooManyChunks {
+        /// How many there would be.
+        count: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// The collective's chunks do not follow from the request.
+    #[error("{collective} needs its chunks listed (a byte matrix or a demand file)")]
+    NeedsChunks {
+        /// The collective.
+        collective: Collective,
+    },
+    /// A listed chunk that nobody starts with.
+    #[error("chunk {chunk} has no holder")]
+    NoHolder {
+        /// Position in the list.
+        chunk: usize,
+    },
+    /// The byte matrix has the wrong shape.
+    #[error("the byte matrix must have one row and one column for each of the {members} members")]
+    BadMatrix {
+        /// How many members there are.
+        members: usize,
+    },
+    /// A chunk size that does not follow from the request.
+    #[error("chunk_bytes is {given}, but size and chunks give {quotient} (up to one byte more is accepted)")]
+    ChunkBytes {
+        /// What was given.
+        given: Bytes,
+        /// What follows from the request.
+        quotient: Bytes,
+    },
+}
+
+/// Why an order of messages cannot be played.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// A message leaves before anything earlier in the order brought its chunk.
+    #[error("message {message} sends chunk {chunk} from rank {rank}, which no earlier message brought there")]
+    NotHeld {
+        /// Position in the order.
+        message: usize,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The sender.
+        rank: Rank,
+    },
+}

@@ -1,0 +1,22 @@
+//! What an answer is: the narrow waist between those who plan and those who execute.
+//!
+//! A [`Demand`] says what must move, a [`Schedule`] says when each [`Transfer`] moves which chunks over which
+//! link, a [`Program`] says what each rank does. Everything before this crate produces a `Schedule`,
+//! everything after it consumes a verified one.
+//!
+//! This crate does no IO beyond text, and knows no solver and no device.
+
+mod collective;
+mod demand;
+mod error;
+pub mod program;
+mod replay;
+mod reverse;
+mod transfer;
+
+pub use collective::{Collective, ReduceOp};
+pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, RankSet, Request};
+pub use error::{DemandError, ReplayError};
+pub use replay::{Message, replay};
+pub use reverse::reduce_of_gather;
+pub use transfer::{ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind};

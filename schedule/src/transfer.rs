@@ -1,0 +1,122 @@
+//! The answer: a [`Schedule`] of timed [`Transfer`]s, and where it came from.
+
+use crate::{ChunkId, Demand};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use topology::{LinkId, Micros, Rank, Topology};
+
+/// The chunks of one message; one or two of them need no allocation.
+pub type ChunkList = SmallVec<[ChunkId; 4]>;
+
+/// What a transfer does at the receiver.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransferKind {
+    /// The receiver's value becomes the sender's at departure.
+    Copy,
+    /// The sender's value at departure is added to the receiver's (stored where the receiver has none).
+    Reduce,
+}
+
+/// A message of one or more chunks over one link.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Transfer {
+    /// What it carries; all of it arrives at `end`.
+    pub chunks: ChunkList,
+    /// The sender.
+    pub from: Rank,
+    /// The receiver.
+    pub to: Rank,
+    /// The link, from `from` to `to`.
+    pub link: LinkId,
+    /// Copy or reduce.
+    pub kind: TransferKind,
+    /// Departure.
+    pub start: Micros,
+    /// Arrival: start + α + β·bytes.
+    pub end: Micros,
+}
+
+/// Which topology a schedule was made for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopologyRef {
+    /// Its name (a SPEC, or what its file says).
+    pub name: String,
+    /// Its digest, where known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+}
+
+impl TopologyRef {
+    /// A reference to `topology`, with its digest.
+    pub fn to(topology: &Topology) -> Self {
+        Self { name: topology.name().to_owned(), digest: Some(topology.digest()) }
+    }
+}
+
+/// Who made a schedule, and with what, so that it can be made again.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The strategy, such as `classic/ring` or `milp`.
+    pub strategy: String,
+    /// The seed.
+    #[serde(default)]
+    pub seed: u64,
+    /// The options that mattered.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
+    /// The version of Antiphon.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+}
+
+/// The best proven lower bound on the makespan.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LowerBound {
+    /// No valid schedule is faster.
+    pub value: Micros,
+    /// Which bound it is, such as `cut`.
+    pub name: String,
+}
+
+/// Timed transfers that claim to meet a demand on a topology. Until verified it is only a claim.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Schedule {
+    /// The machine it was made for.
+    pub topology: TopologyRef,
+    /// What it must move.
+    pub demand: Arc<Demand>,
+    /// The messages, sorted by start.
+    pub transfers: Vec<Transfer>,
+    /// The bound it is compared with, if one was computed.
+    pub bound: Option<LowerBound>,
+    /// Who made it.
+    pub produced_by: Provenance,
+}
+
+impl Schedule {
+    /// A schedule of `transfers`, which are sorted by start (then link, then end) here.
+    pub fn new(topology: &Topology, demand: Arc<Demand>, mut transfers: Vec<Transfer>, strategy: &str) -> Self {
+        transfers.sort_by(|a, b| a.start.total_cmp(&b.start).then(a.link.cmp(&b.link)).then(a.end.total_cmp(&b.end)));
+        let produced_by = Provenance {
+            strategy: strategy.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Provenance::default()
+        };
+        Self { topology: TopologyRef::to(topology), demand, transfers, bound: None, produced_by }
+    }
+
+    /// When the last transfer has arrived; zero where there are none.
+    pub fn makespan(&self) -> Micros {
+        self.transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max)
+    }
+
+    /// makespan / bound − 1, where a bound above zero is known.
+    pub fn gap(&self) -> Option<f64> {
+        let bound = self.bound.as_ref()?.value;
+        (bound > Micros::ZERO).then(|| self.makespan() / bound - 1.0)
+    }
+}

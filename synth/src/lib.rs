@@ -1,0 +1,19 @@
+//! How an answer is found: a problem, what a sketch allows, bounds, and a portfolio of strategies.
+//!
+//! The entry point is `synthesize`: bounds first, then strategies from cheap to dear, each returning the same
+//! kind of [`schedule::Schedule`]; every candidate is judged by `schedule`'s verifier and replay, never by the
+//! strategy that made it. The report lists every candidate with its time and why it stopped.
+//!
+//! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
+
+mod error;
+mod options;
+mod problem;
+mod report;
+mod strategy;
+
+pub use error::SynthError;
+pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
+pub use problem::{Automorphism, Constraints, Hindrance, Problem};
+pub use report::{Candidate, Progress, Report, StopReason};
+pub use strategy::{Attempt, Context, Strategy};

@@ -1,0 +1,118 @@
+//! How hard to look, and when to stop.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A strategy by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum StrategyKind {
+    /// Textbook algorithms: ring, tree, recursive doubling and halving, all-pairs.
+    Classic,
+    /// Causal link–chunk matching with restarts.
+    Matching,
+    /// Time-expanded 0/1 model under the sketch, solved with HiGHS.
+    Milp,
+}
+
+impl StrategyKind {
+    /// Every strategy, in the order the planner tries them.
+    pub const ALL: &[Self] = &[Self::Classic, Self::Matching, Self::Milp];
+
+    /// The name on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Classic => "classic",
+            Self::Matching => "matching",
+            Self::Milp => "milp",
+        }
+    }
+}
+
+impl FromStr for StrategyKind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == text).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
+            format!("unknown strategy `{text}`; one of: auto {}", known.join(" "))
+        })
+    }
+}
+
+/// A request to stop, shared between threads (Ctrl-C).
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks everybody who holds a clone to stop and return what they have.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A point in time, or never, joined with a [`Cancel`].
+#[derive(Clone, Debug, Default)]
+pub struct Deadline {
+    at: Option<Instant>,
+    cancel: Cancel,
+}
+
+impl Deadline {
+    /// `limit` from now on, or whenever `cancel` is raised.
+    pub fn after(limit: Option<Duration>, cancel: Cancel) -> Self {
+        Self { at: limit.and_then(|limit| Instant::now().checked_add(limit)), cancel }
+    }
+
+    /// Whether to stop now.
+    pub fn has_passed(&self) -> bool {
+        self.cancel.is_cancelled() || self.at.is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// The time left; `None` means for ever.
+    pub fn remaining(&self) -> Option<Duration> {
+        if self.cancel.is_cancelled() {
+            return Some(Duration::ZERO);
+        }
+        self.at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// Clock-free limits: with these alone, the same input and seed give the same bytes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Limits {
+    /// Restarts of randomised searches.
+    pub restarts: u32,
+    /// Work of one solver call, in simplex iterations.
+    pub solver_iterations: u64,
+    /// Solver calls of one strategy.
+    pub solver_calls: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { restarts: 48, solver_iterations: 60_000, solver_calls: 24 }
+    }
+}
+
+/// How hard to look.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Only this strategy; `None` tries all, cheapest first.
+    pub strategy: Option<StrategyKind>,
+    /// Wall-clock limit for people; results may then depend on the machine's speed.
+    pub time_limit: Option<Duration>,
+    /// Clock-free limits.
+    pub limits: Limits,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Threads for restarts and strategies; `None` takes all cores. The result does not depend on it.
+    pub threads: Option<usize>,
+    /// Raised by Ctrl-C.
+    pub cancel: Cancel,
+}

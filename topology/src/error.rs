@@ -1,0 +1,87 @@
+//! What can be wrong with a description of a machine.
+
+use crate::{LinkId, Rank, ResourceId};
+
+/// The result of anything in this crate that can fail.
+pub type TopologyResult<T> = Result<T, TopologyError>;
+
+/// Why a topology was refused. The text says what, where and with which evidence.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// There is nobody to talk to.
+    #[error("a topology needs at least one rank")]
+    NoRanks,
+    /// The count exceeds what this build accepts; nothing was allocated.
+    #[error("{what}: {count} is more than the {limit} that are supported")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many were asked for.
+        count: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+    /// A link starts or ends at a rank that does not exist.
+    #[error("link {link} names rank {rank}, but the ranks are 0..{ranks}")]
+    UnknownRank {
+        /// The link.
+        link: LinkId,
+        /// The rank it names.
+        rank: Rank,
+        /// How many ranks there are.
+        ranks: usize,
+    },
+    /// A link from a rank to itself.
+    #[error("link {link} leads from rank {rank} to itself")]
+    SelfLink {
+        /// The link.
+        link: LinkId,
+        /// The rank at both ends.
+        rank: Rank,
+    },
+    /// A link uses a resource that does not exist.
+    #[error("link {link} uses resource {resource}, but there are {resources} resources")]
+    UnknownResource {
+        /// The link.
+        link: LinkId,
+        /// The resource it names.
+        resource: ResourceId,
+        /// How many resources there are.
+        resources: usize,
+    },
+    /// A cost is negative, infinite or not a number.
+    #[error("{owner}: {what} is {value}, but must be a finite number ≥ 0")]
+    BadCost {
+        /// The link or resource, in words.
+        owner: String,
+        /// Which cost.
+        what: &'static str,
+        /// The value given.
+        value: f64,
+    },
+    /// A link claims to be faster than a resource that it uses.
+    #[error(
+        "link {link} has β {link_beta} µs/B, below the {resource_beta} µs/B of resource {resource} ({name}) that it uses"
+    )]
+    FasterThanResource {
+        /// The link.
+        link: LinkId,
+        /// Its β.
+        link_beta: f64,
+        /// The resource.
+        resource: ResourceId,
+        /// The resource's β.
+        resource_beta: f64,
+        /// The resource's name.
+        name: String,
+    },
+    /// The machines do not partition the ranks.
+    #[error("rank {rank} is in {count} machines; every rank belongs to exactly one")]
+    NotAPartition {
+        /// The rank.
+        rank: Rank,
+        /// In how many machines it was found.
+        count: usize,
+    },
+}

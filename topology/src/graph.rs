@@ -1,0 +1,354 @@
+//! The topology graph and its cost model.
+//!
+//! The principal type is [`Topology`]. It is immutable and always valid: the only way in is
+//! [`Topology::new`], which checks every id and every cost. The α–β model has its one home here, on
+//! [`Link`] and [`Resource`]; nobody else multiplies a β by a number of bytes.
+
+use crate::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId, TopologyError, TopologyResult};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// The most ranks a topology may have (the largest published torus has 40 000).
+pub const MAX_RANKS: usize = 1 << 17;
+/// The most links a topology may have (a clique of 2048 has four million).
+pub const MAX_LINKS: usize = 1 << 23;
+
+/// What the α of a link does to the link itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Latency {
+    /// The link is busy during α as well (TACCL, TACOS, SCCL: a threadblock is busy).
+    Occupies,
+    /// α is a pure delay (TE-CCL): the next message may start once the bytes have left.
+    Pipelines,
+}
+
+/// A directed link from one rank to another.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Link {
+    /// The sender.
+    pub from: Rank,
+    /// The receiver.
+    pub to: Rank,
+    /// Time per message.
+    pub alpha: Micros,
+    /// Time per byte; never below the β of a resource in `resources`.
+    pub beta: MicrosPerByte,
+    /// Whether α occupies the link.
+    pub latency: Latency,
+    /// What a message on this link also occupies.
+    pub resources: Box<[ResourceId]>,
+}
+
+impl Link {
+    /// From the start of a message of `bytes` to its arrival: α + β·b.
+    pub fn transfer_time(&self, bytes: Bytes) -> Micros {
+        self.alpha + self.beta * bytes
+    }
+
+    /// How long a message of `bytes` keeps the link busy: β·b, and α where α occupies.
+    pub fn occupancy(&self, bytes: Bytes) -> Micros {
+        self.busy(self.beta, bytes)
+    }
+
+    fn busy(&self, beta: MicrosPerByte, bytes: Bytes) -> Micros {
+        match self.latency {
+            Latency::Occupies => self.alpha + beta * bytes,
+            Latency::Pipelines => beta * bytes,
+        }
+    }
+}
+
+/// Something that links share: at any instant at most one message of its links is inside.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Resource {
+    /// A name a person recognises, such as `machine0.nic0.tx`.
+    pub name: String,
+    /// Time per byte.
+    pub beta: MicrosPerByte,
+}
+
+impl Resource {
+    /// How long a message of `bytes` over `link` keeps this resource busy, from the message's start.
+    pub fn occupancy(&self, link: &Link, bytes: Bytes) -> Micros {
+        link.busy(self.beta, bytes)
+    }
+}
+
+/// The parts a [`Topology`] is made of, not yet checked.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct TopologyParts {
+    /// What the user called it; part of no digest.
+    pub name: String,
+    /// How many ranks.
+    pub ranks: usize,
+    /// Which ranks share a machine; empty means that all do.
+    pub machines: Vec<Vec<Rank>>,
+    /// The links; a link's id is its position.
+    pub links: Vec<Link>,
+    /// The resources; a resource's id is its position.
+    pub resources: Vec<Resource>,
+}
+
+/// A machine, or several: a valid directed multigraph of links with shared resources.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Topology {
+    parts: TopologyParts,
+    machine_of: Vec<usize>,
+    outgoing: Adjacency,
+    incoming: Adjacency,
+    users: Adjacency,
+}
+
+impl Topology {
+    /// Checks `parts` and builds the adjacency tables.
+    ///
+    /// # Errors
+    /// Any [`TopologyError`]: ids out of range, links to self, costs that are negative or not finite, a link
+    /// faster than its resource, machines that do not partition the ranks, or counts over the limits.
+    pub fn new(mut parts: TopologyParts) -> TopologyResult<Self> {
+        check_counts(&parts)?;
+        if parts.machines.is_empty() {
+            parts.machines = vec![(0..parts.ranks).map(Rank::from_index).collect()];
+        }
+        let machine_of = partition(&parts)?;
+        check_resources(&parts)?;
+        for (index, link) in parts.links.iter().enumerate() {
+            check_link(&parts, LinkId::from_index(index), link)?;
+        }
+        let ends = |end: fn(&Link) -> Rank| parts.links.iter().map(move |link| end(link).index());
+        let outgoing = Adjacency::new(parts.ranks, ends(|link| link.from).enumerate());
+        let incoming = Adjacency::new(parts.ranks, ends(|link| link.to).enumerate());
+        let uses = parts.links.iter().enumerate();
+        let uses = uses.flat_map(|(id, link)| link.resources.iter().map(move |resource| (id, resource.index())));
+        let users = Adjacency::new(parts.resources.len(), uses);
+        Ok(Self { machine_of, outgoing, incoming, users, parts })
+    }
+
+    /// The name: a SPEC, or what a file said.
+    pub fn name(&self) -> &str {
+        &self.parts.name
+    }
+
+    /// The same machine under another name.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Into<String>) -> Self {
+        self.parts.name = name.into();
+        self
+    }
+
+    /// How many ranks there are.
+    pub fn rank_count(&self) -> usize {
+        self.parts.ranks
+    }
+
+    /// All ranks, ascending.
+    pub fn ranks(&self) -> impl DoubleEndedIterator<Item = Rank> + ExactSizeIterator + use<> {
+        (0..self.parts.ranks as u32).map(Rank)
+    }
+
+    /// The ranks of each machine.
+    pub fn machines(&self) -> &[Vec<Rank>] {
+        &self.parts.machines
+    }
+
+    /// Which machine (index into [`Self::machines`]) a rank is in.
+    pub fn machine_of(&self, rank: Rank) -> usize {
+        self.machine_of[rank.index()]
+    }
+
+    /// Whether a link joins two machines.
+    pub fn crosses_machines(&self, link: &Link) -> bool {
+        self.machine_of(link.from) != self.machine_of(link.to)
+    }
+
+    /// All links; a link's id is its position.
+    pub fn links(&self) -> &[Link] {
+        &self.parts.links
+    }
+
+    /// All link ids, ascending.
+    pub fn link_ids(&self) -> impl DoubleEndedIterator<Item = LinkId> + ExactSizeIterator + use<> {
+        (0..self.parts.links.len() as u32).map(LinkId)
+    }
+
+    /// One link.
+    pub fn link(&self, id: LinkId) -> &Link {
+        &self.parts.links[id.index()]
+    }
+
+    /// All resources; a resource's id is its position.
+    pub fn resources(&self) -> &[Resource] {
+        &self.parts.resources
+    }
+
+    /// One resource.
+    pub fn resource(&self, id: ResourceId) -> &Resource {
+        &self.parts.resources[id.index()]
+    }
+
+    /// The links that leave a rank, ascending.
+    pub fn outgoing(&self, rank: Rank) -> &[LinkId] {
+        self.outgoing.of(rank.index())
+    }
+
+    /// The links that enter a rank, ascending.
+    pub fn incoming(&self, rank: Rank) -> &[LinkId] {
+        self.incoming.of(rank.index())
+    }
+
+    /// The links that use a resource, ascending.
+    pub fn users(&self, resource: ResourceId) -> &[LinkId] {
+        self.users.of(resource.index())
+    }
+
+    /// The links from one rank to another (there may be several), ascending.
+    pub fn between(&self, from: Rank, to: Rank) -> impl Iterator<Item = LinkId> + '_ {
+        self.outgoing(from).iter().copied().filter(move |&id| self.link(id).to == to)
+    }
+
+    /// The same machine with every link turned around; link and resource ids keep their meaning.
+    ///
+    /// An AllGather planned on the reversed topology, played backwards, is a ReduceScatter on this one.
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        let mut reversed = self.clone();
+        for link in &mut reversed.parts.links {
+            std::mem::swap(&mut link.from, &mut link.to);
+        }
+        std::mem::swap(&mut reversed.outgoing, &mut reversed.incoming);
+        reversed
+    }
+
+    /// SHA-256 over everything but the name, in hexadecimal: equal digests mean equal machines.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        let mut number = |value: u64| hash.update(value.to_le_bytes());
+        number(self.parts.ranks as u64);
+        for machine in &self.parts.machines {
+            number(machine.len() as u64);
+            machine.iter().for_each(|rank| number(u64::from(rank.0)));
+        }
+        number(self.parts.links.len() as u64);
+        for link in &self.parts.links {
+            number(u64::from(link.from.0) << 32 | u64::from(link.to.0));
+            number(link.alpha.0.to_bits());
+            number(link.beta.0.to_bits());
+            number(u64::from(link.latency == Latency::Occupies));
+            number(link.resources.len() as u64);
+            link.resources.iter().for_each(|resource| number(u64::from(resource.0)));
+        }
+        self.parts.resources.iter().for_each(|resource| number(resource.beta.0.to_bits()));
+        let digest = hash.finalize();
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// For each of a dense set of owners, an ascending list of links; one allocation for all.
+#[derive(Clone, PartialEq, Debug)]
+struct Adjacency {
+    starts: Vec<u32>,
+    links: Vec<LinkId>,
+}
+
+impl Adjacency {
+    /// From (link index, owner) pairs in ascending link order.
+    fn new(owners: usize, pairs: impl Iterator<Item = (usize, usize)> + Clone) -> Self {
+        let mut starts = vec![0u32; owners + 1];
+        for (_, owner) in pairs.clone() {
+            starts[owner + 1] += 1;
+        }
+        for owner in 0..owners {
+            starts[owner + 1] += starts[owner];
+        }
+        let mut next = starts.clone();
+        let mut links = vec![LinkId(0); starts[owners] as usize];
+        for (link, owner) in pairs {
+            links[next[owner] as usize] = LinkId::from_index(link);
+            next[owner] += 1;
+        }
+        Self { starts, links }
+    }
+
+    fn of(&self, owner: usize) -> &[LinkId] {
+        &self.links[self.starts[owner] as usize..self.starts[owner + 1] as usize]
+    }
+}
+
+fn check_counts(parts: &TopologyParts) -> TopologyResult<()> {
+    if parts.ranks == 0 {
+        return Err(TopologyError::NoRanks);
+    }
+    for (what, count, limit) in [
+        ("ranks", parts.ranks, MAX_RANKS),
+        ("links", parts.links.len(), MAX_LINKS),
+        ("resources", parts.resources.len(), MAX_LINKS),
+    ] {
+        if count > limit {
+            return Err(TopologyError::TooMany { what, count: count as u64, limit: limit as u64 });
+        }
+    }
+    Ok(())
+}
+
+fn partition(parts: &TopologyParts) -> TopologyResult<Vec<usize>> {
+    let mut count = vec![0; parts.ranks];
+    let mut machine_of = vec![0; parts.ranks];
+    for (machine, ranks) in parts.machines.iter().enumerate() {
+        for rank in ranks {
+            let Some(seen) = count.get_mut(rank.index()) else {
+                return Err(TopologyError::NotAPartition { rank: *rank, count: 0 });
+            };
+            *seen += 1;
+            machine_of[rank.index()] = machine;
+        }
+    }
+    match count.iter().position(|&count| count != 1) {
+        Some(rank) => Err(TopologyError::NotAPartition { rank: Rank::from_index(rank), count: count[rank] }),
+        None => Ok(machine_of),
+    }
+}
+
+fn check_cost(owner: impl FnOnce() -> String, what: &'static str, value: f64) -> TopologyResult<()> {
+    if value.is_finite() && value >= 0.0 {
+        return Ok(());
+    }
+    Err(TopologyError::BadCost { owner: owner(), what, value })
+}
+
+fn check_resources(parts: &TopologyParts) -> TopologyResult<()> {
+    for (index, resource) in parts.resources.iter().enumerate() {
+        check_cost(|| format!("resource {index} ({})", resource.name), "β", resource.beta.0)?;
+    }
+    Ok(())
+}
+
+fn check_link(parts: &TopologyParts, id: LinkId, link: &Link) -> TopologyResult<()> {
+    for rank in [link.from, link.to] {
+        if rank.index() >= parts.ranks {
+            return Err(TopologyError::UnknownRank { link: id, rank, ranks: parts.ranks });
+        }
+    }
+    if link.from == link.to {
+        return Err(TopologyError::SelfLink { link: id, rank: link.from });
+    }
+    check_cost(|| format!("link {id}"), "α", link.alpha.0)?;
+    check_cost(|| format!("link {id}"), "β", link.beta.0)?;
+    for &resource in &link.resources {
+        let Some(shared) = parts.resources.get(resource.index()) else {
+            let resources = parts.resources.len();
+            return Err(TopologyError::UnknownResource { link: id, resource, resources });
+        };
+        // One part in 10⁹ of slack: both numbers may have been printed and read back.
+        if link.beta.0 < shared.beta.0 * (1.0 - 1e-9) {
+            return Err(TopologyError::FasterThanResource {
+                link: id,
+                link_beta: link.beta.0,
+                resource,
+                resource_beta: shared.beta.0,
+                name: shared.name.clone(),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! What the machine is: ranks, machines, links, shared resources and what a message costs on them.
+//!
+//! The principal type is [`Topology`]: a directed multigraph of [`Link`]s between [`Rank`]s, where links may
+//! share [`Resource`]s (a NIC port, a switch port). Switches of a physical description are compiled away into
+//! links that share port resources, so everything downstream sees one kind of edge and one cost model (α–β).
+//!
+//! This crate knows no solver and opens no socket; it reads files only through [`load`].
+
+mod error;
+mod graph;
+mod units;
+
+pub use error::{TopologyError, TopologyResult};
+pub use graph::{Latency, Link, MAX_LINKS, MAX_RANKS, Resource, Topology, TopologyParts};
+pub use units::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId};

@@ -1,0 +1,156 @@
+//! Ids and units, each its own type so that a chunk can never be passed where a rank is meant.
+//!
+//! Time is kept in microseconds, the unit of the field's papers and of our files, so that a number survives
+//! parse → compute → print without a change of base.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, Sub};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The id as an index into a dense table.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+
+            /// The id of the `index`-th entry of a dense table.
+            ///
+            /// # Panics
+            /// If `index` does not fit 32 bits; tables are bounded far below that where they are built.
+            pub fn from_index(index: usize) -> Self {
+                Self(u32::try_from(index).expect("tables are bounded below 2^32 entries"))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id! {
+    /// An endpoint: one process, one device. Ranks are logical and numbered from 0.
+    Rank
+}
+id! {
+    /// A directed link from one rank to another.
+    LinkId
+}
+id! {
+    /// Something that several links share.
+    ResourceId
+}
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident, $unit:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub f64);
+
+        impl $name {
+            /// Nothing.
+            pub const ZERO: Self = Self(0.0);
+
+            /// The larger of two quantities.
+            #[must_use]
+            pub fn max(self, other: Self) -> Self {
+                Self(self.0.max(other.0))
+            }
+
+            /// The smaller of two quantities.
+            #[must_use]
+            pub fn min(self, other: Self) -> Self {
+                Self(self.0.min(other.0))
+            }
+
+            /// A total order, for sorting.
+            pub fn total_cmp(&self, other: &Self) -> std::cmp::Ordering {
+                self.0.total_cmp(&other.0)
+            }
+        }
+
+        impl Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0 + other.0)
+            }
+        }
+        impl AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                self.0 += other.0;
+            }
+        }
+        impl Sub for $name {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                Self(self.0 - other.0)
+            }
+        }
+        impl Mul<f64> for $name {
+            type Output = Self;
+            fn mul(self, factor: f64) -> Self {
+                Self(self.0 * factor)
+            }
+        }
+        impl Div for $name {
+            type Output = f64;
+            fn div(self, other: Self) -> f64 {
+                self.0 / other.0
+            }
+        }
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(items: I) -> Self {
+                items.fold(Self::ZERO, Add::add)
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)?;
+                f.write_str($unit)
+            }
+        }
+    };
+}
+
+quantity! {
+    /// Time in microseconds (the `_us` of every file).
+    Micros, " µs"
+}
+quantity! {
+    /// A number of bytes; fractional while planning, whole once lowered.
+    Bytes, " B"
+}
+quantity! {
+    /// Inverse bandwidth, β, in microseconds per byte (`0.00002` is 50 GB/s).
+    MicrosPerByte, " µs/B"
+}
+
+impl Mul<Bytes> for MicrosPerByte {
+    type Output = Micros;
+    fn mul(self, bytes: Bytes) -> Micros {
+        Micros(self.0 * bytes.0)
+    }
+}
+
+impl MicrosPerByte {
+    /// β of a bandwidth given in decimal GB/s (10⁹ bytes per second).
+    pub fn from_gbps(gbps: f64) -> Self {
+        Self(1e-3 / gbps)
+    }
+
+    /// The bandwidth in decimal GB/s.
+    pub fn gbps(self) -> f64 {
+        1e-3 / self.0
+    }
+}
