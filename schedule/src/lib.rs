@@ -13,6 +13,7 @@ pub mod program;
 mod replay;
 mod reverse;
 mod transfer;
+mod verify;
 
 pub use collective::{Collective, ReduceOp};
 pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, RankSet, Request};
@@ -20,3 +21,4 @@ pub use error::{DemandError, ReplayError};
 pub use replay::{Message, replay};
 pub use reverse::reduce_of_gather;
 pub use transfer::{ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind};
+pub use verify::{Rejection, VerifiedSchedule, verify};

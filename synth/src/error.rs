@@ -12,7 +12,7 @@ pub enum SynthError {
     #[error(transparent)]
     Demand(#[from] DemandError),
     /// No allowed path brings a chunk where it is wanted.
-    #[error("rank {rank} needs chunk {chunk}, but no allowed path leads there from {}", holders(.holders))]
+    #[error("rank {rank} needs chunk {chunk}, but no allowed path leads there from {}", named(.holders))]
     Infeasible {
         /// The chunk.
         chunk: ChunkId,
@@ -47,7 +47,7 @@ pub enum SynthError {
     NothingYet,
 }
 
-fn holders(holders: &[Rank]) -> String {
+fn named(holders: &[Rank]) -> String {
     let names: Vec<_> = holders.iter().take(4).map(ToString::to_string).collect();
     let more = if holders.len() > 4 { ", …" } else { "" };
     let noun = if holders.len() == 1 { "rank" } else { "ranks" };
