@@ -1,0 +1,37 @@
+# Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
+CARGO ?= cargo
+
+.PHONY: all setup build demo test test-long lint bench install clean
+
+all: build
+
+setup:
+	@.ci/setup
+
+build: setup
+	$(CARGO) build --release --locked
+
+# Profile this computer, plan under a sketch, verify, run, check, compare; leaves demo-out/.
+demo: build
+	target/release/antiphon demo
+
+test: setup
+	$(CARGO) test --release --locked --workspace
+
+# Faults and fuzzing with more seeds than `make test` takes time for.
+test-long: setup
+	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_
+
+lint: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+
+bench: setup
+	$(CARGO) bench --locked --workspace
+
+install: setup
+	$(CARGO) install --locked --path .
+
+clean:
+	$(CARGO) clean
+	rm -rf demo-out
