@@ -1,1 +1,15 @@
-//! tune
+//! Which answer to use: trial plans, statistics, the decision, and the table that remembers it.
+//!
+//! The principal type is [`Table`]: for every collective a total, disjoint map from sizes to plans. A plan gets
+//! into it only by beating stock beyond the noise of both ([`decide`]); ties keep stock. Candidates arrive as
+//! names; this crate never plans and never runs anything itself.
+
+mod decide;
+mod statistics;
+mod table;
+mod trial;
+
+pub use decide::{Choice, Decision, decide};
+pub use statistics::{Summary, summarize};
+pub use table::{Entry, Plan, STOCK, Table, TableError};
+pub use trial::{Trial, interleaved};

@@ -1,0 +1,60 @@
+//! Whether a candidate replaces stock.
+
+use crate::Summary;
+use serde::{Deserialize, Serialize};
+
+/// Whom a decision favours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// The candidate is faster beyond the noise of both.
+    Candidate,
+    /// Stock is faster beyond the noise of both.
+    Stock,
+    /// Their intervals overlap; stock is kept.
+    Tie,
+}
+
+/// A decision with its evidence.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Decision {
+    /// Who won.
+    pub choice: Choice,
+    /// stock median / candidate median.
+    pub speedup: f64,
+}
+
+/// Compares a candidate with stock, measured interleaved in one session.
+pub fn decide(stock: &Summary, candidate: &Summary) -> Decision {
+    let choice = if candidate.high_us < stock.low_us {
+        Choice::Candidate
+    } else if stock.high_us < candidate.low_us {
+        Choice::Stock
+    } else {
+        Choice::Tie
+    };
+    Decision { choice, speedup: stock.median_us / candidate.median_us }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summarize;
+
+    fn around(centre: f64) -> Summary {
+        let times: Vec<f64> = (0..21).map(|step| centre + f64::from(step - 10) * 0.1).collect();
+        summarize(&times).unwrap()
+    }
+
+    #[test]
+    fn only_a_clear_win_replaces_stock() {
+        for (stock, candidate, expected) in [
+            (10.0, 5.0, Choice::Candidate),
+            (5.0, 10.0, Choice::Stock),
+            (10.0, 10.0, Choice::Tie),
+            (10.0, 9.9, Choice::Tie),
+        ] {
+            assert_eq!(decide(&around(stock), &around(candidate)).choice, expected, "{stock} against {candidate}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The order of trials: interleaved blocks, so that drift of the machine hits every candidate alike.
+
+/// One block of repetitions of one candidate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trial {
+    /// Which candidate (the caller's numbering).
+    pub candidate: usize,
+    /// Repetitions to discard.
+    pub warmups: u32,
+    /// Repetitions to keep.
+    pub repetitions: u32,
+}
+
+/// `blocks` rounds over all candidates, each round starting one candidate later, `repetitions` per candidate
+/// in all. The leader computes this once; no rank derives a count from its own clock.
+pub fn interleaved(candidates: usize, blocks: u32, repetitions: u32) -> Vec<Trial> {
+    let blocks = blocks.clamp(1, repetitions.max(1));
+    let mut plan = Vec::with_capacity(candidates * blocks as usize);
+    for block in 0..blocks {
+        let share = repetitions * (block + 1) / blocks - repetitions * block / blocks;
+        for offset in 0..candidates {
+            let candidate = (block as usize + offset) % candidates;
+            plan.push(Trial { candidate, warmups: 1, repetitions: share });
+        }
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_candidate_gets_its_repetitions_and_no_fixed_place() {
+        let plan = interleaved(3, 4, 10);
+        for candidate in 0..3 {
+            let of = plan.iter().filter(|trial| trial.candidate == candidate);
+            assert_eq!(of.map(|trial| trial.repetitions).sum::<u32>(), 10);
+        }
+        let first: Vec<_> = plan.chunks(3).map(|round| round[0].candidate).collect();
+        assert_eq!(first, [0, 1, 2, 0]);
+    }
+}
