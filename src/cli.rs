@@ -1,0 +1,409 @@
+//! The command line, defined once: parsing, help, man page and completions all derive from these types.
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use schedule::{Collective, ReduceOp};
+use std::path::PathBuf;
+use std::time::Duration;
+use synth::StrategyKind;
+
+/// Synthesizes collective communication algorithms for the machine they will run on, proves them right, runs
+/// them, and measures them against the stock ones.
+#[derive(Parser, Debug)]
+#[command(name = "antiphon", version, propagate_version = true, infer_subcommands = false)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How to speak.
+    #[command(flatten)]
+    pub voice: Voice,
+}
+
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+pub struct Voice {
+    /// Print the machine-readable result on stdout, and nothing else there.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more on stderr (repeat for still more).
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Say nothing on stderr but errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// The commands of design page 2.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// The main job end to end on this computer: profile, plan under a sketch, verify, run, check, compare.
+    Demo(DemoArgs),
+    /// Known machines; the normalized topology of a SPEC; validation.
+    #[command(subcommand)]
+    Topology(TopologyCommand),
+    /// Measures α and β of every pair of local ranks and writes a topology file.
+    Profile(ProfileArgs),
+    /// Resolves a sketch and prints what it allows and forbids.
+    #[command(subcommand)]
+    Sketch(SketchCommand),
+    /// Every lower bound, which one binds, and its certificate.
+    Bound(BoundArgs),
+    /// Plans a collective.
+    Synth(SynthArgs),
+    /// Checks a schedule and lists every violation with evidence.
+    Verify(VerifyArgs),
+    /// Replays a schedule: makespan, utilisation of every link and resource, traces.
+    Simulate(SimulateArgs),
+    /// The critical path of a schedule, and what binds.
+    Explain(ExplainArgs),
+    /// Writes a schedule in another format.
+    Export(ExportArgs),
+    /// Executes a schedule (or a stock algorithm) on real buffers, checks the result, prints a table.
+    Run(RunArgs),
+    /// Prints shell completions.
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Prints the man page (roff).
+    Man,
+    /// One rank of a job; started by `run`, `profile` and `demo`.
+    #[command(hide = true)]
+    Worker,
+}
+
+/// `antiphon topology …`
+#[derive(Subcommand, Debug)]
+pub enum TopologyCommand {
+    /// Lists the families and machines a SPEC can name.
+    List,
+    /// Prints the normalized topology of a SPEC.
+    Show {
+        /// `name[:params][,key=value]…`, or a path.
+        spec: String,
+    },
+    /// Validates a SPEC or a file.
+    Check {
+        /// `name[:params][,key=value]…`, or a path.
+        spec: String,
+    },
+}
+
+/// `antiphon sketch …`
+#[derive(Subcommand, Debug)]
+pub enum SketchCommand {
+    /// Resolves a sketch against a topology.
+    Check {
+        /// The sketch file.
+        file: PathBuf,
+        /// The topology to resolve it against.
+        #[arg(long, value_name = "SPEC")]
+        topology: String,
+        /// The collective whose chunks it constrains.
+        #[arg(long, default_value = "allgather", value_parser = collective())]
+        collective: Collective,
+    },
+}
+
+/// What to plan: topology, collective, size.
+#[derive(Args, Clone, Debug)]
+pub struct RequestArgs {
+    /// The machine: `name[:params][,key=value]…`, or a path to a topology file.
+    #[arg(long, value_name = "SPEC")]
+    pub topology: String,
+    /// The operation.
+    #[arg(long, value_parser = collective())]
+    pub collective: Collective,
+    /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
+    #[arg(long, value_parser = size)]
+    pub size: u64,
+    /// Chunks per rank, or `auto` to search.
+    #[arg(long, default_value = "auto", value_name = "N|auto")]
+    pub chunks: Chunks,
+    /// Only these ranks take part, such as 0,2,4.
+    #[arg(long, value_delimiter = ',', value_name = "RANKS")]
+    pub members: Option<Vec<u32>>,
+    /// The root of a rooted collective (default: the first member).
+    #[arg(long, value_name = "R")]
+    pub root: Option<u32>,
+    /// The reduction of a reducing collective (default: sum).
+    #[arg(long, value_parser = op())]
+    pub op: Option<ReduceOp>,
+    /// Byte counts of an alltoallv: one CSV row per sending member.
+    #[arg(long, value_name = "F.csv")]
+    pub matrix: Option<PathBuf>,
+    /// Chunks of a custom collective.
+    #[arg(long, value_name = "F.yaml")]
+    pub demand: Option<PathBuf>,
+    /// A sketch that constrains the plan.
+    #[arg(long, value_name = "F")]
+    pub sketch: Option<PathBuf>,
+}
+
+/// How hard to look.
+#[derive(Args, Clone, Debug)]
+pub struct SearchArgs {
+    /// Only this strategy: classic, matching, milp; or auto.
+    #[arg(long, default_value = "auto", value_name = "NAME|auto")]
+    pub strategy: StrategyChoice,
+    /// Stop after this time with the best so far, such as 30s; results then depend on the machine's speed.
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub time_limit: Option<Duration>,
+    /// Seed of every random choice: same seed, same bytes.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads (default: all cores); the result does not depend on them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+/// `antiphon bound`
+#[derive(Args, Debug)]
+pub struct BoundArgs {
+    /// What to bound.
+    #[command(flatten)]
+    pub request: RequestArgs,
+}
+
+/// `antiphon synth`
+#[derive(Args, Debug)]
+pub struct SynthArgs {
+    /// What to plan.
+    #[command(flatten)]
+    pub request: RequestArgs,
+    /// How hard to look.
+    #[command(flatten)]
+    pub search: SearchArgs,
+    /// Where to write the schedule.
+    #[arg(short, long, value_name = "OUT.json")]
+    pub output: Option<PathBuf>,
+}
+
+/// `antiphon verify`
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    /// The schedule file.
+    pub file: PathBuf,
+    /// The topology (default: the SPEC that the file names).
+    #[arg(long, value_name = "SPEC")]
+    pub topology: Option<String>,
+    /// Also check that the schedule obeys this sketch.
+    #[arg(long, value_name = "F")]
+    pub sketch: Option<PathBuf>,
+}
+
+/// A schedule file and its topology.
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// The schedule file.
+    pub file: PathBuf,
+    /// The topology (default: the SPEC that the file names).
+    #[arg(long, value_name = "SPEC")]
+    pub topology: Option<String>,
+}
+
+/// `antiphon simulate`
+#[derive(Args, Debug)]
+pub struct SimulateArgs {
+    /// What to replay.
+    #[command(flatten)]
+    pub plan: PlanArgs,
+    /// Write a Perfetto/Chrome trace.
+    #[arg(long, value_name = "T.json")]
+    pub trace: Option<PathBuf>,
+    /// Write a self-contained HTML timeline.
+    #[arg(long, value_name = "R.html")]
+    pub html: Option<PathBuf>,
+}
+
+/// `antiphon explain`
+#[derive(Args, Debug)]
+pub struct ExplainArgs {
+    /// What to explain.
+    #[command(flatten)]
+    pub plan: PlanArgs,
+}
+
+/// `antiphon export`
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// What to export.
+    #[command(flatten)]
+    pub plan: PlanArgs,
+    /// The format.
+    #[arg(long)]
+    pub format: ExportFormat,
+    /// Where to write it (default: stdout).
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+}
+
+/// What `export` can write.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExportFormat {
+    /// Perfetto/Chrome trace events.
+    Trace,
+    /// Graphviz: who sends what to whom, when.
+    Dot,
+    /// The lowered program of every rank, as a listing.
+    Program,
+}
+
+/// `antiphon run`
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// A schedule file (default: the best classic algorithm).
+    pub file: Option<PathBuf>,
+    /// The operation (default: the schedule's).
+    #[arg(long, value_parser = collective(), required_unless_present = "file")]
+    pub collective: Option<Collective>,
+    /// Sizes, such as 1KiB or 1KB,1MB (default: the schedule's).
+    #[arg(long, value_parser = size, value_delimiter = ',', required_unless_present = "file")]
+    pub size: Vec<u64>,
+    /// How many local processes to start (default: the schedule's ranks).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), required_unless_present = "file")]
+    pub ranks: Option<u32>,
+    /// The topology the schedule was made for (default: the SPEC that the file names).
+    #[arg(long, value_name = "SPEC")]
+    pub topology: Option<String>,
+    /// The element type.
+    #[arg(long, default_value = "f32", value_name = "f32|f64|i32|i64")]
+    pub dtype: runtime::Dtype,
+    /// The reduction of a reducing collective (default: sum, or the schedule's).
+    #[arg(long, value_parser = op())]
+    pub op: Option<ReduceOp>,
+    /// The root of a rooted collective.
+    #[arg(long)]
+    pub root: Option<u32>,
+    /// Measured repetitions.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub iterations: u32,
+    /// Repetitions before measuring.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub warmups: u32,
+    /// Make the local ranks behave like this topology: paced links and resources.
+    #[arg(long, value_name = "SPEC")]
+    pub emulate: Option<String>,
+    /// Slow the emulated links down by this factor.
+    #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
+    pub slowdown: f64,
+    /// Processes over shared memory, or threads of one process.
+    #[arg(long, default_value = "shm")]
+    pub transport: TransportChoice,
+    /// Give up when a repetition takes longer than this.
+    #[arg(long, default_value = "60s", value_name = "T", value_parser = duration)]
+    pub timeout: Duration,
+    /// Seed of the input data.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// How local ranks talk.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransportChoice {
+    /// One process per rank, shared memory between them.
+    Shm,
+    /// One thread per rank.
+    Threads,
+}
+
+/// `antiphon profile`
+#[derive(Args, Debug)]
+pub struct ProfileArgs {
+    /// How many local ranks.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=256))]
+    pub ranks: u32,
+    /// Where to write the topology.
+    #[arg(short, long, value_name = "T.yaml")]
+    pub output: Option<PathBuf>,
+    /// Make the local ranks behave like this topology first.
+    #[arg(long, value_name = "SPEC")]
+    pub emulate: Option<String>,
+    /// Slow the emulated links down by this factor.
+    #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
+    pub slowdown: f64,
+}
+
+/// `antiphon demo`
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Where to leave topologies, schedules, traces and the table.
+    #[arg(short, long, default_value = "demo-out", value_name = "DIR")]
+    pub output: PathBuf,
+    /// The unequal cluster to emulate.
+    #[arg(long, default_value = "ndv2x1", value_name = "SPEC")]
+    pub emulate: String,
+    /// The sketch to plan under (default: the built-in demo sketch).
+    #[arg(long, value_name = "F")]
+    pub sketch: Option<PathBuf>,
+    /// Seed of every random choice.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// How many chunks to cut a rank's data into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Chunks {
+    /// Search.
+    Auto,
+    /// Exactly this many.
+    Pinned(u32),
+}
+
+impl std::str::FromStr for Chunks {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(count)) if count > 0 => Ok(Self::Pinned(count)),
+            _ => Err("expected `auto` or a number of chunks from 1".to_owned()),
+        }
+    }
+}
+
+/// All strategies, or one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StrategyChoice(pub Option<StrategyKind>);
+
+impl std::str::FromStr for StrategyChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self(None)),
+            name => name.parse().map(|kind| Self(Some(kind))),
+        }
+    }
+}
+
+fn collective() -> impl clap::builder::TypedValueParser<Value = Collective> {
+    spelled(Collective::ALL.iter().map(|value| value.as_str()))
+}
+
+fn op() -> impl clap::builder::TypedValueParser<Value = ReduceOp> {
+    spelled(ReduceOp::ALL.iter().map(|value| value.as_str()))
+}
+
+/// A parser that knows the accepted spellings, so that help and completions list them.
+fn spelled<T>(names: impl Iterator<Item = &'static str>) -> impl clap::builder::TypedValueParser<Value = T>
+where
+    T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    use clap::builder::TypedValueParser;
+    clap::builder::PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(|name| name.parse::<T>())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    topology::quantity::parse_size(text).map_err(|error| error.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let time = topology::quantity::parse_duration(text).map_err(|error| error.to_string())?;
+    Duration::try_from_secs_f64(time.0 * 1e-6).map_err(|error| error.to_string())
+}
+
+fn slowdown(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if factor.is_finite() && factor > 0.0 => Ok(factor),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}

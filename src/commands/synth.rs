@@ -1,0 +1,84 @@
+//! `antiphon synth`: plan, verify, save, report.
+
+use crate::cli::SynthArgs;
+use crate::failure::{Failure, Outcome};
+use crate::plan;
+use crate::screen::{Screen, percent, table, time};
+use std::path::Path;
+use synth::{Options, Problem, Report, SynthError, Synthesis};
+
+/// Runs the command.
+pub fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
+    let problems = plan::problems(&args.request)?;
+    let options = plan::options(&args.search);
+    let synthesis = synthesize(&problems, &options, args.request.sketch.as_deref(), screen)?;
+    if let Some(path) = &args.output {
+        plan::save(&synthesis.schedule, path)?;
+    }
+    screen.result(&synthesis.report, || report(&synthesis, args.output.as_deref()))
+}
+
+/// Plans with a progress line; a failure names the sketch line to relax.
+pub fn synthesize(
+    problems: &[Problem],
+    options: &Options,
+    sketch: Option<&Path>,
+    screen: &Screen,
+) -> Outcome<Synthesis> {
+    let bar = screen.progress("planning");
+    let outcome = synth::synthesize(problems, options, &|progress| bar.show(&progress));
+    drop(bar);
+    outcome.map_err(|error| explain_failure(error, sketch, options))
+}
+
+fn explain_failure(error: SynthError, sketch: Option<&Path>, options: &Options) -> Failure {
+    let line = match &error {
+        SynthError::Infeasible { relax, .. } => relax.map(synth::Hindrance::line),
+        SynthError::Demand(_) => return Failure::bad_input(error),
+        _ => None,
+    };
+    let named = options.strategy.is_some() && matches!(error, SynthError::NotApplicable { .. });
+    let infeasible = matches!(error, SynthError::Infeasible { .. });
+    let failure = Failure::no(error);
+    match (sketch, line) {
+        (Some(path), Some(line)) => failure
+            .context(format!("the sketch is infeasible for this topology\n  {}:{line}", path.display()))
+            .hint(format!("relax line {line} of {}", path.display())),
+        _ if infeasible => failure
+            .context("the topology is not connected well enough for this collective")
+            .hint("`antiphon topology show` lists the links"),
+        _ if named => failure.hint("`--strategy auto` tries all of them"),
+        _ => failure,
+    }
+}
+
+/// The report for people: the answer first, then every candidate.
+fn report(synthesis: &Synthesis, output: Option<&Path>) -> String {
+    let schedule = synthesis.schedule.schedule();
+    let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates } =
+        &synthesis.report;
+    let rows = candidates.iter().map(|candidate| {
+        vec![
+            candidate.strategy.clone(),
+            candidate.chunks_per_rank.to_string(),
+            candidate.makespan_us.map_or_else(|| "–".to_owned(), time),
+            candidate.transfers.to_string(),
+            format!("{:.3} s", candidate.seconds),
+            format!("{}{}", candidate.stop_reason, candidate.note.as_ref().map_or(String::new(), |n| format!(": {n}"))),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let saved = output.map_or(String::new(), |path| format!("\nwritten to {}", path.display()));
+    format!(
+        "{} on {}\n\
+         makespan     {} ({strategy}, {stop_reason}, {seconds:.2} s)\n\
+         lower bound  {} ({bound})\n\
+         gap          {}{saved}\n\n{}",
+        plan::describe(schedule),
+        schedule.topology.name,
+        time(*makespan_us),
+        time(*lower_bound_us),
+        percent(*gap),
+        table(&["candidate", "chunks", "makespan", "transfers", "took", "ended"], &rows),
+    )
+}

@@ -1,0 +1,113 @@
+//! How a command fails: what, where, evidence, hints, and the exit code, decided in one place.
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | success |
+//! | 1 | the answer is "no": verification failed, infeasible, a rank died, wrong results |
+//! | 2 | bad input: an unknown name, a broken file, a number out of range |
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+/// The result of a command.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// Whether the input or the answer is at fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The answer is "no".
+    No,
+    /// The input is bad.
+    BadInput,
+}
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub struct Failure {
+    kind: Kind,
+    error: anyhow::Error,
+    hints: Vec<String>,
+}
+
+impl Failure {
+    /// The answer is "no", because of `error`.
+    pub fn no(error: impl Into<anyhow::Error>) -> Self {
+        Self { kind: Kind::No, error: error.into(), hints: Vec::new() }
+    }
+
+    /// The input is bad, because of `error`.
+    pub fn bad_input(error: impl Into<anyhow::Error>) -> Self {
+        Self { kind: Kind::BadInput, error: error.into(), hints: Vec::new() }
+    }
+
+    /// Says what was being done, before the cause.
+    #[must_use]
+    pub fn context(mut self, what: impl fmt::Display + Send + Sync + 'static) -> Self {
+        self.error = self.error.context(what);
+        self
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Adds advice, where there is some.
+    #[must_use]
+    pub fn hint_if(self, hint: Option<impl Into<String>>) -> Self {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
+
+    /// The exit code of the process.
+    pub fn exit_code(&self) -> ExitCode {
+        match self.kind {
+            Kind::No => ExitCode::from(1),
+            Kind::BadInput => ExitCode::from(2),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.error)?;
+        for cause in self.error.chain().skip(1) {
+            write!(f, "\n  {cause}")?;
+        }
+        for hint in &self.hints {
+            write!(f, "\nhint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Errors of user input become exit code 2 wherever `?` meets them.
+macro_rules! bad_input {
+    ($($error:ty),+ $(,)?) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::bad_input(error)
+            }
+        })+
+    };
+}
+
+bad_input!(schedule::DemandError, topology::TopologyError);
+
+/// Reads a whole text file the user named.
+///
+/// # Errors
+/// Bad input, with the path and what the system said.
+pub fn read_text(path: &std::path::Path) -> Outcome<String> {
+    std::fs::read_to_string(path).map_err(|error| io_failure(path, error))
+}
+
+/// Bad input about a file the user named.
+pub fn io_failure(path: &std::path::Path, error: impl Error + Send + Sync + 'static) -> Failure {
+    Failure::bad_input(error).context(format!("{}: cannot be used", path.display()))
+}

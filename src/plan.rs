@@ -1,0 +1,163 @@
+//! From what the user typed to what the crates take: topologies, requests, sketches, schedule files.
+
+use crate::cli::{Chunks, RequestArgs, SearchArgs};
+use crate::failure::{Failure, Outcome, read_text};
+use schedule::json::{self, Opened};
+use schedule::{Collective, Demand, RankSet, Request, Schedule, VerifiedSchedule, verify};
+use std::path::Path;
+use std::sync::Arc;
+use synth::sketch::Sketch;
+use synth::{Cancel, Options, Problem};
+use topology::{Rank, Topology};
+
+/// Resolves a SPEC or reads a topology file.
+pub fn topology(spec: &str) -> Outcome<Topology> {
+    Ok(::topology::load(spec)?)
+}
+
+/// The problems to solve: one per chunk count worth trying, or one for the pinned count.
+pub fn problems(args: &RequestArgs) -> Outcome<Vec<Problem>> {
+    let topology = Arc::new(topology(&args.topology)?);
+    let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
+    let request = request(args, &topology)?;
+    let pinned = match args.chunks {
+        Chunks::Pinned(count) => Some(count),
+        Chunks::Auto => sketch.as_ref().and_then(|sketch| sketch.chunks_per_rank),
+    };
+    let counts = pinned.map_or_else(|| synth::chunk_counts(&topology, &request), |count| vec![count]);
+    counts.into_iter().map(|count| problem(args, &topology, request.clone().with_chunks(count), sketch.as_ref())).collect()
+}
+
+fn problem(args: &RequestArgs, topology: &Arc<Topology>, request: Request, sketch: Option<&Sketch>) -> Outcome<Problem> {
+    let demand = match (&args.matrix, &args.demand) {
+        (Some(path), _) => {
+            let matrix = synth::matrix::parse(&read_text(path)?, &path.display().to_string());
+            Demand::from_matrix(request, &matrix.map_err(Failure::bad_input)?)?
+        }
+        (None, Some(path)) => {
+            let chunks = synth::matrix::parse_chunks(&read_text(path)?, &path.display().to_string());
+            Demand::from_chunks(request, chunks.map_err(Failure::bad_input)?)?
+        }
+        (None, None) => Demand::new(request)?,
+    };
+    let mut problem = Problem::new(topology.clone(), Arc::new(demand));
+    if let Some(sketch) = sketch {
+        problem.constraints = Arc::new(sketch.constraints.clone());
+    }
+    Ok(problem)
+}
+
+/// What the user asks for, before a chunk count is chosen.
+pub fn request(args: &RequestArgs, topology: &Topology) -> Outcome<Request> {
+    let mut request = Request::new(args.collective, topology.rank_count(), args.size);
+    if let Some(members) = &args.members {
+        let set: RankSet = members.iter().copied().map(Rank).collect();
+        if set.len() != members.len() {
+            return Err(Failure::bad_input(anyhow::anyhow!("--members names a rank twice")));
+        }
+        request.members = set;
+        request.root = request.root.and_then(|_| request.members.first().copied());
+    }
+    if let Some(root) = args.root {
+        request.root = Some(Rank(root));
+    }
+    if let Some(op) = args.op {
+        request.op = Some(op);
+    }
+    let takes = |collective: Collective, given: bool, flag: &str| match (args.collective == collective, given) {
+        (false, true) => Err(Failure::bad_input(anyhow::anyhow!("{flag} is for {collective} only"))),
+        (true, false) => Err(Failure::bad_input(anyhow::anyhow!("{collective} needs {flag}"))),
+        _ => Ok(()),
+    };
+    takes(Collective::AllToAllV, args.matrix.is_some(), "--matrix")?;
+    takes(Collective::Custom, args.demand.is_some(), "--demand")?;
+    Ok(request)
+}
+
+/// Reads a sketch and resolves it against a topology.
+pub fn sketch(path: &Path, topology: &Topology) -> Outcome<Sketch> {
+    let text = read_text(path)?;
+    Sketch::parse(&text, &path.display().to_string(), topology).map_err(Failure::bad_input)
+}
+
+/// Planner options from the command line; Ctrl-C raises the cancellation.
+pub fn options(args: &SearchArgs) -> Options {
+    let cancel = Cancel::default();
+    let raised = cancel.clone();
+    // A second handler cannot be set; the first one already raises a cancellation.
+    drop(ctrlc::set_handler(move || {
+        if raised.is_cancelled() {
+            std::process::exit(130);
+        }
+        raised.cancel();
+    }));
+    if let Some(threads) = args.threads {
+        drop(rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global());
+    }
+    Options {
+        strategy: args.strategy.0,
+        time_limit: args.time_limit,
+        seed: args.seed,
+        threads: args.threads.map(usize::from),
+        cancel,
+        ..Options::default()
+    }
+}
+
+/// A schedule file and the topology it is for, not yet verified.
+pub struct Claim {
+    /// As read.
+    pub opened: Opened,
+    /// From `--topology`, or the SPEC that the file names.
+    pub topology: Topology,
+}
+
+/// Opens a schedule file; its topology is `spec`, or the SPEC that the file names.
+pub fn open(path: &Path, spec: Option<&str>) -> Outcome<Claim> {
+    let opened = json::read(&read_text(path)?, &path.display().to_string()).map_err(Failure::bad_input)?;
+    let named = &opened.schedule.topology.name;
+    let topology = topology(spec.unwrap_or(named)).map_err(|failure| match spec {
+        Some(_) => failure,
+        None => failure
+            .context(format!("{}: names the topology `{named}`, which cannot be resolved", path.display()))
+            .hint("say which topology it was made for with --topology SPEC"),
+    })?;
+    Ok(Claim { opened, topology })
+}
+
+/// Opens and verifies a schedule file.
+pub fn open_verified(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedule, Topology)> {
+    let Claim { opened, topology } = open(path, spec)?;
+    if let Some(violation) = opened.violations.first() {
+        return Err(refused(path, &violation.to_string()));
+    }
+    let verified = verify(opened.schedule, &topology).map_err(|rejection| refused(path, &rejection.to_string()))?;
+    Ok((verified, topology))
+}
+
+fn refused(path: &Path, why: &str) -> Failure {
+    Failure::no(anyhow::anyhow!("{why}"))
+        .context(format!("{}: is not a valid schedule", path.display()))
+        .hint(format!("`antiphon verify {}` lists every violation", path.display()))
+}
+
+/// Writes a verified schedule.
+pub fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
+    let failed = |error| crate::failure::io_failure(path, error);
+    let file = std::fs::File::create(path).map_err(failed)?;
+    let mut writer = std::io::BufWriter::new(file);
+    json::write(schedule, &mut writer).and_then(|()| std::io::Write::flush(&mut writer)).map_err(failed)
+}
+
+/// One line about a schedule, such as `allgather 8 MB over 16 ranks, 1 chunk each`.
+pub fn describe(schedule: &Schedule) -> String {
+    let request = schedule.demand.request();
+    let plural = if request.chunks_per_rank == 1 { "" } else { "s" };
+    format!(
+        "{} {} over {} ranks, {} chunk{plural} each",
+        request.collective,
+        crate::screen::bytes(request.size_bytes),
+        request.members.len(),
+        request.chunks_per_rank,
+    )
+}

@@ -1,0 +1,163 @@
+//! The terminal: results on stdout, everything else on stderr.
+//!
+//! With `--json` stdout carries exactly the machine-readable result. A closed pipe ends output quietly, as
+//! other Unix tools do.
+
+use crate::cli::Voice;
+use crate::failure::{Failure, Outcome};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::Write;
+use std::time::Duration;
+use synth::Progress;
+
+/// Where and how to print.
+pub struct Screen {
+    json: bool,
+    quiet: bool,
+}
+
+impl Screen {
+    /// Sets up printing and diagnostics as the user asked.
+    pub fn new(voice: &Voice) -> Self {
+        let level = match voice.verbose {
+            0 => "warn",
+            1 => "info",
+            2 => "debug",
+            _ => "trace",
+        };
+        let filter = std::env::var("ANTIPHON_LOG").unwrap_or_else(|_| level.to_owned());
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+        Self { json: voice.json, quiet: voice.quiet }
+    }
+
+    /// Whether the result is wanted as JSON.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Prints the result: `text` for people, `value` for machines.
+    ///
+    /// # Errors
+    /// If the value cannot be serialised, which would be a defect of ours.
+    pub fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
+        if self.json {
+            self.line(&serde_json::to_string(value).map_err(Failure::no)?);
+        } else {
+            self.line(text().trim_end());
+        }
+        Ok(())
+    }
+
+    /// Prints one line (or a ready block of lines) on stdout.
+    pub fn line(&self, text: &str) {
+        // A reader that has gone away is no error of ours.
+        drop(writeln!(std::io::stdout().lock(), "{text}"));
+    }
+
+    /// Prints text for people only: on stdout, or nowhere with `--json`.
+    pub fn say(&self, text: &str) {
+        if !self.json {
+            self.line(text);
+        }
+    }
+
+    /// Prints a remark on stderr.
+    pub fn note(&self, text: &str) {
+        if !self.quiet {
+            drop(writeln!(std::io::stderr().lock(), "{text}"));
+        }
+    }
+
+    /// Prints why the command failed.
+    pub fn fail(&self, failure: &Failure) {
+        drop(writeln!(std::io::stderr().lock(), "{failure}"));
+    }
+
+    /// A progress line on stderr; invisible when stderr is no terminal, with `--quiet`, or for short work.
+    pub fn progress(&self, what: &str) -> Bar {
+        let target = if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let style = ProgressStyle::with_template("{spinner} {elapsed} {prefix}  {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_prefix(what.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Bar(bar)
+    }
+}
+
+/// A running progress line; disappears when dropped.
+pub struct Bar(ProgressBar);
+
+impl Bar {
+    /// Shows the state of a search: incumbent, bound, gap.
+    pub fn show(&self, progress: &Progress) {
+        let mut parts = vec![progress.strategy.to_owned()];
+        if let Some(incumbent) = progress.incumbent {
+            parts.push(format!("incumbent {}", time(incumbent.0)));
+        }
+        if let Some(bound) = &progress.bound {
+            parts.push(format!("bound {} ({})", time(bound.value.0), bound.name));
+            if let Some(incumbent) = progress.incumbent.filter(|_| bound.value.0 > 0.0) {
+                parts.push(format!("gap {:.2} %", (incumbent / bound.value - 1.0) * 100.0));
+            }
+        }
+        parts.push(progress.activity.clone());
+        self.0.set_message(parts.join(" · "));
+    }
+
+    /// Shows any text.
+    pub fn message(&self, text: impl Into<String>) {
+        self.0.set_message(text.into());
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// A time in microseconds, for people.
+pub fn time(us: f64) -> String {
+    match us.abs() {
+        size if size >= 1e6 => format!("{:.3} s", us * 1e-6),
+        size if size >= 1e3 => format!("{:.3} ms", us * 1e-3),
+        _ => format!("{us:.3} µs"),
+    }
+}
+
+/// A size in bytes, for people.
+pub fn bytes(count: u64) -> String {
+    for (unit, factor) in [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)] {
+        if count >= factor {
+            let value = count as f64 / factor as f64;
+            return if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.2} {unit}") };
+        }
+    }
+    format!("{count} B")
+}
+
+/// A gap as a percentage, or a dash.
+pub fn percent(gap: Option<f64>) -> String {
+    gap.map_or_else(|| "–".to_owned(), |gap| format!("{:.2} %", gap * 100.0))
+}
+
+/// Aligns rows into columns: the first column to the left, the others to the right.
+pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![line(header.to_vec())];
+    lines.extend(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())));
+    lines.join("\n")
+}

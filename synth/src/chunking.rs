@@ -1,0 +1,42 @@
+//! Which chunk counts are worth trying when the user does not pin one.
+//!
+//! More chunks pipeline better but pay α more often. Doubling stops where a chunk's time on the slowest link
+//! falls below the smallest α (splitting further only adds latency), or where the problem gets too large for
+//! the gain to be found in seconds.
+
+use schedule::{Demand, Request};
+use topology::Topology;
+
+/// The chunk counts tried are powers of two up to this one.
+const MOST: u32 = 8;
+/// Chunks × links above which only one chunk per rank is tried.
+const LARGE: usize = 400_000;
+
+/// Chunk counts to try for `request` on `topology`, ascending; never empty.
+pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
+    let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
+    let alpha = topology.links().iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
+    let worthwhile = |&count: &u32| {
+        let request = request.clone().with_chunks(count);
+        let bytes = request.chunk_bytes().0;
+        let chunks = Demand::new(request).map_or(usize::MAX, |demand| demand.chunks().len());
+        bytes >= 1.0 && slowest * bytes >= alpha && chunks.saturating_mul(topology.links().len()) <= LARGE
+    };
+    let doubled = std::iter::successors(Some(2), |count| Some(count * 2)).take_while(|&count| count <= MOST);
+    std::iter::once(1).chain(doubled.take_while(worthwhile)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::Collective;
+
+    #[test]
+    fn small_messages_are_not_cut_and_large_ones_are() {
+        let topology = topology::resolve("ring:4,alpha=1us,bandwidth=1GBps").unwrap();
+        for (size, expected) in [(0, vec![1]), (400, vec![1]), (16_000, vec![1, 2, 4]), (1 << 30, vec![1, 2, 4, 8])] {
+            let request = Request::new(Collective::AllGather, 4, size);
+            assert_eq!(chunk_counts(&topology, &request), expected, "{size} bytes");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The planner: bounds first, then strategies from cheap to dear, every candidate judged by the verifier.
+//!
+//! The principal function is [`synthesize`]. It takes one [`Problem`] per chunk count worth trying, because the
+//! number of chunks is a search variable: fewer chunks pay less α, more chunks pipeline better. The expensive
+//! strategies run only on the chunk count that the cheap ones liked best.
+//!
+//! The planner trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own check have
+//! accepted it, and its makespan is the one the verifier saw.
+
+use crate::bounds::{Bounds, bounds};
+use crate::classic::Classic;
+use crate::matching::Matching;
+use crate::milp::Milp;
+use crate::reversal::propose;
+use crate::sketch::obey;
+use crate::{
+    Attempt, Candidate, Context, Deadline, Options, Problem, Progress, Report, StopReason, Strategy, StrategyKind,
+    SynthError,
+};
+use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
+use std::time::Instant;
+use topology::Micros;
+
+/// A plan and the account of how it was found.
+#[derive(Clone, Debug)]
+pub struct Synthesis {
+    /// The best verified schedule, with its bound filled in.
+    pub schedule: VerifiedSchedule,
+    /// Every candidate, and why each stopped.
+    pub report: Report,
+    /// All bounds for the winner's chunk count.
+    pub bounds: Bounds,
+}
+
+/// Two makespans this close (relative) are equal: the comparison tolerance of the file format.
+const EQUAL: f64 = 1e-7;
+
+/// How far above the best a chunk count may be after the cheap strategies to be worth the dear ones.
+const WORTH_REFINING: usize = 1;
+
+/// Plans the demand of `problems`: the same request, one problem per chunk count worth trying.
+///
+/// `progress` is called now and then, from any thread.
+///
+/// # Errors
+/// [`SynthError::Infeasible`] if the constraints admit no schedule, [`SynthError::NotApplicable`] if the one
+/// strategy asked for has none, [`SynthError::NothingYet`] if the time was up before anything was found.
+pub fn synthesize(
+    problems: &[Problem],
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Synthesis, SynthError> {
+    let started = Instant::now();
+    let deadline = Deadline::after(options.time_limit, options.cancel.clone());
+    let mut searches = problems.iter().map(Search::new).collect::<Vec<_>>();
+    let session = Session { options, deadline: &deadline, progress };
+    for kind in portfolio(options) {
+        let refines = *kind == StrategyKind::Milp;
+        let chosen = if refines { most_promising(&searches) } else { (0..searches.len()).collect() };
+        for index in chosen {
+            session.attempt(&mut searches[index], *kind)?;
+        }
+    }
+    let report_seconds = || started.elapsed().as_secs_f64();
+    conclude(searches, options, report_seconds)
+}
+
+/// The strategies to run, in order. A named `milp` gets `matching` before it as a warm start.
+fn portfolio(options: &Options) -> &'static [StrategyKind] {
+    match options.strategy {
+        None => StrategyKind::ALL,
+        Some(StrategyKind::Classic) => &[StrategyKind::Classic],
+        Some(StrategyKind::Matching) => &[StrategyKind::Matching],
+        Some(StrategyKind::Milp) => &[StrategyKind::Matching, StrategyKind::Milp],
+    }
+}
+
+fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
+    match kind {
+        StrategyKind::Classic => &Classic,
+        StrategyKind::Matching => &Matching,
+        StrategyKind::Milp => &Milp,
+    }
+}
+
+/// The state of the search at one chunk count.
+struct Search<'a> {
+    problem: &'a Problem,
+    bounds: Bounds,
+    bound: LowerBound,
+    best: Option<Incumbent>,
+    candidates: Vec<Candidate>,
+    refusals: Vec<SynthError>,
+}
+
+/// The best verified schedule of a search.
+struct Incumbent {
+    schedule: VerifiedSchedule,
+    makespan: Micros,
+    stop: StopReason,
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem) -> Self {
+        let bounds = bounds(problem);
+        let bound = bounds.best();
+        Self { problem, bounds, bound, best: None, candidates: Vec::new(), refusals: Vec::new() }
+    }
+
+    fn makespan(&self) -> Option<Micros> {
+        self.best.as_ref().map(|best| best.makespan)
+    }
+
+    fn is_optimal(&self) -> bool {
+        self.makespan().is_some_and(|makespan| makespan.0 <= self.bound.value.0 * (1.0 + EQUAL))
+    }
+
+    /// Whether a makespan and a transfer count beat the incumbent: faster, or as fast with fewer transfers.
+    fn improves(&self, makespan: Micros, transfers: usize) -> bool {
+        let Some(best) = &self.best else { return true };
+        let tolerance = best.makespan.0 * EQUAL;
+        let fewer = transfers < best.schedule.schedule().transfers.len();
+        makespan.0 < best.makespan.0 - tolerance || (fewer && makespan.0 <= best.makespan.0 + tolerance)
+    }
+}
+
+/// The searches with the best makespans so far, best first.
+fn most_promising(searches: &[Search<'_>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..searches.len()).collect();
+    let makespan = |index: usize| searches[index].makespan().map_or(f64::INFINITY, |makespan| makespan.0);
+    order.sort_by(|&a, &b| makespan(a).total_cmp(&makespan(b)));
+    order.truncate(WORTH_REFINING);
+    order
+}
+
+/// What stays the same during one call of [`synthesize`].
+struct Session<'a> {
+    options: &'a Options,
+    deadline: &'a Deadline,
+    progress: &'a (dyn Fn(Progress) + Sync),
+}
+
+impl Session<'_> {
+    /// Lets one strategy try one chunk count, and judges what it proposes.
+    fn attempt(&self, search: &mut Search<'_>, kind: StrategyKind) -> Result<(), SynthError> {
+        let out_of_time = self.deadline.has_passed() && search.best.is_some();
+        if search.is_optimal() || out_of_time {
+            return Ok(());
+        }
+        let strategy = strategy_of(kind);
+        let started = Instant::now();
+        self.announce(search, strategy.name());
+        let context = Context {
+            options: self.options,
+            deadline: self.deadline,
+            incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
+            bound: search.bound.value,
+            progress: self.progress,
+        };
+        let attempts = match propose(search.problem, &context, strategy) {
+            Ok(attempts) => attempts,
+            Err(error @ SynthError::Infeasible { .. }) => return Err(error),
+            Err(error) => {
+                search.candidates.push(refused(strategy.name(), search.problem, started, &error));
+                search.refusals.push(error);
+                return Ok(());
+            }
+        };
+        let seconds = started.elapsed().as_secs_f64() / attempts.len().max(1) as f64;
+        for attempt in attempts {
+            let candidate = judge(search, attempt, seconds, self.options.seed);
+            search.candidates.push(candidate);
+        }
+        Ok(())
+    }
+
+    fn announce(&self, search: &Search<'_>, strategy: &'static str) {
+        (self.progress)(Progress {
+            strategy,
+            incumbent: search.makespan(),
+            bound: Some(search.bound.clone()),
+            activity: format!("{} chunks per rank", search.problem.demand.request().chunks_per_rank),
+        });
+    }
+}
+
+fn refused(strategy: &str, problem: &Problem, started: Instant, error: &SynthError) -> Candidate {
+    let stop_reason = match error {
+        SynthError::NothingYet => StopReason::TimeLimit,
+        _ => StopReason::Exhausted,
+    };
+    Candidate {
+        strategy: strategy.to_owned(),
+        chunks_per_rank: problem.demand.request().chunks_per_rank,
+        makespan_us: None,
+        transfers: 0,
+        stop_reason,
+        seconds: started.elapsed().as_secs_f64(),
+        note: Some(error.to_string()),
+    }
+}
+
+/// Verifies a proposal, checks it against the sketch, and keeps it if it is the best so far.
+fn judge(search: &mut Search<'_>, attempt: Attempt, seconds: f64, seed: u64) -> Candidate {
+    let problem = search.problem;
+    let mut candidate = Candidate {
+        strategy: attempt.name.clone(),
+        chunks_per_rank: problem.demand.request().chunks_per_rank,
+        makespan_us: None,
+        transfers: 0,
+        stop_reason: attempt.stop,
+        seconds,
+        note: attempt.note,
+    };
+    let Some(mut schedule) = attempt.schedule else { return candidate };
+    candidate.transfers = schedule.transfers.len();
+    schedule.produced_by.strategy = attempt.name;
+    schedule.produced_by.seed = seed;
+    schedule.bound = Some(search.bound.clone());
+    match accept(schedule, problem) {
+        Ok(verified) => {
+            let makespan = verified.schedule().makespan();
+            candidate.makespan_us = Some(makespan.0);
+            if search.improves(makespan, candidate.transfers) {
+                search.best = Some(Incumbent { schedule: verified, makespan, stop: attempt.stop });
+            }
+        }
+        Err(reason) => candidate.note = Some(format!("refused: {reason}")),
+    }
+    candidate
+}
+
+/// Both independent checks: the verifier, and the sketch.
+fn accept(schedule: Schedule, problem: &Problem) -> Result<VerifiedSchedule, String> {
+    let verified = verify(schedule, &problem.topology).map_err(|rejection| rejection.to_string())?;
+    match obey(verified.schedule(), &problem.topology, &problem.constraints).first() {
+        Some(violation) => Err(violation.to_string()),
+        None => Ok(verified),
+    }
+}
+
+fn conclude(
+    mut searches: Vec<Search<'_>>,
+    options: &Options,
+    seconds: impl Fn() -> f64,
+) -> Result<Synthesis, SynthError> {
+    let winner = most_promising(&searches)[0];
+    let candidates = searches.iter().flat_map(|search| search.candidates.clone()).collect();
+    let search = searches.swap_remove(winner);
+    let optimal = search.is_optimal();
+    let Some(best) = search.best else {
+        return Err(search.refusals.into_iter().next().unwrap_or(SynthError::NothingYet));
+    };
+    let stop_reason = match best.stop {
+        _ if optimal => StopReason::Optimal,
+        _ if options.cancel.is_cancelled() => StopReason::TimeLimit,
+        stop => stop,
+    };
+    let schedule = best.schedule.schedule();
+    let report = Report {
+        makespan_us: best.makespan.0,
+        lower_bound_us: search.bound.value.0,
+        bound: search.bound.name.clone(),
+        gap: schedule.gap(),
+        strategy: schedule.produced_by.strategy.clone(),
+        stop_reason,
+        seconds: seconds(),
+        candidates,
+    };
+    Ok(Synthesis { schedule: best.schedule, report, bounds: search.bounds })
+}
