@@ -84,4 +84,70 @@ pub enum TopologyError {
         /// In how many machines it was found.
         count: usize,
     },
+    /// Something is wrong in the SPEC that was asked for.
+    #[error("`{spec}`: {cause}")]
+    InSpec {
+        /// The SPEC as typed (shortened if long).
+        spec: String,
+        /// What is wrong with it.
+        cause: Box<TopologyError>,
+    },
+    /// No topology has this name.
+    #[error("unknown topology `{name}`{}; known are {}", hint(.suggestion), .known.join(", "))]
+    UnknownName {
+        /// The name asked for.
+        name: String,
+        /// Every name there is.
+        known: Vec<String>,
+        /// The nearest of them.
+        suggestion: Option<String>,
+    },
+    /// A key or a value that this topology does not take.
+    #[error("unknown {what} `{word}`{}; accepted: {}", hint(.suggestion), list(.accepted))]
+    UnknownWord {
+        /// What kind of word was expected there.
+        what: String,
+        /// The word found.
+        word: String,
+        /// Every word accepted there.
+        accepted: Vec<String>,
+        /// The nearest of them.
+        suggestion: Option<String>,
+    },
+    /// A part of a SPEC that cannot be read.
+    #[error("{part}: {reason}")]
+    BadPart {
+        /// The part, as typed.
+        part: String,
+        /// Why it was refused and what is accepted.
+        reason: String,
+    },
+    /// Something is wrong at a place in a file.
+    #[error("{origin}:{line}:{column}: {reason}")]
+    InText {
+        /// The file, or what the text was called.
+        origin: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A file that cannot be read.
+    #[error("cannot read {path}: {reason}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why, in the words of the operating system.
+        reason: String,
+    },
+}
+
+fn hint(suggestion: &Option<String>) -> String {
+    suggestion.as_ref().map_or_else(String::new, |word| format!(" (did you mean `{word}`?)"))
+}
+
+fn list(words: &[String]) -> String {
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }

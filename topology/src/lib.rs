@@ -6,10 +6,19 @@
 //!
 //! This crate knows no solver and opens no socket; it reads files only through [`load`].
 
+mod catalog;
 mod error;
+mod family;
 mod graph;
+mod probe;
+pub mod quantity;
+mod spec;
+mod spelling;
 mod units;
 
+pub use catalog::resolve;
 pub use error::{TopologyError, TopologyResult};
 pub use graph::{Latency, Link, MAX_LINKS, MAX_RANKS, Resource, Topology, TopologyParts};
+pub use probe::{Exchange, Probe, ProbeError};
+pub use spelling::closest;
 pub use units::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
