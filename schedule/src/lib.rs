@@ -21,4 +21,4 @@ pub use error::{DemandError, ReplayError};
 pub use replay::{Message, replay};
 pub use reverse::reduce_of_gather;
 pub use transfer::{ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind};
-pub use verify::{Rejection, VerifiedSchedule, verify};
+pub use verify::{Rejection, VerifiedSchedule, Violation, verify};

@@ -1,0 +1,100 @@
+//! The verifier: proves that a schedule does what its collective means, on the machine it claims.
+//!
+//! The principal type is [`VerifiedSchedule`]; [`verify`] is its only constructor, so everything that
+//! simulates, lowers, saves or runs a schedule has one that was proven. The verifier shares no code with the
+//! strategies or with [`crate::replay`]: it reads the stated times and checks them against the cost model.
+//!
+//! | file | rule |
+//! |---|---|
+//! | `structure` | ids exist, links join the stated ranks, every time follows from the cost model |
+//! | `causality` | nobody sends what he does not hold; every contribution arrives exactly once |
+//! | `exclusivity` | one message at a time on every link and every resource |
+//!
+//! Every violation is reported. A transfer that sends what its sender does not hold delivers nothing, so its
+//! consequences are reported too; the earliest one is the cause.
+
+mod causality;
+mod exclusivity;
+mod structure;
+mod violation;
+
+pub use violation::Violation;
+
+use crate::Schedule;
+use std::fmt;
+use topology::{Micros, Topology};
+
+/// Comparisons allow one part in 10⁷: times may have been printed, read back and added up.
+const SLACK: f64 = 1e-7;
+
+/// A schedule that the verifier accepted; the only kind that can be simulated, lowered, saved or run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct VerifiedSchedule {
+    schedule: Schedule,
+}
+
+impl VerifiedSchedule {
+    /// The schedule.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// Gives the schedule back for changes; what comes out must be verified again.
+    pub fn into_schedule(self) -> Schedule {
+        self.schedule
+    }
+}
+
+/// Checks `schedule` against its demand and `topology`.
+///
+/// Takes O(n log n) for n chunks carried, and for one combining chunk at a time one bit per pair of a
+/// contributing rank and a rank that takes part.
+///
+/// # Errors
+/// Every violation, with evidence; the order of the list is deterministic.
+pub fn verify(schedule: Schedule, topology: &Topology) -> Result<VerifiedSchedule, Rejection> {
+    let mut violations = Vec::new();
+    structure::check(&schedule, topology, &mut violations);
+    causality::check(&schedule, topology, &mut violations);
+    exclusivity::check(&schedule, topology, &mut violations);
+    if violations.is_empty() {
+        return Ok(VerifiedSchedule { schedule });
+    }
+    Err(Rejection { violations, schedule: Box::new(schedule) })
+}
+
+/// A schedule that was refused, and why.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rejection {
+    /// Everything that is wrong with it; never empty.
+    pub violations: Vec<Violation>,
+    /// The schedule.
+    pub schedule: Box<Schedule>,
+}
+
+impl fmt::Display for Rejection {
+    /// The first few violations, one per line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        write!(f, "the schedule breaks the rules in {} places", self.violations.len())?;
+        for violation in self.violations.iter().take(SHOWN) {
+            write!(f, "\n  {}: {violation}", violation.kind())?;
+        }
+        match self.violations.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for Rejection {}
+
+/// Whether `a` is earlier than `b` by more than the tolerance.
+fn clearly_before(a: Micros, b: Micros) -> bool {
+    a.0 < b.0 - SLACK * a.0.abs().max(b.0.abs())
+}
+
+/// Whether two times (or sizes, or ratios of them) differ by more than the tolerance.
+fn differs(a: Micros, b: Micros) -> bool {
+    clearly_before(a, b) || clearly_before(b, a)
+}

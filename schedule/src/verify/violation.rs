@@ -1,0 +1,362 @@
+//! What can be wrong with a schedule: one variant per rule, with the evidence as fields.
+
+use crate::ChunkId;
+use topology::{LinkId, Micros, Rank, ResourceId};
+
+/// A broken rule. Transfers are named by their position in the schedule.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// The schedule was made for another machine.
+    #[error("the schedule was made for topology {name} with digest {stated}, but this one has digest {actual}")]
+    WrongTopology {
+        /// What the schedule calls its topology.
+        name: String,
+        /// The digest it was made for.
+        stated: String,
+        /// The digest of the topology it is checked against.
+        actual: String,
+    },
+    /// The request counts other ranks than the machine has.
+    #[error("the schedule is for {stated} ranks, but the topology has {actual}")]
+    WrongRankCount {
+        /// What the schedule says.
+        stated: usize,
+        /// What the topology has.
+        actual: usize,
+    },
+    /// A message without chunks.
+    #[error("transfer {transfer} (link {link}) carries no chunk")]
+    EmptyMessage {
+        /// The transfer.
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+    },
+    /// A message that lists a chunk twice.
+    #[error("transfer {transfer} (link {link}) lists chunk {chunk} more than once")]
+    RepeatedChunk {
+        /// The transfer.
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// A chunk that the demand does not have.
+    #[error("transfer {transfer} carries chunk {chunk}, but there are only {chunks} chunks")]
+    UnknownChunk {
+        /// The transfer.
+        transfer: usize,
+        /// The chunk it names.
+        chunk: ChunkId,
+        /// How many there are.
+        chunks: usize,
+    },
+    /// A link that the topology does not have.
+    #[error("transfer {transfer} uses link {link}, but there are only {links} links")]
+    UnknownLink {
+        /// The transfer.
+        transfer: usize,
+        /// The link it names.
+        link: LinkId,
+        /// How many there are.
+        links: usize,
+    },
+    /// A transfer between ranks that its link does not join.
+    #[error(
+        "transfer {transfer} goes from rank {from} to rank {to}, but link {link} leads from rank {link_from} to rank {link_to}"
+    )]
+    WrongEnds {
+        /// The transfer.
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+        /// The stated sender.
+        from: Rank,
+        /// The stated receiver.
+        to: Rank,
+        /// Where the link starts.
+        link_from: Rank,
+        /// Where the link ends.
+        link_to: Rank,
+    },
+    /// A reduce of a chunk that is not combined.
+    #[error("transfer {transfer} (link {link}) reduces chunk {chunk}, which is not a combining chunk")]
+    ReduceOfPlainChunk {
+        /// The transfer.
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// A time that is negative or not a number.
+    #[error("transfer {transfer} (link {link}) is timed {start} to {end}; times must be finite and not negative")]
+    BadTime {
+        /// The transfer.
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+        /// Departure.
+        start: Micros,
+        /// Arrival.
+        end: Micros,
+    },
+    /// An arrival that does not follow from the cost model.
+    #[error(
+        "transfer {transfer} (link {link}) starts at {start} and states its end as {end}; the link's cost makes it {expected}"
+    )]
+    WrongDuration {
+        /// The transfer.
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+        /// Departure.
+        start: Micros,
+        /// The stated arrival.
+        end: Micros,
+        /// start + α + β·bytes.
+        expected: Micros,
+    },
+    /// Transfers out of order.
+    #[error(
+        "transfer {transfer} starts at {start}, before the one listed ahead of it ({previous}); sort them by start"
+    )]
+    NotSorted {
+        /// The transfer.
+        transfer: usize,
+        /// Its start.
+        start: Micros,
+        /// The start of the transfer before it.
+        previous: Micros,
+    },
+    /// A chunk leaves a rank that does not hold it.
+    #[error(
+        "transfer {transfer} (link {link}) sends chunk {chunk} from rank {rank} at {start}, {}",
+        held_from.map_or("which that rank never holds".to_owned(), |time| format!("but that rank holds it only from {time}"))
+    )]
+    SentBeforeHeld {
+        /// The transfer.
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The sender.
+        rank: Rank,
+        /// Departure.
+        start: Micros,
+        /// When the sender first holds it, if it ever does.
+        held_from: Option<Micros>,
+    },
+    /// A contribution that is counted twice.
+    #[error(
+        "transfer {transfer} (link {link}) reduces chunk {chunk} into rank {rank} at {time}, which already counts the contribution of rank {twice}{}",
+        others(*also, "other")
+    )]
+    DoubleReduce {
+        /// The transfer.
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The receiver.
+        rank: Rank,
+        /// Arrival.
+        time: Micros,
+        /// Whose contribution is counted twice (the lowest such rank).
+        twice: Rank,
+        /// How many other ranks' contributions are too.
+        also: usize,
+    },
+    /// A copy and another arrival of a combining chunk at the same instant: the result depends on luck.
+    #[error(
+        "transfer {transfer} (link {link}) brings combining chunk {chunk} to rank {rank} at {time}, the same instant as transfer {other}, and one of the two is a copy"
+    )]
+    CollidingCopy {
+        /// The later transfer of the two (in order of arrival).
+        transfer: usize,
+        /// Its link.
+        link: LinkId,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The receiver.
+        rank: Rank,
+        /// The instant.
+        time: Micros,
+        /// The other transfer.
+        other: usize,
+    },
+    /// A rank that ends without a chunk that it wants.
+    #[error("rank {rank} wants chunk {chunk} and never gets it{}", others(*more, "other rank"))]
+    NotDelivered {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The rank.
+        rank: Rank,
+        /// Ranks that lack this chunk and are not listed one by one (the last of a long list says so).
+        more: usize,
+    },
+    /// A rank that ends with an incomplete sum.
+    #[error(
+        "rank {rank} ends with chunk {chunk} without the contribution of rank {missing}{}{}",
+        others(*also_missing, "other"),
+        if *more > 0 { format!("; and {more} other ranks end without parts of it") } else { String::new() }
+    )]
+    MissingContribution {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The rank.
+        rank: Rank,
+        /// Whose contribution is missing (the lowest such rank).
+        missing: Rank,
+        /// How many other contributions are missing.
+        also_missing: usize,
+        /// Ranks with incomplete sums of this chunk that are not listed one by one.
+        more: usize,
+    },
+    /// Two messages on one link at once.
+    #[error("transfer {transfer} enters link {link} at {start}, while transfer {other} keeps it busy until {free}")]
+    LinkOverlap {
+        /// The later transfer.
+        transfer: usize,
+        /// The earlier one.
+        other: usize,
+        /// The link.
+        link: LinkId,
+        /// When the later one starts.
+        start: Micros,
+        /// When the link is free.
+        free: Micros,
+    },
+    /// Two messages on one resource at once.
+    #[error(
+        "transfer {transfer} (link {link}) enters resource {resource} ({name}) at {start}, while transfer {other} keeps it busy until {free}"
+    )]
+    ResourceOverlap {
+        /// The later transfer.
+        transfer: usize,
+        /// The earlier one.
+        other: usize,
+        /// The link of the later one.
+        link: LinkId,
+        /// The resource.
+        resource: ResourceId,
+        /// Its name.
+        name: String,
+        /// When the later one starts.
+        start: Micros,
+        /// When the resource is free.
+        free: Micros,
+    },
+    /// A bound that the schedule itself disproves.
+    #[error("the lower bound {bound} ({name}) is above the makespan {makespan}, so it is not a bound")]
+    BoundAboveMakespan {
+        /// The stated bound.
+        bound: Micros,
+        /// Its name.
+        name: String,
+        /// When the last transfer ends.
+        makespan: Micros,
+    },
+}
+
+/// ` and 3 others`, or nothing for zero.
+fn others(count: usize, noun: &str) -> String {
+    match count {
+        0 => String::new(),
+        1 => format!(" (and 1 {noun})"),
+        _ => format!(" (and {count} {noun}s)"),
+    }
+}
+
+impl Violation {
+    /// The rule, as `verify --json` spells it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::WrongTopology { .. } => "wrong_topology",
+            Self::WrongRankCount { .. } => "wrong_rank_count",
+            Self::EmptyMessage { .. } => "empty_message",
+            Self::RepeatedChunk { .. } => "repeated_chunk",
+            Self::UnknownChunk { .. } => "unknown_chunk",
+            Self::UnknownLink { .. } => "unknown_link",
+            Self::WrongEnds { .. } => "wrong_ends",
+            Self::ReduceOfPlainChunk { .. } => "reduce_of_plain_chunk",
+            Self::BadTime { .. } => "bad_time",
+            Self::WrongDuration { .. } => "wrong_duration",
+            Self::NotSorted { .. } => "not_sorted",
+            Self::SentBeforeHeld { .. } => "sent_before_held",
+            Self::DoubleReduce { .. } => "double_reduce",
+            Self::CollidingCopy { .. } => "colliding_copy",
+            Self::NotDelivered { .. } => "not_delivered",
+            Self::MissingContribution { .. } => "missing_contribution",
+            Self::LinkOverlap { .. } => "link_overlap",
+            Self::ResourceOverlap { .. } => "resource_overlap",
+            Self::BoundAboveMakespan { .. } => "bound_above_makespan",
+        }
+    }
+
+    /// The chunk concerned, if it is one.
+    pub fn chunk(&self) -> Option<ChunkId> {
+        match self {
+            Self::RepeatedChunk { chunk, .. }
+            | Self::UnknownChunk { chunk, .. }
+            | Self::ReduceOfPlainChunk { chunk, .. }
+            | Self::SentBeforeHeld { chunk, .. }
+            | Self::DoubleReduce { chunk, .. }
+            | Self::CollidingCopy { chunk, .. }
+            | Self::NotDelivered { chunk, .. }
+            | Self::MissingContribution { chunk, .. } => Some(*chunk),
+            _ => None,
+        }
+    }
+
+    /// The rank concerned, if it is one.
+    pub fn rank(&self) -> Option<Rank> {
+        match self {
+            Self::WrongEnds { from: rank, .. }
+            | Self::SentBeforeHeld { rank, .. }
+            | Self::DoubleReduce { rank, .. }
+            | Self::CollidingCopy { rank, .. }
+            | Self::NotDelivered { rank, .. }
+            | Self::MissingContribution { rank, .. } => Some(*rank),
+            _ => None,
+        }
+    }
+
+    /// The link concerned, if it is one.
+    pub fn link(&self) -> Option<LinkId> {
+        match self {
+            Self::EmptyMessage { link, .. }
+            | Self::RepeatedChunk { link, .. }
+            | Self::UnknownLink { link, .. }
+            | Self::WrongEnds { link, .. }
+            | Self::ReduceOfPlainChunk { link, .. }
+            | Self::BadTime { link, .. }
+            | Self::WrongDuration { link, .. }
+            | Self::SentBeforeHeld { link, .. }
+            | Self::DoubleReduce { link, .. }
+            | Self::CollidingCopy { link, .. }
+            | Self::LinkOverlap { link, .. }
+            | Self::ResourceOverlap { link, .. } => Some(*link),
+            _ => None,
+        }
+    }
+
+    /// When it happens, if that is one instant.
+    pub fn time(&self) -> Option<Micros> {
+        match self {
+            Self::BadTime { start: time, .. }
+            | Self::WrongDuration { end: time, .. }
+            | Self::NotSorted { start: time, .. }
+            | Self::SentBeforeHeld { start: time, .. }
+            | Self::DoubleReduce { time, .. }
+            | Self::CollidingCopy { time, .. }
+            | Self::LinkOverlap { start: time, .. }
+            | Self::ResourceOverlap { start: time, .. } => Some(*time),
+            _ => None,
+        }
+    }
+}
