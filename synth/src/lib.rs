@@ -7,6 +7,7 @@
 //! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
 
 mod error;
+mod milp;
 mod options;
 mod problem;
 mod report;

@@ -1,0 +1,3 @@
+//! The time-expanded 0/1 strategy.
+
+mod solver;
