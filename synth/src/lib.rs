@@ -10,6 +10,7 @@ mod error;
 mod milp;
 mod options;
 mod problem;
+mod reach;
 mod report;
 mod strategy;
 

@@ -48,13 +48,18 @@ pub enum Hindrance {
         /// Line of the sketch file, from 1.
         line: u32,
     },
+    /// Every path crosses between machines more often than is permitted.
+    TooManyMachineHops {
+        /// Line of the sketch file, from 1.
+        line: u32,
+    },
 }
 
 impl Hindrance {
     /// Line of the sketch file, from 1.
     pub fn line(self) -> u32 {
         match self {
-            Self::ForbiddenLink { line } | Self::NotItsSender { line } => line,
+            Self::ForbiddenLink { line } | Self::NotItsSender { line } | Self::TooManyMachineHops { line } => line,
         }
     }
 }
