@@ -187,6 +187,9 @@ impl Demand {
             if chunk.holders.is_empty() {
                 return Err(DemandError::NoHolder { chunk: index });
             }
+            if let Some(bytes) = chunk.bytes.filter(|bytes| !(0.0..=MAX_SIZE as f64).contains(&bytes.0)) {
+                return Err(DemandError::ChunkSize { chunk: index, bytes });
+            }
         }
         Ok(Self { chunk_bytes: request.chunk_bytes(), request, chunks })
     }
@@ -202,7 +205,7 @@ impl Demand {
         }
         check(&request)?;
         let per_pair = request.chunks_per_rank;
-        check_count((members.len() * members.len()) as u64 * u64::from(per_pair))?;
+        check_count((members.len() as u64).pow(2).saturating_mul(u64::from(per_pair)))?;
         let mut chunks = Vec::new();
         for (&from, row) in members.iter().zip(matrix) {
             for (&to, &bytes) in members.iter().zip(row) {
@@ -277,6 +280,9 @@ fn check_count(count: u64) -> Result<(), DemandError> {
 
 fn check(request: &Request) -> Result<(), DemandError> {
     let Request { collective, op, root, ranks, members, size_bytes, chunks_per_rank } = request;
+    if *ranks > topology::MAX_RANKS {
+        return Err(DemandError::TooManyRanks { ranks: *ranks, limit: topology::MAX_RANKS });
+    }
     if let Some(&rank) = members.iter().find(|rank| rank.index() >= *ranks) {
         return Err(DemandError::UnknownRank { rank, ranks: *ranks });
     }

@@ -15,6 +15,14 @@ pub enum DemandError {
         /// How many there are.
         ranks: usize,
     },
+    /// More ranks than this build accepts; nothing was allocated.
+    #[error("{ranks} ranks are more than the {limit} that are supported")]
+    TooManyRanks {
+        /// How many were asked for.
+        ranks: usize,
+        /// The most that is accepted.
+        limit: usize,
+    },
     /// Nobody takes part.
     #[error("a collective needs at least one member")]
     NoMembers,
@@ -70,6 +78,14 @@ pub enum DemandError {
     NoHolder {
         /// Position in the list.
         chunk: usize,
+    },
+    /// A listed chunk whose size is negative, not a number or over the limit.
+    #[error("chunk {chunk} has {bytes}; a size is between 0 and {} bytes", crate::MAX_SIZE)]
+    ChunkSize {
+        /// Position in the list.
+        chunk: usize,
+        /// The size given.
+        bytes: Bytes,
     },
     /// The byte matrix has the wrong shape.
     #[error("the byte matrix must have one row and one column for each of the {members} members")]

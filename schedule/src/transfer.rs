@@ -98,9 +98,10 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule of `transfers`, which are sorted by start (then link, then end) here.
+    /// A schedule of `transfers`, which are sorted by start here; those that start together keep their order,
+    /// which is the order of cause and effect where they take no time.
     pub fn new(topology: &Topology, demand: Arc<Demand>, mut transfers: Vec<Transfer>, strategy: &str) -> Self {
-        transfers.sort_by(|a, b| a.start.total_cmp(&b.start).then(a.link.cmp(&b.link)).then(a.end.total_cmp(&b.end)));
+        transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
         let produced_by = Provenance {
             strategy: strategy.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

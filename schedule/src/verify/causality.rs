@@ -1,8 +1,8 @@
 //! Whether everybody sends only what he holds, and everybody ends with what he wants.
 //!
 //! Chunks do not interact, so they are checked one at a time (in parallel, reported in order). The transfers
-//! of a chunk are played in order of departure. A transfer takes effect only if it stands earlier in that
-//! order than the one that relies on it, so no ring of instantaneous transfers can justify itself.
+//! of a chunk are played in order of (departure, arrival, position). A transfer can rely only on those that
+//! stand earlier in that order, so no ring of instantaneous transfers justifies itself.
 //!
 //! A chunk that is not combined is simply held from its first arrival on. For a combining chunk a rank's value
 //! is the exact set of the holders whose contributions it counts: taken at departure, applied at arrival.

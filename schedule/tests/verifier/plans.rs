@@ -47,7 +47,7 @@ pub(crate) fn link(from: usize, to: usize, alpha: f64, beta: f64, latency: Laten
 
 pub(crate) fn machine(ranks: usize, links: Vec<Link>, resources: Vec<Resource>) -> Topology {
     let name = "by hand".to_owned();
-    Topology::new(TopologyParts { name, ranks, machines: Vec::new(), links, resources }).unwrap()
+    Topology::new(TopologyParts { name, ranks, machines: Vec::new(), links, resources }).expect("made by hand")
 }
 
 /// Neighbours in both directions: links 2i from i to i+1, 2i+1 back.
@@ -161,9 +161,9 @@ fn gather_sums(demand: &Demand, topology: &Topology, dice: &mut Dice) -> Vec<Mes
         schedule::Chunk { holders, wanted_by: chunk.holders.clone(), combine: false, bytes: chunk.bytes }
     });
     let request = Request { collective: Collective::Custom, root: None, ..mirrored };
-    let forward = Demand::from_chunks(request, chunks.collect()).unwrap();
+    let forward = Demand::from_chunks(request, chunks.collect()).expect("same ranks");
     let reversed = topology.reversed();
-    let gather = replay(&forward, &reversed, &spread(&forward, &reversed, dice)).unwrap();
+    let gather = replay(&forward, &reversed, &spread(&forward, &reversed, dice)).expect("trees from the holders");
     reduce_of_gather(&gather, &forward, topology.rank_count())
 }
 
@@ -178,7 +178,7 @@ pub(crate) fn plan(demand: Demand, topology: &Topology, dice: &mut Dice) -> Sche
         }
         _ => spread(&demand, topology, dice),
     };
-    let transfers = replay(&demand, topology, &messages).unwrap();
+    let transfers = replay(&demand, topology, &messages).expect("trees from the holders");
     Schedule::new(topology, Arc::new(demand), transfers, "by hand")
 }
 
@@ -190,7 +190,7 @@ fn spread_sums(demand: &Demand, topology: &Topology, dice: &mut Dice) -> Vec<Mes
         let wanted_by = chunk.wanted_by.clone();
         schedule::Chunk { holders: std::iter::once(root).collect(), wanted_by, combine: false, bytes: None }
     });
-    spread(&Demand::from_chunks(request, chunks.collect()).unwrap(), topology, dice)
+    spread(&Demand::from_chunks(request, chunks.collect()).expect("same ranks"), topology, dice)
 }
 
 /// All the collectives whose chunks follow from the request.
@@ -223,6 +223,6 @@ pub(crate) fn any_plan(seed: u64) -> (Schedule, Topology) {
         request.members = members.into_iter().take(2.max(ranks - 1)).collect();
     }
     request.root = request.root.map(|_| request.members[dice.below(request.members.len())]);
-    let demand = Demand::new(request).unwrap();
+    let demand = Demand::new(request).expect("a small request");
     (plan(demand, &topology, dice), topology)
 }

@@ -1,7 +1,7 @@
 //! What must be accepted.
 
-use crate::plans::{COLLECTIVES, Dice, any_plan, plan, ring, switch};
-use schedule::{Demand, Request, verify};
+use crate::plans::{COLLECTIVES, Dice, any_plan, link, machine, plan, ring, switch};
+use schedule::{Collective, Demand, Request, verify};
 use topology::Latency;
 
 #[test]
@@ -24,5 +24,28 @@ fn random_plans_on_odd_machines() {
     for seed in 0..400 {
         let (schedule, topology) = any_plan(seed);
         verify(schedule, &topology).unwrap_or_else(|refused| panic!("seed {seed}: {refused}"));
+    }
+}
+
+/// 256 chunks around a ring, 65 280 transfers: cost must stay near linear in what is carried.
+#[test]
+fn a_large_ring() {
+    let topology = ring(256, Latency::Occupies);
+    let demand = Demand::new(Request::new(Collective::AllGather, 256, 1 << 20)).unwrap();
+    let schedule = plan(demand, &topology, &mut Dice(1));
+    assert!(schedule.transfers.len() > 50_000);
+    verify(schedule, &topology).unwrap();
+}
+
+/// With α = 0 and no bytes everything happens at time 0, in the order listed. (Not so for allreduce: its copies
+/// would land beside reduces, which is a violation.)
+#[test]
+fn instantaneous_transfers() {
+    let links = (0..4).map(|i| link((i + 1) % 4, i, 0.0, 0.01, Latency::Occupies)).collect();
+    let topology = machine(4, links, Vec::new());
+    for collective in COLLECTIVES.into_iter().filter(|&collective| collective != Collective::AllReduce) {
+        let demand = Demand::new(Request::new(collective, 4, 0)).unwrap();
+        let schedule = plan(demand, &topology, &mut Dice(3));
+        verify(schedule, &topology).unwrap_or_else(|refused| panic!("{collective}: {refused}"));
     }
 }
