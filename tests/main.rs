@@ -1,3 +1,10 @@
 //! End-to-end tests: they run the binary as a user would.
 
+mod binary;
+mod checker;
+mod demo;
+mod execution;
+mod hostile;
 mod house;
+mod schedules;
+mod sketches;

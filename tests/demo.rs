@@ -1,0 +1,22 @@
+//! The main job, end to end, as a person sees it first.
+
+use crate::binary::antiphon_in;
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_demo_leaves_what_it_promises_in_under_a_minute() {
+    let folder = tempfile::tempdir().unwrap();
+    let started = Instant::now();
+    let ran = antiphon_in(folder.path(), "demo").ok();
+    assert!(started.elapsed() < Duration::from_secs(60), "took {:?}", started.elapsed());
+    for word in ["allgather", "allreduce", "alltoall", "emulated", "stock", "planned", "predicted", "measured"] {
+        assert!(ran.stdout.contains(word), "no `{word}` in\n{}", ran.stdout);
+    }
+    let left = folder.path().join("demo-out");
+    for file in ["measured.yaml", "sketch.yaml", "tuning.json", "results.json", "table.txt"] {
+        assert!(left.join(file).is_file(), "{file} is missing");
+    }
+    let results = std::fs::read_to_string(left.join("results.json")).unwrap();
+    let results: serde_json::Value = serde_json::from_str(&results).unwrap();
+    assert!(results.as_array().unwrap().iter().all(|cell| cell["wrong"] == 0), "{results}");
+}

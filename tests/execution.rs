@@ -1,0 +1,153 @@
+//! Programs on real buffers, by real processes: every result is compared with the naive reference.
+
+use crate::binary::{Ran, antiphon, antiphon_in};
+use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const COLLECTIVES: &[&str] =
+    &["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "reduce", "gather", "scatter", "sendrecv"];
+
+fn lines(ran: &Ran) -> Vec<Value> {
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Runs, and requires one right line out of place and one in place for each size.
+fn runs_right(arguments: &str, sizes: usize) {
+    let ran = antiphon(&format!("run {arguments} --iterations 1 --warmups 0 --json")).ok();
+    let lines = lines(&ran);
+    assert_eq!(lines.len(), 2 * sizes, "{arguments}: {}", ran.stdout);
+    for line in lines {
+        assert_eq!(line["wrong"], 0, "{arguments}: {line}");
+        for key in ["collective", "size_bytes", "count", "dtype", "in_place", "time_us", "algbw_gbps", "busbw_gbps"] {
+            assert!(!line[key].is_null(), "{arguments}: no {key} in {line}");
+        }
+    }
+}
+
+#[test]
+fn every_collective_with_2_to_9_ranks_and_6_sizes() {
+    for collective in COLLECTIVES {
+        for ranks in 2..=9 {
+            // Nothing, less than a chunk, odd, a prime, unaligned, and more than one tile.
+            let sizes = "0,4,52,4004,100012,1000000";
+            runs_right(&format!("--collective {collective} --ranks {ranks} --size {sizes}"), 6);
+        }
+    }
+}
+
+#[test]
+fn element_types_and_reductions() {
+    for dtype in ["f32", "f64", "i32", "i64"] {
+        for op in ["sum", "max"] {
+            for collective in ["allreduce", "reducescatter", "reduce"] {
+                runs_right(&format!("--collective {collective} --ranks 5 --size 24000 --dtype {dtype} --op {op}"), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_give_the_same_answers_as_processes() {
+    for collective in COLLECTIVES {
+        runs_right(&format!("--collective {collective} --ranks 4 --size 4004,400000 --transport threads"), 2);
+    }
+}
+
+#[test]
+fn roots_other_than_the_first() {
+    for collective in ["broadcast", "reduce", "gather", "scatter"] {
+        runs_right(&format!("--collective {collective} --ranks 3 --size 1KB --root 2"), 1);
+    }
+}
+
+#[test]
+fn the_whole_chain_profile_sketch_milp_verify_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line).ok();
+    std::fs::write(
+        folder.path().join("sketch.yaml"),
+        "name: no-diagonal\nlinks:\n  forbid:\n    - {from: 0, to: 2}\n    - {from: 2, to: 0}\nchunks_per_rank: 2\n",
+    )
+    .unwrap();
+    here("profile --ranks 4 -o measured.yaml");
+    here("synth --topology ./measured.yaml --collective allgather --size 1MB --sketch sketch.yaml --strategy milp -o plan.json");
+    here("verify plan.json --topology ./measured.yaml --sketch sketch.yaml");
+    let plan: Value = serde_json::from_str(&std::fs::read_to_string(folder.path().join("plan.json")).unwrap()).unwrap();
+    for transfer in plan["transfers"].as_array().unwrap() {
+        let ends = (transfer["from"].as_u64().unwrap(), transfer["to"].as_u64().unwrap());
+        assert!(ends != (0, 2) && ends != (2, 0), "{transfer}");
+    }
+    let ran = here("run plan.json --topology ./measured.yaml --size 1MB,12345 --json --iterations 1");
+    assert_eq!(lines(&ran).len(), 4);
+    assert!(lines(&ran).iter().all(|line| line["wrong"] == 0), "{}", ran.stdout);
+}
+
+#[test]
+fn planned_schedules_of_unequal_machines_run_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line).ok();
+    for collective in ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast"] {
+        here(&format!("synth --topology dgx1 --collective {collective} --size 1MB --strategy matching -o plan.json"));
+        let ran = here("run plan.json --size 1MB,4008 --json --iterations 2");
+        assert_eq!(lines(&ran).len(), 4, "{collective}");
+        assert!(lines(&ran).iter().all(|line| line["wrong"] == 0), "{collective}: {}", ran.stdout);
+    }
+}
+
+#[test]
+fn emulated_links_take_at_least_as_long_as_the_model_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line).ok();
+    let line = "synth --topology ndv2x1 --collective allgather --size 8MB --strategy matching --chunks 1 --json";
+    let predicted = here(&format!("{line} -o plan.json")).json()["makespan_us"].as_f64().unwrap() * 1000.0;
+    let ran = here("run plan.json --emulate ndv2x1 --slowdown 1000 --iterations 3 --json");
+    for line in lines(&ran) {
+        let measured = line["time_us"].as_f64().unwrap();
+        assert!(measured >= 0.97 * predicted, "{measured} µs measured, {predicted} µs predicted");
+        // The upper limit is loose because other work may share the machine.
+        assert!(measured <= 3.0 * predicted, "{measured} µs measured, {predicted} µs predicted");
+    }
+}
+
+#[test]
+fn a_dead_rank_ends_the_run_with_its_name() {
+    let child = Command::new(env!("CARGO_BIN_EXE_antiphon"))
+        .args("run --collective allreduce --size 1MB --ranks 4 --iterations 1000000 --timeout 20s".split(' '))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let victim = worker_of(child.id(), 2);
+    let killed = Command::new("kill").args(["-KILL", &victim.to_string()]).status().unwrap();
+    assert!(killed.success());
+    let started = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("rank 2"), "{message}");
+    assert!(started.elapsed() < Duration::from_secs(10), "took {:?}", started.elapsed());
+}
+
+/// The process of a rank, once all workers of the launcher have started computing.
+fn worker_of(launcher: u32, rank: usize) -> u32 {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let children = format!("/proc/{launcher}/task/{launcher}/children");
+    loop {
+        assert!(Instant::now() < deadline, "the workers did not start");
+        let text = std::fs::read_to_string(&children).unwrap_or_default();
+        let workers: Vec<u32> = text.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        if workers.len() == 4 && workers.iter().all(|pid| is_busy(*pid)) {
+            return workers[rank];
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a process has used processor time: it has passed start-up.
+fn is_busy(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let user_ticks = after_name.split_whitespace().nth(11).and_then(|ticks| ticks.parse::<u64>().ok());
+    user_ticks.is_some_and(|ticks| ticks > 3)
+}

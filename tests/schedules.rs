@@ -1,0 +1,168 @@
+//! Plans of many machines and collectives, judged by a checker that shares no code with the project.
+
+use crate::binary::{antiphon, read, repository, topology};
+use crate::checker::{Wish, judge};
+use serde_json::Value;
+
+/// Plans `wish` on `spec` with extra options; returns (schedule file, report).
+fn plan(spec: &str, wish: &Wish, options: &str) -> (Value, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    let members: Vec<String> = wish.members.iter().map(ToString::to_string).collect();
+    let members = match wish.members.len() as u64 == wish.ranks {
+        true => String::new(),
+        false => format!("--members {}", members.join(",")),
+    };
+    let (collective, size, output) = (wish.collective, wish.size, path.display());
+    let line = format!(
+        "synth --topology {spec} --collective {collective} --size {size} {members} {options} --json -o {output}"
+    );
+    let report = antiphon(&line).ok().json();
+    (read(&path), report)
+}
+
+fn judged(spec: &str, wish: &Wish, options: &str) -> f64 {
+    let (schedule, report) = plan(spec, wish, options);
+    let makespan = judge(&schedule, &topology(spec), wish);
+    let makespan = makespan.unwrap_or_else(|error| panic!("{spec} {} {options}: {error}", wish.collective));
+    assert!((report["makespan_us"].as_f64().unwrap() - makespan).abs() <= 1e-6 * makespan, "{spec}: {report}");
+    makespan
+}
+
+const COLLECTIVES: &[&str] = &[
+    "allgather",
+    "reducescatter",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "sendrecv",
+];
+
+#[test]
+fn every_collective_on_every_kind_of_machine() {
+    for (spec, ranks) in [
+        ("ring:5", 5),
+        ("ring:4,direction=both", 4),
+        ("line:3", 3),
+        ("clique:3,alpha=2us,bandwidth=1GBps,latency=pipelines", 3),
+        ("mesh2d:2x3", 6),
+        ("torus2d:3x3,bandwidth=50GBps/75GBps", 9),
+        ("switch:7", 7),
+        ("dgx1", 8),
+    ] {
+        for collective in COLLECTIVES {
+            let wish = Wish::all(collective, ranks, 100_001);
+            judged(spec, &wish, "--strategy matching");
+        }
+    }
+}
+
+#[test]
+fn every_strategy_returns_the_same_kind_of_answer() {
+    for strategy in ["classic", "matching", "milp", "auto"] {
+        for collective in ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast"] {
+            let wish = Wish::all(collective, 5, 1 << 20);
+            judged("clique:5", &wish, &format!("--strategy {strategy} --chunks 1"));
+        }
+    }
+}
+
+#[test]
+fn machines_with_unequal_links_and_shared_resources() {
+    for (spec, ranks, size, most) in [
+        // Best known or published makespans, with the slack that later work may take away.
+        ("ndv2x2", 16, 1_000_000_000, 43_800.0),
+        ("ndv2x2", 16, 1_000, 4.3),
+        ("dgx2x2", 32, 1_000, 4.3),
+        ("ndv2x3", 24, 1_000_000, 100.0),
+        ("torus2d:4x4,alpha=0.5us,bandwidth=50GiBps", 16, 16 << 20, 4.0 * 20.03126),
+    ] {
+        let wish = Wish::all("allgather", ranks, size);
+        let makespan = judged(spec, &wish, "--strategy matching --chunks 1");
+        assert!(makespan <= most, "{spec} {size}: {makespan} µs");
+    }
+}
+
+#[test]
+fn milp_under_a_warm_start_never_loses_to_it() {
+    for spec in ["ndv2x1", "mesh2d:2x4"] {
+        let wish = Wish::all("allgather", 8, 8_000_000);
+        let matching = judged(spec, &wish, "--strategy matching --chunks 1");
+        let milp = judged(spec, &wish, "--strategy milp --chunks 1");
+        assert!(milp <= matching * (1.0 + 1e-9), "{spec}: milp {milp}, matching {matching}");
+    }
+}
+
+#[test]
+fn some_ranks_take_part_and_the_others_may_relay() {
+    for collective in COLLECTIVES {
+        let root = ["broadcast", "reduce", "gather", "scatter"].contains(collective).then_some(1);
+        let wish = Wish { collective, ranks: 6, members: vec![1, 3, 4], size: 3000, root };
+        judged("mesh2d:2x3", &wish, "--strategy matching --chunks 2");
+    }
+}
+
+#[test]
+fn a_topology_that_nobody_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("odd.json");
+    // Seven ranks, a directed cycle with chords of other costs, both α conventions, one shared resource.
+    let mut links = Vec::new();
+    for rank in 0..7u64 {
+        for (step, beta, latency) in [(1, 1e-4, "occupies"), (3, 3e-4, "pipelines")] {
+            let (from, to) = (rank, (rank + step) % 7);
+            let resources = if step == 3 { vec![0] } else { vec![] };
+            links.push(serde_json::json!({"id": links.len(), "from": from, "to": to, "alpha_us": 0.3 * step as f64,
+                "beta_us_per_byte": beta, "latency": latency, "resources": resources}));
+        }
+    }
+    let odd = serde_json::json!({"format": "antiphon-topology/1", "name": "odd", "ranks": 7, "machines": [[0,1,2,3],[4,5,6]],
+        "links": links, "resources": [{"id": 0, "name": "shared", "beta_us_per_byte": 2e-4}]});
+    std::fs::write(&path, odd.to_string()).unwrap();
+    let spec = path.to_str().unwrap();
+    for collective in COLLECTIVES {
+        judged(spec, &Wish::all(collective, 7, 50_000), "");
+    }
+}
+
+#[test]
+fn the_published_example_pair_verifies() {
+    // The example of the file format, as other people's tools write it.
+    let example = repository("tests/data/example-schedule.json");
+    let answer = antiphon(&format!("verify {} --json", example.display())).ok().json();
+    assert_eq!(answer["ok"], true);
+    let wish = Wish::all("allgather", 3, 300);
+    assert_eq!(judge(&read(&example), &topology("ring:3,alpha=1us,bandwidth=100MBps"), &wish), Ok(4.0));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |name: &str, options: &str| {
+        let path = folder.path().join(name);
+        let line = "synth --topology ndv2x1 --collective alltoall --size 1MB";
+        antiphon(&format!("{line} {options} -o {}", path.display())).ok();
+        std::fs::read(&path).unwrap()
+    };
+    let first = written("a.json", "--seed 7");
+    assert_eq!(first, written("b.json", "--seed 7"));
+    assert_eq!(first, written("c.json", "--seed 7 --threads 1"));
+}
+
+#[test]
+fn bounds_never_exceed_what_was_found_and_name_their_certificate() {
+    for (spec, ranks) in [("dgx1", 8), ("ndv2x2", 16), ("torus2d:3x5", 15), ("switch:5", 5)] {
+        for collective in ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast"] {
+            let request = format!("--topology {spec} --collective {collective} --size 1000000 --chunks 1");
+            let bound = antiphon(&format!("bound {request} --json")).ok().json();
+            let makespan = judged(spec, &Wish::all(collective, ranks, 1_000_000), "--strategy matching --chunks 1");
+            let value = bound["lower_bound_us"].as_f64().unwrap();
+            assert!(value > 0.0 && value <= makespan * (1.0 + 1e-7), "{spec} {collective}: {value} > {makespan}");
+            let binding = bound["bounds"].as_array().unwrap().iter().find(|b| b["name"] == bound["binding"]).unwrap();
+            assert!(binding["certificate"].is_object(), "{binding}");
+        }
+    }
+}
