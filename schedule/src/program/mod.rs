@@ -11,9 +11,15 @@
 //!   tile of that step*. That pipelines every hop without a second mechanism, as MSCCL's slice loop does.
 //! * In-place programs name one buffer only (the larger one), so neither verifier nor interpreter reasons
 //!   about aliases.
-//! * Every wait points at a message that starts earlier in the schedule, so no interleaving deadlocks.
+//! * Every wait points at a message that arrives earlier in the schedule, so no interleaving deadlocks.
 //!
 //! [1] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023.
+
+mod layout;
+mod lower;
+
+pub use layout::{Layout, OwnBlock, Slot, part_elements, slot_elements};
+pub use lower::{LowerError, LowerOptions, lower};
 
 use crate::{Demand, ReduceOp};
 use serde::Serialize;

@@ -1,0 +1,250 @@
+//! Where chunks live in the caller's buffers.
+//!
+//! The principal type is [`Layout`]: for every rank, which slot of which buffer holds a chunk at the start and
+//! at the end. It is the one place that knows what nccl means by a buffer of each collective; lowering and the
+//! program verifier both read it, and nothing else about each other.
+//!
+//! `count` is the number of elements of one **block**. A block is cut into [`Layout::parts`] slots, so slot s of
+//! a buffer is part `s mod parts` of block `s / parts`. With k members, C chunks per rank, and m the position of
+//! the rank among the members:
+//!
+//! | collective | parts | input blocks | output blocks | `count` is | in place |
+//! |---|---|---|---|---|---|
+//! | allgather | C | 1 | k | what a rank sends | input is output block m |
+//! | reducescatter | C | k | 1 | what a rank receives | output is input block m |
+//! | allreduce | k·C | 1 | 1 | the whole buffer | same memory |
+//! | alltoall | C | k | k | what a pair exchanges | same memory |
+//! | broadcast | C | root 1 | 1 | the whole buffer | root: same memory |
+//! | reduce | C | 1 | root 1 | the whole buffer | root: same memory |
+//! | gather | C | 1 | root k | what a rank sends | root: input is output block m |
+//! | scatter | C | root k | 1 | what a rank receives | root: output is input block m |
+//! | sendrecv | C | 1 | 1 | the whole buffer | same memory |
+//!
+//! Ranks that are not members have neither buffer; they relay through scratch. In place, a rank that has both
+//! buffers sees one, under the name of the larger (output where they are equal); a rank that has one of them
+//! sees no difference.
+
+use super::{Buffer, LowerError, Slice};
+use crate::{ChunkId, Collective, Demand, Request};
+use std::ops::Range;
+use std::sync::Arc;
+use topology::Rank;
+
+/// The most slots that one buffer may have.
+const MAX_SLOTS: u64 = crate::MAX_CHUNKS as u64;
+
+/// One slot of one buffer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Slot {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// The slot's number in it.
+    pub index: u32,
+}
+
+impl Slot {
+    /// `count` slots from this one on.
+    pub fn slice(self, count: u32) -> Slice {
+        Slice { buffer: self.buffer, index: self.index, count }
+    }
+
+    /// The slot `distance` further on.
+    #[must_use]
+    pub fn plus(self, distance: u32) -> Self {
+        Self { index: self.index + distance, ..self }
+    }
+}
+
+/// How many blocks each buffer of one rank has, before in-place merging.
+#[derive(Clone, Copy)]
+struct Blocks {
+    input: u32,
+    output: u32,
+}
+
+/// Where the chunks of a demand start and end.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    demand: Arc<Demand>,
+    in_place: bool,
+    parts: u32,
+}
+
+impl Layout {
+    /// The layout of a standard collective.
+    ///
+    /// # Errors
+    /// [`LowerError::Unsupported`] for `alltoallv` and `custom`, whose blocks differ in size, and
+    /// [`LowerError::TooManySlots`].
+    pub fn new(demand: Arc<Demand>, in_place: bool) -> Result<Self, LowerError> {
+        let request = demand.request();
+        let (members, per_rank) = (request.members.len() as u64, u64::from(request.chunks_per_rank));
+        let parts = match request.collective {
+            Collective::AllToAllV | Collective::Custom => {
+                return Err(LowerError::Unsupported { collective: request.collective });
+            }
+            Collective::AllReduce => members.saturating_mul(per_rank),
+            _ => per_rank,
+        };
+        let largest = match request.collective {
+            Collective::AllReduce => parts,
+            _ => members.saturating_mul(parts),
+        };
+        if largest > MAX_SLOTS {
+            return Err(LowerError::TooManySlots { slots: largest, limit: MAX_SLOTS });
+        }
+        Ok(Self { in_place, parts: parts as u32, demand })
+    }
+
+    /// Into how many slots a block is cut.
+    pub fn parts(&self) -> u32 {
+        self.parts
+    }
+
+    /// How many slots `rank` has in `buffer`; the caller's buffers only, so none for scratch.
+    pub fn slots(&self, rank: Rank, buffer: Buffer) -> u32 {
+        let blocks = self.blocks(rank);
+        let merged = self.merged(rank);
+        let visible = merged.is_none() || merged == Some(buffer);
+        match buffer {
+            Buffer::Input if visible => blocks.input * self.parts,
+            Buffer::Output if visible => blocks.output * self.parts,
+            _ => 0,
+        }
+    }
+
+    /// Which part of its block a chunk is: chunks of equal part have equal shape.
+    pub fn part_of(&self, chunk: ChunkId) -> u32 {
+        chunk.0 % self.parts
+    }
+
+    /// Where `rank` finds `chunk` when the program starts; `None` unless the rank holds it.
+    pub fn input_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
+        if !self.demand.chunk(chunk).holders.has(rank) {
+            return None;
+        }
+        let block = match self.request().collective {
+            Collective::ReduceScatter | Collective::Scatter => chunk.0 / self.parts,
+            Collective::AllToAll => self.pair(chunk).1,
+            _ => 0,
+        };
+        let index = block * self.parts + self.part_of(chunk);
+        Some(match self.merged(rank) {
+            Some(Buffer::Output) => Slot { buffer: Buffer::Output, index: self.input_offset(rank) + index },
+            _ => Slot { buffer: Buffer::Input, index },
+        })
+    }
+
+    /// Where `rank` must have `chunk` when the program ends; `None` unless the rank wants it.
+    pub fn output_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
+        if !self.demand.chunk(chunk).wanted_by.has(rank) {
+            return None;
+        }
+        let block = match self.request().collective {
+            Collective::AllGather | Collective::Gather => chunk.0 / self.parts,
+            Collective::AllToAll => self.pair(chunk).0,
+            _ => 0,
+        };
+        let index = block * self.parts + self.part_of(chunk);
+        Some(match self.merged(rank) {
+            Some(Buffer::Input) => Slot { buffer: Buffer::Input, index: self.output_offset(rank) + index },
+            _ => Slot { buffer: Buffer::Output, index },
+        })
+    }
+
+    /// The block that a member of an alltoall keeps for itself, as (input, output); it is no chunk, because it
+    /// never travels. In place both are the same slots.
+    pub fn own_block(&self, rank: Rank) -> Option<OwnBlock> {
+        if self.request().collective != Collective::AllToAll {
+            return None;
+        }
+        let first = self.member(rank)? * self.parts;
+        let buffer = if self.in_place { Buffer::Output } else { Buffer::Input };
+        let slice = |buffer| Slice { buffer, index: first, count: self.parts };
+        Some(OwnBlock { input: slice(buffer), output: slice(Buffer::Output) })
+    }
+
+    /// The buffer with a rank's output slots.
+    pub fn output_buffer(&self, rank: Rank) -> Buffer {
+        self.merged(rank).unwrap_or(Buffer::Output)
+    }
+
+    fn request(&self) -> &Request {
+        self.demand.request()
+    }
+
+    /// The position of a rank among the members.
+    fn member(&self, rank: Rank) -> Option<u32> {
+        self.request().members.binary_search(&rank).ok().map(|position| position as u32)
+    }
+
+    /// The members (as positions) that an alltoall's chunk travels from and to.
+    fn pair(&self, chunk: ChunkId) -> (u32, u32) {
+        let others = self.request().members.len() as u32 - 1;
+        let (from, to) = (chunk.0 / self.parts / others, chunk.0 / self.parts % others);
+        (from, if to >= from { to + 1 } else { to })
+    }
+
+    fn blocks(&self, rank: Rank) -> Blocks {
+        if self.member(rank).is_none() {
+            return Blocks { input: 0, output: 0 };
+        }
+        let members = self.request().members.len() as u32;
+        let of_root = |blocks| if self.request().root == Some(rank) { blocks } else { 0 };
+        let (input, output) = match self.request().collective {
+            Collective::AllGather => (1, members),
+            Collective::ReduceScatter => (members, 1),
+            Collective::AllToAll => (members, members),
+            Collective::Broadcast => (of_root(1), 1),
+            Collective::Reduce => (1, of_root(1)),
+            Collective::Gather => (1, of_root(members)),
+            Collective::Scatter => (of_root(members), 1),
+            Collective::AllReduce | Collective::SendRecv => (1, 1),
+            Collective::AllToAllV | Collective::Custom => (0, 0), // refused by `new`
+        };
+        Blocks { input, output }
+    }
+
+    /// The name of a rank's only buffer, where in-place calls merge two.
+    fn merged(&self, rank: Rank) -> Option<Buffer> {
+        let Blocks { input, output } = self.blocks(rank);
+        let both = self.in_place && input > 0 && output > 0;
+        both.then_some(if input > output { Buffer::Input } else { Buffer::Output })
+    }
+
+    /// The slot of a merged output buffer at which the input starts.
+    fn input_offset(&self, rank: Rank) -> u32 {
+        match self.request().collective {
+            Collective::AllGather | Collective::Gather => self.member(rank).unwrap_or(0) * self.parts,
+            _ => 0,
+        }
+    }
+
+    /// The slot of a merged input buffer at which the output starts.
+    fn output_offset(&self, rank: Rank) -> u32 {
+        self.member(rank).unwrap_or(0) * self.parts
+    }
+}
+
+/// Where an alltoall keeps a member's block for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnBlock {
+    /// Where it starts.
+    pub input: Slice,
+    /// Where it must end.
+    pub output: Slice,
+}
+
+/// The elements of a block of `count` that its part `part` of `parts` covers. Parts differ by at most one
+/// element, and are empty where there are more parts than elements.
+pub fn part_elements(count: u64, parts: u32, part: u32) -> Range<u64> {
+    let cut = |part: u32| (u128::from(count) * u128::from(part) / u128::from(parts.max(1))) as u64;
+    cut(part)..cut(part + 1)
+}
+
+/// The elements of a caller's buffer, made of blocks of `count`, that slot `slot` covers.
+pub fn slot_elements(count: u64, parts: u32, slot: u32) -> Range<u64> {
+    let start = u64::from(slot / parts.max(1)) * count;
+    let part = part_elements(count, parts, slot % parts.max(1));
+    start + part.start..start + part.end
+}

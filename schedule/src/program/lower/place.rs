@@ -1,0 +1,109 @@
+//! Chooses the slot of every value.
+//!
+//! The principal type is [`Placement`]. It is asked in order of arrival, so everything that may be waited for is
+//! known when a value is placed: a slot is free for a delivery once all readers of what is in it belong to
+//! transfers with smaller numbers.
+
+use super::flow::{Delivery, DeliveryId, Flow, ValueId};
+use crate::program::{Buffer, Layout, Slot};
+use topology::Rank;
+
+/// Where values are.
+pub(super) struct Placement<'a> {
+    flow: &'a Flow,
+    layout: &'a Layout,
+    arrivals: &'a [u32],
+    /// For each value its slot, once placed.
+    slots: Vec<Option<Slot>>,
+    /// For each rank, the value that each slot of the buffer with its output slots has at the moment.
+    occupants: Vec<Vec<Option<ValueId>>>,
+    /// For each rank, the parts that its scratch slots have the shape of.
+    pub(super) scratch_parts: Vec<Vec<u32>>,
+}
+
+/// Where a delivery lands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Landing {
+    /// The slot of the new value.
+    pub(super) slot: Slot,
+    /// The value that it overwrites, if any.
+    pub(super) replaces: Option<ValueId>,
+}
+
+impl<'a> Placement<'a> {
+    /// Places the values that are there from the start.
+    pub(super) fn new(flow: &'a Flow, layout: &'a Layout, arrivals: &'a [u32], ranks: usize) -> Self {
+        let occupants = (0..ranks).map(|rank| {
+            let rank = Rank::from_index(rank);
+            vec![None; layout.slots(rank, layout.output_buffer(rank)) as usize]
+        });
+        let slots = flow.value_ids().map(|id| {
+            let value = &flow[id];
+            if value.writer.is_none() { layout.input_slot(value.chunk, value.rank) } else { None }
+        });
+        let (occupants, slots) = (occupants.collect(), slots.collect());
+        let mut placement = Self { flow, layout, arrivals, slots, occupants, scratch_parts: vec![Vec::new(); ranks] };
+        for id in flow.value_ids() {
+            if let Some(slot) = placement.slots[id.index()] {
+                placement.occupy(flow[id].rank, slot, id);
+            }
+        }
+        placement
+    }
+
+    /// The slot of a value that was placed.
+    pub(super) fn slot(&self, value: ValueId) -> Slot {
+        self.slots[value.index()].expect("deliveries are placed in order of arrival, after what they read")
+    }
+
+    /// What is in a slot at the moment; `None` for scratch, and for slots that hold nothing.
+    pub(super) fn occupant(&self, rank: Rank, slot: Slot) -> Option<ValueId> {
+        let home = slot.buffer == self.layout.output_buffer(rank);
+        if home { self.occupants[rank.index()][slot.index as usize] } else { None }
+    }
+
+    /// Chooses the slot for what a delivery makes.
+    pub(super) fn place(&mut self, id: DeliveryId) -> Landing {
+        let Delivery { base, result, .. } = self.flow[id];
+        let (chunk, rank) = (self.flow[result].chunk, self.flow[result].rank);
+        let landing = self.at_home(id).or_else(|| self.on_base(id, base)).unwrap_or_else(|| {
+            let scratch = &mut self.scratch_parts[rank.index()];
+            scratch.push(self.layout.part_of(chunk));
+            let slot = Slot { buffer: Buffer::Scratch, index: scratch.len() as u32 - 1 };
+            Landing { slot, replaces: None }
+        });
+        self.slots[result.index()] = Some(landing.slot);
+        self.occupy(rank, landing.slot, result);
+        landing
+    }
+
+    fn occupy(&mut self, rank: Rank, slot: Slot, value: ValueId) {
+        if slot.buffer == self.layout.output_buffer(rank) {
+            self.occupants[rank.index()][slot.index as usize] = Some(value);
+        }
+    }
+
+    /// The output slot of the chunk, if it is wanted here and free.
+    fn at_home(&self, id: DeliveryId) -> Option<Landing> {
+        let value = &self.flow[self.flow[id].result];
+        let slot = self.layout.output_slot(value.chunk, value.rank)?;
+        let replaces = self.occupant(value.rank, slot);
+        replaces.is_none_or(|occupant| self.may_replace(occupant, id)).then_some(Landing { slot, replaces })
+    }
+
+    /// The scratch slot of the value that is added to, if nobody sends that value any more.
+    fn on_base(&self, id: DeliveryId, base: Option<ValueId>) -> Option<Landing> {
+        let base = base?;
+        let slot = self.slot(base);
+        let reusable = slot.buffer == Buffer::Scratch && self.may_replace(base, id);
+        reusable.then_some(Landing { slot, replaces: Some(base) })
+    }
+
+    /// Whether every reader of `value` but `id` itself belongs to a transfer that arrives before that of `id`.
+    fn may_replace(&self, value: ValueId, id: DeliveryId) -> bool {
+        let value = &self.flow[value];
+        let arrival = |id: DeliveryId| self.arrivals[self.flow[id].transfer as usize];
+        let mut readers = value.senders.iter().copied().chain(value.reduced_by.filter(|&reader| reader != id));
+        !value.is_final && readers.all(|reader| arrival(reader) < arrival(id))
+    }
+}
