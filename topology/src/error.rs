@@ -1,5 +1,6 @@
 //! What can be wrong with a description of a machine.
 
+use crate::document::TextError;
 use crate::{LinkId, Rank, ResourceId};
 
 /// The result of anything in this crate that can fail.
@@ -122,18 +123,9 @@ pub enum TopologyError {
         /// Why it was refused and what is accepted.
         reason: String,
     },
-    /// Something is wrong at a place in a file.
-    #[error("{origin}:{line}:{column}: {reason}")]
-    InText {
-        /// The file, or what the text was called.
-        origin: String,
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// What is wrong there.
-        reason: String,
-    },
+    /// Something is wrong at a place in a text.
+    #[error(transparent)]
+    InText(#[from] TextError),
     /// A file that cannot be read.
     #[error("cannot read {path}: {reason}")]
     Unreadable {

@@ -1,0 +1,269 @@
+//! Text that a person or a program wrote, and the place in it where something is wrong.
+//!
+//! The principal type is [`Document`]: JSON or YAML with the name it came under. Parsing is bounded (no aliases,
+//! little nesting, memory proportional to the text) and every fault carries `origin:line:column`. Faults that a
+//! parser cannot see (a rank out of range) are placed afterwards by [`Document::fault`], which walks the text
+//! again to a path such as `links[3].to`; that costs a second pass, but only when there is an error to show.
+
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
+use std::fmt;
+
+/// How a document is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Syntax {
+    /// JSON, as RFC 8259 has it.
+    Json,
+    /// YAML 1.2.
+    Yaml,
+}
+
+/// A text, its syntax and what to call it in messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Document<'a> {
+    /// A file name, or what the text is.
+    pub origin: &'a str,
+    /// The text.
+    pub text: &'a str,
+    /// How it is written.
+    pub syntax: Syntax,
+}
+
+/// One step of a path into a document.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step<'a> {
+    /// The value of a key.
+    Key(&'a str),
+    /// An element of a list, from 0.
+    Index(usize),
+}
+
+/// Something wrong at a place in a text.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{origin}:{line}:{column}: {reason}")]
+pub struct TextError {
+    /// The file, or what the text was called.
+    pub origin: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1; in JSON, where the value ends.
+    pub column: usize,
+    /// What is wrong there.
+    pub reason: String,
+}
+
+/// Nesting beyond this is refused; our deepest format needs nine levels.
+const MAX_DEPTH: usize = 32;
+
+impl<'a> Document<'a> {
+    /// A JSON text.
+    pub fn json(origin: &'a str, text: &'a str) -> Self {
+        Self { origin, text, syntax: Syntax::Json }
+    }
+
+    /// A YAML text.
+    pub fn yaml(origin: &'a str, text: &'a str) -> Self {
+        Self { origin, text, syntax: Syntax::Yaml }
+    }
+
+    /// Reads the whole text as one value.
+    ///
+    /// # Errors
+    /// [`TextError`] where the syntax, a type, a key or a checked value is wrong.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, TextError> {
+        match self.syntax {
+            Syntax::Json => serde_json::from_str(self.text).map_err(|error| self.json_error(&error)),
+            Syntax::Yaml => serde_saphyr::from_str_with_options(self.text, self.yaml_options())
+                .map_err(|error| self.yaml_error(&error)),
+        }
+    }
+
+    /// The error that says `reason` at `path`, or as near to it as the path exists.
+    pub fn fault(&self, path: &[Step<'_>], reason: impl Into<String>) -> TextError {
+        let reason = reason.into();
+        let mut path = path;
+        loop {
+            if let Some((line, column)) = self.locate(path) {
+                return TextError { origin: self.origin.to_owned(), line, column, reason };
+            }
+            let Some((_, parent)) = path.split_last() else {
+                return TextError { origin: self.origin.to_owned(), line: 1, column: 1, reason };
+            };
+            path = parent;
+        }
+    }
+
+    /// Line and column of the value at `path`, if the text has one.
+    pub fn locate(&self, path: &[Step<'_>]) -> Option<(usize, usize)> {
+        // The walk stops by raising an error at its goal, so that the parser itself tells where it is.
+        let seed = Goal(path);
+        let (reason, place) = match self.syntax {
+            Syntax::Json => {
+                let error = seed.deserialize(&mut serde_json::Deserializer::from_str(self.text)).err()?;
+                (error.to_string(), (error.line(), error.column()))
+            }
+            Syntax::Yaml => {
+                let walk = |deserializer: serde_saphyr::Deserializer<'_, '_>| seed.deserialize(deserializer);
+                let options = self.yaml_options();
+                let walked = serde_saphyr::with_deserializer_from_str_with_options(self.text, options, walk);
+                let error = self.yaml_error(&walked.err()?);
+                (error.reason, (error.line, error.column))
+            }
+        };
+        reason.starts_with(REACHED).then_some(place)
+    }
+
+    fn yaml_options(&self) -> serde_saphyr::Options {
+        // Memory is bounded by the text: without aliases nothing can be repeated.
+        let length = self.text.len().max(1024);
+        serde_saphyr::options! {
+            budget: serde_saphyr::budget! {
+                max_aliases: 0,
+                max_anchors: 0,
+                max_depth: MAX_DEPTH,
+                max_documents: 1,
+                max_events: 2 * length,
+                max_nodes: length,
+                max_total_scalar_bytes: length,
+            },
+            strict_booleans: true,
+            with_snippet: false,
+        }
+    }
+
+    fn json_error(&self, error: &serde_json::Error) -> TextError {
+        let text = error.to_string();
+        // The position is printed in front, like everybody's.
+        let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason).to_owned();
+        TextError { origin: self.origin.to_owned(), line: error.line().max(1), column: error.column().max(1), reason }
+    }
+
+    fn yaml_error(&self, error: &serde_saphyr::Error) -> TextError {
+        use serde_saphyr::MessageFormatter as _;
+        let error = error.without_snippet();
+        let reason = serde_saphyr::DefaultMessageFormatter.format_message(error).into_owned();
+        let place = error.location().filter(|location| location.line() > 0);
+        let (line, column) = place.map_or((1, 1), |place| (place.line() as usize, place.column() as usize));
+        TextError { origin: self.origin.to_owned(), line, column, reason }
+    }
+}
+
+/// The message of the error that means success; no parser of ours says it.
+const REACHED: &str = "\u{1}reached";
+
+/// Descends along a path and raises [`REACHED`] at its end.
+struct Goal<'p>(&'p [Step<'p>]);
+
+impl<'de> DeserializeSeed<'de> for Goal<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Goal<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some((step, rest)) = self.0.split_first() else {
+            return Err(A::Error::custom(REACHED));
+        };
+        while let Some(key) = map.next_key::<String>()? {
+            if *step == Step::Key(&key) {
+                return map.next_value_seed(Goal(rest));
+            }
+            map.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let (index, rest) = match self.0.split_first() {
+            Some((Step::Index(index), rest)) => (*index, rest),
+            Some(_) => return Err(A::Error::custom("no such key")),
+            None => return Err(A::Error::custom(REACHED)),
+        };
+        for _ in 0..index {
+            if list.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(());
+            }
+        }
+        list.next_element_seed(Goal(rest)).map(|_| ())
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<(), E> {
+        self.scalar()
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<(), E> {
+        self.scalar()
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<(), E> {
+        self.scalar()
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<(), E> {
+        self.scalar()
+    }
+
+    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<(), E> {
+        self.scalar()
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
+        self.scalar()
+    }
+}
+
+impl Goal<'_> {
+    fn scalar<E: serde::de::Error>(&self) -> Result<(), E> {
+        Err(E::custom(if self.0.is_empty() { REACHED } else { "no such key" }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Step::{Index, Key};
+    use super::*;
+
+    const JSON: &str =
+        "{\n \"a\": 1,\n \"links\": [\n  {\"from\": 0, \"to\": 1},\n  {\"from\": 0,\n   \"to\": 77}\n ]\n}";
+    const YAML: &str = "a: 1\nlinks:\n  - {from: 0, to: 1}\n  - from: 0\n    to: 77\n";
+
+    #[test]
+    fn finds_values_by_path() {
+        let to = [Key("links"), Index(1), Key("to")];
+        assert_eq!(Document::json("x", JSON).locate(&to), Some((6, 11)));
+        assert_eq!(Document::yaml("x", YAML).locate(&to), Some((5, 9)));
+        for document in [Document::json("x", JSON), Document::yaml("x", YAML)] {
+            assert_eq!(document.locate(&[Key("links"), Index(2)]), None);
+            assert_eq!(document.locate(&[Key("absent")]), None);
+            assert_eq!(document.locate(&[Key("a"), Key("b")]), None);
+            assert_eq!(document.locate(&[Index(0)]), None);
+        }
+        assert_eq!(Document::json("x", JSON).locate(&[Key("links"), Index(1)]).map(|(line, _)| line), Some(5));
+        assert_eq!(Document::yaml("x", YAML).locate(&[Key("links"), Index(1)]).map(|(line, _)| line), Some(4));
+    }
+
+    #[test]
+    fn a_fault_falls_back_to_the_nearest_existing_place() {
+        let error = Document::yaml("m.yaml", YAML).fault(&[Key("links"), Index(1), Key("via")], "missing");
+        assert_eq!((error.line, error.to_string().ends_with(": missing")), (4, true), "{error}");
+    }
+
+    #[test]
+    fn bombs_are_refused() {
+        let aliases = "a: &a [1,1]\nb: &b [*a,*a]\nc: [*b,*b]\n";
+        assert!(Document::yaml("x", aliases).parse::<serde_json::Value>().is_err());
+        let deep = "[".repeat(100_000);
+        assert!(Document::yaml("x", &deep).parse::<serde_json::Value>().is_err());
+        assert!(Document::json("x", &deep).parse::<serde_json::Value>().is_err());
+    }
+}
