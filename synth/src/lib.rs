@@ -7,6 +7,7 @@
 //! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
 
 mod error;
+mod matching;
 mod milp;
 mod options;
 mod problem;
@@ -15,6 +16,7 @@ mod report;
 mod strategy;
 
 pub use error::SynthError;
+pub use matching::Matching;
 pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
 pub use problem::{Automorphism, Constraints, Hindrance, Problem};
 pub use report::{Candidate, Progress, Report, StopReason};

@@ -1,0 +1,53 @@
+//! A dense matrix of bits.
+//!
+//! The principal type is [`BitMatrix`]: one row per rank or link, one column per chunk. Which chunks a link
+//! could carry is then three words of logic per 64 chunks, so no list of (chunk, destination) pairs exists.
+
+/// Rows of bits, each padded to whole words.
+#[derive(Clone, Debug)]
+pub(super) struct BitMatrix {
+    words_per_row: usize,
+    words: Vec<u64>,
+}
+
+impl BitMatrix {
+    /// All bits clear.
+    pub(super) fn new(rows: usize, columns: usize) -> Self {
+        let words_per_row = columns.div_ceil(64);
+        Self { words_per_row, words: vec![0; rows * words_per_row] }
+    }
+
+    /// The words of one row.
+    pub(super) fn row(&self, row: usize) -> &[u64] {
+        &self.words[row * self.words_per_row..(row + 1) * self.words_per_row]
+    }
+
+    /// Whether a bit is set.
+    pub(super) fn has(&self, row: usize, column: usize) -> bool {
+        self.words[row * self.words_per_row + column / 64] >> (column % 64) & 1 == 1
+    }
+
+    /// Sets a bit.
+    pub(super) fn set(&mut self, row: usize, column: usize) {
+        self.words[row * self.words_per_row + column / 64] |= 1 << (column % 64);
+    }
+
+    /// How many bits of a row are set.
+    pub(super) fn count(&self, row: usize) -> usize {
+        self.row(row).iter().map(|word| word.count_ones() as usize).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_do_not_overlap() {
+        let mut bits = BitMatrix::new(3, 65);
+        bits.set(1, 64);
+        bits.set(2, 0);
+        assert_eq!([bits.count(0), bits.count(1), bits.count(2)], [0, 1, 1]);
+        assert!(bits.has(1, 64) && bits.has(2, 0) && !bits.has(1, 0));
+    }
+}

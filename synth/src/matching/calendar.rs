@@ -1,0 +1,101 @@
+//! When links and resources become free and messages arrive: the clock both searches run on.
+//!
+//! The principal type is [`Calendar`]. It applies the cost model of a message once, for [`super::spread`] and
+//! [`super::routed`] alike; the times it keeps only guide the search, `schedule::replay` has the last word.
+
+use super::distance::Key;
+use schedule::{ChunkList, Demand, Message, TransferKind};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use topology::{LinkId, Micros, ResourceId, Topology};
+
+/// Something that happens at an instant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Event {
+    /// A message (by position) has arrived.
+    Arrived(u32),
+    /// A link can take the next message.
+    LinkFree(LinkId),
+    /// A resource can take the next message.
+    ResourceFree(ResourceId),
+}
+
+/// Messages under way, and from when on links and resources are free.
+pub(super) struct Calendar<'a> {
+    topology: &'a Topology,
+    demand: &'a Demand,
+    link_free: Vec<Micros>,
+    resource_free: Vec<Micros>,
+    events: BinaryHeap<Reverse<(Key, Event)>>,
+    messages: Vec<Message>,
+}
+
+impl<'a> Calendar<'a> {
+    /// Nothing has been sent yet.
+    pub(super) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
+        Self {
+            topology,
+            demand,
+            link_free: vec![Micros::ZERO; topology.links().len()],
+            resource_free: vec![Micros::ZERO; topology.resources().len()],
+            events: BinaryHeap::new(),
+            messages: Vec::new(),
+        }
+    }
+
+    /// From when on a link itself is free.
+    pub(super) fn link_free(&self, link: LinkId) -> Micros {
+        self.link_free[link.index()]
+    }
+
+    /// Whether a link and its resources can take a message now.
+    pub(super) fn is_free(&self, id: LinkId, now: Micros) -> bool {
+        let mut resources = self.topology.link(id).resources.iter();
+        self.link_free[id.index()] <= now && resources.all(|resource| self.resource_free[resource.index()] <= now)
+    }
+
+    /// Puts a message on a link, and returns when it arrives.
+    pub(super) fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList) -> Micros {
+        let link = self.topology.link(id);
+        let bytes = self.demand.message_bytes(&chunks);
+        let end = start + link.transfer_time(bytes);
+        let free = start + link.occupancy(bytes);
+        self.link_free[id.index()] = free;
+        self.post(free, Event::LinkFree(id));
+        for &resource in &link.resources {
+            let free = start + self.topology.resource(resource).occupancy(link, bytes);
+            self.resource_free[resource.index()] = free;
+            self.post(free, Event::ResourceFree(resource));
+        }
+        self.post(end, Event::Arrived(self.messages.len() as u32));
+        self.messages.push(Message { chunks, link: id, kind: TransferKind::Copy });
+        end
+    }
+
+    fn post(&mut self, time: Micros, event: Event) {
+        self.events.push(Reverse((Key::new(time.0), event)));
+    }
+
+    /// The next instant at which something happens, and all that happens then; `None` at the end of time.
+    pub(super) fn next(&mut self, happened: &mut Vec<Event>) -> Option<Micros> {
+        happened.clear();
+        let Reverse((now, event)) = self.events.pop()?;
+        happened.push(event);
+        // Times that different sums rounded differently are one instant.
+        let instant = now.value() * (1.0 + 1e-12) + 1e-12;
+        while self.events.peek().is_some_and(|Reverse((time, _))| time.value() <= instant) {
+            happened.extend(self.events.pop().map(|Reverse((_, event))| event));
+        }
+        Some(Micros(instant))
+    }
+
+    /// A message that was sent.
+    pub(super) fn message(&self, position: u32) -> &Message {
+        &self.messages[position as usize]
+    }
+
+    /// All messages, in the order they were sent.
+    pub(super) fn into_messages(self) -> Vec<Message> {
+        self.messages
+    }
+}

@@ -1,0 +1,312 @@
+//! One causal matching of links and chunks in time, for chunks that several ranks may need.
+//!
+//! The principal function is [`spread`]. It walks through the instants at which a link becomes free or a chunk
+//! arrives, and at each lets the free links choose among the chunks that their sender *already holds* and their
+//! receiver neither has nor has been promised. TACOS [1] has the same skeleton, but replaces a chunk on arrival
+//! by one that the sender may have got meanwhile; here what leaves is fixed at departure.
+//!
+//! What distinguishes one restart from another is its [`Style`] and its random numbers.
+//!
+//! [1] Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning".
+
+use super::bits::BitMatrix;
+use super::calendar::{Calendar, Event};
+use super::instance::Instance;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::{ChunkId, ChunkList, Message, Transfer};
+use topology::{LinkId, Micros, Rank};
+
+/// How a restart makes its choices.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Style {
+    /// The most chunks a message carries.
+    pub(super) merge: usize,
+    /// Weight of the time that a chunk still has to travel beyond the receiver.
+    pub(super) urgency: f64,
+    /// Weight of how few ranks have the chunk.
+    pub(super) rarity: f64,
+    /// Weight of chance.
+    pub(super) chance: f64,
+    /// What a slow link does while a faster one is about to bring the same chunk sooner.
+    pub(super) patience: Patience,
+}
+
+/// What a link does when another will bring its receiver the same chunk sooner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Patience {
+    /// It leaves that chunk alone.
+    Waits,
+    /// It sends all the same.
+    Greedy,
+}
+
+/// How many candidates a link looks at; more would cost more than they gain.
+const SAMPLE: usize = 48;
+
+/// Spreads every chunk to all who accept it, after `prefix`, whose messages are taken as given.
+///
+/// No message ends after `cutoff`. `None` if somebody is left without a chunk.
+pub(super) fn spread(
+    instance: &Instance<'_>,
+    prefix: &[Transfer],
+    style: Style,
+    cutoff: Micros,
+    random: &mut Pcg64Mcg,
+) -> Option<Vec<Message>> {
+    let mut state = State::new(instance, style, cutoff, random);
+    for transfer in prefix {
+        state.send(transfer.start, transfer.link, transfer.chunks.clone());
+    }
+    state.run();
+    (state.missing == 0).then(|| state.calendar.into_messages())
+}
+
+struct State<'a> {
+    instance: &'a Instance<'a>,
+    style: Style,
+    cutoff: Micros,
+    random: &'a mut Pcg64Mcg,
+    /// rank × chunk: arrived.
+    held: BitMatrix,
+    /// rank × chunk: held or on its way.
+    promised: BitMatrix,
+    /// (rank, chunk) pairs still without a promise.
+    missing: usize,
+    /// How many ranks have or will have each chunk.
+    copies: Vec<u32>,
+    /// rank × chunk: when it arrives, kept only for patience.
+    arrival: Vec<f32>,
+    /// chunk × rank: distance from the nearest rank that has or will have it; kept only for urgency.
+    nearest: Vec<f32>,
+    /// Crossings between machines on each chunk's way to each rank; kept only under a hop limit.
+    hops: Vec<u8>,
+    /// Links that have sent a relayed chunk, kept only where own chunks go first.
+    relaying: Vec<bool>,
+    calendar: Calendar<'a>,
+    /// Links to look at now.
+    awake: Vec<LinkId>,
+    is_awake: Vec<bool>,
+}
+
+impl<'a> State<'a> {
+    fn new(instance: &'a Instance<'a>, style: Style, cutoff: Micros, random: &'a mut Pcg64Mcg) -> Self {
+        let (topology, demand) = (instance.topology, instance.demand);
+        let (ranks, chunks, links) = (topology.rank_count(), demand.chunks().len(), topology.links().len());
+        let constraints = &instance.problem.constraints;
+        let held = instance.initial.clone();
+        let missing = topology.ranks().map(|rank| {
+            let (accepts, held) = (instance.accepts.row(rank.index()), held.row(rank.index()));
+            accepts.iter().zip(held).map(|(accepts, held)| (accepts & !held).count_ones() as usize).sum::<usize>()
+        });
+        let table = |wanted: bool| if wanted { ranks * chunks } else { 0 };
+        let mut state = Self {
+            missing: missing.sum(),
+            copies: demand.chunks().iter().map(|chunk| chunk.holders.len() as u32).collect(),
+            arrival: vec![f32::INFINITY; table(style.patience == Patience::Waits)],
+            nearest: vec![f32::INFINITY; table(style.urgency > 0.0 && instance.distance.is_some())],
+            hops: vec![0; table(constraints.max_machine_hops.is_some())],
+            relaying: vec![false; if constraints.own_chunks_first.is_some() { links } else { 0 }],
+            calendar: Calendar::new(topology, demand),
+            awake: topology.link_ids().filter(|&link| instance.problem.allows_link(link)).collect(),
+            is_awake: vec![true; links],
+            promised: held.clone(),
+            held,
+            instance,
+            style,
+            cutoff,
+            random,
+        };
+        for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+            chunk.holders.iter().for_each(|&rank| state.promise(id, rank, Micros::ZERO));
+        }
+        state
+    }
+
+    /// Keeps the optional tables: `rank` has or will have `chunk` at `time`.
+    fn promise(&mut self, chunk: ChunkId, rank: Rank, time: Micros) {
+        let ranks = self.instance.topology.rank_count();
+        if !self.arrival.is_empty() {
+            self.arrival[chunk.index() * ranks + rank.index()] = time.0 as f32;
+        }
+        if let (false, Some(distance)) = (self.nearest.is_empty(), &self.instance.distance) {
+            let from_here = &distance[rank.index() * ranks..(rank.index() + 1) * ranks];
+            let nearest = &mut self.nearest[chunk.index() * ranks..(chunk.index() + 1) * ranks];
+            nearest.iter_mut().zip(from_here).for_each(|(nearest, &here)| *nearest = nearest.min(here));
+        }
+    }
+
+    /// Puts a message on a link.
+    fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList) {
+        let topology = self.instance.topology;
+        let (ranks, link) = (topology.rank_count(), topology.link(id));
+        let end = self.calendar.send(start, id, chunks.clone());
+        for &chunk in &chunks {
+            self.promised.set(link.to.index(), chunk.index());
+            self.missing -= 1;
+            self.copies[chunk.index()] += 1;
+            self.promise(chunk, link.to, end);
+            if !self.hops.is_empty() {
+                let at = |rank: Rank| chunk.index() * ranks + rank.index();
+                self.hops[at(link.to)] = self.hops[at(link.from)] + u8::from(topology.crosses_machines(link));
+            }
+            if !self.relaying.is_empty() {
+                self.relaying[id.index()] |= !self.instance.initial.has(link.from.index(), chunk.index());
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        let mut happened = Vec::new();
+        self.choose(Micros::ZERO);
+        while self.missing > 0 {
+            let Some(now) = self.calendar.next(&mut happened) else { return };
+            happened.iter().for_each(|&event| self.happen(event));
+            self.choose(now);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        let topology = self.instance.topology;
+        match event {
+            Event::LinkFree(link) => self.wake(link),
+            Event::ResourceFree(resource) => topology.users(resource).iter().for_each(|&link| self.wake(link)),
+            Event::Arrived(message) => {
+                let message = self.calendar.message(message);
+                let to = topology.link(message.link).to;
+                message.chunks.iter().for_each(|chunk| self.held.set(to.index(), chunk.index()));
+                topology.outgoing(to).iter().for_each(|&link| self.wake(link));
+            }
+        }
+    }
+
+    fn wake(&mut self, link: LinkId) {
+        if !self.is_awake[link.index()] && self.instance.problem.allows_link(link) {
+            self.is_awake[link.index()] = true;
+            self.awake.push(link);
+        }
+    }
+
+    /// Lets the free links among the awake ones choose, those with the fewest candidates first.
+    fn choose(&mut self, now: Micros) {
+        let mut ready: Vec<(u32, u32, LinkId)> = Vec::with_capacity(self.awake.len());
+        for id in std::mem::take(&mut self.awake) {
+            self.is_awake[id.index()] = false;
+            if !self.calendar.is_free(id, now) {
+                continue;
+            }
+            let count: u32 = (0..self.words()).map(|word| self.candidates(id, word).count_ones()).sum();
+            if count > 0 {
+                ready.push((count, self.random.next_u32(), id));
+            }
+        }
+        ready.sort_unstable();
+        for (_, _, id) in ready {
+            if self.calendar.is_free(id, now) {
+                let chunks = self.pick(id, now);
+                if !chunks.is_empty() {
+                    self.send(now, id, chunks);
+                }
+            }
+        }
+    }
+
+    fn words(&self) -> usize {
+        self.instance.demand.chunks().len().div_ceil(64)
+    }
+
+    /// One word of the set of chunks that could go over a link now.
+    fn candidates(&self, id: LinkId, word: usize) -> u64 {
+        let link = self.instance.topology.link(id);
+        let (from, to) = (link.from.index(), link.to.index());
+        let mut set = self.held.row(from)[word] & self.instance.accepts.row(to)[word] & !self.promised.row(to)[word];
+        if let Some(allowed) = &self.instance.allowed {
+            set &= allowed.row(id.index())[word];
+        }
+        if self.relaying.get(id.index()) == Some(&true) {
+            set &= !self.instance.initial.row(from)[word];
+        }
+        set
+    }
+
+    /// The best chunks for a link to take now: as many as the style merges and the cutoff permits.
+    fn pick(&mut self, id: LinkId, now: Micros) -> ChunkList {
+        let words = self.words();
+        let first = self.random.next_u32() as usize % words;
+        let own_only = !self.relaying.is_empty() && {
+            let own = self.instance.initial.row(self.instance.topology.link(id).from.index());
+            (0..words).any(|word| self.candidates(id, word) & own[word] != 0)
+        };
+        let mut scored: Vec<(f64, ChunkId)> = Vec::with_capacity(SAMPLE);
+        let enough = SAMPLE.max(self.style.merge);
+        for word in (first..words).chain(0..first) {
+            let mut set = self.candidates(id, word);
+            if own_only {
+                set &= self.instance.initial.row(self.instance.topology.link(id).from.index())[word];
+            }
+            while set != 0 && scored.len() < enough {
+                let chunk = ChunkId((word * 64) as u32 + set.trailing_zeros());
+                set &= set - 1;
+                if let Some(score) = self.score(id, chunk, now) {
+                    scored.push((score, chunk));
+                }
+            }
+            if scored.len() == enough {
+                break;
+            }
+        }
+        scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let link = self.instance.topology.link(id);
+        let mut chosen = ChunkList::new();
+        let mut bytes = topology::Bytes::ZERO;
+        for (_, chunk) in scored.into_iter().take(self.style.merge) {
+            bytes += self.instance.demand.bytes_of(chunk);
+            if now + link.transfer_time(bytes) > self.cutoff {
+                break;
+            }
+            chosen.push(chunk);
+        }
+        chosen.sort_unstable();
+        chosen
+    }
+
+    /// How much a chunk deserves a link; `None` if it should not take it.
+    fn score(&mut self, id: LinkId, chunk: ChunkId, now: Micros) -> Option<f64> {
+        let (instance, style) = (self.instance, self.style);
+        let link = instance.topology.link(id);
+        let ranks = instance.topology.rank_count();
+        if let (false, Some((limit, _))) = (self.hops.is_empty(), instance.problem.constraints.max_machine_hops) {
+            let hops = self.hops[chunk.index() * ranks + link.from.index()];
+            if u32::from(hops) + u32::from(instance.topology.crosses_machines(link)) > limit {
+                return None;
+            }
+        }
+        if !self.arrival.is_empty() && self.comes_sooner(id, chunk, now) {
+            return None;
+        }
+        let mut score = style.chance * f64::from(self.random.next_u32()) / f64::from(u32::MAX);
+        score -= style.rarity * f64::from(self.copies[chunk.index()]) / ranks as f64;
+        if let (false, Some(distance)) = (self.nearest.is_empty(), &instance.distance) {
+            let from_there = &distance[link.to.index() * ranks..(link.to.index() + 1) * ranks];
+            let nearest = &self.nearest[chunk.index() * ranks..(chunk.index() + 1) * ranks];
+            let farther = nearest.iter().zip(from_there).filter(|(nearest, there)| there < nearest);
+            let farthest = farther.fold(0.0f32, |farthest, (&nearest, _)| farthest.max(nearest));
+            score += style.urgency * f64::from(farthest) / f64::from(self.instance.diameter);
+        }
+        Some(score)
+    }
+
+    /// Whether another link will bring `chunk` to the same receiver before this one could.
+    fn comes_sooner(&self, id: LinkId, chunk: ChunkId, now: Micros) -> bool {
+        let topology = self.instance.topology;
+        let ranks = topology.rank_count();
+        let to = topology.link(id).to;
+        let here = now + self.instance.duration(id, chunk);
+        topology.incoming(to).iter().any(|&other| {
+            let at_sender = self.arrival[chunk.index() * ranks + topology.link(other).from.index()];
+            let start = Micros(f64::from(at_sender)).max(self.calendar.link_free(other)).max(now);
+            let there = start + self.instance.duration(other, chunk);
+            other != id && there.0 < here.0 * (1.0 - 1e-6) && self.instance.problem.allows(chunk, other)
+        })
+    }
+}
