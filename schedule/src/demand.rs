@@ -78,6 +78,18 @@ impl RankSet {
     }
 }
 
+impl fmt::Display for RankSet {
+    /// Runs as ranges: `0-3,6`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, run) in self.0.chunk_by(|a, b| a.0 + 1 == b.0).enumerate() {
+            let (first, last) = (run[0], run[run.len() - 1]);
+            let comma = if index > 0 { "," } else { "" };
+            if first == last { write!(f, "{comma}{first}")? } else { write!(f, "{comma}{first}-{last}")? }
+        }
+        Ok(())
+    }
+}
+
 impl Deref for RankSet {
     type Target = [Rank];
     fn deref(&self) -> &[Rank] {
@@ -132,6 +144,17 @@ impl Request {
             Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Custom => per_rank,
             _ => per_rank * self.members.len() as u64,
         }
+    }
+
+    /// How many chunks a standard collective has; nothing is allocated to find out.
+    pub fn chunk_count(&self) -> u64 {
+        let k = self.members.len() as u64;
+        let blocks = match self.collective {
+            Collective::Broadcast | Collective::Reduce => 1,
+            Collective::AllToAll => k * k.saturating_sub(1),
+            _ => k,
+        };
+        blocks.saturating_mul(u64::from(self.chunks_per_rank))
     }
 
     /// The bytes of one chunk; fractional where the size does not divide.
@@ -310,12 +333,7 @@ fn check(request: &Request) -> Result<(), DemandError> {
 fn standard_chunks(request: &Request) -> Result<Vec<Chunk>, DemandError> {
     let members = &request.members;
     let (k, per_rank) = (members.len(), request.chunks_per_rank as usize);
-    let blocks = match request.collective {
-        Collective::Broadcast | Collective::Reduce => 1,
-        Collective::AllToAll => k as u64 * (k as u64 - 1),
-        _ => k as u64,
-    };
-    check_count(blocks.saturating_mul(per_rank as u64))?;
+    check_count(request.chunk_count())?;
     let root = || RankSet::one(request.root.unwrap_or(members[0]));
     let each = |make: &dyn Fn(usize) -> (RankSet, RankSet)| {
         (0..k).map(make).map(|(holders, wanted_by)| block(holders, wanted_by, request)).collect::<Vec<_>>()

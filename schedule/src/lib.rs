@@ -9,6 +9,7 @@
 mod collective;
 mod demand;
 mod error;
+pub mod file;
 pub mod program;
 mod replay;
 mod reverse;

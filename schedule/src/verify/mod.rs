@@ -95,6 +95,6 @@ fn clearly_before(a: Micros, b: Micros) -> bool {
 }
 
 /// Whether two times (or sizes, or ratios of them) differ by more than the tolerance.
-fn differs(a: Micros, b: Micros) -> bool {
+pub(crate) fn differs(a: Micros, b: Micros) -> bool {
     clearly_before(a, b) || clearly_before(b, a)
 }

@@ -1,12 +1,74 @@
 //! What can be wrong with a schedule: one variant per rule, with the evidence as fields.
 
-use crate::ChunkId;
-use topology::{LinkId, Micros, Rank, ResourceId};
+use crate::{ChunkId, RankSet};
+use topology::{Bytes, LinkId, Micros, Rank, ResourceId};
 
 /// A broken rule. Transfers are named by their position in the schedule.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
+    /// A chunk that the collective needs and the file does not have.
+    #[error(
+        "the file has no chunk held by ranks {holders} and wanted by ranks {wanted_by}, which the collective needs{}",
+        others(*more, "other")
+    )]
+    MissingChunk {
+        /// Its id in the collective's own numbering.
+        chunk: ChunkId,
+        /// Who holds it.
+        holders: RankSet,
+        /// Who wants it.
+        wanted_by: RankSet,
+        /// How many other chunks are missing.
+        more: usize,
+    },
+    /// A chunk of a file that is no part of the collective.
+    #[error(
+        "chunk {id} of the file, held by ranks {holders} and wanted by ranks {wanted_by}, is no part of the collective{}",
+        others(*more, "other")
+    )]
+    ExtraChunk {
+        /// Its id in the file.
+        id: u64,
+        /// Who holds it.
+        holders: RankSet,
+        /// Who wants it.
+        wanted_by: RankSet,
+        /// How many other chunks are not part of it either.
+        more: usize,
+    },
+    /// A chunk size that does not follow from the request.
+    #[error(
+        "{} {stated}, but the request makes it {expected}",
+        id.map_or("chunk_bytes is".to_owned(), |id| format!("chunk {id} of the file has"))
+    )]
+    WrongChunkBytes {
+        /// The chunk's id in the file; `None` for the size common to all.
+        id: Option<u64>,
+        /// What the file says.
+        stated: Bytes,
+        /// What follows from the request.
+        expected: Bytes,
+    },
+    /// A makespan that is not the end of the last transfer.
+    #[error("makespan_us is stated as {stated}, but the last transfer ends at {actual}")]
+    WrongMakespan {
+        /// What the file says.
+        stated: Micros,
+        /// When the last transfer ends.
+        actual: Micros,
+    },
+    /// A gap that does not follow from makespan and bound.
+    #[error(
+        "gap is stated as {stated}, but {}",
+        actual.map_or("there is no bound to compare with".to_owned(), |gap| format!("makespan / bound - 1 is {gap}"))
+    )]
+    WrongGap {
+        /// What the file says.
+        stated: f64,
+        /// makespan / bound − 1, if there is a bound above zero.
+        actual: Option<f64>,
+    },
     /// The schedule was made for another machine.
     #[error("the schedule was made for topology {name} with digest {stated}, but this one has digest {actual}")]
     WrongTopology {
@@ -263,7 +325,7 @@ pub enum Violation {
     },
 }
 
-/// ` and 3 others`, or nothing for zero.
+/// ` (and 3 others)`, or nothing for zero.
 fn others(count: usize, noun: &str) -> String {
     match count {
         0 => String::new(),
@@ -276,6 +338,10 @@ impl Violation {
     /// The rule, as `verify --json` spells it.
     pub fn kind(&self) -> &'static str {
         match self {
+            Self::MissingChunk { .. } | Self::ExtraChunk { .. } => "wrong_demand",
+            Self::WrongChunkBytes { .. } => "wrong_chunk_bytes",
+            Self::WrongMakespan { .. } => "wrong_makespan",
+            Self::WrongGap { .. } => "wrong_gap",
             Self::WrongTopology { .. } => "wrong_topology",
             Self::WrongRankCount { .. } => "wrong_rank_count",
             Self::EmptyMessage { .. } => "empty_message",
@@ -301,7 +367,8 @@ impl Violation {
     /// The chunk concerned, if it is one.
     pub fn chunk(&self) -> Option<ChunkId> {
         match self {
-            Self::RepeatedChunk { chunk, .. }
+            Self::MissingChunk { chunk, .. }
+            | Self::RepeatedChunk { chunk, .. }
             | Self::UnknownChunk { chunk, .. }
             | Self::ReduceOfPlainChunk { chunk, .. }
             | Self::SentBeforeHeld { chunk, .. }

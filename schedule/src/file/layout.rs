@@ -1,0 +1,103 @@
+//! The keys of the file, as written; nothing is resolved here.
+
+use super::FORMAT;
+use crate::{Collective, Provenance, ReduceOp, TopologyRef, TransferKind};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use std::fmt;
+use topology::{Bytes, LinkId, Micros, Rank};
+
+/// The whole file. Keys that describe the answer may be null or absent where nothing is known.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    #[serde(rename = "format")]
+    pub(super) _format: Format,
+    pub(super) topology: TopologyRef,
+    pub(super) collective: Collective,
+    #[serde(default)]
+    pub(super) op: Option<ReduceOp>,
+    #[serde(default)]
+    pub(super) root: Option<Rank>,
+    pub(super) ranks: usize,
+    /// Absent means all.
+    #[serde(default)]
+    pub(super) members: Option<Vec<Rank>>,
+    pub(super) size_bytes: u64,
+    pub(super) chunks_per_rank: u32,
+    pub(super) chunk_bytes: Bytes,
+    #[serde(deserialize_with = "chunks_with_unique_ids")]
+    pub(super) chunks: Vec<ChunkEntry>,
+    pub(super) transfers: Vec<TransferEntry>,
+    pub(super) makespan_us: Micros,
+    #[serde(default)]
+    pub(super) lower_bound_us: Option<Micros>,
+    #[serde(default)]
+    pub(super) bound: Option<String>,
+    #[serde(default)]
+    pub(super) gap: Option<f64>,
+    #[serde(default)]
+    pub(super) produced_by: Provenance,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChunkEntry {
+    pub(super) id: u64,
+    pub(super) holders: Vec<Rank>,
+    pub(super) wanted_by: Vec<Rank>,
+    pub(super) combine: bool,
+    #[serde(default)]
+    pub(super) bytes: Option<Bytes>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TransferEntry {
+    pub(super) chunks: SmallVec<[u64; 2]>,
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+    pub(super) link: LinkId,
+    pub(super) kind: TransferKind,
+    pub(super) start_us: Micros,
+    pub(super) end_us: Micros,
+}
+
+/// The value of `format`; any other is refused where it stands.
+pub(super) struct Format;
+
+impl<'de> Deserialize<'de> for Format {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let given = String::deserialize(deserializer)?;
+        if given != FORMAT {
+            return Err(D::Error::custom(format_args!("unknown format `{given}`, expected `{FORMAT}`")));
+        }
+        Ok(Self)
+    }
+}
+
+/// Checked while reading, because only then the position of a repetition is known.
+fn chunks_with_unique_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ChunkEntry>, D::Error> {
+    struct Chunks;
+    impl<'de> Visitor<'de> for Chunks {
+        type Value = Vec<ChunkEntry>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of chunks")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let (mut chunks, mut ids) = (Vec::new(), BTreeSet::new());
+            while let Some(chunk) = entries.next_element::<ChunkEntry>()? {
+                if !ids.insert(chunk.id) {
+                    return Err(A::Error::custom(format_args!("chunk id {} is used twice", chunk.id)));
+                }
+                chunks.push(chunk);
+            }
+            Ok(chunks)
+        }
+    }
+    deserializer.deserialize_seq(Chunks)
+}

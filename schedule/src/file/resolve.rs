@@ -1,0 +1,155 @@
+//! From what a file says to a schedule over the demand that its collective means.
+//!
+//! A file numbers its chunks as it likes. They are matched to the derived ones by what they are (holders,
+//! receivers, combine), in order of their ids within one such class; chunks of a class are interchangeable.
+
+use super::layout::{ChunkEntry, File, TransferEntry};
+use super::{FileError, ScheduleFile};
+use crate::{Chunk, ChunkId, Collective, Demand, DemandError, LowerBound, RankSet, Request, Schedule, Transfer};
+use crate::{Violation, verify};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use topology::{Bytes, Micros};
+
+pub(super) fn resolve(file: File, origin: &str) -> Result<ScheduleFile, FileError> {
+    let refused = |source: DemandError| FileError::Demand { origin: origin.to_owned(), source };
+    let request = request(&file).map_err(refused)?;
+    let File { topology, chunk_bytes, mut chunks, transfers, makespan_us, gap, produced_by, .. } = file;
+    let bound = file.lower_bound_us.map(|value| LowerBound { value, name: file.bound.unwrap_or_default() });
+    chunks.sort_unstable_by_key(|chunk| chunk.id);
+    let mut mismatches = Vec::new();
+    let (demand, names) = match request.collective {
+        Collective::AllToAllV | Collective::Custom => listed(request, chunks, chunk_bytes).map_err(refused)?,
+        _ => {
+            check_length(&request, chunks.len(), origin)?;
+            let demand = sized(Demand::new(request).map_err(refused)?, chunk_bytes, &mut mismatches);
+            let names = matched(&demand, &chunks, &mut mismatches);
+            (demand, names)
+        }
+    };
+    let transfers = transfers.into_iter().map(|entry| transfer(entry, &names, demand.chunks().len())).collect();
+    let schedule = Schedule { topology, demand: Arc::new(demand), transfers, bound, produced_by };
+    check_answer(&schedule, makespan_us, gap, &mut mismatches);
+    Ok(ScheduleFile { schedule, mismatches })
+}
+
+fn request(file: &File) -> Result<Request, DemandError> {
+    // Checked here because all members may have to be listed.
+    if file.ranks > topology::MAX_RANKS {
+        return Err(DemandError::TooManyRanks { ranks: file.ranks, limit: topology::MAX_RANKS });
+    }
+    Ok(Request {
+        collective: file.collective,
+        op: file.op,
+        root: file.root,
+        ranks: file.ranks,
+        members: match &file.members {
+            Some(members) => members.iter().copied().collect(),
+            None => RankSet::all(file.ranks),
+        },
+        size_bytes: file.size_bytes,
+        chunks_per_rank: file.chunks_per_rank,
+    })
+}
+
+/// A file that lists few chunks must not make us derive millions: those would be listed, were they meant.
+fn check_length(request: &Request, listed: usize, origin: &str) -> Result<(), FileError> {
+    const UNLISTED: u64 = 1 << 16;
+    let expected = request.chunk_count();
+    if expected > 4 * listed as u64 + UNLISTED {
+        return Err(FileError::TooFewChunks { origin: origin.to_owned(), listed, expected });
+    }
+    Ok(())
+}
+
+/// The demand with the file's size of a chunk, where that is an acceptable rounding.
+fn sized(demand: Demand, stated: Bytes, mismatches: &mut Vec<Violation>) -> Demand {
+    let expected = demand.chunk_bytes();
+    demand.clone().with_chunk_bytes(stated).unwrap_or_else(|_| {
+        mismatches.push(Violation::WrongChunkBytes { id: None, stated, expected });
+        demand
+    })
+}
+
+/// What each id of the file is called in the demand.
+type Names = BTreeMap<u64, ChunkId>;
+
+/// The file's chunks are the demand (`alltoallv`, `custom`).
+fn listed(request: Request, chunks: Vec<ChunkEntry>, chunk_bytes: Bytes) -> Result<(Demand, Names), DemandError> {
+    let names = chunks.iter().zip(0..).map(|(chunk, position)| (chunk.id, ChunkId(position))).collect();
+    let common = (chunk_bytes != request.chunk_bytes()).then_some(chunk_bytes);
+    let chunks = chunks.into_iter().map(|entry| {
+        let ChunkEntry { holders, wanted_by, combine, bytes, .. } = entry;
+        let (holders, wanted_by) = (holders.into_iter().collect(), wanted_by.into_iter().collect());
+        Chunk { holders, wanted_by, combine, bytes: bytes.or(common) }
+    });
+    Ok((Demand::from_chunks(request, chunks.collect())?, names))
+}
+
+/// Matches the file's chunks, which ascend by id, to those of the demand.
+fn matched(demand: &Demand, entries: &[ChunkEntry], mismatches: &mut Vec<Violation>) -> Names {
+    let mut classes = BTreeMap::<(RankSet, RankSet, bool), VecDeque<ChunkId>>::new();
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        let class = (chunk.holders.clone(), chunk.wanted_by.clone(), chunk.combine);
+        classes.entry(class).or_default().push_back(id);
+    }
+    let mut names = Names::new();
+    let mut extra = Vec::new();
+    for entry in entries {
+        let ranks = |ranks: &[topology::Rank]| ranks.iter().copied().collect::<RankSet>();
+        let class = (ranks(&entry.holders), ranks(&entry.wanted_by), entry.combine);
+        match classes.get_mut(&class).and_then(VecDeque::pop_front) {
+            Some(id) => drop(names.insert(entry.id, id)),
+            None if is_own_share(demand.request(), &class.0, &class.1) => {}
+            None => extra.push((entry.id, class)),
+        }
+        if let Some(stated) =
+            entry.bytes.filter(|bytes| verify::differs(Micros(bytes.0), Micros(demand.chunk_bytes().0)))
+        {
+            let expected = demand.chunk_bytes();
+            mismatches.push(Violation::WrongChunkBytes { id: Some(entry.id), stated, expected });
+        }
+    }
+    let more = extra.len().saturating_sub(1);
+    mismatches.extend(extra.into_iter().next().map(|(id, (holders, wanted_by, _))| Violation::ExtraChunk {
+        id,
+        holders,
+        wanted_by,
+        more,
+    }));
+    let missing = classes.values().map(VecDeque::len).sum::<usize>();
+    let first = classes.into_iter().filter_map(|(class, ids)| Some((*ids.front()?, class))).min();
+    mismatches.extend(first.map(|(chunk, (holders, wanted_by, _))| Violation::MissingChunk {
+        chunk,
+        holders,
+        wanted_by,
+        more: missing - 1,
+    }));
+    names
+}
+
+/// What an AllToAll rank keeps for itself may be listed; it never moves.
+fn is_own_share(request: &Request, holders: &RankSet, wanted_by: &RankSet) -> bool {
+    request.collective == Collective::AllToAll && holders == wanted_by && holders.len() == 1
+}
+
+fn transfer(entry: TransferEntry, names: &Names, chunks: usize) -> Transfer {
+    // An id that the file does not define stays unknown: at or beyond the last chunk.
+    let unknown = |id: u64| ChunkId(u32::try_from(id).unwrap_or(u32::MAX).max(chunks as u32));
+    let name = |id: u64| names.get(&id).copied().unwrap_or_else(|| unknown(id));
+    let TransferEntry { chunks, from, to, link, kind, start_us: start, end_us: end } = entry;
+    Transfer { chunks: chunks.into_iter().map(name).collect(), from, to, link, kind, start, end }
+}
+
+fn check_answer(schedule: &Schedule, stated: Micros, gap: Option<f64>, mismatches: &mut Vec<Violation>) {
+    let actual = schedule.makespan();
+    if verify::differs(stated, actual) {
+        mismatches.push(Violation::WrongMakespan { stated, actual });
+    }
+    let Some(stated) = gap else { return };
+    // Ratios are compared rather than gaps: one part in 10⁷ of a gap near zero is no tolerance at all.
+    let actual = schedule.gap();
+    if actual.is_none_or(|actual| verify::differs(Micros(1.0 + stated), Micros(1.0 + actual))) {
+        mismatches.push(Violation::WrongGap { stated, actual });
+    }
+}

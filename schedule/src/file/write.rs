@@ -1,0 +1,111 @@
+//! Writes a schedule: one line for each key, chunk and transfer, so that two files can be compared by `diff`.
+//!
+//! Lines are streamed; a million transfers never stand in memory as text. Numbers are the shortest that read
+//! back as the same bits.
+
+use super::FORMAT;
+use crate::{Chunk, ChunkId, Schedule, Transfer, TransferKind, VerifiedSchedule};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, BufWriter, Write};
+
+/// Writes `schedule` as `antiphon-schedule/1`; the same schedule gives the same bytes.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(schedule: &VerifiedSchedule, out: impl Write) -> io::Result<()> {
+    let schedule = schedule.schedule();
+    let mut out = BufWriter::new(out);
+    write_request(schedule, &mut out)?;
+    write_list(&mut out, "chunks", schedule.demand.chunk_ids().zip(schedule.demand.chunks()), write_chunk)?;
+    write_list(&mut out, "transfers", schedule.transfers.iter(), write_transfer)?;
+    write_answer(schedule, &mut out)?;
+    out.flush()
+}
+
+fn write_request(schedule: &Schedule, out: &mut impl Write) -> io::Result<()> {
+    let request = schedule.demand.request();
+    writeln!(out, "{{\n\"format\": \"{FORMAT}\",")?;
+    write_key(out, "topology", &schedule.topology)?;
+    write_key(out, "collective", &request.collective)?;
+    if let Some(op) = request.op {
+        write_key(out, "op", &op)?;
+    }
+    write_key(out, "root", &request.root)?;
+    write_key(out, "ranks", &request.ranks)?;
+    if request.members.len() < request.ranks {
+        write_key(out, "members", &request.members)?;
+    }
+    write_key(out, "size_bytes", &request.size_bytes)?;
+    write_key(out, "chunks_per_rank", &request.chunks_per_rank)?;
+    write_key(out, "chunk_bytes", &schedule.demand.chunk_bytes())
+}
+
+fn write_answer(schedule: &Schedule, out: &mut impl Write) -> io::Result<()> {
+    write_key(out, "makespan_us", &schedule.makespan())?;
+    write_key(out, "lower_bound_us", &schedule.bound.as_ref().map(|bound| bound.value))?;
+    write_key(out, "bound", &schedule.bound.as_ref().map(|bound| &bound.name))?;
+    write_key(out, "gap", &schedule.gap())?;
+    write!(out, "\"produced_by\": ")?;
+    serde_json::to_writer(&mut *out, &schedule.produced_by)?;
+    writeln!(out, "\n}}")
+}
+
+fn write_key<T: Serialize>(out: &mut impl Write, key: &str, value: &T) -> io::Result<()> {
+    write!(out, "\"{key}\": ")?;
+    serde_json::to_writer(&mut *out, value)?;
+    writeln!(out, ",")
+}
+
+fn write_list<W: Write, T>(
+    out: &mut W,
+    key: &str,
+    items: impl Iterator<Item = T>,
+    write_item: impl Fn(&mut W, T) -> io::Result<()>,
+) -> io::Result<()> {
+    write!(out, "\"{key}\": [")?;
+    for (index, item) in items.enumerate() {
+        out.write_all(if index == 0 { b"\n " } else { b",\n " })?;
+        write_item(out, item)?;
+    }
+    writeln!(out, "\n],")
+}
+
+fn write_chunk(out: &mut impl Write, (id, chunk): (ChunkId, &Chunk)) -> io::Result<()> {
+    write!(out, "{{\"id\": {id}, \"holders\": ")?;
+    write_numbers(out, chunk.holders.iter())?;
+    write!(out, ", \"wanted_by\": ")?;
+    write_numbers(out, chunk.wanted_by.iter())?;
+    write!(out, ", \"combine\": {}", chunk.combine)?;
+    if let Some(bytes) = chunk.bytes {
+        write!(out, ", \"bytes\": {:?}", bytes.0)?;
+    }
+    write!(out, "}}")
+}
+
+fn write_transfer(out: &mut impl Write, transfer: &Transfer) -> io::Result<()> {
+    let Transfer { chunks, from, to, link, kind, start, end } = transfer;
+    write!(out, "{{\"chunks\": ")?;
+    write_numbers(out, chunks.iter())?;
+    let kind = match kind {
+        TransferKind::Copy => "copy",
+        TransferKind::Reduce => "reduce",
+    };
+    // `{:?}` of a float is the shortest text that reads back as the same bits, and valid JSON for finite ones.
+    let (start, end) = (start.0, end.0);
+    write!(
+        out,
+        ", \"from\": {from}, \"to\": {to}, \"link\": {link}, \"kind\": \"{kind}\", \"start_us\": {start:?}, \"end_us\": {end:?}}}"
+    )
+}
+
+fn write_numbers<T: Display>(out: &mut impl Write, numbers: impl Iterator<Item = T>) -> io::Result<()> {
+    out.write_all(b"[")?;
+    for (index, number) in numbers.enumerate() {
+        if index > 0 {
+            out.write_all(b", ")?;
+        }
+        write!(out, "{number}")?;
+    }
+    out.write_all(b"]")
+}

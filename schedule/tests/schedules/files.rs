@@ -1,0 +1,186 @@
+//! `antiphon-schedule/1`: the published example, round trips, and what a file may get wrong.
+
+use crate::plans::{any_plan, link, machine};
+use expect_test::{Expect, expect};
+use schedule::{ChunkId, file, verify};
+use topology::{Latency, Topology};
+
+const EXAMPLE: &str = include_str!("example-schedule.json");
+
+/// The topology of the example: a ring in one direction.
+fn example_topology() -> Topology {
+    let links = (0..3).map(|i| link(i, (i + 1) % 3, 1.0, 0.01, Latency::Occupies)).collect();
+    machine(3, links, Vec::new())
+}
+
+fn written(schedule: &schedule::VerifiedSchedule) -> String {
+    let mut bytes = Vec::new();
+    file::write(schedule, &mut bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn the_example_verifies_and_reads_back() {
+    let verified = file::read(EXAMPLE, "example").unwrap().verify(&example_topology()).unwrap();
+    let text = written(&verified);
+    let again = file::read(&text, "again").unwrap().verify(&example_topology()).unwrap();
+    assert_eq!(again, verified);
+    assert_eq!(written(&again), text);
+    expect![[r#"
+        {
+        "format": "antiphon-schedule/1",
+        "topology": {"name":"ring:3,alpha=1us,bandwidth=100MBps"},
+        "collective": "allgather",
+        "root": null,
+        "ranks": 3,
+        "size_bytes": 300,
+        "chunks_per_rank": 1,
+        "chunk_bytes": 100.0,
+        "chunks": [
+         {"id": 0, "holders": [0], "wanted_by": [0, 1, 2], "combine": false},
+         {"id": 1, "holders": [1], "wanted_by": [0, 1, 2], "combine": false},
+         {"id": 2, "holders": [2], "wanted_by": [0, 1, 2], "combine": false}
+        ],
+        "transfers": [
+         {"chunks": [0], "from": 0, "to": 1, "link": 0, "kind": "copy", "start_us": 0.0, "end_us": 2.0},
+         {"chunks": [1], "from": 1, "to": 2, "link": 1, "kind": "copy", "start_us": 0.0, "end_us": 2.0},
+         {"chunks": [2], "from": 2, "to": 0, "link": 2, "kind": "copy", "start_us": 0.0, "end_us": 2.0},
+         {"chunks": [2], "from": 0, "to": 1, "link": 0, "kind": "copy", "start_us": 2.0, "end_us": 4.0},
+         {"chunks": [0], "from": 1, "to": 2, "link": 1, "kind": "copy", "start_us": 2.0, "end_us": 4.0},
+         {"chunks": [1], "from": 2, "to": 0, "link": 2, "kind": "copy", "start_us": 2.0, "end_us": 4.0}
+        ],
+        "makespan_us": 4.0,
+        "lower_bound_us": 4.0,
+        "bound": "ingress",
+        "gap": 0.0,
+        "produced_by": {"strategy":"classic/ring","seed":0}
+        }
+    "#]]
+    .assert_eq(&text);
+}
+
+#[test]
+fn what_is_written_reads_back_to_the_bit() {
+    for seed in 0..300 {
+        let (schedule, topology) = any_plan(seed);
+        let verified = verify(schedule, &topology).unwrap();
+        let text = written(&verified);
+        let again = file::read(&text, "again").unwrap().verify(&topology).unwrap();
+        assert_eq!(again, verified, "seed {seed}");
+        assert_eq!(written(&again), text, "seed {seed}");
+    }
+}
+
+/// The file's own numbering is free; inside, chunks are numbered as the demand numbers them.
+#[test]
+fn chunk_ids_become_canonical() {
+    let mut text = EXAMPLE.to_owned();
+    for (old, new) in
+        [("\"id\": 0", "\"id\": 700000000000"), ("[\n    0\n   ],\n   \"from\"", "[700000000000], \"from\"")]
+    {
+        assert!(text.contains(old));
+        text = text.replace(old, new);
+    }
+    let read = file::read(&text, "renumbered").unwrap();
+    assert_eq!(read.schedule.transfers[0].chunks[0], ChunkId(0));
+    read.verify(&example_topology()).unwrap();
+}
+
+/// Replaces the first `old` of the example by `new` and lists the violations.
+fn check_violations(old: &str, new: &str, expected: Expect) {
+    assert!(EXAMPLE.contains(old), "{old}");
+    let read = file::read(&EXAMPLE.replacen(old, new, 1), "example").unwrap();
+    let rejection = read.verify(&example_topology()).unwrap_err();
+    let lines: Vec<_> = rejection.violations.iter().map(|v| format!("{}: {v}\n", v.kind())).collect();
+    expected.assert_eq(&lines.concat());
+}
+
+#[test]
+fn statements_that_do_not_follow_are_violations() {
+    check_violations("\"makespan_us\": 4.0", "\"makespan_us\": 3.5", expect![[r#"
+        wrong_makespan: makespan_us is stated as 3.5 µs, but the last transfer ends at 4 µs
+    "#]]);
+    check_violations("\"gap\": 0.0", "\"gap\": 0.1", expect![[r#"
+        wrong_gap: gap is stated as 0.1, but makespan / bound - 1 is 0
+    "#]]);
+    check_violations("\"lower_bound_us\": 4.0", "\"lower_bound_us\": 5.0", expect![[r#"
+        wrong_gap: gap is stated as 0, but makespan / bound - 1 is -0.19999999999999996
+        bound_above_makespan: the lower bound 5 µs (ingress) is above the makespan 4 µs, so it is not a bound
+    "#]]);
+    check_violations("\"chunk_bytes\": 100", "\"chunk_bytes\": 50", expect![[r#"
+        wrong_chunk_bytes: chunk_bytes is 50 B, but the request makes it 100 B
+    "#]]);
+    check_violations("\"combine\": false", "\"combine\": true", expect![[r#"
+        wrong_demand: chunk 0 of the file, held by ranks 0 and wanted by ranks 0-2, is no part of the collective
+        wrong_demand: the file has no chunk held by ranks 0 and wanted by ranks 0-2, which the collective needs
+        unknown_chunk: transfer 0 carries chunk 3, but there are only 3 chunks
+        unknown_chunk: transfer 4 carries chunk 3, but there are only 3 chunks
+        not_delivered: rank 1 wants chunk 0 and never gets it
+        not_delivered: rank 2 wants chunk 0 and never gets it
+    "#]]);
+    check_violations("\"combine\": false", "\"combine\": false, \"bytes\": 99", expect![[r#"
+        wrong_chunk_bytes: chunk 0 of the file has 99 B, but the request makes it 100 B
+    "#]]);
+    check_violations("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 2", expect![[r#"
+        wrong_chunk_bytes: chunk_bytes is 100 B, but the request makes it 50 B
+        wrong_demand: the file has no chunk held by ranks 0 and wanted by ranks 0-2, which the collective needs (and 2 others)
+        wrong_duration: transfer 0 (link 0) starts at 0 µs and states its end as 2 µs; the link's cost makes it 1.5 µs
+        wrong_duration: transfer 1 (link 1) starts at 0 µs and states its end as 2 µs; the link's cost makes it 1.5 µs
+        wrong_duration: transfer 2 (link 2) starts at 0 µs and states its end as 2 µs; the link's cost makes it 1.5 µs
+        wrong_duration: transfer 3 (link 0) starts at 2 µs and states its end as 4 µs; the link's cost makes it 3.5 µs
+        wrong_duration: transfer 4 (link 1) starts at 2 µs and states its end as 4 µs; the link's cost makes it 3.5 µs
+        wrong_duration: transfer 5 (link 2) starts at 2 µs and states its end as 4 µs; the link's cost makes it 3.5 µs
+        not_delivered: rank 1 wants chunk 1 and never gets it
+        not_delivered: rank 2 wants chunk 1 and never gets it
+        not_delivered: rank 0 wants chunk 3 and never gets it
+        not_delivered: rank 2 wants chunk 3 and never gets it
+        not_delivered: rank 0 wants chunk 5 and never gets it
+        not_delivered: rank 1 wants chunk 5 and never gets it
+    "#]]);
+    check_violations("[\n    0\n   ],\n   \"from\"", "[17], \"from\"", expect![[r#"
+        unknown_chunk: transfer 0 carries chunk 17, but there are only 3 chunks
+        sent_before_held: transfer 4 (link 1) sends chunk 0 from rank 1 at 2 µs, which that rank never holds
+        not_delivered: rank 1 wants chunk 0 and never gets it
+        not_delivered: rank 2 wants chunk 0 and never gets it
+    "#]]);
+}
+
+fn check_error(text: &str, expected: Expect) {
+    expected.assert_eq(&file::read(text, "bad.json").unwrap_err().to_string());
+}
+
+#[test]
+fn what_is_no_schedule_is_an_error_with_a_place() {
+    let with = |old: &str, new: &str| {
+        assert!(EXAMPLE.contains(old), "{old}");
+        EXAMPLE.replacen(old, new, 1)
+    };
+    check_error("", expect!["bad.json:1:0: EOF while parsing a value"]);
+    check_error("[1, 2]", expect!["bad.json:1:2: invalid type: integer `1`, expected a string"]);
+    check_error(&EXAMPLE[..700], expect!["bad.json:59:17: EOF while parsing a value"]);
+    check_error(&with("schedule/1", "schedule/9"), expect!["bad.json:2:32: unknown format `antiphon-schedule/9`, expected `antiphon-schedule/1`"]);
+    check_error(&with("\"gap\"", "\"gpa\""), expect!["bad.json:121:6: unknown field `gpa`, expected one of `format`, `topology`, `collective`, `op`, `root`, `ranks`, `members`, `size_bytes`, `chunks_per_rank`, `chunk_bytes`, `chunks`, `transfers`, `makespan_us`, `lower_bound_us`, `bound`, `gap`, `produced_by`"]);
+    check_error(&with("allgather", "allgathr"), expect!["bad.json:6:25: unknown variant `allgathr`, expected one of `allgather`, `reducescatter`, `allreduce`, `alltoall`, `alltoallv`, `broadcast`, `reduce`, `gather`, `scatter`, `sendrecv`, `custom`"]);
+    check_error(&with("\"id\": 1", "\"id\": 0"), expect!["bad.json:37:2: chunk id 0 is used twice"]);
+    check_error(&with("\"makespan_us\": 4.0", "\"makespan_us\": NaN"), expect!["bad.json:118:17: expected value"]);
+    check_error(&with("\"makespan_us\": 4.0", "\"makespan_us\": 1e999"), expect!["bad.json:118:21: number out of range"]);
+    check_error(&with("\"from\": 0", "\"from\": -1"), expect!["bad.json:55:13: invalid value: integer `-1`, expected u32"]);
+    check_error(&with("\"ranks\": 3", "\"ranks\": 1000000000"), expect!["bad.json: 1000000000 ranks are more than the 131072 that are supported"]);
+    check_error(&with("\"size_bytes\": 300", "\"size_bytes\": 1000000000000000000"), expect!["bad.json: 1000000000000000000 bytes are more than the 1125899906842624 that are supported"]);
+    check_error(&with("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 4000000000"), expect![[r#"
+        bad.json: lists 3 chunks, but the request has 12000000000
+        hint: check `ranks`, `members` and `chunks_per_rank`"#]]);
+    check_error(&with("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 1000000"), expect![[r#"
+        bad.json: lists 3 chunks, but the request has 3000000
+        hint: check `ranks`, `members` and `chunks_per_rank`"#]]);
+    check_error(&with("\"root\": null", "\"root\": 1"), expect!["bad.json: allgather has no root"]);
+}
+
+/// Every way to cut the file short is a typed error.
+#[test]
+fn truncated_files() {
+    let end = EXAMPLE.trim_end().len();
+    for length in 0..end {
+        assert!(file::read(&EXAMPLE[..length], "cut").is_err(), "{length} bytes");
+    }
+}
