@@ -13,6 +13,7 @@ mod options;
 mod problem;
 mod reach;
 mod report;
+pub mod sketch;
 mod strategy;
 
 pub use error::SynthError;

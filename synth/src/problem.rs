@@ -86,7 +86,7 @@ pub struct Constraints {
     pub max_machine_hops: Option<(u32, u32)>,
     /// Symmetries that the schedule should have; a search may use them to merge variables.
     pub symmetry: Vec<Automorphism>,
-    /// On every link out of a rank, its own chunks leave before relayed ones (line of the sketch).
+    /// On every link between machines, the sender's own chunks leave before relayed ones (line of the sketch).
     pub own_chunks_first: Option<u32>,
 }
 
@@ -113,7 +113,7 @@ impl Constraints {
 }
 
 /// The rank a chunk belongs to, where there is exactly one.
-fn owner(demand: &Demand, chunk: ChunkId) -> Option<Rank> {
+pub(crate) fn owner(demand: &Demand, chunk: ChunkId) -> Option<Rank> {
     let chunk = demand.chunk(chunk);
     let candidates = if chunk.combine { &chunk.wanted_by } else { &chunk.holders };
     match candidates[..] {

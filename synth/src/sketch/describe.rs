@@ -1,0 +1,216 @@
+//! What a sketch means on a topology, for people and for `--json`: the answer of `sketch check`.
+//!
+//! The principal function is [`describe`]. Everything is said together with the line of the sketch that causes it.
+
+use super::file::{Connections, Objective, SizeRange};
+use super::resolve::Sketch;
+use schedule::RankSet;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use topology::{LinkId, Rank, Topology};
+
+/// Ends of links that are shown per line; the count says how many there are.
+const EXAMPLES: usize = 8;
+
+/// What a sketch allows, forbids and pins on one topology.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct SketchSummary {
+    /// The sketch's name.
+    pub sketch: String,
+    /// Why it exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The topology's name.
+    pub topology: String,
+    /// Its ranks.
+    pub ranks: usize,
+    /// Its machines.
+    pub machines: usize,
+    /// Its links.
+    pub links: usize,
+    /// How many of them may be used.
+    pub allowed_links: usize,
+    /// What each line forbids, by line.
+    pub forbidden: Vec<Restriction>,
+    /// What each line reserves for the chunks of some ranks, by line.
+    pub reserved: Vec<Restriction>,
+    /// The most links between machines that a chunk may cross.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_machine_hops: Option<u32>,
+    /// Whether a sender's own chunks leave its machine before those that it relays.
+    pub own_chunks_first: bool,
+    /// How many symmetries were given or found.
+    pub symmetries: usize,
+    /// Ranks that a symmetry makes interchangeable; empty without symmetries.
+    pub orbits: Vec<Vec<Rank>>,
+    /// Chunks per rank, if pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunks_per_rank: Option<u32>,
+    /// The sizes it is meant for, if limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<SizeRange>,
+    /// The strategy, if pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<&'static str>,
+    /// The time limit, if pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_limit_seconds: Option<f64>,
+    /// The objective, if stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
+    /// The preference on switches, if stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Connections>,
+}
+
+/// What one line of a sketch does to links.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Restriction {
+    /// The line, from 1.
+    pub line: u32,
+    /// How many links.
+    pub links: usize,
+    /// The first of them, as (sender, receiver).
+    pub examples: Vec<(Rank, Rank)>,
+    /// The ranks whose chunks may still use them; absent where nobody's may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only_chunks_of: Option<RankSet>,
+}
+
+/// Says what `sketch` means on the topology it was resolved against.
+pub fn describe(sketch: &Sketch, topology: &Topology) -> SketchSummary {
+    let constraints = &sketch.constraints;
+    let mut forbidden = BTreeMap::new();
+    let mut reserved = BTreeMap::new();
+    for id in topology.link_ids() {
+        if let Some(line) = constraints.forbidden.get(id.index()).copied().flatten() {
+            note(forbidden.entry(line), line, None, topology, id);
+        } else if let Some(Some((owners, line))) = constraints.owners.get(id.index()) {
+            // Two senders may stand on one line.
+            let entry = reserved.entry((*line, owners.clone()));
+            note(entry, *line, Some(owners.clone()), topology, id);
+        }
+    }
+    let allowed_links = topology.link_ids().filter(|&id| constraints.allows_link(id)).count();
+    let pins = &sketch.pins;
+    SketchSummary {
+        sketch: sketch.name.clone(),
+        why: sketch.why.clone(),
+        topology: topology.name().to_owned(),
+        ranks: topology.rank_count(),
+        machines: topology.machines().len(),
+        links: topology.links().len(),
+        allowed_links,
+        forbidden: forbidden.into_values().collect(),
+        reserved: reserved.into_values().collect(),
+        max_machine_hops: constraints.max_machine_hops.map(|(hops, _)| hops),
+        own_chunks_first: constraints.own_chunks_first.is_some(),
+        symmetries: constraints.symmetry.len(),
+        orbits: orbits(sketch, topology),
+        chunks_per_rank: pins.chunks_per_rank,
+        sizes: (pins.sizes != SizeRange::ANY).then_some(pins.sizes),
+        strategy: pins.strategy.map(|strategy| strategy.as_str()),
+        time_limit_seconds: pins.time_limit.map(|limit| limit.as_secs_f64()),
+        objective: pins.objective,
+        connections: pins.connections,
+    }
+}
+
+fn note<K: Ord>(
+    entry: std::collections::btree_map::Entry<'_, K, Restriction>,
+    line: u32,
+    only_chunks_of: Option<RankSet>,
+    topology: &Topology,
+    id: LinkId,
+) {
+    let found = entry.or_insert_with(|| Restriction { line, links: 0, examples: Vec::new(), only_chunks_of });
+    found.links += 1;
+    if found.examples.len() < EXAMPLES {
+        let link = topology.link(id);
+        found.examples.push((link.from, link.to));
+    }
+}
+
+/// The sets of ranks that the symmetries carry into each other.
+fn orbits(sketch: &Sketch, topology: &Topology) -> Vec<Vec<Rank>> {
+    if sketch.constraints.symmetry.is_empty() {
+        return Vec::new();
+    }
+    let mut seen = vec![false; topology.rank_count()];
+    let mut orbits = Vec::new();
+    for rank in topology.ranks() {
+        if std::mem::replace(&mut seen[rank.index()], true) {
+            continue;
+        }
+        // Symmetries are permutations: following them forward reaches the whole orbit.
+        let mut orbit = vec![rank];
+        let mut next = 0;
+        while next < orbit.len() {
+            for symmetry in &sketch.constraints.symmetry {
+                let image = symmetry.ranks[orbit[next].index()];
+                if !std::mem::replace(&mut seen[image.index()], true) {
+                    orbit.push(image);
+                }
+            }
+            next += 1;
+        }
+        orbit.sort_unstable();
+        orbits.push(orbit);
+    }
+    orbits
+}
+
+impl fmt::Display for SketchSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "sketch {} on {}", self.sketch, self.topology)?;
+        if let Some(why) = &self.why {
+            writeln!(f, "  {why}")?;
+        }
+        writeln!(f, "  {} ranks on {} machines", self.ranks, self.machines)?;
+        writeln!(f, "  {} of {} links may be used", self.allowed_links, self.links)?;
+        self.forbidden.iter().try_for_each(|it| writeln!(f, "  line {}: forbids {it}", it.line))?;
+        self.reserved.iter().try_for_each(|it| writeln!(f, "  line {}: reserves {it}", it.line))?;
+        let mut say = |what: &str, value: Option<String>| match value {
+            Some(value) => writeln!(f, "  {what}: {value}"),
+            None => Ok(()),
+        };
+        say("machine hops at most", self.max_machine_hops.map(|hops| hops.to_string()))?;
+        say("order between machines", self.own_chunks_first.then(|| "own chunks before relayed ones".to_owned()))?;
+        say("symmetries", (self.symmetries > 0).then(|| self.symmetry_in_words()))?;
+        say("chunks per rank", self.chunks_per_rank.map(|chunks| chunks.to_string()))?;
+        say("sizes", self.sizes.map(|sizes| sizes.to_string()))?;
+        say("strategy", self.strategy.map(str::to_owned))?;
+        say("time limit", self.time_limit_seconds.map(|seconds| format!("{seconds} s")))?;
+        say("objective", self.objective.map(|objective| format!("{objective:?}").to_lowercase()))?;
+        say("connections per switch", self.connections.map(|wish| format!("{wish:?}").to_lowercase()))
+    }
+}
+
+impl SketchSummary {
+    fn symmetry_in_words(&self) -> String {
+        let orbits: Vec<String> = self.orbits.iter().take(EXAMPLES).map(|orbit| ranks_in_words(orbit)).collect();
+        let more = if self.orbits.len() > EXAMPLES { ", …" } else { "" };
+        format!("{}; interchangeable ranks: {}{more}", self.symmetries, orbits.join(", "))
+    }
+}
+
+impl fmt::Display for Restriction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.links == 1 { "" } else { "s" };
+        write!(f, "{} link{plural}", self.links)?;
+        if let Some(owners) = &self.only_chunks_of {
+            write!(f, " for the chunks of {}", ranks_in_words(owners))?;
+        }
+        let examples: Vec<String> = self.examples.iter().map(|(from, to)| format!("{from}→{to}")).collect();
+        let more = if self.links > self.examples.len() { " …" } else { "" };
+        write!(f, " ({}{more})", examples.join(" "))
+    }
+}
+
+/// `{0 1 2 …}`
+fn ranks_in_words(ranks: &[Rank]) -> String {
+    let names: Vec<String> = ranks.iter().take(EXAMPLES).map(ToString::to_string).collect();
+    let more = if ranks.len() > EXAMPLES { " …" } else { "" };
+    format!("{{{}{more}}}", names.join(" "))
+}

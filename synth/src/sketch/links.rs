@@ -1,0 +1,257 @@
+//! Which links a sketch leaves, and to whose chunks: `links`, `relays` and `senders`.
+//!
+//! The principal functions are [`Resolver::forbidden_links`] and [`Resolver::owners`]. Rules are looked up by the
+//! adjacency of the ranks they name, so a rule costs the degree of its ranks, not the size of the topology. A rule
+//! that names nothing is an error: it is a slip far more often than a wish.
+
+use super::error::{Mistake, SketchError};
+use super::file::{LinkClass, LinkPattern, LinkRule, Relays, line_of};
+use super::resolve::{Numbering, Resolver};
+use crate::Constraints;
+use schedule::RankSet;
+use serde_saphyr::{Location, Spanned};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{LinkId, Rank, Topology};
+
+/// The most entries of one list of rules.
+const MAX_RULES: usize = 10_000;
+
+impl Resolver<'_> {
+    /// For each link, the line that forbids it: `forbid` before `relays` before `allow_only`.
+    pub(super) fn forbidden_links(&self) -> Result<Vec<Option<u32>>, SketchError> {
+        let body = &self.file.body;
+        let mut forbidden = vec![None; self.topology.links().len()];
+        if let Some(rules) = body.links.as_ref().and_then(|links| links.forbid.as_ref()) {
+            self.check_count(rules, "links.forbid", "forbid nothing")?;
+            for rule in &rules.value {
+                for link in self.links_of(rule)? {
+                    forbid(&mut forbidden, link, line_of(rule));
+                }
+            }
+        }
+        if let Some(relays) = &body.relays {
+            self.forbid_all_but_relays(relays, &mut forbidden)?;
+        }
+        if let Some(rules) = body.links.as_ref().and_then(|links| links.allow_only.as_ref()) {
+            self.check_count(rules, "links.allow_only", "forbid every link")?;
+            let mut allowed = vec![false; forbidden.len()];
+            for rule in &rules.value {
+                self.links_of(rule)?.into_iter().for_each(|link| allowed[link.index()] = true);
+            }
+            let line = line_of(rules);
+            for (forbidden, _) in forbidden.iter_mut().zip(&allowed).filter(|(_, allowed)| !**allowed) {
+                forbidden.get_or_insert(line);
+            }
+        }
+        self.check_something_left(&forbidden)?;
+        Ok(if forbidden.iter().any(Option::is_some) { forbidden } else { Vec::new() })
+    }
+
+    fn check_something_left(&self, forbidden: &[Option<u32>]) -> Result<(), SketchError> {
+        if forbidden.is_empty() || forbidden.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let links = self.file.body.links.as_ref();
+        let lists = links.and_then(|links| links.allow_only.as_ref().or(links.forbid.as_ref()));
+        let at = lists.map(|list| list.referenced);
+        let at = at.or(self.file.body.relays.as_ref().map(|relays| relays.referenced));
+        let at = at.unwrap_or(Location::UNKNOWN);
+        Err(self.file.error(at, Mistake::NothingLeft { topology: self.topology_name() }))
+    }
+
+    fn check_count<T>(
+        &self,
+        list: &Spanned<Vec<T>>,
+        what: &'static str,
+        effect: &'static str,
+    ) -> Result<(), SketchError> {
+        let mistake = match list.value.len() {
+            0 => Mistake::Empty { what, effect },
+            count if count > MAX_RULES => Mistake::TooMany { what, count, limit: MAX_RULES },
+            _ => return Ok(()),
+        };
+        Err(self.file.error(list.referenced, mistake))
+    }
+
+    /// The links that a rule names, at least one.
+    fn links_of(&self, rule: &Spanned<LinkRule>) -> Result<Vec<LinkId>, SketchError> {
+        let (links, words) = match &rule.value {
+            LinkRule::Class(class) => (self.of_class(*class), class_name(*class).to_owned()),
+            LinkRule::Pair { from, to } => {
+                let ends = (self.rank(from)?, self.rank(to)?);
+                (self.topology.between(ends.0, ends.1).collect(), format!("{} → {}", ends.0, ends.1))
+            }
+            LinkRule::Pattern(pattern) => (self.matching(rule, pattern)?, "this rule".to_owned()),
+        };
+        if links.is_empty() {
+            let nearby = self.nearby(&rule.value);
+            let mistake = Mistake::NoSuchLink { rule: words, topology: self.topology_name(), nearby };
+            return Err(self.file.error(rule.referenced, mistake));
+        }
+        Ok(links)
+    }
+
+    fn of_class(&self, class: LinkClass) -> Vec<LinkId> {
+        self.topology.link_ids().filter(|&id| self.is_of_class(id, class)).collect()
+    }
+
+    fn is_of_class(&self, id: LinkId, class: LinkClass) -> bool {
+        self.topology.crosses_machines(self.topology.link(id)) == (class == LinkClass::BetweenMachines)
+    }
+
+    fn matching(&self, rule: &Spanned<LinkRule>, pattern: &LinkPattern) -> Result<Vec<LinkId>, SketchError> {
+        let numbering = if pattern.class.is_some() { Numbering::Local } else { Numbering::Global };
+        let from = pattern.from.as_ref().map(|ranks| self.ranks(ranks, numbering, "from")).transpose()?;
+        let to = pattern.to.as_ref().map(|ranks| self.ranks(ranks, numbering, "to")).transpose()?;
+        if (&from, &to, pattern.class) == (&None, &None, None) {
+            let text = "a rule needs `from`, `to` or `class`: this one would name every link".to_owned();
+            return Err(self.file.error(rule.referenced, Mistake::Inconsistent { text }));
+        }
+        let mut links = self.joining(from.as_ref(), to.as_ref());
+        if pattern.both_ways {
+            links.extend(self.joining(to.as_ref(), from.as_ref()));
+        }
+        links.retain(|&id| pattern.class.is_none_or(|class| self.is_of_class(id, class)));
+        Ok(links)
+    }
+
+    /// The links from one set to another; `None` is everybody.
+    fn joining(&self, from: Option<&RankSet>, to: Option<&RankSet>) -> Vec<LinkId> {
+        let of = |ranks: &RankSet, links: fn(&Topology, Rank) -> &[LinkId]| -> Vec<LinkId> {
+            ranks.iter().flat_map(|&rank| links(self.topology, rank)).copied().collect()
+        };
+        match (from, to) {
+            (Some(from), Some(to)) => {
+                let mut links = of(from, Topology::outgoing);
+                links.retain(|&id| to.has(self.topology.link(id).to));
+                links
+            }
+            (Some(from), None) => of(from, Topology::outgoing),
+            (None, Some(to)) => of(to, Topology::incoming),
+            (None, None) => self.topology.link_ids().collect(),
+        }
+    }
+
+    /// What a rule that names nothing may have meant: the links that leave its first sender.
+    fn nearby(&self, rule: &LinkRule) -> Option<String> {
+        let sender = match rule {
+            LinkRule::Pair { from, .. } => self.rank(from).ok()?,
+            _ => return None,
+        };
+        let receivers: BTreeSet<Rank> =
+            self.topology.outgoing(sender).iter().map(|&id| self.topology.link(id).to).collect();
+        let list: Vec<String> = receivers.iter().take(16).map(ToString::to_string).collect();
+        let more = if receivers.len() > 16 { ", …" } else { "" };
+        Some(match list.is_empty() {
+            true => format!("no link leaves rank {sender}"),
+            false => format!("rank {sender} sends to {}{more}", list.join(", ")),
+        })
+    }
+
+    /// Forbids every link between machines that `relays` does not name.
+    fn forbid_all_but_relays(
+        &self,
+        relays: &Spanned<Relays>,
+        forbidden: &mut [Option<u32>],
+    ) -> Result<(), SketchError> {
+        let crossings = self.crossings();
+        let no_such = |at: Location, rule: String| {
+            let nearby = crossings_in_words(&crossings);
+            self.file.error(at, Mistake::NoSuchLink { rule, topology: self.topology_name(), nearby })
+        };
+        let line = line_of(relays);
+        match &relays.value {
+            Relays::All if crossings.is_empty() => return Err(no_such(relays.referenced, "`all`".to_owned())),
+            Relays::All => {}
+            Relays::Direct if crossings.keys().all(|(from, to)| from != to) => {
+                return Err(no_such(relays.referenced, "`direct` (local rank i to local rank i)".to_owned()));
+            }
+            Relays::Direct => {
+                let others = crossings.iter().filter(|((from, to), _)| from != to);
+                others.flat_map(|(_, links)| links).for_each(|link| forbid(forbidden, *link, line));
+            }
+            Relays::Map(map) => {
+                let allowed = self.rank_map(map, relays.referenced, "relays")?;
+                for (sender, receivers) in &map.0 {
+                    let missing = receivers.list.iter().find(|to| !crossings.contains_key(&(sender.value, to.value)));
+                    if let Some(to) = missing {
+                        let rule = format!("a relay from local rank {} to local rank {}", sender.value, to.value);
+                        return Err(no_such(to.referenced, rule));
+                    }
+                }
+                for ((from, to), links) in &crossings {
+                    let line = match allowed.get(from) {
+                        Some(entry) if entry.ranks.contains(to) => continue,
+                        Some(entry) => entry.line,
+                        None => line,
+                    };
+                    links.iter().for_each(|link| forbid(forbidden, *link, line));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The links between machines by the local ranks at their ends.
+    fn crossings(&self) -> BTreeMap<(u64, u64), Vec<LinkId>> {
+        let mut crossings: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for id in self.of_class(LinkClass::BetweenMachines) {
+            let link = self.topology.link(id);
+            let ends = (self.local[link.from.index()], self.local[link.to.index()]);
+            crossings.entry(ends).or_default().push(id);
+        }
+        crossings
+    }
+
+    /// For each link between machines, the ranks whose chunks may use it.
+    ///
+    /// `senders` speaks of local ranks: on the way through a third machine a chunk keeps to the sender of the
+    /// same number, and a reduced chunk, which travels towards its owner, to the same link as its copy would.
+    pub(super) fn owners(&self, constraints: &Constraints) -> Result<Vec<Option<(RankSet, u32)>>, SketchError> {
+        let Some(senders) = &self.file.body.senders else { return Ok(Vec::new()) };
+        let assigned = self.rank_map(&senders.value, senders.referenced, "senders")?;
+        let usable = |link: &LinkId| constraints.allows_link(*link);
+        let crossings = self.crossings();
+        let leaves: BTreeSet<u64> =
+            crossings.iter().filter(|(_, links)| links.iter().any(usable)).map(|((from, _), _)| *from).collect();
+        for (sender, _) in &senders.value.0 {
+            if !leaves.contains(&sender.value) {
+                return Err(self.file.error(sender.referenced, Mistake::SenderCannotLeave { rank: sender.value }));
+            }
+        }
+        // Who is assigned to nobody may leave through anybody.
+        let named: BTreeSet<u64> = assigned.values().flat_map(|entry| &entry.ranks).copied().collect();
+        let free: BTreeSet<u64> = self.local.iter().copied().filter(|local| !named.contains(local)).collect();
+        let mut owners = vec![None; self.topology.links().len()];
+        for sender in leaves {
+            let entry = assigned.get(&sender);
+            let line = entry.map_or(line_of(senders), |entry| entry.line);
+            let allowed = free.iter().chain(entry.iter().flat_map(|entry| &entry.ranks)).copied().collect();
+            let allowed = self.with_local_number(&allowed);
+            let links = crossings.range((sender, 0)..=(sender, u64::MAX)).flat_map(|(_, links)| links);
+            links.for_each(|link| owners[link.index()] = Some((allowed.clone(), line)));
+        }
+        Ok(owners)
+    }
+}
+
+/// The first line that forbids a link is the one to name.
+fn forbid(forbidden: &mut [Option<u32>], link: LinkId, line: u32) {
+    forbidden[link.index()].get_or_insert(line);
+}
+
+fn class_name(class: LinkClass) -> &'static str {
+    match class {
+        LinkClass::InsideMachine => "inside_machine",
+        LinkClass::BetweenMachines => "between_machines",
+    }
+}
+
+fn crossings_in_words(crossings: &BTreeMap<(u64, u64), Vec<LinkId>>) -> Option<String> {
+    if crossings.is_empty() {
+        return Some("no link leads from one machine to another".to_owned());
+    }
+    let pairs: Vec<String> = crossings.keys().take(8).map(|(from, to)| format!("{from} → {to}")).collect();
+    let more = if crossings.len() > 8 { ", …" } else { "" };
+    Some(format!("between machines there are (local ranks) {}{more}", pairs.join(", ")))
+}

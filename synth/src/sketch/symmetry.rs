@@ -1,0 +1,323 @@
+//! Symmetries of a topology: given as rotations and permutations, or found.
+//!
+//! The principal function is [`Symmetries::automorphism`]: it extends a renumbering of ranks to links and resources, or says
+//! which link has no image. Everything a strategy may rely on is checked here, once: machines map to machines,
+//! links to links of the same cost, the links that share a resource to links that share an equal resource.
+//!
+//! Detection tries rotations and exchanges of machines, because these are what machines are built from; it
+//! does not search for every automorphism. Rotations follow TACCL: r → (r mod n + offset) mod n + n·⌊r/n⌋.
+
+use crate::{Automorphism, Constraints};
+use schedule::RankSet;
+use std::fmt;
+use topology::{Latency, Link, LinkId, Rank, ResourceId, Topology};
+
+/// Above this many link visits, detection stops with what it has found.
+const DETECTION_WORK: usize = 50_000_000;
+
+/// Why a renumbering of ranks is not a symmetry.
+#[derive(Clone, PartialEq, Debug)]
+pub enum NotASymmetry {
+    /// Two ranks have the same image, or one has none.
+    NotAPermutation {
+        /// The image that occurs twice or is out of range.
+        rank: Rank,
+    },
+    /// Ranks of one machine would be in several.
+    SplitsMachine {
+        /// A rank.
+        rank: Rank,
+        /// Another rank of its machine, whose image is in another machine.
+        other: Rank,
+    },
+    /// A link would become one that does not exist.
+    NoImage(Ends),
+    /// A link would become one with other costs.
+    CostsDiffer(Ends),
+    /// The links that share a resource would not share an equal one.
+    ResourceHasNoImage {
+        /// The resource's name.
+        resource: String,
+    },
+    /// The sketch itself is not symmetric.
+    SketchDiffers {
+        /// Which link, and which it would become.
+        ends: Ends,
+        /// The sketch line that treats them differently.
+        line: u32,
+    },
+}
+
+/// A link and its would-be image, by their ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// The link's sender.
+    pub from: Rank,
+    /// The link's receiver.
+    pub to: Rank,
+    /// The image of the sender.
+    pub image_from: Rank,
+    /// The image of the receiver.
+    pub image_to: Rank,
+}
+
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "link {} → {} would become {} → {}", self.from, self.to, self.image_from, self.image_to)
+    }
+}
+
+impl fmt::Display for NotASymmetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAPermutation { rank } => write!(f, "rank {rank} is the image of two ranks, or does not exist"),
+            Self::SplitsMachine { rank, other } => {
+                write!(f, "ranks {rank} and {other} share a machine, but their images do not")
+            }
+            Self::NoImage(ends) => write!(f, "{ends}, which does not exist"),
+            Self::CostsDiffer(ends) => write!(f, "{ends}, which has other costs"),
+            Self::ResourceHasNoImage { resource } => {
+                write!(f, "the links that share {resource} would not share an equal resource")
+            }
+            Self::SketchDiffers { ends, line } => write!(f, "{ends}, which line {line} treats differently"),
+        }
+    }
+}
+
+/// r → (r mod n + offset) mod n + n·⌊r/n⌋, for all ranks; n divides their number.
+pub(super) fn rotation(ranks: usize, offset: usize, within: usize) -> Vec<Rank> {
+    let image = |rank: usize| (rank % within + offset) % within + within * (rank / within);
+    (0..ranks).map(image).map(Rank::from_index).collect()
+}
+
+/// Everything that comparing a topology with its image needs, sorted once for all renumberings.
+pub(super) struct Symmetries<'a> {
+    topology: &'a Topology,
+    links: Vec<(LinkKey, LinkId)>,
+    resources: Vec<ResourceKey<'a>>,
+}
+
+/// Links with equal keys are interchangeable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LinkKey {
+    from: Rank,
+    to: Rank,
+    alpha: u64,
+    beta: u64,
+    occupies: bool,
+    resources: usize,
+}
+
+impl LinkKey {
+    fn of(link: &Link) -> Self {
+        Self {
+            from: link.from,
+            to: link.to,
+            alpha: link.alpha.0.to_bits(),
+            beta: link.beta.0.to_bits(),
+            occupies: link.latency == Latency::Occupies,
+            resources: link.resources.len(),
+        }
+    }
+}
+
+/// Resources with equal keys are interchangeable.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct ResourceKey<'a> {
+    users: std::borrow::Cow<'a, [LinkId]>,
+    beta: u64,
+}
+
+impl<'a> Symmetries<'a> {
+    pub(super) fn of(topology: &'a Topology) -> Self {
+        let mut links: Vec<_> = topology.link_ids().map(|id| (LinkKey::of(topology.link(id)), id)).collect();
+        links.sort_unstable();
+        let mut resources: Vec<_> = (0..topology.resources().len())
+            .map(ResourceId::from_index)
+            .map(|id| ResourceKey { users: topology.users(id).into(), beta: topology.resource(id).beta.0.to_bits() })
+            .collect();
+        resources.sort_unstable();
+        Self { topology, links, resources }
+    }
+
+    /// Extends a renumbering of ranks to the links.
+    ///
+    /// # Errors
+    /// [`NotASymmetry`] with the first rank, link or resource that has no image.
+    pub(super) fn automorphism(&self, ranks: Vec<Rank>) -> Result<Automorphism, NotASymmetry> {
+        check_permutation(&ranks)?;
+        self.check_machines(&ranks)?;
+        let links = self.map_links(&ranks)?;
+        self.check_resources(&links)?;
+        Ok(Automorphism { ranks, links })
+    }
+
+    /// Every rank's image shares a machine with the images of its machine; by counting, machines map onto machines.
+    fn check_machines(&self, ranks: &[Rank]) -> Result<(), NotASymmetry> {
+        let home = |rank: Rank| self.topology.machine_of(ranks[rank.index()]);
+        for machine in self.topology.machines() {
+            let [first, others @ ..] = &machine[..] else { continue };
+            if let Some(other) = others.iter().find(|&&other| home(other) != home(*first)) {
+                return Err(NotASymmetry::SplitsMachine { rank: *first, other: *other });
+            }
+        }
+        Ok(())
+    }
+
+    fn map_links(&self, ranks: &[Rank]) -> Result<Vec<LinkId>, NotASymmetry> {
+        let mut images = vec![LinkId(0); self.links.len()];
+        for group in self.links.chunk_by(|a, b| a.0 == b.0) {
+            let key = group[0].0;
+            let (from, to) = (ranks[key.from.index()], ranks[key.to.index()]);
+            let wanted = LinkKey { from, to, ..key };
+            let start = self.links.partition_point(|(key, _)| *key < wanted);
+            let image = self.links[start..].iter().take_while(|(key, _)| *key == wanted);
+            if image.clone().count() != group.len() {
+                let ends = Ends { from: key.from, to: key.to, image_from: from, image_to: to };
+                return Err(match self.topology.between(from, to).next() {
+                    Some(_) => NotASymmetry::CostsDiffer(ends),
+                    None => NotASymmetry::NoImage(ends),
+                });
+            }
+            group.iter().zip(image).for_each(|((_, id), (_, image))| images[id.index()] = *image);
+        }
+        Ok(images)
+    }
+
+    fn check_resources(&self, links: &[LinkId]) -> Result<(), NotASymmetry> {
+        for group in self.resources.chunk_by(|a, b| a == b) {
+            let mut users: Vec<_> = group[0].users.iter().map(|link| links[link.index()]).collect();
+            users.sort_unstable();
+            let wanted = ResourceKey { users: users.into(), beta: group[0].beta };
+            let start = self.resources.partition_point(|key| *key < wanted);
+            if self.resources[start..].iter().take_while(|key| **key == wanted).count() != group.len() {
+                return Err(NotASymmetry::ResourceHasNoImage { resource: self.name_of(&group[0]) });
+            }
+        }
+        Ok(())
+    }
+
+    fn name_of(&self, key: &ResourceKey<'_>) -> String {
+        let ids = (0..self.topology.resources().len()).map(ResourceId::from_index);
+        let mut named = ids.filter(|&id| self.topology.users(id) == &key.users[..]);
+        named.next().map_or_else(String::new, |id| self.topology.resource(id).name.clone())
+    }
+
+    /// Rotations and exchanges of machines that are symmetries of the topology and of `constraints`.
+    ///
+    /// The result generates the group found: of rotations within equal blocks only the smallest offset, of
+    /// machines only exchanges of neighbours.
+    pub(super) fn detect(&self, constraints: &Constraints) -> Vec<Automorphism> {
+        let mut found: Vec<Automorphism> = Vec::new();
+        let mut work = 0;
+        for candidate in self.candidates() {
+            if work > DETECTION_WORK {
+                break;
+            }
+            match candidate {
+                Candidate::Exchange(machine) => {
+                    let Some(ranks) = self.exchange(machine) else { continue };
+                    work += self.links.len();
+                    found.extend(self.shared_with(constraints, ranks));
+                }
+                Candidate::Rotations { within } => {
+                    let mut offsets = divisors(within).into_iter().filter(|&offset| offset < within);
+                    found.extend(offsets.find_map(|offset| {
+                        work += self.links.len();
+                        self.shared_with(constraints, rotation(self.topology.rank_count(), offset, within))
+                    }));
+                }
+            }
+        }
+        found
+    }
+
+    /// Blocks to rotate (all ranks first, then smaller divisors), then machines to exchange.
+    fn candidates(&self) -> impl Iterator<Item = Candidate> + use<> {
+        let machines = self.topology.machines().len();
+        let blocks = divisors(self.topology.rank_count()).into_iter().rev().filter(|&within| within > 1);
+        let rotations = blocks.map(|within| Candidate::Rotations { within });
+        rotations.chain((1..machines).map(Candidate::Exchange))
+    }
+
+    /// Exchanges a machine with the one before it, rank by rank; `None` unless they are equally large.
+    fn exchange(&self, machine: usize) -> Option<Vec<Rank>> {
+        let (one, other) = (&self.topology.machines()[machine - 1], &self.topology.machines()[machine]);
+        if one.len() != other.len() {
+            return None;
+        }
+        let mut ranks: Vec<Rank> = self.topology.ranks().collect();
+        for (&a, &b) in one.iter().zip(other) {
+            ranks.swap(a.index(), b.index());
+        }
+        Some(ranks)
+    }
+
+    fn shared_with(&self, constraints: &Constraints, ranks: Vec<Rank>) -> Option<Automorphism> {
+        let symmetry = self.automorphism(ranks).ok()?;
+        check_sketch(self.topology, constraints, &symmetry).ok()?;
+        Some(symmetry)
+    }
+}
+
+enum Candidate {
+    /// Machine k with machine k − 1.
+    Exchange(usize),
+    /// The smallest offset that works.
+    Rotations {
+        /// The size of a block.
+        within: usize,
+    },
+}
+
+/// All divisors, ascending.
+fn divisors(number: usize) -> Vec<usize> {
+    (1..=number).filter(|divisor| number % divisor == 0).collect()
+}
+
+fn check_permutation(ranks: &[Rank]) -> Result<(), NotASymmetry> {
+    let mut seen = vec![false; ranks.len()];
+    for &rank in ranks {
+        match seen.get_mut(rank.index()) {
+            Some(seen) if !*seen => *seen = true,
+            _ => return Err(NotASymmetry::NotAPermutation { rank }),
+        }
+    }
+    Ok(())
+}
+
+/// A sketch treats a link and its image alike: both allowed or both not, to owners that map onto each other.
+///
+/// # Errors
+/// [`NotASymmetry::SketchDiffers`] with the first link that it does not.
+pub(super) fn check_sketch(
+    topology: &Topology,
+    constraints: &Constraints,
+    symmetry: &Automorphism,
+) -> Result<(), NotASymmetry> {
+    let line_forbidding = |link: LinkId| constraints.forbidden.get(link.index()).copied().flatten();
+    let owners = |link: LinkId| constraints.owners.get(link.index()).and_then(Option::as_ref);
+    for id in topology.link_ids() {
+        let image = symmetry.links[id.index()];
+        let differs = |line| {
+            let (link, image) = (topology.link(id), topology.link(image));
+            let ends = Ends { from: link.from, to: link.to, image_from: image.from, image_to: image.to };
+            Err(NotASymmetry::SketchDiffers { ends, line })
+        };
+        match (line_forbidding(id), line_forbidding(image)) {
+            (Some(line), None) | (None, Some(line)) => return differs(line),
+            _ => {}
+        }
+        match (owners(id), owners(image)) {
+            (None, None) => {}
+            (Some((here, line)), Some((there, _))) => {
+                let mapped: RankSet = here.iter().map(|owner| symmetry.ranks[owner.index()]).collect();
+                if mapped != *there {
+                    return differs(*line);
+                }
+            }
+            (Some((_, line)), None) | (None, Some((_, line))) => return differs(*line),
+        }
+    }
+    Ok(())
+}
