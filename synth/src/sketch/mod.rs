@@ -34,6 +34,7 @@ mod file;
 mod links;
 mod obey;
 mod resolve;
+mod shapes;
 mod symmetry;
 
 pub use describe::{Restriction, SketchSummary, describe};

@@ -5,7 +5,7 @@
 
 use crate::problem::owner;
 use crate::{Constraints, Hindrance};
-use schedule::{ChunkId, Demand, Schedule, Transfer};
+use schedule::{ChunkId, Demand, Schedule, Transfer, TransferKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -108,28 +108,28 @@ impl Check<'_> {
         self.topology.machine_of(transfer.from) != self.topology.machine_of(transfer.to)
     }
 
-    /// Follows every value: what leaves a rank has crossed as often as the best copy (of a reduced chunk: the
-    /// most travelled contribution) that had arrived there.
+    /// Follows every value: a copy has crossed as often as the best copy that had arrived at its sender, a partial
+    /// sum as often as the most travelled part of it. An allreduced chunk may do both: sums in, copies out.
     fn machine_hops(&self, limit: u32, line: u32) -> Vec<SketchViolation> {
-        let mut arrivals: BTreeMap<(ChunkId, Rank), Vec<(Micros, u32)>> = BTreeMap::new();
+        let mut arrivals: BTreeMap<(ChunkId, Rank, TransferKind), Vec<(Micros, u32)>> = BTreeMap::new();
         let mut violations = Vec::new();
         for (index, transfer) in self.schedule.transfers.iter().enumerate() {
+            let Transfer { from, to, kind, .. } = *transfer;
             for &chunk in &transfer.chunks {
-                let combine = self.demand.chunk(chunk).combine;
-                let arrived = arrivals.get(&(chunk, transfer.from)).map_or(&[][..], Vec::as_slice);
-                let in_time = arrived.iter().filter(|(end, _)| end.0 <= transfer.start.0 * (1.0 + 1e-7));
-                let hops = in_time.map(|(_, hops)| *hops);
-                let own = self.demand.chunk(chunk).holders.has(transfer.from);
-                let before = match (combine, own) {
-                    (true, _) => hops.max().unwrap_or(0),
-                    (false, true) => 0,
-                    (false, false) => hops.min().unwrap_or(0),
+                let described = self.demand.chunk(chunk);
+                let arrived = arrivals.get(&(chunk, from, kind)).map_or(&[][..], Vec::as_slice);
+                let in_time = arrived.iter().filter(|(end, _)| is_in_time(*end, transfer.start));
+                let crossed = in_time.map(|(_, hops)| *hops);
+                let before = match kind {
+                    TransferKind::Reduce => crossed.max(),
+                    TransferKind::Copy if !described.combine && described.holders.has(from) => None,
+                    TransferKind::Copy => crossed.min(),
                 };
-                let hops = before + u32::from(self.crosses_machines(transfer));
+                let hops = before.unwrap_or(0) + u32::from(self.crosses_machines(transfer));
                 if hops > limit {
                     violations.push(self.violation(BrokenRule::TooManyMachineHops { hops }, line, index, chunk));
                 }
-                arrivals.entry((chunk, transfer.to)).or_default().push((transfer.end, hops));
+                arrivals.entry((chunk, to, kind)).or_default().push((transfer.end, hops));
             }
         }
         violations
@@ -167,4 +167,9 @@ impl Check<'_> {
         }
         violations
     }
+}
+
+/// Arrivals at an instant come before departures at it; the tolerance is that of the file format.
+fn is_in_time(end: Micros, start: Micros) -> bool {
+    end.0 <= start.0 * (1.0 + 1e-7)
 }

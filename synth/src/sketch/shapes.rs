@@ -1,0 +1,145 @@
+//! YAML values that may be written in several shapes: a rank or a list of ranks, a word or a map.
+//!
+//! Written by hand rather than as untagged enums, because those buffer the value, lose its position, and can only
+//! say that "no variant matched".
+
+use super::file::{LinkClass, LinkPattern, LinkRule, RankMap, Ranks, Relays, SymmetryWish};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+use std::fmt;
+
+/// Reads a key that is there: `relays:` without a value is a mistake, not "no relays".
+pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+impl<'de> Deserialize<'de> for LinkRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Rule;
+        impl<'de> Visitor<'de> for Rule {
+            type Value = LinkRule;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("links such as `between_machines`, `[0, 3]` or `{from: 0, to: [1, 2]}`")
+            }
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<LinkRule, E> {
+                LinkClass::deserialize(word.into_deserializer()).map(LinkRule::Class)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<LinkRule, A::Error> {
+                let missing = |count| de::Error::invalid_length(count, &"a pair [from, to]");
+                let from = pair.next_element()?.ok_or_else(|| missing(0))?;
+                let to = pair.next_element()?.ok_or_else(|| missing(1))?;
+                match pair.next_element::<de::IgnoredAny>()? {
+                    Some(_) => Err(missing(3)),
+                    None => Ok(LinkRule::Pair { from, to }),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LinkRule, A::Error> {
+                LinkPattern::deserialize(de::value::MapAccessDeserializer::new(map)).map(LinkRule::Pattern)
+            }
+        }
+        deserializer.deserialize_any(Rule)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ranks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Spanned { value, referenced, defined } = Spanned::<OneOrMany>::deserialize(deserializer)?;
+        let list = match value {
+            OneOrMany::One(rank) => vec![Spanned { value: rank, referenced, defined }],
+            OneOrMany::Many(ranks) => ranks,
+        };
+        Ok(Self { at: referenced, list })
+    }
+}
+
+/// [`Ranks`] before the single rank has got its position.
+enum OneOrMany {
+    One(u64),
+    Many(Vec<Spanned<u64>>),
+}
+
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Rank;
+        impl<'de> Visitor<'de> for Rank {
+            type Value = OneOrMany;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a rank or a list of ranks")
+            }
+            fn visit_u64<E: de::Error>(self, rank: u64) -> Result<OneOrMany, E> {
+                Ok(OneOrMany::One(rank))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<OneOrMany, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(OneOrMany::Many)
+            }
+        }
+        deserializer.deserialize_any(Rank)
+    }
+}
+
+impl<'de> Deserialize<'de> for RankMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = RankMap;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("local ranks with lists of local ranks, such as `{1: [0], 3: [2]}`")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RankMap, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(RankMap(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+impl<'de> Deserialize<'de> for Relays {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Which;
+        impl<'de> Visitor<'de> for Which {
+            type Value = Relays;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`all`, `direct`, or senders with receivers such as `{1: [0], 3: [2]}`")
+            }
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<Relays, E> {
+                match word {
+                    "all" => Ok(Relays::All),
+                    "direct" => Ok(Relays::Direct),
+                    _ => Err(E::unknown_variant(word, &["all", "direct"])),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Relays, A::Error> {
+                RankMap::deserialize(de::value::MapAccessDeserializer::new(map)).map(Relays::Map)
+            }
+        }
+        deserializer.deserialize_any(Which)
+    }
+}
+
+impl<'de> Deserialize<'de> for SymmetryWish {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Which;
+        impl<'de> Visitor<'de> for Which {
+            type Value = SymmetryWish;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`auto`, `none`, or a list of `{rotate: 2, within: 16}` and `{permutation: [1, 0]}`")
+            }
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<SymmetryWish, E> {
+                match word {
+                    "auto" => Ok(SymmetryWish::Auto),
+                    "none" => Ok(SymmetryWish::None),
+                    _ => Err(E::unknown_variant(word, &["auto", "none"])),
+                }
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<SymmetryWish, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(SymmetryWish::List)
+            }
+        }
+        deserializer.deserialize_any(Which)
+    }
+}
