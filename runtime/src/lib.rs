@@ -1,1 +1,41 @@
-//! runtime
+//! How an answer is executed: one [`Program`](schedule::program::Program), every transport.
+//!
+//! A rank's part of a program runs in the interpreter, a state machine in one thread. Ranks are threads
+//! ([`try_threads`]) or processes that a [`Job`] starts on this computer; both move bytes through the same rings
+//! in shared memory, and both can imitate another machine ([`Emulation`]).
+//!
+//! This crate knows no solver and reads no topology files. Whatever goes wrong is a [`RunError`] that names the
+//! rank and the phase; no wait is without a deadline.
+
+mod board;
+mod clock;
+mod doorbell;
+mod dtype;
+mod error;
+mod executor;
+mod geometry;
+mod interpreter;
+mod memory;
+mod options;
+mod pace;
+mod plan_hash;
+mod reference;
+#[expect(unsafe_code, reason = "maps shared memory")]
+mod region;
+#[expect(unsafe_code, reason = "lends shared memory as slices")]
+mod ring;
+mod threads;
+mod transport;
+mod trial;
+
+pub use board::{Cause, Verdict};
+pub use clock::Moment;
+pub use dtype::DType;
+pub use error::{Phase, RunError, RunResult, Stamp};
+pub use memory::Call;
+pub use options::Options;
+pub use pace::Emulation;
+pub use plan_hash::PlanHash;
+pub use threads::{run_threads, try_threads};
+pub use transport::{ReceiveLane, SendLane};
+pub use trial::{Check, RankReport, Sample, Trial, TrialReport};

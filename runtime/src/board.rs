@@ -1,0 +1,325 @@
+//! The memory that the ranks of a job share, and the little that they agree on through it.
+//!
+//! The principal type is [`Board`]: doorbells, progress counters, the common start, the coordinator's verdict and
+//! the clocks of an emulated cluster, followed by an arena in which every trial lays out the rings of its
+//! connections. Both sides compute the same layout from the same numbers, so no address is ever exchanged.
+//!
+//! ```text
+//! | verdict | start: released, moment | pace lock | per rank: bell; beat, progress, phase, arrived | clocks | arena |
+//!   0         64                        128         256, 128 bytes each                              8 B each
+//! ```
+
+use crate::clock::Moment;
+use crate::doorbell::{BELL_BYTES, Doorbell, Waiter};
+use crate::error::{Phase, RunError, RunResult};
+use crate::region::Region;
+use crate::ring::RingPlace;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use topology::Rank;
+
+const VERDICT: usize = 0;
+const RELEASED: usize = 64;
+const START: usize = 72;
+const PACE_LOCK: usize = 128;
+const RANKS: usize = 256;
+const RANK_BYTES: usize = BELL_BYTES + 64;
+const BEAT: usize = BELL_BYTES;
+const PROGRESS: usize = BELL_BYTES + 8;
+const PHASE: usize = BELL_BYTES + 16;
+const ARRIVED: usize = BELL_BYTES + 24;
+/// The smallest ring worth having.
+const LEAST_RING: usize = 4096;
+
+/// Why the coordinator ended a job.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cause {
+    /// Its process ended.
+    Died,
+    /// Its process exists but does not run (stopped, or starved).
+    Silent,
+    /// It runs, but did not finish before the deadline.
+    Late,
+    /// It reported an error.
+    Failed,
+    /// It executes another plan, or speaks another protocol version.
+    Disagrees,
+    /// The launcher is gone, so nobody can decide any more.
+    Orphaned,
+}
+
+/// The coordinator's decision that a job is over: whose fault, and where it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Whose fault it is.
+    pub rank: Rank,
+    /// What it did.
+    pub cause: Cause,
+    /// Where it was.
+    pub phase: Phase,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, cause, phase } = self;
+        match cause {
+            Cause::Died => write!(f, "rank {rank} died during {phase}"),
+            Cause::Silent => write!(f, "rank {rank} stopped responding during {phase}"),
+            Cause::Late => write!(f, "rank {rank} did not finish {phase} before the deadline"),
+            Cause::Failed => write!(f, "rank {rank} failed during {phase}"),
+            Cause::Disagrees => write!(f, "rank {rank} disagrees about the plan or the protocol, in {phase}"),
+            Cause::Orphaned => write!(f, "the launcher is gone; noticed by rank {rank} during {phase}"),
+        }
+    }
+}
+
+const CAUSES: [Cause; 6] = [Cause::Died, Cause::Silent, Cause::Late, Cause::Failed, Cause::Disagrees, Cause::Orphaned];
+const PHASES: [Phase; 4] = [Phase::Prepare, Phase::Start, Phase::Work, Phase::Report];
+
+impl Verdict {
+    /// Never zero, which means that there is no verdict.
+    fn to_word(self) -> u64 {
+        1 + ((u64::from(self.rank.0) * 16 + self.cause as u64) * 16 + self.phase as u64)
+    }
+
+    fn from_word(word: u64) -> Option<Self> {
+        let code = word.checked_sub(1)?;
+        let cause = CAUSES[(code / 16 % 16) as usize % CAUSES.len()];
+        Some(Self { rank: Rank((code / 256) as u32), cause, phase: PHASES[(code % 16) as usize % PHASES.len()] })
+    }
+}
+
+/// What must be equal for two processes to compute the same layout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct BoardShape {
+    pub(crate) ranks: usize,
+    /// Links and resources of the emulated cluster; 0 without one.
+    pub(crate) clocks: usize,
+    /// The bytes for rings.
+    pub(crate) arena: usize,
+}
+
+impl BoardShape {
+    fn arena_start(self) -> usize {
+        (RANKS + self.ranks * RANK_BYTES + self.clocks * 8).next_multiple_of(64)
+    }
+}
+
+/// The shared memory of a job.
+#[derive(Clone)]
+pub(crate) struct Board {
+    region: Arc<Region>,
+    shape: BoardShape,
+}
+
+impl Board {
+    pub(crate) fn create(shape: BoardShape) -> RunResult<Self> {
+        let bytes = shape.arena_start() + shape.arena;
+        let region = Region::create(bytes).map_err(RunError::system("creating shared memory"))?;
+        Ok(Self { region: Arc::new(region), shape })
+    }
+
+    pub(crate) fn open(descriptor: OwnedFd, shape: BoardShape) -> RunResult<Self> {
+        let region = Region::open(descriptor).map_err(RunError::system("mapping shared memory"))?;
+        if region.len() != shape.arena_start() + shape.arena {
+            let what = format!("the shared memory has {} bytes, which is not what its shape gives", region.len());
+            return Err(RunError::Mismatch { what });
+        }
+        Ok(Self { region: Arc::new(region), shape })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.region.descriptor()
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    pub(crate) fn rank_count(&self) -> usize {
+        self.shape.ranks
+    }
+
+    fn of_rank(&self, rank: Rank, field: usize) -> &AtomicU64 {
+        self.region.word64(RANKS + rank.index() * RANK_BYTES + field)
+    }
+
+    /// The bell that wakes `rank`.
+    pub(crate) fn bell(&self, rank: Rank) -> Doorbell {
+        Doorbell::new(self.region.clone(), RANKS + rank.index() * RANK_BYTES)
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.shape.ranks).map(Rank::from_index)
+    }
+
+    fn ring_all(&self) {
+        self.ranks().for_each(|rank| self.bell(rank).ring());
+    }
+
+    /// A sign of life; how many there were so far.
+    pub(crate) fn beats(&self, rank: Rank) -> &AtomicU64 {
+        self.of_rank(rank, BEAT)
+    }
+
+    /// How many steps a rank has finished since the job began.
+    pub(crate) fn progress(&self, rank: Rank) -> &AtomicU64 {
+        self.of_rank(rank, PROGRESS)
+    }
+
+    pub(crate) fn phase(&self, rank: Rank) -> Phase {
+        PHASES[self.of_rank(rank, PHASE).load(Ordering::Relaxed) as usize % PHASES.len()]
+    }
+
+    pub(crate) fn enter(&self, rank: Rank, phase: Phase) {
+        self.of_rank(rank, PHASE).store(phase as u64, Ordering::Relaxed);
+    }
+
+    /// Publishes a verdict and wakes everybody. The first one stands; it is returned.
+    pub(crate) fn pronounce(&self, verdict: Verdict) -> Verdict {
+        let word = self.region.word64(VERDICT);
+        let first = word.compare_exchange(0, verdict.to_word(), Ordering::AcqRel, Ordering::Acquire);
+        self.ring_all();
+        first.err().and_then(Verdict::from_word).unwrap_or(verdict)
+    }
+
+    /// # Errors
+    /// The verdict, if there is one.
+    pub(crate) fn check_verdict(&self) -> RunResult<()> {
+        match Verdict::from_word(self.region.word64(VERDICT).load(Ordering::Acquire)) {
+            Some(verdict) => Err(RunError::Verdict(verdict)),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until all ranks are here; returns the moment announced as the start of `round`, which counts from 1
+    /// and never repeats. Rank 0 leads: it announces the start `lead` after the last arrival.
+    pub(crate) fn common_start(&self, rank: Rank, round: u64, lead: Duration, limit: Duration) -> RunResult<Moment> {
+        self.enter(rank, Phase::Start);
+        self.of_rank(rank, ARRIVED).store(round, Ordering::Release);
+        self.bell(Rank(0)).ring();
+        let released = self.region.word64(RELEASED);
+        let mut waiter = Waiter::new(self.bell(rank), self.patience());
+        let begin = Moment::now();
+        loop {
+            let missing = self.ranks().find(|&peer| self.of_rank(peer, ARRIVED).load(Ordering::Acquire) < round);
+            if rank == Rank(0) && missing.is_none() {
+                self.region.word64(START).store(Moment::now().after(lead).0, Ordering::Relaxed);
+                released.store(round, Ordering::Release);
+                self.ring_all();
+            }
+            if released.load(Ordering::Acquire) >= round {
+                waiter.progressed();
+                return Ok(Moment(self.region.word64(START).load(Ordering::Relaxed)));
+            }
+            self.check_verdict()?;
+            let now = Moment::now();
+            if now.since(begin) > limit {
+                let (phase, place) = (Phase::Start, "the barrier".to_owned());
+                let waited_ms = now.since(begin).as_millis() as u64;
+                return Err(RunError::Deadline { rank, peer: missing, phase, place, waited_ms, finished: 0 });
+            }
+            waiter.idle(now, begin.after(limit));
+        }
+    }
+
+    /// How long an idle rank polls before it sleeps: not at all where ranks share cores.
+    pub(crate) fn patience(&self) -> Duration {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if self.shape.ranks <= cores { Duration::from_micros(20) } else { Duration::ZERO }
+    }
+
+    /// The rings of `connections` connections in the arena, each with up to `most` bytes; not reset.
+    pub(crate) fn rings(&self, connections: usize, most: usize) -> RunResult<Vec<RingPlace>> {
+        let share = self.shape.arena / connections.max(1) / 64 * 64;
+        let overhead = RingPlace::footprint(0);
+        let capacity = share.saturating_sub(overhead).min(most.next_multiple_of(64));
+        if connections > 0 && capacity < LEAST_RING.min(most) {
+            return Err(RunError::TooManyConnections { connections, bytes: self.shape.arena });
+        }
+        let start = self.shape.arena_start();
+        let place = |index| RingPlace { offset: start + index * RingPlace::footprint(capacity), capacity };
+        Ok((0..connections).map(place).collect())
+    }
+
+    /// Until when the `index`-th link or resource of the emulated cluster is busy (nanoseconds).
+    pub(crate) fn clock(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.shape.clocks, "the board was made for this topology");
+        self.region.word64(RANKS + self.shape.ranks * RANK_BYTES + index * 8)
+    }
+
+    /// Runs `claim` alone among all ranks; `None` if another rank is inside right now.
+    pub(crate) fn try_exclusive<T>(&self, claim: impl FnOnce() -> T) -> Option<T> {
+        let lock = self.region.word32(PACE_LOCK);
+        lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        let result = claim();
+        lock.store(0, Ordering::Release);
+        Some(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board(ranks: usize) -> Board {
+        Board::create(BoardShape { ranks, clocks: 3, arena: 1 << 16 }).unwrap()
+    }
+
+    #[test]
+    fn the_first_verdict_stands() {
+        let board = board(300);
+        assert!(board.check_verdict().is_ok());
+        for cause in CAUSES {
+            for phase in PHASES {
+                let verdict = Verdict { rank: Rank(299), cause, phase };
+                assert_eq!(Verdict::from_word(verdict.to_word()), Some(verdict));
+            }
+        }
+        let first = Verdict { rank: Rank(2), cause: Cause::Died, phase: Phase::Work };
+        assert_eq!(board.pronounce(first), first);
+        assert_eq!(board.pronounce(Verdict { rank: Rank(1), ..first }), first);
+        assert!(matches!(board.check_verdict(), Err(RunError::Verdict(verdict)) if verdict == first));
+    }
+
+    #[test]
+    fn nobody_starts_before_the_last_has_come() {
+        let board = board(4);
+        let arrivals = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for rank in 0..4 {
+                let (board, arrivals) = (&board, &arrivals);
+                scope.spawn(move || {
+                    for round in 1..50 {
+                        arrivals.fetch_add(1, Ordering::Relaxed);
+                        board.common_start(Rank(rank), round, Duration::ZERO, Duration::from_secs(20)).unwrap();
+                        assert!(arrivals.load(Ordering::Relaxed) >= 4 * round);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_barrier_names_the_rank_that_did_not_come() {
+        let board = board(2);
+        let error = board.common_start(Rank(0), 1, Duration::ZERO, Duration::from_millis(5)).unwrap_err();
+        assert!(matches!(error, RunError::Deadline { peer: Some(Rank(1)), phase: Phase::Start, .. }), "{error}");
+    }
+
+    #[test]
+    fn rings_fit_the_arena_or_are_refused() {
+        let board = board(2);
+        for connections in [1, 2, 7, 15] {
+            let rings = board.rings(connections, 1 << 20).unwrap();
+            let last = rings.last().unwrap();
+            assert!(last.offset + RingPlace::footprint(last.capacity) <= board.region().len());
+        }
+        assert!(matches!(board.rings(1000, 1 << 20), Err(RunError::TooManyConnections { .. })));
+    }
+}

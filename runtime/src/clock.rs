@@ -1,0 +1,38 @@
+//! Time as every rank of one computer sees it.
+//!
+//! The principal type is [`Moment`]: nanoseconds of `CLOCK_MONOTONIC`. `std::time::Instant` reads the same clock
+//! but hides the number, and ranks in different processes must compare theirs.
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use topology::Micros;
+
+/// A point in time, in nanoseconds of `CLOCK_MONOTONIC`; comparable between the processes of one computer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// The present.
+    pub fn now() -> Self {
+        let time = clock_gettime(ClockId::Monotonic);
+        Self(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+
+    /// This much later; saturates.
+    #[must_use]
+    pub fn after(self, delay: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long after `earlier` this is; zero if it is not.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// [`Self::since`] in the unit of the cost model.
+    pub fn micros_since(self, earlier: Self) -> Micros {
+        Micros(self.0.saturating_sub(earlier.0) as f64 / 1e3)
+    }
+}

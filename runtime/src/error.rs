@@ -1,0 +1,181 @@
+//! What can go wrong while bytes move.
+
+use crate::board::Verdict;
+use schedule::ReduceOp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use topology::Rank;
+
+/// The result of anything that executes.
+pub type RunResult<T> = Result<T, RunError>;
+
+/// Where in a trial a rank was.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Loading the plan, allocating, comparing hashes.
+    Prepare,
+    /// Waiting for the common start.
+    Start,
+    /// Moving bytes.
+    Work,
+    /// Checking the answer and reporting it.
+    Report,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Prepare => "getting ready",
+            Self::Start => "the common start",
+            Self::Work => "the work",
+            Self::Report => "the report",
+        })
+    }
+}
+
+/// What an epoch and a plan look like on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    /// Which collective of the job this is.
+    pub epoch: u64,
+    /// The first eight bytes of the plan's hash.
+    pub plan: u64,
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {} of plan {:016x}", self.epoch, self.plan)
+    }
+}
+
+/// Why a collective did not complete. The text says who, where and with which evidence.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The coordinator ended the job.
+    #[error("{0}")]
+    Verdict(Verdict),
+    /// A wait took too long.
+    #[error(
+        "rank {rank} waited {waited_ms} ms for {} in {phase}, at {place}, after {finished} finished steps",
+        peer.map_or_else(|| "the others".to_owned(), |peer| format!("rank {peer}"))
+    )]
+    Deadline {
+        /// Who waited.
+        rank: Rank,
+        /// For whom, where one rank is to name.
+        peer: Option<Rank>,
+        /// Where.
+        phase: Phase,
+        /// The instruction that did not complete, in words.
+        place: String,
+        /// Since the start of the phase.
+        waited_ms: u64,
+        /// Progress until then.
+        finished: u64,
+    },
+    /// The peer executes something else.
+    #[error("rank {rank} expects {expected}, but rank {peer} sent {found}")]
+    Stamp {
+        /// The receiver.
+        rank: Rank,
+        /// The sender.
+        peer: Rank,
+        /// What the receiver executes.
+        expected: Stamp,
+        /// What the sender executes.
+        found: Stamp,
+    },
+    /// A lane to a peer broke.
+    #[error("rank {rank} lost its connection with rank {peer}")]
+    Lane {
+        /// Whose end.
+        rank: Rank,
+        /// The other end.
+        peer: Rank,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The program asks for something that no verified program may.
+    #[error("rank {rank}: {fault}")]
+    Program {
+        /// Whose program.
+        rank: Rank,
+        /// What is wrong with it.
+        fault: String,
+    },
+    /// The reduction cannot be computed.
+    #[error("{op} of {dtype} is not supported")]
+    Unsupported {
+        /// The reduction.
+        op: ReduceOp,
+        /// The element type.
+        dtype: crate::DType,
+    },
+    /// The buffer does not have the size that program, count and type give.
+    #[error("rank {rank}: the {buffer} buffer has {given} bytes, but the call needs {needed}")]
+    BufferSize {
+        /// Whose.
+        rank: Rank,
+        /// Which buffer.
+        buffer: &'static str,
+        /// Its size.
+        given: usize,
+        /// The size needed.
+        needed: usize,
+    },
+    /// The buffers cannot be addressed.
+    #[error("{elements} elements of {dtype} per block are more than this computer can address")]
+    TooLarge {
+        /// Elements per block.
+        elements: u64,
+        /// Their type.
+        dtype: crate::DType,
+    },
+    /// Rings for so many connections do not fit the shared memory.
+    #[error("{connections} connections need more than the {bytes} bytes of shared memory that the job has")]
+    TooManyConnections {
+        /// How many there are.
+        connections: usize,
+        /// What there is.
+        bytes: usize,
+    },
+    /// The ranks, members or links of program, job and topology do not fit together.
+    #[error("{what}")]
+    Mismatch {
+        /// What differs from what.
+        what: String,
+    },
+    /// The operating system refused something.
+    #[error("{what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another process does not speak the protocol.
+    #[error("rank {rank} broke the control protocol: {fault}")]
+    Protocol {
+        /// Who.
+        rank: Rank,
+        /// How.
+        fault: String,
+    },
+}
+
+impl RunError {
+    /// An error of the operating system while trying `what`.
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+
+    /// The error and everything that caused it, on one line.
+    pub(crate) fn chain(&self) -> String {
+        let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+    }
+}

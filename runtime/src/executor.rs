@@ -1,0 +1,165 @@
+//! One rank's standing arrangements for a program at one count: lanes, scratch, reduction.
+//!
+//! The principal type is [`Executor`]; it is made once per trial and runs the program once per repetition.
+
+use crate::board::Board;
+use crate::clock::Moment;
+use crate::doorbell::Waiter;
+use crate::dtype::DType;
+use crate::error::{Phase, RunError, RunResult, Stamp};
+use crate::geometry::{Geometry, tiles_of};
+use crate::interpreter::{End, Interpreter, Lanes, RankPlan, Surroundings};
+use crate::memory::{Call, Memory};
+use crate::options::Options;
+use crate::pace::{Emulation, Pacer};
+use crate::plan_hash::PlanHash;
+use crate::ring::{RingReceiver, RingSender};
+use crate::transport::{ReceiveLane, SendLane};
+use crate::trial::Sample;
+use schedule::program::Program;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use topology::Rank;
+
+/// How long after the last arrival an emulated collective starts, so that every rank is awake by then.
+const EMULATED_LEAD: Duration = Duration::from_micros(500);
+
+/// One rank, ready to run.
+pub(crate) struct Executor<'a> {
+    board: &'a Board,
+    plan: RankPlan<'a>,
+    emulation: Option<&'a Emulation>,
+    lanes: Lanes,
+    scratch: Vec<u8>,
+    hash: PlanHash,
+    limit: Duration,
+}
+
+impl<'a> Executor<'a> {
+    pub(crate) fn new(
+        board: &'a Board,
+        rank: Rank,
+        program: &'a Program,
+        (count, dtype): (u64, DType),
+        options: &'a Options,
+    ) -> RunResult<Self> {
+        let emulation = options.emulation.as_ref();
+        if program.ranks.len() != board.rank_count() {
+            let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), board.rank_count());
+            return Err(RunError::Mismatch { what });
+        }
+        if let Some(emulation) = emulation {
+            emulation.check(program)?;
+        }
+        let unsupported = |op| RunError::Unsupported { op, dtype };
+        let kernel = program.op.map(|op| dtype.kernel(op).ok_or_else(|| unsupported(op))).transpose()?;
+        let tiles = match (options.tile_bytes, emulation) {
+            (Some(bytes), _) => tiles_of(program, count, dtype, bytes),
+            // An emulated machine stores and forwards whole chunks, as its schedule says.
+            (None, Some(_)) => 1,
+            (None, None) => tiles_of(program, count, dtype, Options::TILE_BYTES),
+        };
+        let geometry = Geometry::new(program, rank, count, dtype, tiles)?;
+        let scratch = vec![0; geometry.scratch_bytes()];
+        let lanes = lanes(board, rank, program, options.ring_bytes)?;
+        let plan = RankPlan { rank, program, geometry, kernel };
+        Ok(Self { board, plan, emulation, lanes, scratch, hash: PlanHash::of(program), limit: options.work_limit })
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.plan.rank
+    }
+
+    pub(crate) fn program(&self) -> &'a Program {
+        self.plan.program
+    }
+
+    pub(crate) fn input_bytes(&self) -> usize {
+        self.plan.geometry.input_bytes(self.plan.own())
+    }
+
+    pub(crate) fn output_bytes(&self) -> usize {
+        self.plan.geometry.output_bytes(self.plan.own())
+    }
+
+    fn check_call(&self, call: &Call<'_>) -> RunResult<()> {
+        let size = |buffer, given, needed| {
+            if given == needed {
+                return Ok(());
+            }
+            Err(RunError::BufferSize { rank: self.plan.rank, buffer, given, needed })
+        };
+        match call {
+            Call::InPlace(both) => size("in-place", both.len(), self.input_bytes().max(self.output_bytes())),
+            Call::OutOfPlace { input, output } => {
+                size("input", input.len(), self.input_bytes())?;
+                size("output", output.len(), self.output_bytes())
+            }
+        }
+    }
+
+    /// Runs the program once, together with all other ranks. `epoch` is the same on all ranks, and larger each time.
+    pub(crate) fn run(&mut self, call: Call<'_>, epoch: u64) -> RunResult<Sample> {
+        self.check_call(&call)?;
+        let (board, rank) = (self.board, self.plan.rank);
+        let lead = self.emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD);
+        let announced = board.common_start(rank, epoch, lead, self.limit)?;
+        board.enter(rank, Phase::Work);
+        // Emulated ranks start at the announced moment, whenever this computer lets them run.
+        let start = self.emulation.map_or_else(Moment::now, |_| announced);
+        let pacer = self.emulation.map(|emulation| Pacer::new(board, emulation, &self.plan, announced));
+        let waiter = Waiter::new(board.bell(rank), board.patience());
+        let mut around = Around { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed) };
+        let memory = Memory { call, scratch: &mut self.scratch };
+        let stamp = Stamp { epoch, plan: self.hash.word() };
+        Interpreter::new(&self.plan, &mut self.lanes, memory, pacer, stamp).run(self.limit, &mut around)?;
+        Ok(Sample { start, end: Moment::now() })
+    }
+}
+
+/// The rank's ends of the program's connections.
+fn lanes(board: &Board, rank: Rank, program: &Program, ring_bytes: usize) -> RunResult<Lanes> {
+    let count = program.connections.len();
+    let mut lanes = Lanes { outgoing: Vec::with_capacity(count), incoming: Vec::with_capacity(count) };
+    let places = board.rings(count, ring_bytes)?;
+    for (connection, place) in program.connections.iter().zip(places) {
+        let region = board.region();
+        let taken = |peer| move |source| RunError::Lane { rank, peer, source };
+        lanes.outgoing.push(if connection.from == rank {
+            let ring = RingSender::new(region.clone(), place, board.bell(connection.to));
+            Some(End::new(Box::new(ring.map_err(taken(connection.to))?) as Box<dyn SendLane>))
+        } else {
+            None
+        });
+        lanes.incoming.push(if connection.to == rank {
+            let ring = RingReceiver::new(region.clone(), place, board.bell(connection.from));
+            Some(End::new(Box::new(ring.map_err(taken(connection.from))?) as Box<dyn ReceiveLane>))
+        } else {
+            None
+        });
+    }
+    Ok(lanes)
+}
+
+/// What surrounds a rank of a job: the coordinator's verdict, the doorbell, the progress counter.
+struct Around<'a> {
+    board: &'a Board,
+    rank: Rank,
+    waiter: Waiter,
+    before: u64,
+}
+
+impl Surroundings for Around<'_> {
+    fn check(&mut self) -> RunResult<()> {
+        self.board.check_verdict()
+    }
+
+    fn progressed(&mut self, finished: u64) {
+        self.waiter.progressed();
+        self.board.progress(self.rank).store(self.before + finished, Ordering::Relaxed);
+    }
+
+    fn idle(&mut self, now: Moment, until: Moment) {
+        self.waiter.idle(now, until);
+    }
+}

@@ -1,0 +1,103 @@
+//! Where the slots of a program lie in buffers of a given element count.
+//!
+//! The principal type is [`Geometry`]. A block of `count` elements is cut into `parts` slots and a slot into
+//! tiles, both balanced: piece p of n covers elements `count·p/n .. count·(p+1)/n`. Remainders are spread
+//! without padding, and fewer elements than pieces just leave some pieces empty.
+
+use crate::dtype::DType;
+use crate::error::{RunError, RunResult};
+use schedule::program::{Buffer, Program, RankProgram, Slice};
+use std::ops::Range;
+use topology::Rank;
+
+/// Boundary p of n balanced pieces of `count` elements.
+fn boundary(count: usize, p: usize, n: usize) -> usize {
+    // At most `count`, so the way back to usize is exact.
+    (count as u128 * p as u128 / n as u128) as usize
+}
+
+/// The layout of one rank's buffers.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    count: usize,
+    parts: usize,
+    tiles: usize,
+    element: usize,
+    /// Starts of the scratch slots and the end of the last, in elements, with their part.
+    scratch: Vec<(usize, usize)>,
+}
+
+impl Geometry {
+    pub(crate) fn new(program: &Program, rank: Rank, count: u64, dtype: DType, tiles: usize) -> RunResult<Self> {
+        let too_large = || RunError::TooLarge { elements: count, dtype };
+        let own = &program.ranks[rank.index()];
+        let parts = program.parts.max(1) as usize;
+        let slots = [own.input_slots as usize, own.output_slots as usize, own.scratch_parts.len()];
+        let blocks = slots.into_iter().max().unwrap_or(0).div_ceil(parts) as u64 + 1;
+        let bytes = count.checked_mul(blocks).and_then(|elements| elements.checked_mul(dtype.size() as u64));
+        bytes.filter(|&bytes| bytes <= isize::MAX as u64).ok_or_else(too_large)?;
+        let mut geometry =
+            Self { count: count as usize, parts, tiles: tiles.max(1), element: dtype.size(), scratch: Vec::new() };
+        let mut start = 0;
+        for &part in &own.scratch_parts {
+            geometry.scratch.push((start, part as usize));
+            start += geometry.part_length(part as usize);
+        }
+        geometry.scratch.push((start, 0));
+        Ok(geometry)
+    }
+
+    fn part_length(&self, part: usize) -> usize {
+        boundary(self.count, part + 1, self.parts) - boundary(self.count, part, self.parts)
+    }
+
+    pub(crate) fn tiles(&self) -> usize {
+        self.tiles
+    }
+
+    /// The elements of a slot.
+    fn slot(&self, buffer: Buffer, slot: usize) -> Range<usize> {
+        if buffer == Buffer::Scratch {
+            let (start, part) = self.scratch[slot];
+            return start..start + self.part_length(part);
+        }
+        let (block, part) = (slot / self.parts, slot % self.parts);
+        let base = block * self.count;
+        base + boundary(self.count, part, self.parts)..base + boundary(self.count, part + 1, self.parts)
+    }
+
+    /// The bytes of one tile of the `index`-th slot of a slice.
+    pub(crate) fn piece(&self, slice: Slice, index: u32, tile: usize) -> Range<usize> {
+        let slot = self.slot(slice.buffer, (slice.index + index) as usize);
+        let cut = |tile| (slot.start + boundary(slot.len(), tile, self.tiles)) * self.element;
+        cut(tile)..cut(tile + 1)
+    }
+
+    /// The bytes of one tile of a whole slice.
+    pub(crate) fn slice_bytes(&self, slice: Slice, tile: usize) -> usize {
+        (0..slice.count).map(|index| self.piece(slice, index, tile).len()).sum()
+    }
+
+    /// The bytes that a buffer of `slots` slots needs.
+    fn bytes(&self, slots: u32) -> usize {
+        slots.checked_sub(1).map_or(0, |last| self.slot(Buffer::Output, last as usize).end * self.element)
+    }
+
+    pub(crate) fn input_bytes(&self, program: &RankProgram) -> usize {
+        self.bytes(program.input_slots)
+    }
+
+    pub(crate) fn output_bytes(&self, program: &RankProgram) -> usize {
+        self.bytes(program.output_slots)
+    }
+
+    pub(crate) fn scratch_bytes(&self) -> usize {
+        self.scratch.last().map_or(0, |&(end, _)| end * self.element)
+    }
+}
+
+/// How many tiles give each about `tile_bytes` bytes of the largest slot.
+pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: usize) -> usize {
+    let slot = count.div_ceil(u64::from(program.parts.max(1))).saturating_mul(dtype.size() as u64);
+    usize::try_from(slot.div_ceil(tile_bytes.max(1) as u64)).unwrap_or(usize::MAX).max(1)
+}

@@ -1,0 +1,516 @@
+//! Executes one rank's part of a program: one thread, many threadblocks, no blocking call.
+//!
+//! The principal type is [`Interpreter`], a state machine. It polls the threadblocks round robin; each makes
+//! what progress it can (a piece of the current step, through whatever room its lanes have) and keeps its place.
+//! So any message passes through a bounded ring, and one thread serves any number of threadblocks. When nothing
+//! moves, the rank sleeps on its doorbell until a peer moves, an emulated message arrives, or the deadline.
+//!
+//! One instruction is one arm of [`Interpreter::execute`].
+
+use crate::clock::Moment;
+use crate::dtype::Kernel;
+use crate::error::{Phase, RunError, RunResult, Stamp};
+use crate::geometry::Geometry;
+use crate::memory::{Memory, MemoryFault, Span};
+use crate::pace::Pacer;
+use crate::transport::{ReceiveLane, SendLane};
+use schedule::program::{ConnectionId, Instruction, Program, RankProgram, Slice, Step, StepRef};
+use std::time::Duration;
+use topology::Rank;
+
+/// The most bytes that one step moves before the next threadblock has its turn: large enough to amortise a
+/// poll, small enough to stay in a core's cache between writer and reader.
+const PIECE: usize = 128 << 10;
+
+/// A rank's end of a connection.
+pub(crate) struct End<L: ?Sized> {
+    lane: Box<L>,
+    /// How many bytes have passed, for alignment.
+    position: u64,
+}
+
+impl<L: ?Sized> End<L> {
+    pub(crate) fn new(lane: Box<L>) -> Self {
+        Self { lane, position: 0 }
+    }
+
+    /// How many bytes are skipped to align `size` bytes, so that no window of the lane ends inside them.
+    fn padding(&self, size: usize) -> usize {
+        (self.position.next_multiple_of(size as u64) - self.position) as usize
+    }
+}
+
+/// A rank's ends of a program's connections, by connection id; `None` where it has no such end.
+pub(crate) struct Lanes {
+    pub(crate) outgoing: Vec<Option<End<dyn SendLane>>>,
+    pub(crate) incoming: Vec<Option<End<dyn ReceiveLane>>>,
+}
+
+/// What a rank executes again and again.
+pub(crate) struct RankPlan<'a> {
+    pub(crate) rank: Rank,
+    pub(crate) program: &'a Program,
+    pub(crate) geometry: Geometry,
+    /// Absent where nothing is reduced.
+    pub(crate) kernel: Option<Kernel>,
+}
+
+impl<'a> RankPlan<'a> {
+    pub(crate) fn own(&self) -> &'a RankProgram {
+        &self.program.ranks[self.rank.index()]
+    }
+}
+
+/// What to do between two polls.
+pub(crate) trait Surroundings {
+    /// # Errors
+    /// The coordinator's verdict, if there is one.
+    fn check(&mut self) -> RunResult<()>;
+    /// Something moved; so many steps are finished in all.
+    fn progressed(&mut self, finished: u64);
+    /// Nothing moved, and nothing will before `until` unless a peer rings.
+    fn idle(&mut self, now: Moment, until: Moment);
+}
+
+/// Where a threadblock is.
+#[derive(Clone, Default)]
+struct Cursor {
+    tile: usize,
+    step: usize,
+    /// Whether the step's dependencies are met and its message opened.
+    started: bool,
+    /// The slot of the step's slices, and the bytes of it that are done.
+    slot: u32,
+    offset: usize,
+    /// Emulated clusters: the step completes no earlier.
+    not_before: Moment,
+}
+
+/// The outcome of a poll.
+enum Poll {
+    /// Something moved.
+    Moved,
+    /// Nothing can move before this moment, unless a peer does something.
+    Blocked(Moment),
+    /// All steps of all tiles are finished.
+    Done,
+}
+
+const NEVER: Moment = Moment(u64::MAX);
+
+/// One run of a rank's program.
+pub(crate) struct Interpreter<'a> {
+    plan: &'a RankPlan<'a>,
+    own: &'a RankProgram,
+    lanes: &'a mut Lanes,
+    memory: Memory<'a>,
+    pacer: Option<Pacer<'a>>,
+    stamp: Stamp,
+    /// Connections whose stamp was written, or read and compared.
+    opened: Vec<bool>,
+    cursors: Vec<Cursor>,
+    finished: u64,
+}
+
+impl<'a> Interpreter<'a> {
+    pub(crate) fn new(
+        plan: &'a RankPlan<'a>,
+        lanes: &'a mut Lanes,
+        memory: Memory<'a>,
+        pacer: Option<Pacer<'a>>,
+        stamp: Stamp,
+    ) -> Self {
+        let own = plan.own();
+        let cursors = vec![Cursor::default(); own.threadblocks.len()];
+        let opened = vec![false; plan.program.connections.len()];
+        Self { plan, own, lanes, memory, pacer, stamp, opened, cursors, finished: 0 }
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// A verdict, a missed deadline, a peer that executes something else, a broken lane, or a program that no
+    /// verifier accepts.
+    pub(crate) fn run(mut self, limit: Duration, around: &mut impl Surroundings) -> RunResult<()> {
+        let begin = Moment::now();
+        let deadline = begin.after(limit);
+        loop {
+            let (mut moved, mut working, mut wake) = (false, false, deadline);
+            for block in 0..self.cursors.len() {
+                match self.poll(block)? {
+                    Poll::Done => continue,
+                    Poll::Moved => moved = true,
+                    Poll::Blocked(until) => wake = wake.min(until),
+                }
+                working = true;
+            }
+            if !working {
+                return Ok(());
+            }
+            around.check()?;
+            let now = Moment::now();
+            if now > deadline {
+                return Err(self.overdue(now.since(begin)));
+            }
+            if moved {
+                around.progressed(self.finished);
+            } else {
+                around.idle(now, wake);
+            }
+        }
+    }
+
+    fn step(&self, block: usize) -> &'a Step {
+        &self.own.threadblocks[block].steps[self.cursors[block].step]
+    }
+
+    fn poll(&mut self, block: usize) -> RunResult<Poll> {
+        let steps = self.own.threadblocks[block].steps.len();
+        if steps == 0 || self.cursors[block].tile == self.plan.geometry.tiles() {
+            return Ok(Poll::Done);
+        }
+        let step = self.step(block);
+        if !self.cursors[block].started {
+            if !self.dependencies_met(block, step) {
+                return Ok(Poll::Blocked(NEVER));
+            }
+            if let Some(wait) = self.open(block, step)? {
+                return Ok(Poll::Blocked(wait));
+            }
+            self.cursors[block].started = true;
+        }
+        let moved = self.advance(block, step)?;
+        let cursor = &mut self.cursors[block];
+        if cursor.slot < shape(&step.instruction).count {
+            return Ok(if moved { Poll::Moved } else { Poll::Blocked(NEVER) });
+        }
+        if cursor.not_before > Moment::now() {
+            return Ok(if moved { Poll::Moved } else { Poll::Blocked(cursor.not_before) });
+        }
+        let wraps = cursor.step + 1 == steps;
+        *cursor = Cursor {
+            tile: cursor.tile + usize::from(wraps),
+            step: if wraps { 0 } else { cursor.step + 1 },
+            ..Cursor::default()
+        };
+        self.finished += 1;
+        Ok(Poll::Moved)
+    }
+
+    fn dependencies_met(&self, block: usize, step: &Step) -> bool {
+        let tile = self.cursors[block].tile;
+        let finished = |on: &StepRef| {
+            let other = &self.cursors[on.threadblock as usize];
+            (other.tile, other.step) > (tile, on.step as usize)
+        };
+        let ready = step.after.iter().all(finished);
+        // An emulated message departs as a whole, so its first step waits for what all of its steps wait for.
+        ready
+            && self.pacer.as_ref().is_none_or(|pacer| {
+                let message = pacer.message_from(block, self.cursors[block].step);
+                message.iter().flat_map(|later| &later.after).all(finished)
+            })
+    }
+
+    /// Exchanges what precedes a step's payload: the stamp of a connection's first message and, in an emulated
+    /// cluster, arrival times. `Some` until when the step must wait, if it must.
+    fn open(&mut self, block: usize, step: &Step) -> RunResult<Option<Moment>> {
+        let (from, to) = ends(&step.instruction);
+        if let Some(id) = from.filter(|id| !self.opened[id.index()]) {
+            let Some(words) = self.receive_words::<2>(id)? else { return Ok(Some(NEVER)) };
+            let found = Stamp { epoch: words[0], plan: words[1] };
+            if found != self.stamp {
+                let peer = self.plan.program.connections[id.index()].from;
+                return Err(RunError::Stamp { rank: self.plan.rank, peer, expected: self.stamp, found });
+            }
+            self.opened[id.index()] = true;
+        }
+        if let Some(id) = to.filter(|id| !self.opened[id.index()]) {
+            if !self.send_words(id, [self.stamp.epoch, self.stamp.plan])? {
+                return Ok(Some(NEVER));
+            }
+            self.opened[id.index()] = true;
+        }
+        self.open_paced(block, step, from, to)
+    }
+
+    /// The emulated half of [`Self::open`].
+    fn open_paced(
+        &mut self,
+        block: usize,
+        step: &Step,
+        from: Option<ConnectionId>,
+        to: Option<ConnectionId>,
+    ) -> RunResult<Option<Moment>> {
+        let Some(mut pacer) = self.pacer.take() else { return Ok(None) };
+        let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
+        let wait = self.pace(&mut pacer, (block, index, tile), step, from, to);
+        self.pacer = Some(pacer);
+        wait
+    }
+
+    fn pace(
+        &mut self,
+        pacer: &mut Pacer<'a>,
+        (block, index, tile): (usize, usize, usize),
+        step: &Step,
+        from: Option<ConnectionId>,
+        to: Option<ConnectionId>,
+    ) -> RunResult<Option<Moment>> {
+        let mut ready = pacer.ready(block, index, step);
+        if let Some(id) = from {
+            if pacer.arrival(block).is_none() {
+                let Some([arrival]) = self.receive_words::<1>(id)? else { return Ok(Some(NEVER)) };
+                pacer.set_arrival(block, Moment(arrival));
+            }
+            ready = ready.max(pacer.arrival(block).unwrap_or_default());
+        }
+        if let Some(id) = to {
+            // Claims are made at their time, so that whoever is ready first is served first.
+            if ready > Moment::now() {
+                return Ok(Some(ready));
+            }
+            if pacer.departure(block).is_none() && !pacer.claim(block, index, tile, id, ready) {
+                return Ok(Some(Moment::default()));
+            }
+            let Some(departure) = pacer.departure(block) else { return Ok(Some(Moment::default())) };
+            if !self.send_words(id, [departure.arrival.max(ready).0])? {
+                return Ok(Some(NEVER));
+            }
+        }
+        self.cursors[block].not_before = pacer.finish(block, index, ready);
+        Ok(None)
+    }
+
+    /// Moves up to a piece of the current step; whether anything moved.
+    fn advance(&mut self, block: usize, step: &Step) -> RunResult<bool> {
+        let shape = shape(&step.instruction);
+        let mut moved = 0;
+        while moved < PIECE {
+            let Cursor { tile, slot, offset, .. } = self.cursors[block];
+            if slot == shape.count {
+                break;
+            }
+            let length = self.plan.geometry.piece(shape, slot, tile).len() - offset;
+            let take = if length == 0 { 0 } else { self.execute(&step.instruction, tile, slot, offset, length)? };
+            if take < length && take == 0 {
+                break;
+            }
+            moved += take;
+            let cursor = &mut self.cursors[block];
+            cursor.offset += take;
+            if take == length {
+                (cursor.slot, cursor.offset) = (slot + 1, 0);
+            }
+        }
+        Ok(moved > 0)
+    }
+
+    /// Carries out one instruction on at most `length` bytes from `offset` of a slot on; how many were done.
+    fn execute(
+        &mut self,
+        instruction: &Instruction,
+        tile: usize,
+        slot: u32,
+        offset: usize,
+        length: usize,
+    ) -> RunResult<usize> {
+        let Self { plan, lanes, memory, .. } = self;
+        let at = |slice: Slice, bytes: usize| {
+            let start = plan.geometry.piece(slice, slot, tile).start + offset;
+            Span { buffer: slice.buffer, bytes: start..start + bytes }
+        };
+        let length = length.min(PIECE);
+        let fault = |fault: MemoryFault| RunError::Program { rank: plan.rank, fault: fault.to_string() };
+        let kernel = || plan.kernel.ok_or_else(|| program_fault(plan.rank, "a reduction without an operator"));
+        let taken = match *instruction {
+            Instruction::Send { to, src } => {
+                let room = room(plan, &mut lanes.outgoing, to)?;
+                let take = room.len().min(length);
+                room[..take].copy_from_slice(memory.read(&at(src, take)));
+                take
+            }
+            Instruction::Receive { from, dst } => {
+                let data = peek(plan, &mut lanes.incoming, from)?;
+                let take = data.len().min(length);
+                memory.write(&at(dst, take)).map_err(fault)?.copy_from_slice(&data[..take]);
+                take
+            }
+            Instruction::ReceiveReduce { from, src, dst } => {
+                let data = peek(plan, &mut lanes.incoming, from)?;
+                let take = data.len().min(length);
+                memory.combine(kernel()?, &at(src, take), &data[..take], &at(dst, take)).map_err(fault)?;
+                take
+            }
+            Instruction::ReceiveSend { from, to, dst } => {
+                let room = room(plan, &mut lanes.outgoing, to)?;
+                let data = peek(plan, &mut lanes.incoming, from)?;
+                let take = data.len().min(room.len()).min(length);
+                memory.write(&at(dst, take)).map_err(fault)?.copy_from_slice(&data[..take]);
+                room[..take].copy_from_slice(&data[..take]);
+                take
+            }
+            Instruction::ReceiveReduceSend { from, to, src, dst } => {
+                let room = room(plan, &mut lanes.outgoing, to)?;
+                let data = peek(plan, &mut lanes.incoming, from)?;
+                let take = data.len().min(room.len()).min(length);
+                (kernel()?.combine)(&mut room[..take], memory.read(&at(src, take)), &data[..take]);
+                if let Some(dst) = dst {
+                    memory.write(&at(dst, take)).map_err(fault)?.copy_from_slice(&room[..take]);
+                }
+                take
+            }
+            Instruction::Copy { src, dst } => {
+                memory.copy(&at(src, length), &at(dst, length)).map_err(fault)?;
+                length
+            }
+            Instruction::Reduce { src, dst } => {
+                memory.reduce(kernel()?, &at(src, length), &at(dst, length)).map_err(fault)?;
+                length
+            }
+        };
+        self.settle(instruction, taken)?;
+        Ok(taken)
+    }
+
+    /// Commits and releases what an instruction moved.
+    fn settle(&mut self, instruction: &Instruction, taken: usize) -> RunResult<()> {
+        let (from, to) = ends(instruction);
+        if taken == 0 {
+            return Ok(());
+        }
+        if let Some(id) = to {
+            commit(self.plan, &mut self.lanes.outgoing, id, taken)?;
+        }
+        if let Some(id) = from {
+            release(self.plan, &mut self.lanes.incoming, id, taken)?;
+        }
+        Ok(())
+    }
+
+    /// Sends words ahead of a payload, all or none; whether they went.
+    fn send_words<const N: usize>(&mut self, id: ConnectionId, words: [u64; N]) -> RunResult<bool> {
+        let (plan, lanes) = (self.plan, &mut self.lanes.outgoing);
+        let padding = end(plan, lanes, id)?.padding(8 * N);
+        if room(plan, lanes, id)?.len() < padding {
+            return Ok(false);
+        }
+        commit(plan, lanes, id, padding)?;
+        let room = room(plan, lanes, id)?;
+        if room.len() < 8 * N {
+            return Ok(false);
+        }
+        for (place, word) in room.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        commit(plan, lanes, id, 8 * N)?;
+        Ok(true)
+    }
+
+    /// Receives words ahead of a payload, all or none.
+    fn receive_words<const N: usize>(&mut self, id: ConnectionId) -> RunResult<Option<[u64; N]>> {
+        let (plan, lanes) = (self.plan, &mut self.lanes.incoming);
+        let padding = end(plan, lanes, id)?.padding(8 * N);
+        if peek(plan, lanes, id)?.len() < padding {
+            return Ok(None);
+        }
+        release(plan, lanes, id, padding)?;
+        let data = peek(plan, lanes, id)?;
+        if data.len() < 8 * N {
+            return Ok(None);
+        }
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(data.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        release(plan, lanes, id, 8 * N)?;
+        Ok(Some(words))
+    }
+
+    /// Names the first step that waits for a peer, or else the first that waits.
+    fn overdue(&self, waited: Duration) -> RunError {
+        let stuck = (0..self.cursors.len()).filter(|&block| {
+            !self.own.threadblocks[block].steps.is_empty() && self.cursors[block].tile < self.plan.geometry.tiles()
+        });
+        let waits_for_peer = |&block: &usize| {
+            let step = self.step(block);
+            self.dependencies_met(block, step) && ends(&step.instruction) != (None, None)
+        };
+        let block = stuck.clone().find(waits_for_peer).or_else(|| stuck.clone().next()).unwrap_or(0);
+        let (cursor, step) = (&self.cursors[block], self.step(block));
+        let peer = match ends(&step.instruction) {
+            (Some(from), _) => Some(self.plan.program.connections[from.index()].from),
+            (None, Some(to)) => Some(self.plan.program.connections[to.index()].to),
+            (None, None) => None,
+        };
+        let place = format!("step {} of threadblock {block}, tile {}", cursor.step, cursor.tile);
+        let waited_ms = waited.as_millis() as u64;
+        RunError::Deadline { rank: self.plan.rank, peer, phase: Phase::Work, place, waited_ms, finished: self.finished }
+    }
+}
+
+/// The connections of an instruction: from which it receives and to which it sends.
+pub(crate) fn ends(instruction: &Instruction) -> (Option<ConnectionId>, Option<ConnectionId>) {
+    match *instruction {
+        Instruction::Send { to, .. } => (None, Some(to)),
+        Instruction::Receive { from, .. } | Instruction::ReceiveReduce { from, .. } => (Some(from), None),
+        Instruction::ReceiveSend { from, to, .. } | Instruction::ReceiveReduceSend { from, to, .. } => {
+            (Some(from), Some(to))
+        }
+        Instruction::Copy { .. } | Instruction::Reduce { .. } => (None, None),
+    }
+}
+
+/// A slice with the shape of all slices of an instruction.
+pub(crate) fn shape(instruction: &Instruction) -> Slice {
+    match *instruction {
+        Instruction::Send { src, .. }
+        | Instruction::ReceiveReduce { src, .. }
+        | Instruction::ReceiveReduceSend { src, .. }
+        | Instruction::Copy { src, .. }
+        | Instruction::Reduce { src, .. } => src,
+        Instruction::Receive { dst, .. } | Instruction::ReceiveSend { dst, .. } => dst,
+    }
+}
+
+fn program_fault(rank: Rank, fault: &str) -> RunError {
+    RunError::Program { rank, fault: fault.to_owned() }
+}
+
+fn lost(plan: &RankPlan<'_>, id: ConnectionId, source: std::io::Error) -> RunError {
+    let connection = plan.program.connections[id.index()];
+    let peer = if connection.from == plan.rank { connection.to } else { connection.from };
+    RunError::Lane { rank: plan.rank, peer, source }
+}
+
+fn end<'l, L: ?Sized>(
+    plan: &RankPlan<'_>,
+    ends: &'l mut [Option<End<L>>],
+    id: ConnectionId,
+) -> RunResult<&'l mut End<L>> {
+    let end = ends[id.index()].as_mut();
+    end.ok_or_else(|| program_fault(plan.rank, "it uses a connection of other ranks"))
+}
+
+type Outgoing = Option<End<dyn SendLane>>;
+type Incoming = Option<End<dyn ReceiveLane>>;
+
+fn room<'l>(plan: &RankPlan<'_>, lanes: &'l mut [Outgoing], id: ConnectionId) -> RunResult<&'l mut [u8]> {
+    end(plan, lanes, id)?.lane.reserve().map_err(|source| lost(plan, id, source))
+}
+
+fn commit(plan: &RankPlan<'_>, lanes: &mut [Outgoing], id: ConnectionId, bytes: usize) -> RunResult<()> {
+    let end = end(plan, lanes, id)?;
+    end.position += bytes as u64;
+    end.lane.commit(bytes).map_err(|source| lost(plan, id, source))
+}
+
+fn peek<'l>(plan: &RankPlan<'_>, lanes: &'l mut [Incoming], id: ConnectionId) -> RunResult<&'l [u8]> {
+    end(plan, lanes, id)?.lane.peek().map_err(|source| lost(plan, id, source))
+}
+
+fn release(plan: &RankPlan<'_>, lanes: &mut [Incoming], id: ConnectionId, bytes: usize) -> RunResult<()> {
+    let end = end(plan, lanes, id)?;
+    end.position += bytes as u64;
+    end.lane.release(bytes).map_err(|source| lost(plan, id, source))
+}

@@ -1,0 +1,39 @@
+//! How programs are executed, as opposed to which.
+
+use crate::pace::Emulation;
+use std::time::Duration;
+
+/// The knobs of an execution; the defaults suit local ranks.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The most bytes of a ring between two ranks.
+    pub ring_bytes: usize,
+    /// Shared memory for all rings together; only what is used costs anything.
+    pub arena_bytes: usize,
+    /// About how many bytes of a slot a tile has. `None`: 128 KiB, and whole slots in an emulated cluster.
+    pub tile_bytes: Option<usize>,
+    /// How long all ranks together may take to get ready.
+    pub ready_limit: Duration,
+    /// How long one collective may take.
+    pub work_limit: Duration,
+    /// The machine to imitate, if any.
+    pub emulation: Option<Emulation>,
+}
+
+impl Options {
+    /// Tiles of this size pipeline well and still amortise a step's overhead.
+    pub(crate) const TILE_BYTES: usize = 128 << 10;
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 512 << 10,
+            arena_bytes: 256 << 20,
+            tile_bytes: None,
+            ready_limit: Duration::from_secs(30),
+            work_limit: Duration::from_secs(60),
+            emulation: None,
+        }
+    }
+}

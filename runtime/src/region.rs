@@ -1,0 +1,99 @@
+//! Memory that ranks share.
+//!
+//! The principal type is [`Region`]: a mapped memfd. Ranks that are threads use it too, so there is one code path
+//! for both; pages cost nothing until they are touched, and the file vanishes with its last descriptor.
+//!
+//! All access is through atomic words or, for the payload of a ring, through raw pointers that only `ring` turns
+//! into slices. Sizes are sealed, so that no process can make another fault by shrinking the file.
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A shared mapping of fixed size.
+pub(crate) struct Region {
+    map: MmapRaw,
+    file: File,
+}
+
+impl Region {
+    /// A new region of `bytes` zeroes.
+    pub(crate) fn create(bytes: usize) -> io::Result<Self> {
+        let descriptor = rustix::fs::memfd_create("antiphon", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let file = File::from(descriptor);
+        file.set_len(bytes as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let map = MmapOptions::new().len(bytes).map_raw(&file)?;
+        Ok(Self { map, file })
+    }
+
+    /// The region behind a descriptor that [`Self::descriptor`] gave, perhaps in another process.
+    pub(crate) fn open(descriptor: OwnedFd) -> io::Result<Self> {
+        let file = File::from(descriptor);
+        let sealed = rustix::fs::fcntl_get_seals(&file)?;
+        if !sealed.contains(SealFlags::SHRINK) {
+            return Err(io::Error::other("the shared region may shrink; its size is not sealed"));
+        }
+        let map = MmapOptions::new().map_raw(&file)?;
+        Ok(Self { map, file })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// The 32-bit word at a byte offset.
+    pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
+        let pointer = self.pointer(offset, 4).cast::<u32>();
+        assert!(pointer.is_aligned(), "words are aligned");
+        // SAFETY: in bounds and aligned (just checked), mapped for the life of `self`; every access to a word
+        // of a region is atomic, in every process.
+        unsafe { AtomicU32::from_ptr(pointer) }
+    }
+
+    /// The 64-bit word at a byte offset.
+    pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
+        let pointer = self.pointer(offset, 8).cast::<u64>();
+        assert!(pointer.is_aligned(), "words are aligned");
+        // SAFETY: as for `word32`.
+        unsafe { AtomicU64::from_ptr(pointer) }
+    }
+
+    /// The address of `bytes` bytes at an offset.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> *mut u8 {
+        let end = offset.checked_add(bytes);
+        assert!(end.is_some_and(|end| end <= self.map.len()), "{offset}+{bytes} is outside the region");
+        // SAFETY: the offset is inside the mapping, just checked.
+        unsafe { self.map.as_mut_ptr().add(offset) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_reopened_region_is_the_same_memory() {
+        let region = Region::create(8192).unwrap();
+        let again = Region::open(region.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        region.word64(4096).store(7, Ordering::Release);
+        assert_eq!((again.word64(4096).load(Ordering::Acquire), again.len()), (7, 8192));
+    }
+
+    #[test]
+    fn a_file_that_may_shrink_is_refused() {
+        let descriptor = rustix::fs::memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
+        assert!(Region::open(descriptor).is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! Ranks as threads of this process.
+//!
+//! The same board, rings and interpreter as between processes; only the launch differs. Used by tests, by the
+//! profiler, and wherever one process owns all buffers.
+
+use crate::board::{Board, BoardShape, Cause, Verdict};
+use crate::dtype::DType;
+use crate::error::{RunError, RunResult};
+use crate::executor::Executor;
+use crate::memory::Call;
+use crate::options::Options;
+use crate::trial::{Sample, Trial, TrialReport, run_rank};
+use schedule::program::Program;
+use topology::Rank;
+
+/// Runs `program` once on the callers' buffers, one thread per rank; `calls[r]` belongs to rank r.
+///
+/// # Errors
+/// The first [`RunError`] of any rank; the others have stopped by then.
+pub fn run_threads(
+    program: &Program,
+    (count, dtype): (u64, DType),
+    calls: Vec<Call<'_>>,
+    options: &Options,
+) -> RunResult<Vec<Sample>> {
+    if calls.len() != program.ranks.len() {
+        let what = format!("{} ranks need a call each, not {}", program.ranks.len(), calls.len());
+        return Err(RunError::Mismatch { what });
+    }
+    let board = board(program, options)?;
+    let run = |rank, call| Executor::new(&board, rank, program, (count, dtype), options)?.run(call, 1);
+    each_rank(&board, calls, run)
+}
+
+/// Runs a trial with one thread per rank.
+///
+/// # Errors
+/// The first [`RunError`] of any rank; the others have stopped by then.
+pub fn try_threads(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+    let board = board(program, options)?;
+    let run = |rank, ()| {
+        let mut executor = Executor::new(&board, rank, program, (trial.count, trial.dtype), options)?;
+        run_rank(&board, &mut executor, trial, 0)
+    };
+    Ok(TrialReport { ranks: each_rank(&board, vec![(); program.ranks.len()], run)? })
+}
+
+fn board(program: &Program, options: &Options) -> RunResult<Board> {
+    Board::create(BoardShape::new(program.ranks.len(), options.emulation.as_ref(), options.arena_bytes))
+}
+
+/// Runs `work` for every rank in a thread of its own. Where one fails, the others hear of it.
+fn each_rank<T: Send, R: Send>(
+    board: &Board,
+    lent: Vec<T>,
+    work: impl Fn(Rank, T) -> RunResult<R> + Sync,
+) -> RunResult<Vec<R>> {
+    let work = &work;
+    let results: Vec<RunResult<R>> = std::thread::scope(|scope| {
+        let spawn = |(index, lent)| {
+            let rank = Rank::from_index(index);
+            scope.spawn(move || {
+                let result = work(rank, lent);
+                if result.is_err() {
+                    board.pronounce(Verdict { rank, cause: Cause::Failed, phase: board.phase(rank) });
+                }
+                result
+            })
+        };
+        let threads: Vec<_> = lent.into_iter().enumerate().map(spawn).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, RunResult<R>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    // The verdict that the others report only repeats the first error.
+    let (errors, verdicts): (Vec<_>, Vec<_>) = {
+        let mut values = Vec::with_capacity(results.len());
+        let mut errors = Vec::new();
+        for result in results {
+            match result {
+                Ok(value) => values.push(value),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() {
+            return Ok(values);
+        }
+        errors.into_iter().partition(|error| !matches!(error, RunError::Verdict(_)))
+    };
+    Err(errors.into_iter().chain(verdicts).next().expect("some rank failed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Check;
+    use schedule::program::{Buffer, Connection, ConnectionId, Instruction, RankProgram, Slice, Step, Threadblock};
+    use schedule::{Collective, Demand, ReduceOp, Request};
+    use std::sync::Arc;
+    use topology::LinkId;
+
+    fn step(instruction: Instruction) -> Step {
+        Step { instruction, after: Vec::new(), transform: Default::default(), transfer: None }
+    }
+
+    /// Reduce to rank 0 along a line: the last rank sends, the others reduce and forward, slot by slot.
+    fn line_reduce(ranks: usize, chunks: u32, op: ReduceOp) -> Program {
+        let mut request = Request::new(Collective::Reduce, ranks, 0).with_chunks(chunks);
+        request.op = Some(op);
+        let connection = |from: usize| Connection {
+            from: Rank::from_index(from),
+            to: Rank::from_index(from - 1),
+            channel: 0,
+            link: LinkId(0),
+        };
+        let slice = |buffer, index| Slice { buffer, index, count: 1 };
+        let of_rank = |rank: usize| {
+            let (from, to) = (ConnectionId(rank as u32), ConnectionId(rank.saturating_sub(1) as u32));
+            let steps = (0..chunks).map(|index| {
+                let src = slice(Buffer::Input, index);
+                step(match rank {
+                    0 if ranks == 1 => Instruction::Copy { src, dst: slice(Buffer::Output, index) },
+                    0 => Instruction::ReceiveReduce { from, src, dst: slice(Buffer::Output, index) },
+                    _ if rank + 1 == ranks => Instruction::Send { to, src },
+                    _ => Instruction::ReceiveReduceSend { from, to, src, dst: None },
+                })
+            });
+            RankProgram {
+                input_slots: chunks,
+                output_slots: if rank == 0 { chunks } else { 0 },
+                scratch_parts: Vec::new(),
+                threadblocks: vec![Threadblock { steps: steps.collect() }],
+            }
+        };
+        Program {
+            demand: Arc::new(Demand::new(request).unwrap()),
+            op: Some(op),
+            in_place: false,
+            parts: chunks,
+            connections: (1..ranks).map(connection).collect(),
+            ranks: (0..ranks).map(of_rank).collect(),
+        }
+    }
+
+    #[test]
+    fn a_line_of_ranks_reduces_every_type_operator_and_count() {
+        let options = Options { ring_bytes: 4096, tile_bytes: Some(1000), ..Options::default() };
+        for ranks in 1..6 {
+            for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
+                for &dtype in DType::ALL {
+                    for count in [0, 1, 2, 7, 1000, 4099] {
+                        let trial = Trial { repetitions: 3, ..Trial::once(count, dtype) };
+                        let report = try_threads(&line_reduce(ranks, 3, op), &trial, &options).unwrap();
+                        assert_eq!(report.wrong(), 0, "{ranks} ranks, {op}, {dtype}, {count}");
+                        assert_eq!(report.spans().len(), 3);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_reduction_with_the_wrong_operator_is_found() {
+        let mut program = line_reduce(3, 2, ReduceOp::Sum);
+        let trial = Trial { check: Check::FirstAndLast, ..Trial::once(100, DType::F32) };
+        // Rank 1 keeps its own value out of the sum.
+        let own = &mut program.ranks[1];
+        own.scratch_parts = vec![0];
+        let (from, to) = (ConnectionId(1), ConnectionId(0));
+        own.threadblocks[0].steps[0].instruction =
+            Instruction::ReceiveSend { from, to, dst: Slice { buffer: Buffer::Scratch, index: 0, count: 1 } };
+        let wrong = try_threads(&program, &trial, &Options::default()).unwrap().wrong();
+        assert!((45..=50).contains(&wrong), "{wrong} of the 50 elements of the first slot");
+    }
+
+    #[test]
+    fn a_missing_send_ends_at_the_deadline_and_names_the_rank() {
+        let mut program = line_reduce(4, 2, ReduceOp::Sum);
+        program.ranks[2].threadblocks[0].steps.pop();
+        let options = Options { work_limit: std::time::Duration::from_millis(100), ..Options::default() };
+        let error = try_threads(&program, &Trial::once(100, DType::F32), &options).unwrap_err();
+        assert!(error.to_string().contains("rank 1 waited") && error.to_string().contains("for rank 2"), "{error}");
+    }
+
+    #[test]
+    fn buffers_of_the_wrong_size_are_refused() {
+        let program = line_reduce(1, 1, ReduceOp::Sum);
+        let call = Call::OutOfPlace { input: &[0; 39], output: &mut [0; 40] };
+        let error = run_threads(&program, (10, DType::F32), vec![call], &Options::default()).unwrap_err();
+        assert!(matches!(error, RunError::BufferSize { given: 39, needed: 40, .. }), "{error}");
+    }
+}
