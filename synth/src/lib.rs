@@ -18,6 +18,7 @@ mod strategy;
 
 pub use error::SynthError;
 pub use matching::Matching;
+pub use milp::Milp;
 pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
 pub use problem::{Automorphism, Constraints, Hindrance, Problem};
 pub use report::{Candidate, Progress, Report, StopReason};

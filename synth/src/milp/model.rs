@@ -1,0 +1,343 @@
+//! The time-expanded 0/1 model: which chunk departs on which link in which epoch.
+//!
+//! The principal type is [`Expansion`]. For a fixed horizon it is a pure feasibility question, which HiGHS
+//! answers far faster than any weighted objective [1]; the horizon is searched from outside. Each constraint
+//! family is one function with its inequality.
+//!
+//! | column | meaning |
+//! |---|---|
+//! | x[c,l,t] ∈ {0,1} | chunk c departs on link l in epoch t |
+//! | have[c,r,t] ∈ [0,1] | rank r holds chunk c at the start of epoch t; whole because the x are |
+//! | active[l,t] ∈ {0,1} | some chunk departs on l in t, where a message costs a shared resource its α |
+//!
+//! [1] Liu et al., "Rethinking Machine Learning Collective Communication as a Multi-Commodity Flow Problem"
+//! (TE-CCL), SIGCOMM 2024, there with an objective.
+
+use super::grid::{Grid, TOLERANCE, Window};
+use super::orbits::Orbits;
+use super::routes::{Route, Routes};
+use super::solver::{Column, Model, Solution};
+use crate::Problem;
+use schedule::ChunkId;
+use std::collections::BTreeMap;
+use topology::{Bytes, LinkId, Micros, Rank};
+
+/// A departure of the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Departure {
+    pub(super) chunk: ChunkId,
+    pub(super) link: LinkId,
+    pub(super) epoch: u32,
+}
+
+/// The model of one horizon, and what its columns mean.
+pub(super) struct Expansion {
+    pub(super) model: Model,
+    departures: Vec<(Departure, Column)>,
+}
+
+impl Expansion {
+    /// Builds the model of `routes`; with `orbits`, departures that a symmetry maps to each other are one column.
+    pub(super) fn new(problem: &Problem, grid: &Grid, horizon: u32, routes: &Routes, orbits: Option<&Orbits>) -> Self {
+        let mut builder = Builder::new(problem, grid, horizon, routes, orbits);
+        for routes in routes.by_chunk() {
+            builder.spread_chunk(routes);
+        }
+        builder.respect_links();
+        builder.respect_resources();
+        builder.limit_machine_hops();
+        builder.own_chunks_leave_first();
+        Self { departures: builder.departures, model: builder.model }
+    }
+
+    /// The departures of a solution, in no particular order.
+    pub(super) fn departures(&self, solution: &Solution) -> Vec<Departure> {
+        self.departures.iter().filter(|(_, column)| solution.is_set(*column)).map(|(departure, _)| *departure).collect()
+    }
+}
+
+/// Who may send a chunk on from a rank, and from when.
+enum Holding {
+    Always,
+    Never,
+    /// One column per epoch from `first` to the horizon.
+    From {
+        first: u32,
+        columns: Vec<Column>,
+    },
+}
+
+struct Builder<'a> {
+    problem: &'a Problem,
+    grid: &'a Grid,
+    horizon: u32,
+    model: Model,
+    /// Chunk by chunk, links ascending, epochs ascending.
+    departures: Vec<(Departure, Column)>,
+    /// The same by link: (epoch, chunk, column).
+    on_link: Vec<Vec<(u32, ChunkId, Column)>>,
+    /// Where in `departures` each route starts.
+    starts: BTreeMap<(ChunkId, LinkId), usize>,
+    /// active[l,t], made on demand.
+    active: BTreeMap<(LinkId, u32), Column>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(problem: &'a Problem, grid: &'a Grid, horizon: u32, routes: &Routes, orbits: Option<&Orbits>) -> Self {
+        let mut builder = Self {
+            problem,
+            grid,
+            horizon,
+            model: Model::default(),
+            departures: Vec::with_capacity(routes.departures()),
+            on_link: vec![Vec::new(); problem.topology.links().len()],
+            starts: BTreeMap::new(),
+            active: BTreeMap::new(),
+        };
+        let mut shared: BTreeMap<(usize, u32), Column> = BTreeMap::new();
+        for route in &routes.all {
+            builder.starts.insert((route.chunk, route.link), builder.departures.len());
+            for epoch in route.departures.clone() {
+                let column = match orbits.map(|orbits| orbits.of(route.chunk, route.link)) {
+                    Some(orbit) => *shared.entry((orbit, epoch)).or_insert_with(|| builder.model.binary()),
+                    None => builder.model.binary(),
+                };
+                let departure = Departure { chunk: route.chunk, link: route.link, epoch };
+                builder.departures.push((departure, column));
+                builder.on_link[route.link.index()].push((epoch, route.chunk, column));
+            }
+        }
+        builder.on_link.iter_mut().for_each(|departures| departures.sort());
+        builder
+    }
+
+    /// x[c,l,t] of a route.
+    fn departure(&self, route: &Route, epoch: u32) -> Option<Column> {
+        let start = self.starts[&(route.chunk, route.link)];
+        let offset = epoch.checked_sub(*route.departures.start())?;
+        route.departures.contains(&epoch).then(|| self.departures[start + offset as usize].1)
+    }
+
+    /// The rows of one chunk: it spreads from its holders to all that want it.
+    fn spread_chunk(&mut self, routes: &[Route]) {
+        let chunk = self.problem.demand.chunk(routes[0].chunk);
+        let mut incoming: BTreeMap<Rank, Vec<&Route>> = BTreeMap::new();
+        let mut goes_on = vec![false; self.problem.topology.rank_count()];
+        for route in routes {
+            incoming.entry(route.to).or_default().push(route);
+            goes_on[route.from.index()] = true;
+        }
+        let mut holdings: Vec<Holding> = goes_on.iter().map(|_| Holding::Never).collect();
+        chunk.holders.iter().for_each(|rank| holdings[rank.index()] = Holding::Always);
+        for (&rank, arrivals) in &incoming {
+            let wanted = chunk.wanted_by.has(rank);
+            if goes_on[rank.index()] {
+                holdings[rank.index()] = self.holding_follows_arrivals(arrivals, wanted);
+            } else {
+                self.receive_once(arrivals, wanted);
+            }
+        }
+        for route in routes {
+            self.hold_before_send(route, &holdings[route.from.index()]);
+        }
+    }
+
+    /// have[c,r,t] = have[c,r,t−1] + Σ over links l into r of x[c,l,t−δ(l)], and have ≤ 1: at most one copy of a
+    /// chunk comes to a rank. Where it is wanted, have[c,r,horizon] = 1.
+    fn holding_follows_arrivals(&mut self, arrivals: &[&Route], wanted: bool) -> Holding {
+        let first = arrivals.iter().map(|route| route.departures.start() + route.latency).min();
+        let first = first.expect("a rank is listed because a route leads there");
+        let columns: Vec<Column> = (first..=self.horizon).map(|_| self.model.continuous(0.0, 1.0)).collect();
+        for (index, epoch) in (first..=self.horizon).enumerate() {
+            let arriving = arrivals.iter().filter_map(|route| {
+                self.departure(route, epoch.checked_sub(route.latency)?).map(|column| (column, -1.0))
+            });
+            let before = index.checked_sub(1).map(|before| (columns[before], -1.0));
+            let terms: Vec<_> = arriving.chain(before).chain([(columns[index], 1.0)]).collect();
+            self.model.equal(terms, 0.0);
+        }
+        if wanted {
+            self.model.fix(columns[columns.len() - 1], 1.0);
+        }
+        Holding::From { first, columns }
+    }
+
+    /// Σ over links l into r and epochs t of x[c,l,t] = 1 where c is wanted at r, else ≤ 1: the same for a rank
+    /// that the chunk never leaves, without columns.
+    fn receive_once(&mut self, arrivals: &[&Route], wanted: bool) {
+        let departures = arrivals.iter().flat_map(|route| route.departures.clone().map(move |epoch| (*route, epoch)));
+        let columns = departures.filter_map(|(route, epoch)| self.departure(route, epoch));
+        let terms: Vec<_> = columns.map(|column| (column, 1.0)).collect();
+        self.model.row(if wanted { 1.0 } else { 0.0 }, terms, 1.0);
+    }
+
+    /// x[c,l,t] ≤ have[c,from(l),t].
+    fn hold_before_send(&mut self, route: &Route, holding: &Holding) {
+        for epoch in route.departures.clone() {
+            let Some(column) = self.departure(route, epoch) else { continue };
+            let held = match holding {
+                Holding::Always => continue,
+                Holding::From { first, columns } if *first <= epoch => Some(columns[(epoch - first) as usize]),
+                Holding::From { .. } | Holding::Never => None,
+            };
+            self.model.at_most([(column, 1.0)].into_iter().chain(held.map(|held| (held, -1.0))), 0.0);
+        }
+    }
+
+    /// Σ over chunks c and epochs t in a window of occupancy(c,l)·x[c,l,t] ≤ the window's length, for every link.
+    /// Where the chunks of an epoch share one α, the window is one epoch and α is taken off it.
+    fn respect_links(&mut self) {
+        for id in self.problem.topology.link_ids() {
+            let link = self.problem.topology.link(id);
+            let window = self.grid.link_window(link);
+            let room = window.room - window.shared_alpha.unwrap_or(Micros::ZERO);
+            let weigh = |bytes: Bytes| match window.shared_alpha {
+                Some(_) => link.beta * bytes,
+                None => link.occupancy(bytes),
+            };
+            let departures = std::mem::take(&mut self.on_link[id.index()]);
+            let weights: Vec<(u32, Column, f64)> = departures
+                .iter()
+                .map(|&(epoch, chunk, column)| (epoch, column, weigh(self.problem.demand.bytes_of(chunk)).0))
+                .collect();
+            self.on_link[id.index()] = departures;
+            self.fill_windows(&weights, &window, room);
+        }
+    }
+
+    /// Σ over links l that use the resource, chunks c and epochs t in a window of (occupancy(c,l)·x[c,l,t] +
+    /// α(l)·active[l,t]) ≤ the window's length, with the resource's own β; active only where messages share α.
+    fn respect_resources(&mut self) {
+        let topology = &self.problem.topology;
+        for index in 0..topology.resources().len() {
+            let id = topology::ResourceId::from_index(index);
+            let resource = topology.resource(id);
+            let window = self.grid.resource_window(topology, id);
+            let mut weights: Vec<(u32, Column, f64)> = Vec::new();
+            for &user in topology.users(id) {
+                let link = topology.link(user);
+                let alpha = resource.occupancy(link, Bytes::ZERO);
+                let merges = window.shared_alpha.is_some() && alpha > Micros::ZERO;
+                let departures = std::mem::take(&mut self.on_link[user.index()]);
+                for &(epoch, chunk, column) in &departures {
+                    let bytes = self.problem.demand.bytes_of(chunk);
+                    let weight = resource.occupancy(link, bytes) - if merges { alpha } else { Micros::ZERO };
+                    weights.push((epoch, column, weight.0));
+                }
+                if merges {
+                    weights.extend(self.activity(user, &departures).map(|(epoch, column)| (epoch, column, alpha.0)));
+                }
+                self.on_link[user.index()] = departures;
+            }
+            weights.sort_by_key(|&(epoch, column, _)| (epoch, column));
+            self.fill_windows(&weights, &window, window.room);
+        }
+    }
+
+    /// x[c,l,t] ≤ active[l,t] for every chunk c.
+    fn activity<'b>(
+        &'b mut self,
+        link: LinkId,
+        departures: &'b [(u32, ChunkId, Column)],
+    ) -> impl Iterator<Item = (u32, Column)> + 'b {
+        departures.chunk_by(|a, b| a.0 == b.0).map(move |together| {
+            let epoch = together[0].0;
+            let (model, known) = (&mut self.model, &mut self.active);
+            let active = *known.entry((link, epoch)).or_insert_with(|| {
+                let active = model.binary();
+                for &(_, _, column) in together {
+                    model.at_most([(column, 1.0), (active, -1.0)], 0.0);
+                }
+                active
+            });
+            (epoch, active)
+        })
+    }
+
+    /// One row per position of a sliding window over `weights`, which are sorted by epoch.
+    fn fill_windows(&mut self, weights: &[(u32, Column, f64)], window: &Window, room: Micros) {
+        let by_epoch: Vec<&[(u32, Column, f64)]> = weights.chunk_by(|a, b| a.0 == b.0).collect();
+        for (last, group) in by_epoch.iter().enumerate() {
+            let end = group[0].0;
+            let inside = by_epoch[..=last].iter().rev().take_while(|group| group[0].0 + window.epochs > end);
+            let terms: Vec<(Column, f64)> =
+                inside.flat_map(|group| group.iter().map(|&(_, column, weight)| (column, weight))).collect();
+            // A window that the next position covers as well adds nothing.
+            let covered = by_epoch.get(last + 1).is_some_and(|next| {
+                let first = end.saturating_sub(window.epochs - 1);
+                let oldest = by_epoch.iter().find(|group| group[0].0 >= first).map_or(end, |group| group[0].0);
+                oldest + window.epochs > next[0].0
+            });
+            if !covered {
+                self.share(terms, room);
+            }
+        }
+    }
+
+    /// Σ weight·column ≤ room. Equal weights are counted in whole chunks, which is tighter.
+    fn share(&mut self, terms: Vec<(Column, f64)>, room: Micros) {
+        let Some(&(_, weight)) = terms.first() else { return };
+        let allowed = room.0 * (1.0 + TOLERANCE);
+        let alike = terms.iter().all(|&(_, other)| (other - weight).abs() <= 1e-9 * weight);
+        if alike {
+            let chunks = (allowed / weight).floor().max(1.0);
+            if chunks < terms.len() as f64 {
+                self.model.at_most(terms.into_iter().map(|(column, _)| (column, 1.0)), chunks);
+            }
+        } else if terms.iter().map(|&(_, weight)| weight).sum::<f64>() > allowed {
+            self.model.at_most(terms.into_iter().map(|(column, weight)| (column, weight / room.0)), 1.0 + TOLERANCE);
+        }
+    }
+
+    /// hops[c,to] ≥ hops[c,from] + crosses(l) − (limit + 1)·(1 − Σ_t x[c,l,t]) with 0 ≤ hops ≤ limit: no copy
+    /// crosses between machines more often than the sketch permits.
+    fn limit_machine_hops(&mut self) {
+        let Some((limit, _)) = self.problem.constraints.max_machine_hops else { return };
+        let limit = f64::from(limit);
+        let topology = &self.problem.topology;
+        let mut hops: BTreeMap<(ChunkId, Rank), Column> = BTreeMap::new();
+        let departures = std::mem::take(&mut self.departures);
+        for route in departures.chunk_by(|(a, _), (b, _)| (a.chunk, a.link) == (b.chunk, b.link)) {
+            let Departure { chunk, link, .. } = route[0].0;
+            let link = topology.link(link);
+            let crosses = f64::from(u8::from(topology.crosses_machines(link)));
+            let big = limit + 1.0;
+            let arrived = *hops.entry((chunk, link.to)).or_insert_with(|| self.model.continuous(0.0, limit));
+            let mut terms = vec![(arrived, 1.0)];
+            terms.extend(route.iter().map(|&(_, column)| (column, -big)));
+            if !self.problem.demand.chunk(chunk).holders.has(link.from) {
+                let before = *hops.entry((chunk, link.from)).or_insert_with(|| self.model.continuous(0.0, limit));
+                terms.push((before, -1.0));
+            }
+            self.model.row(crosses - big, terms, f64::INFINITY);
+        }
+        self.departures = departures;
+    }
+
+    /// x[own,l,t] ≤ 1 − relaying[l,t], x[other,l,t] ≤ relaying[l,t], relaying[l,t] ≤ relaying[l,t+1]: on a link
+    /// out of a rank, the rank's own chunks leave before those it relays.
+    fn own_chunks_leave_first(&mut self) {
+        if self.problem.constraints.own_chunks_first.is_none() {
+            return;
+        }
+        for id in self.problem.topology.link_ids() {
+            let from = self.problem.topology.link(id).from;
+            let departures = std::mem::take(&mut self.on_link[id.index()]);
+            let mut before: Option<Column> = None;
+            for together in departures.chunk_by(|a, b| a.0 == b.0) {
+                let relaying = self.model.binary();
+                for &(_, chunk, column) in together {
+                    if self.problem.demand.chunk(chunk).holders.has(from) {
+                        self.model.at_most([(column, 1.0), (relaying, 1.0)], 1.0);
+                    } else {
+                        self.model.at_most([(column, 1.0), (relaying, -1.0)], 0.0);
+                    }
+                }
+                if let Some(before) = before.replace(relaying) {
+                    self.model.at_most([(before, 1.0), (relaying, -1.0)], 0.0);
+                }
+            }
+            self.on_link[id.index()] = departures;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Which departures a symmetry makes equal.
+//!
+//! The principal type is [`Orbits`]. The sketch names automorphisms of the machine; where the demand has them
+//! too, (chunk, link) pairs that they map to each other share their 0/1 columns. A merged column that occurs twice
+//! in one capacity row counts twice there, so a symmetry whose image meets itself on a shared resource makes the
+//! model infeasible rather than its answer wrong.
+
+use crate::{Automorphism, Problem};
+use schedule::{Chunk, ChunkId, Demand, RankSet};
+use std::collections::BTreeMap;
+use topology::{LinkId, Rank};
+
+/// A partition of (chunk, link) pairs.
+pub(super) struct Orbits {
+    links: usize,
+    representative: Vec<usize>,
+}
+
+impl Orbits {
+    /// The orbits under the sketch's symmetries that the demand shares; `None` if there are none.
+    pub(super) fn new(problem: &Problem) -> Option<Self> {
+        let links = problem.topology.links().len();
+        let images: Vec<(Vec<ChunkId>, &Automorphism)> = problem
+            .constraints
+            .symmetry
+            .iter()
+            .filter_map(|symmetry| Some((image_of_chunks(&problem.demand, symmetry)?, symmetry)))
+            .collect();
+        if images.is_empty() {
+            return None;
+        }
+        let mut parent: Vec<usize> = (0..problem.demand.chunks().len() * links).collect();
+        for (chunks, symmetry) in &images {
+            for (chunk, image) in chunks.iter().enumerate() {
+                for (link, link_image) in symmetry.links.iter().enumerate() {
+                    let pair = find(&mut parent, chunk * links + link);
+                    let other = find(&mut parent, image.index() * links + link_image.index());
+                    parent[pair.max(other)] = pair.min(other);
+                }
+            }
+        }
+        let representative = (0..parent.len()).map(|pair| find(&mut parent, pair)).collect();
+        Some(Self { links, representative })
+    }
+
+    /// The orbit of a pair.
+    pub(super) fn of(&self, chunk: ChunkId, link: LinkId) -> usize {
+        self.representative[chunk.index() * self.links + link.index()]
+    }
+}
+
+fn find(parent: &mut [usize], mut at: usize) -> usize {
+    while parent[at] != at {
+        parent[at] = parent[parent[at]];
+        at = parent[at];
+    }
+    at
+}
+
+/// The chunk that each chunk becomes; `None` if the demand is not symmetric.
+fn image_of_chunks(demand: &Demand, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
+    type Kind<'a> = (RankSet, RankSet, u64);
+    let kind = |chunk: &Chunk, map: &dyn Fn(Rank) -> Rank| -> Kind<'_> {
+        let moved = |ranks: &RankSet| ranks.iter().map(|&rank| map(rank)).collect();
+        (moved(&chunk.holders), moved(&chunk.wanted_by), chunk.bytes.map_or(0, |bytes| bytes.0.to_bits()))
+    };
+    let mut alike: BTreeMap<Kind<'_>, Vec<ChunkId>> = BTreeMap::new();
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        alike.entry(kind(chunk, &|rank| rank)).or_default().push(id);
+    }
+    // Chunks of one kind are told apart by their place among their kind.
+    let place = |id: ChunkId, chunk: &Chunk| alike[&kind(chunk, &|rank| rank)].iter().position(|&other| other == id);
+    let image = |(id, chunk): (ChunkId, &Chunk)| {
+        let images = alike.get(&kind(chunk, &|rank| symmetry.ranks[rank.index()]))?;
+        images.get(place(id, chunk)?).copied()
+    };
+    demand.chunk_ids().zip(demand.chunks()).map(image).collect()
+}

@@ -1,0 +1,196 @@
+//! The search over horizons: coarse grids first, each from its lowest possible horizon upward.
+//!
+//! The principal type is [`Search`], which keeps the best schedule so far and counts solver calls. On one grid the
+//! horizon gallops upward from the bound while models are infeasible or undecided, then closes in on the smallest
+//! one that has a schedule. Finer grids follow while their models stay small enough.
+
+use super::grid::{Grid, distinct_costs, natural_epochs};
+use super::model::Expansion;
+use super::orbits::Orbits;
+use super::routes::{Leeway, Routes};
+use super::solver::{Controls, Ending, solve};
+use super::timing::{NAME, schedule_of};
+use crate::{Context, Problem, Progress, SynthError};
+use schedule::Schedule;
+use std::ops::RangeInclusive;
+use topology::Micros;
+
+/// The most 0/1 columns of a model: HiGHS decides up to about so many in seconds, and hopelessly few beyond.
+const MAX_BINARIES: usize = 15_000;
+/// Two makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-7;
+/// One grid is picked per range of horizons, so that each is about twice as fine as the one before.
+const HORIZON_RANGES: [RangeInclusive<u32>; 5] = [2..=5, 6..=11, 12..=23, 24..=47, 48..=96];
+
+/// What became of one model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// It has a schedule, which was timed and compared with the best.
+    Feasible,
+    /// It has none.
+    Infeasible,
+    /// The limits came before the answer.
+    Undecided,
+    /// It was not tried: too large, or no solver calls are left.
+    Skipped,
+}
+
+/// The state of the strategy on one problem.
+pub(super) struct Search<'a> {
+    pub(super) problem: &'a Problem,
+    context: &'a Context<'a>,
+    orbits: Option<Orbits>,
+    /// Better than what the planner had, if anything is.
+    pub(super) found: Option<Schedule>,
+    /// The makespan to beat.
+    pub(super) best: Option<Micros>,
+    pub(super) calls_left: u32,
+    /// What was learnt, for the report.
+    pub(super) findings: Vec<String>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(problem: &'a Problem, context: &'a Context<'a>) -> Self {
+        Self {
+            problem,
+            context,
+            orbits: Orbits::new(problem),
+            found: None,
+            best: context.incumbent.map(Schedule::makespan),
+            calls_left: context.options.limits.solver_calls,
+            findings: Vec::new(),
+        }
+    }
+
+    /// Whether nothing more can or may be gained.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_optimal() || self.calls_left == 0 || self.context.deadline.has_passed()
+    }
+
+    /// Whether the bound is reached.
+    pub(super) fn is_optimal(&self) -> bool {
+        self.best.is_some_and(|best| best.0 <= self.context.bound.0 * (1.0 + EQUAL))
+    }
+
+    /// Searches the horizon on every grid, coarse to fine.
+    pub(super) fn coarse_to_fine(&mut self) -> Result<(), SynthError> {
+        for grid in self.grids() {
+            if self.is_over() {
+                break;
+            }
+            if self.orbits.is_some() && self.search_horizon(&grid, Symmetry::Imposed)? {
+                continue;
+            }
+            self.search_horizon(&grid, Symmetry::Ignored)?;
+        }
+        Ok(())
+    }
+
+    /// The grids to try: of each range of horizons the one that fits the durations best.
+    fn grids(&self) -> Vec<Grid> {
+        let costs = distinct_costs(self.problem);
+        let epochs = natural_epochs(self.problem, &costs);
+        let Some(&longest) = epochs.first() else { return Vec::new() };
+        let expected = self.best.unwrap_or(self.context.bound * 1.25).max(longest);
+        let mut grids = Vec::new();
+        for range in HORIZON_RANGES {
+            let fitting = epochs.iter().map(|&epoch| Grid::new(self.problem, epoch));
+            let mut fitting: Vec<Grid> = fitting.filter(|grid| range.contains(&grid.epochs_over(expected))).collect();
+            fitting.sort_by(|a, b| a.misfit(&costs).total_cmp(&b.misfit(&costs)));
+            grids.extend(fitting.into_iter().next());
+        }
+        grids
+    }
+
+    /// Finds the smallest horizon with a schedule on one grid; false if none was found.
+    fn search_horizon(&mut self, grid: &Grid, symmetry: Symmetry) -> Result<bool, SynthError> {
+        let free = vec![Leeway::Free; self.problem.demand.chunks().len()];
+        let lowest = grid.epochs_over(self.context.bound * 0.9).max(1);
+        // Rounded durations may sum to less than the true ones, so one epoch more than the best can still be better.
+        let highest = self.best.map_or(lowest.saturating_mul(4).max(16), |best| grid.epochs_over(best));
+        let (mut below, mut horizon, mut step) = (lowest - 1, lowest, 1);
+        let feasible = loop {
+            match self.attempt(grid, horizon, &free, symmetry)? {
+                Verdict::Feasible => break horizon,
+                Verdict::Skipped => return Ok(false),
+                Verdict::Infeasible | Verdict::Undecided => below = horizon,
+            }
+            horizon = (horizon + step).min(highest);
+            step *= 2;
+            if horizon <= below || self.is_over() {
+                return Ok(false);
+            }
+        };
+        let mut above = feasible;
+        while above > below + 1 && !self.is_over() {
+            let middle = below + (above - below) / 2;
+            match self.attempt(grid, middle, &free, symmetry)? {
+                Verdict::Feasible => above = middle,
+                _ => below = middle,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Builds and solves one model, times what it finds, and keeps it if it is the best so far.
+    pub(super) fn attempt(
+        &mut self,
+        grid: &Grid,
+        horizon: u32,
+        leeway: &[Leeway],
+        symmetry: Symmetry,
+    ) -> Result<Verdict, SynthError> {
+        let Some(routes) = Routes::new(self.problem, grid, horizon, leeway) else { return Ok(Verdict::Infeasible) };
+        let orbits = self.orbits.as_ref().filter(|_| symmetry == Symmetry::Imposed);
+        if routes.columns(orbits) > MAX_BINARIES || self.calls_left == 0 {
+            return Ok(Verdict::Skipped);
+        }
+        self.calls_left -= 1;
+        let expansion = Expansion::new(self.problem, grid, horizon, &routes, orbits);
+        self.announce(grid, horizon, expansion.model.columns());
+        let options = self.context.options;
+        let controls = Controls {
+            iterations: options.limits.solver_iterations,
+            nodes: u64::MAX,
+            relative_gap: 0.0,
+            cutoff: None,
+            seed: options.seed,
+            deadline: self.context.deadline,
+        };
+        let ending = solve(&expansion.model, &[], &controls, &mut |_| {})?;
+        let verdict = match ending {
+            Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
+            Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
+            Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
+                self.consider(schedule_of(self.problem, expansion.departures(&solution))?);
+                Verdict::Feasible
+            }
+        };
+        tracing::debug!(epoch = grid.epoch.0, horizon, columns = expansion.model.columns(), ?verdict, best = ?self.best);
+        Ok(verdict)
+    }
+
+    fn consider(&mut self, schedule: Schedule) {
+        let makespan = schedule.makespan();
+        if self.best.is_none_or(|best| makespan.0 < best.0 * (1.0 - EQUAL)) {
+            self.best = Some(makespan);
+            self.found = Some(schedule);
+        }
+    }
+
+    fn announce(&self, grid: &Grid, horizon: u32, columns: usize) {
+        (self.context.progress)(Progress {
+            strategy: NAME,
+            incumbent: self.best,
+            bound: None,
+            activity: format!("{horizon} epochs of {:.3}, {columns} columns", grid.epoch),
+        });
+    }
+}
+
+/// Whether the sketch's symmetries are imposed on the schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Symmetry {
+    Imposed,
+    Ignored,
+}
