@@ -70,10 +70,11 @@ impl<'a> Spec<'a> {
         self.settings.iter().find(|(known, _)| *known == key).map(|(_, value)| *value)
     }
 
-    /// Refuses keys that are not in `accepted`.
+    /// Refuses keys that are not among the `accepted` ones (`key`, or `key=values` as people are shown it).
     pub(crate) fn accept_keys(&self, accepted: &[&str]) -> TopologyResult<()> {
-        match self.settings.iter().find(|(key, _)| !accepted.contains(key)) {
-            Some((key, _)) => Err(unknown_word("key", key, accepted.iter().copied())),
+        let accepted = accepted.iter().map(|key| key.split_once('=').map_or(*key, |(key, _)| key));
+        match self.settings.iter().find(|(key, _)| accepted.clone().all(|known| known != *key)) {
+            Some((key, _)) => Err(unknown_word("key", key, accepted)),
             None => Ok(()),
         }
     }
@@ -86,6 +87,14 @@ impl<'a> Spec<'a> {
         match words.iter().find(|(word, _)| *word == value) {
             Some((_, meaning)) => Ok(*meaning),
             None => Err(unknown_word(&format!("value of `{key}`"), value, words.iter().map(|(word, _)| *word))),
+        }
+    }
+
+    /// A number from 1 that stands in `part` of the SPEC.
+    pub(crate) fn number(&self, part: &str, text: &str) -> TopologyResult<u64> {
+        match text.parse::<u64>() {
+            Ok(number) if number > 0 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(number),
+            _ => Err(bad_part(format!("`{part}`"), format!("`{}` is no number from 1 to 2^64 - 1", shorten(text)))),
         }
     }
 

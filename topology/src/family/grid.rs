@@ -11,7 +11,7 @@ pub(super) const RING: Family = Family {
     name: "ring",
     params: "N",
     about: "each rank sends to the next, the last to the first (direction=both: and back)",
-    keys: &["alpha", "bandwidth", "latency", "direction"],
+    keys: &["alpha=0.5us", "bandwidth=50GBps", "latency=occupies|pipelines", "direction=one|both"],
     build: |spec| {
         let shape = spec.choice("direction", &[("one", Shape::OneWay), ("both", Shape::Torus)])?;
         grid(spec, &spec.sizes(1)?, shape)

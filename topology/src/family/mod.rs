@@ -20,7 +20,7 @@ pub(crate) struct Family {
     pub(crate) params: &'static str,
     /// One line for people.
     pub(crate) about: &'static str,
-    /// The keys it takes.
+    /// The keys it takes, with their values or defaults.
     pub(crate) keys: &'static [&'static str],
     build: fn(&Spec<'_>) -> TopologyResult<TopologyParts>,
 }
@@ -39,7 +39,7 @@ pub(crate) const FAMILIES: [Family; 9] = [
 ];
 
 /// The keys of a family whose links all cost the same.
-const COST_KEYS: &[&str] = &["alpha", "bandwidth", "latency"];
+const COST_KEYS: &[&str] = &["alpha=0.5us", "bandwidth=50GBps", "latency=occupies|pipelines"];
 
 impl Family {
     /// The parts that `spec` describes.

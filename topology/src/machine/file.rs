@@ -1,0 +1,251 @@
+//! `antiphon-machine/1`: a physical description, as written.
+//!
+//! The principal type is [`MachineFile`]. A machine is a number of ranks and *parts*: anything that carries
+//! messages. A part lies inside each machine or between machines, says which ordered pairs of ranks it joins, and
+//! may have ports, which its links share. That one shape describes cables (no ports), a switch (a port for each
+//! rank) and NICs (a port for several ranks). What the parts cost is kept apart, under `keys`, because published
+//! instances of one machine differ in nothing else; a SPEC chooses among the values of each key.
+
+use crate::quantity::{parse_bandwidth, parse_duration, parse_time_per_size};
+use crate::{Latency, Micros, MicrosPerByte};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// The value of `format`.
+pub(crate) const FORMAT: &str = "antiphon-machine/1";
+
+/// One file.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MachineFile {
+    pub(crate) format: String,
+    /// The name of its SPECs.
+    pub(crate) name: String,
+    /// One line for people.
+    pub(crate) about: String,
+    /// Where the numbers come from.
+    pub(crate) source: String,
+    /// Ranks in one machine.
+    pub(crate) ranks: u32,
+    /// How many machines can be joined; no limit if absent.
+    #[serde(default)]
+    pub(crate) most_machines: Option<u64>,
+    pub(crate) parts: Entries<Part>,
+    /// What a SPEC may choose. The first value of each key is its default; later keys refine earlier ones.
+    pub(crate) keys: Entries<Entries<Choice>>,
+}
+
+/// Something that carries messages between ranks.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Part {
+    /// Pairs of local ranks of the same machine.
+    #[serde(default)]
+    pub(crate) inside: Option<Pairs>,
+    /// Pairs of local ranks of every two machines: the first rank's machine and any other.
+    #[serde(default)]
+    pub(crate) between: Option<Pairs>,
+    /// Groups of local ranks that share a port, or `each`; without ports every link is a cable of its own.
+    #[serde(default)]
+    pub(crate) ports: Ports,
+    /// The part exists only where so many machines are joined.
+    #[serde(default)]
+    pub(crate) least_machines: Option<u64>,
+    #[serde(default)]
+    pub(crate) most_machines: Option<u64>,
+}
+
+/// Ordered pairs of local ranks: `0-1` is both ways, `0>1` one way, `all` every pair.
+#[derive(Debug, Clone)]
+pub(crate) enum Pairs {
+    All,
+    These(Vec<Pair>),
+}
+
+/// `a-b` or `a>b`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) way: Way,
+}
+
+/// Which of its two directions a pair stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    One,
+    Both,
+}
+
+/// Who shares a port of a part.
+#[derive(Debug, Default)]
+pub(crate) enum Ports {
+    #[default]
+    None,
+    Each,
+    Groups(Vec<Vec<u32>>),
+}
+
+/// What one value of a key settles.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Choice {
+    #[serde(default)]
+    pub(crate) latency: Option<Latency>,
+    #[serde(default)]
+    pub(crate) parts: Entries<Cost>,
+}
+
+/// What a message over a part costs: the whole path, or each leg of a path through ports.
+#[derive(Deserialize, Debug, Clone, Copy, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cost {
+    #[serde(default, deserialize_with = "alpha")]
+    pub(crate) alpha: Option<Micros>,
+    #[serde(default, alias = "bandwidth", deserialize_with = "beta")]
+    pub(crate) beta: Option<MicrosPerByte>,
+    #[serde(default)]
+    pub(crate) send: Option<Leg>,
+    #[serde(default)]
+    pub(crate) deliver: Option<Leg>,
+}
+
+/// One hop of a path: from a rank into a port, or out of one.
+#[derive(Deserialize, Debug, Clone, Copy, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Leg {
+    #[serde(default, deserialize_with = "alpha")]
+    pub(crate) alpha: Option<Micros>,
+    #[serde(default, alias = "bandwidth", deserialize_with = "beta")]
+    pub(crate) beta: Option<MicrosPerByte>,
+}
+
+impl Cost {
+    /// These costs where given, otherwise those of `earlier`.
+    pub(crate) fn over(self, earlier: Self) -> Self {
+        let leg = |later: Option<Leg>, earlier: Option<Leg>| match (later, earlier) {
+            (Some(later), Some(earlier)) => {
+                Some(Leg { alpha: later.alpha.or(earlier.alpha), beta: later.beta.or(earlier.beta) })
+            }
+            (later, earlier) => later.or(earlier),
+        };
+        Self {
+            alpha: self.alpha.or(earlier.alpha),
+            beta: self.beta.or(earlier.beta),
+            send: leg(self.send, earlier.send),
+            deliver: leg(self.deliver, earlier.deliver),
+        }
+    }
+}
+
+fn alpha<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Micros>, D::Error> {
+    parse_duration(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
+}
+
+/// A bandwidth (`50GBps`) or its inverse as papers print it (`105us/MB`).
+fn beta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MicrosPerByte>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let beta = if text.contains('/') { parse_time_per_size(&text) } else { parse_bandwidth(&text) };
+    beta.map(Some).map_err(D::Error::custom)
+}
+
+impl<'de> Deserialize<'de> for Pair {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let parsed = text.find(['-', '>']).and_then(|middle| {
+            let way = if text[middle..].starts_with('-') { Way::Both } else { Way::One };
+            let (from, to) = (text[..middle].parse().ok()?, text[middle + 1..].parse().ok()?);
+            Some(Self { from, to, way })
+        });
+        let refuse = || D::Error::custom(format!("`{text}` is no pair of ranks; write `0-1` (both ways) or `0>1`"));
+        parsed.ok_or_else(refuse)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let visitor = WordOrList { word: "all", expected: "`all` or a list of pairs such as `0-1`", item: PhantomData };
+        Ok(deserializer.deserialize_any(visitor)?.map_or(Self::All, Self::These))
+    }
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let visitor =
+            WordOrList { word: "each", expected: "`each` or lists of the ranks that share a port", item: PhantomData };
+        Ok(deserializer.deserialize_any(visitor)?.map_or(Self::Each, Self::Groups))
+    }
+}
+
+/// Reads one certain word (`None`) or a list.
+struct WordOrList<T> {
+    word: &'static str,
+    expected: &'static str,
+    item: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for WordOrList<T> {
+    type Value = Option<Vec<T>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        if text == self.word { Ok(None) } else { Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)) }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Some(items))
+    }
+}
+
+/// A map that keeps the order in which it was written.
+#[derive(Debug)]
+pub(crate) struct Entries<T>(pub(crate) Vec<(String, T)>);
+
+impl<T> Entries<T> {
+    pub(crate) fn get(&self, name: &str) -> Option<&T> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+}
+
+impl<T> Default for Entries<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
+            type Value = Entries<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Entries::default();
+                while let Some((name, value)) = map.next_entry::<String, T>()? {
+                    entries.0.push((name, value));
+                }
+                Ok(entries)
+            }
+        }
+
+        deserializer.deserialize_map(InOrder(PhantomData))
+    }
+}

@@ -1,0 +1,455 @@
+//! Known machines, and machines that users describe: data, never code.
+//!
+//! The principal function is [`parse`], which reads and checks an `antiphon-machine/1` file; [`BUILT_IN`] holds
+//! the files that travel inside the binary, so that it knows them wherever it runs. A new machine is a file in
+//! `machines/` and a line in that table.
+
+mod compile;
+mod file;
+
+use crate::document::Step::{Index, Key};
+use crate::document::{Document, TextError};
+use crate::spec::{Spec, bad_part, shorten};
+use crate::{TopologyParts, TopologyResult};
+pub(crate) use file::FORMAT;
+use file::{Choice, Entries, MachineFile, Pairs, Part, Ports, Way};
+
+/// The shipped files: origin and text. Which machine each describes is said in the file.
+pub(crate) const BUILT_IN: [(&str, &str); 3] = [
+    ("machines/dgx1.yaml", include_str!("../../../machines/dgx1.yaml")),
+    ("machines/ndv2.yaml", include_str!("../../../machines/ndv2.yaml")),
+    ("machines/dgx2.yaml", include_str!("../../../machines/dgx2.yaml")),
+];
+
+/// The key with which a SPEC says how many machines there are.
+const MACHINES: &str = "machines";
+
+/// A checked description of one kind of machine.
+pub(crate) struct Machine<'a> {
+    document: Document<'a>,
+    file: MachineFile,
+}
+
+/// Reads and checks a physical description.
+pub(crate) fn parse(document: Document<'_>) -> Result<Machine<'_>, TextError> {
+    let file: MachineFile = document.parse()?;
+    check_file(&document, &file)?;
+    Ok(Machine { document, file })
+}
+
+impl Machine<'_> {
+    /// What SPECs call it.
+    pub(crate) fn name(&self) -> &str {
+        &self.file.name
+    }
+
+    /// One line for people.
+    pub(crate) fn about(&self) -> &str {
+        &self.file.about
+    }
+
+    /// Where its numbers come from.
+    pub(crate) fn source(&self) -> &str {
+        self.file.source.trim_end()
+    }
+
+    /// Whether several can be joined.
+    pub(crate) fn can_be_joined(&self) -> bool {
+        self.file.most_machines != Some(1)
+    }
+
+    /// Each key with the values it takes, the default first.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&str, Vec<&str>)> {
+        self.file.keys.0.iter().map(|(key, values)| (key.as_str(), values.names().collect()))
+    }
+
+    /// The parts of so many machines (`None`: as many as the SPEC says, else one).
+    pub(crate) fn build(&self, machines: Option<u64>, spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
+        let mut keys: Vec<&str> = self.file.keys.names().collect();
+        if machines.is_none() {
+            keys.push(MACHINES);
+        }
+        spec.accept_keys(&keys)?;
+        if let Some(params) = spec.params {
+            let reason = "a machine takes no parameters; how many are joined is said by `xN` after a known name, or by `machines=N`";
+            return Err(bad_part(format!("`:{}`", shorten(params)), reason));
+        }
+        let machines = match (machines, spec.get(MACHINES)) {
+            (Some(machines), _) => machines,
+            (None, Some(text)) => spec.number(MACHINES, text)?,
+            (None, None) => 1,
+        };
+        compile::compile(&self.file, &self.document, machines, spec)
+    }
+}
+
+fn check_file(document: &Document<'_>, file: &MachineFile) -> Result<(), TextError> {
+    if file.format != FORMAT {
+        let reason = format!("`format` is `{}`, expected `{FORMAT}`", file.format);
+        return Err(document.fault(&[Key("format")], reason));
+    }
+    if file.ranks == 0 {
+        return Err(document.fault(&[Key("ranks")], "a machine has at least one rank"));
+    }
+    for (name, part) in &file.parts.0 {
+        check_part(document, file.ranks, name, part)?;
+    }
+    for (key, values) in &file.keys.0 {
+        if key == MACHINES || values.0.is_empty() {
+            let reason = format!("`{key}` must have a value, and be another word than `{MACHINES}`");
+            return Err(document.fault(&[Key("keys"), Key(key)], reason));
+        }
+        check_choices(document, &file.parts, key, values)?;
+    }
+    Ok(())
+}
+
+fn check_part(document: &Document<'_>, ranks: u32, name: &str, part: &Part) -> Result<(), TextError> {
+    let (scope, pairs) = match (&part.inside, &part.between) {
+        (Some(pairs), None) => ("inside", pairs),
+        (None, Some(pairs)) => ("between", pairs),
+        _ => {
+            let reason = "a part lies either `inside` each machine or `between` machines";
+            return Err(document.fault(&[Key("parts"), Key(name)], reason));
+        }
+    };
+    let no_rank = |rank: u32| format!("there is no rank {rank}; a machine has the ranks 0..{ranks}");
+    let mut has_port = Vec::new();
+    if let Ports::Groups(groups) = &part.ports {
+        for (port, group) in groups.iter().enumerate() {
+            for (index, rank) in group.iter().enumerate() {
+                let path = [Key("parts"), Key(name), Key("ports"), Index(port), Index(index)];
+                if *rank >= ranks {
+                    return Err(document.fault(&path, no_rank(*rank)));
+                }
+                has_port.push(*rank);
+            }
+        }
+        has_port.sort_unstable();
+        if let Some(twice) = has_port.windows(2).find(|pair| pair[0] == pair[1]) {
+            let reason = format!("rank {} has two ports; it can have one in each part", twice[0]);
+            return Err(document.fault(&[Key("parts"), Key(name), Key("ports")], reason));
+        }
+    }
+    let Pairs::These(pairs) = pairs else { return Ok(()) };
+    for (index, pair) in pairs.iter().enumerate() {
+        let at = |reason: String| Err(document.fault(&[Key("parts"), Key(name), Key(scope), Index(index)], reason));
+        for rank in [pair.from, pair.to] {
+            if rank >= ranks {
+                return at(no_rank(rank));
+            }
+            if matches!(part.ports, Ports::Groups(_)) && has_port.binary_search(&rank).is_err() {
+                return at(format!("rank {rank} has no port in `{name}`"));
+            }
+        }
+        if pair.from == pair.to && (scope == "inside" || pair.way == Way::Both) {
+            return at("a rank needs no link to itself; between machines, write `0>0` for equal local ranks".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn check_choices(
+    document: &Document<'_>,
+    parts: &Entries<Part>,
+    key: &str,
+    values: &Entries<Choice>,
+) -> Result<(), TextError> {
+    for (value, choice) in &values.0 {
+        if let Some(unknown) = choice.parts.names().find(|name| parts.get(name).is_none()) {
+            let path = [Key("keys"), Key(key), Key(value), Key("parts"), Key(unknown)];
+            let known: Vec<&str> = parts.names().collect();
+            return Err(document.fault(&path, format!("there is no part `{unknown}`; known are {}", known.join(", "))));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Latency, Link, Topology, TopologyError, resolve};
+    use Latency::{Occupies, Pipelines};
+    use std::collections::BTreeMap;
+
+    fn get(spec: &str) -> Topology {
+        resolve(spec).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn only<'t>(topology: &'t Topology, from: u32, to: u32) -> Option<&'t Link> {
+        let mut links = topology.links().iter().filter(|link| (link.from.0, link.to.0) == (from, to));
+        let link = links.next();
+        assert!(links.next().is_none(), "{}: several links {from}→{to}", topology.name());
+        link
+    }
+
+    fn names<'t>(topology: &'t Topology, link: &Link) -> Vec<&'t str> {
+        link.resources.iter().map(|id| topology.resource(*id).name.as_str()).collect()
+    }
+
+    /// A published instance in numbers written independently of the machine files: ranks, links, resources,
+    /// and for some links (from, to) their α in µs, β in µs per byte, latency and resources.
+    struct Published {
+        spec: &'static str,
+        counts: [usize; 3],
+        links: &'static [(u32, u32, f64, f64, Latency, &'static [&'static str])],
+        absent: &'static [(u32, u32)],
+    }
+
+    const PUBLISHED: &[Published] = &[
+        Published {
+            spec: "dgx1",
+            counts: [8, 32, 0],
+            links: &[
+                (0, 1, 0.7, 2e-5, Occupies, &[]),
+                (7, 6, 0.7, 2e-5, Occupies, &[]),
+                (5, 6, 0.7, 4e-5, Occupies, &[]),
+            ],
+            absent: &[(0, 5), (3, 4), (1, 6)],
+        },
+        Published {
+            spec: "ndv2",
+            counts: [8, 32, 0],
+            links: &[(0, 4, 0.7, 2e-5, Pipelines, &[]), (2, 0, 0.7, 4e-5, Pipelines, &[])],
+            absent: &[(0, 6)],
+        },
+        Published {
+            spec: "ndv2x2",
+            counts: [16, 66, 0],
+            links: &[
+                (0, 9, 1.3, 8e-5, Pipelines, &[]),
+                (8, 1, 1.3, 8e-5, Pipelines, &[]),
+                (9, 11, 0.7, 2e-5, Pipelines, &[]),
+            ],
+            absent: &[(9, 0), (1, 8), (0, 8), (1, 9)],
+        },
+        Published {
+            spec: "ndv2x4,costs=te-ccl",
+            counts: [32, 140, 8],
+            links: &[
+                (0, 9, 2.6, 8e-5, Pipelines, &["machine0.fabric0.tx", "machine1.fabric1.rx"]),
+                (24, 1, 2.6, 8e-5, Pipelines, &["machine3.fabric0.tx", "machine0.fabric1.rx"]),
+            ],
+            absent: &[(0, 8), (9, 0), (1, 8)],
+        },
+        Published {
+            spec: "ndv2x3,legs=instant",
+            counts: [24, 102, 6],
+            links: &[(16, 9, 1.3, 8e-5, Pipelines, &["machine2.fabric0.tx", "machine1.fabric1.rx"])],
+            absent: &[(17, 8)],
+        },
+        Published {
+            spec: "ndv2x1,costs=taccl-1mb",
+            counts: [8, 32, 0],
+            links: &[(0, 1, 0.0, 23e-6, Occupies, &[]), (0, 2, 0.0, 46e-6, Occupies, &[])],
+            absent: &[],
+        },
+        Published {
+            spec: "ndv2x2,costs=taccl-1mb",
+            counts: [16, 192, 4],
+            links: &[
+                (0, 1, 0.0, 23e-6, Occupies, &[]),
+                (3, 8, 2.6, 105e-6, Occupies, &["machine0.nic0.tx", "machine1.nic0.rx"]),
+                (15, 7, 2.6, 105e-6, Occupies, &["machine1.nic0.tx", "machine0.nic0.rx"]),
+            ],
+            absent: &[],
+        },
+        Published {
+            spec: "ndv2x2,costs=taccl-32kb",
+            counts: [16, 192, 4],
+            links: &[
+                (0, 1, 0.3, 0.7 / 32_000.0, Occupies, &[]),
+                (5, 6, 0.3, 1.4 / 32_000.0, Occupies, &[]),
+                (0, 8, 2.6, 3.28 / 32_000.0, Occupies, &["machine0.nic0.tx", "machine1.nic0.rx"]),
+            ],
+            absent: &[],
+        },
+        Published {
+            spec: "ndv2x4,costs=taccl-1kb",
+            counts: [32, 4 * 32 + 12 * 64, 8],
+            links: &[
+                (0, 1, 0.3, 0.02e-3, Occupies, &[]),
+                (5, 6, 0.3, 0.04e-3, Occupies, &[]),
+                (31, 8, 2.6, 0.1025e-3, Occupies, &["machine3.nic0.tx", "machine1.nic0.rx"]),
+            ],
+            absent: &[],
+        },
+        Published {
+            spec: "dgx2x1",
+            counts: [16, 240, 32],
+            links: &[(0, 15, 0.7, 8e-6, Pipelines, &["machine0.nvswitch0.tx", "machine0.nvswitch15.rx"])],
+            absent: &[],
+        },
+        Published {
+            spec: "dgx2x2",
+            counts: [32, 496, 64],
+            links: &[
+                (17, 30, 0.7, 8e-6, Pipelines, &["machine1.nvswitch1.tx", "machine1.nvswitch14.rx"]),
+                (1, 16, 2.6, 8e-5, Pipelines, &[]),
+                (31, 14, 2.6, 8e-5, Pipelines, &[]),
+            ],
+            absent: &[(0, 17), (1, 17), (1, 18)],
+        },
+        Published {
+            spec: "dgx2x2,costs=taccl-1mb",
+            counts: [32, 480 + 512, 64 + 32],
+            links: &[
+                (0, 1, 0.0, 8e-6, Occupies, &["machine0.nvswitch0.tx", "machine0.nvswitch1.rx"]),
+                (3, 22, 2.6, 105e-6, Occupies, &["machine0.nic1.tx", "machine1.nic3.rx"]),
+            ],
+            absent: &[],
+        },
+        Published {
+            spec: "dgx2x3,costs=taccl-1kb",
+            counts: [48, 3 * 240 + 6 * 256, 96 + 48],
+            links: &[
+                (0, 1, 0.3, 0.01e-3, Occupies, &["machine0.nvswitch0.tx", "machine0.nvswitch1.rx"]),
+                (47, 0, 2.6, 0.1025e-3, Occupies, &["machine2.nic7.tx", "machine0.nic0.rx"]),
+            ],
+            absent: &[],
+        },
+    ];
+
+    #[test]
+    fn built_in_machines_are_the_published_instances() {
+        for published in PUBLISHED {
+            let spec = published.spec;
+            let topology = get(spec);
+            let counts = [topology.rank_count(), topology.links().len(), topology.resources().len()];
+            assert_eq!(counts, published.counts, "{spec}");
+            assert_eq!(topology.name(), spec);
+            for (from, to, alpha, beta, latency, resources) in published.links {
+                let link = only(&topology, *from, *to).unwrap_or_else(|| panic!("{spec}: no link {from}→{to}"));
+                assert_eq!((link.alpha.0, link.latency), (*alpha, *latency), "{spec} {from}→{to}");
+                assert!((link.beta.0 / beta - 1.0).abs() < 1e-15, "{spec} {from}→{to}: {} not {beta}", link.beta);
+                assert_eq!(names(&topology, link), *resources, "{spec} {from}→{to}");
+                for id in &link.resources {
+                    assert_eq!(topology.resource(*id).beta, link.beta, "{spec} {from}→{to}");
+                }
+            }
+            for (from, to) in published.absent {
+                assert!(only(&topology, *from, *to).is_none(), "{spec}: link {from}→{to}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_rank_of_the_cube_mesh_has_six_cables() {
+        for spec in ["dgx1", "ndv2x1", "ndv2x1,costs=taccl-1kb"] {
+            let topology = get(spec);
+            let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
+            for rank in topology.ranks() {
+                let units: f64 = topology.outgoing(rank).iter().map(|id| slowest / topology.link(*id).beta.0).sum();
+                assert!((units - 6.0).abs() < 1e-9, "{spec}: rank {rank} has {units}");
+                assert_eq!(topology.incoming(rank).len(), 4);
+            }
+        }
+    }
+
+    #[test]
+    fn taccl_machines_hold_every_pair_across_machines() {
+        for (spec, local) in [("ndv2x3,costs=taccl-1mb", 8), ("dgx2x2,costs=taccl-1mb", 16)] {
+            let topology = get(spec);
+            let mut seen: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+            for link in topology.links().iter().filter(|link| topology.crosses_machines(link)) {
+                *seen.entry((link.from.0, link.to.0)).or_default() += 1;
+                assert_eq!(link.resources.len(), 2);
+            }
+            let machines = topology.machines().len();
+            assert_eq!(seen.len(), machines * (machines - 1) * local * local, "{spec}");
+            assert!(seen.values().all(|count| *count == 1));
+        }
+    }
+
+    #[test]
+    fn links_are_sorted_and_specs_agree() {
+        for spec in ["ndv2x4", "dgx2x2,costs=taccl-1kb", "dgx2x3"] {
+            let topology = get(spec);
+            assert!(topology.links().is_sorted_by_key(|link| (link.from, link.to)), "{spec}");
+        }
+        for (one, other) in [
+            ("ndv2", "ndv2x1"),
+            ("ndv2x2", "ndv2x2,costs=te-ccl,legs=timed"),
+            ("ndv2x2", "ndv2,machines=2"),
+            ("ndv2x2", "ndv2x2,legs=instant"),
+        ] {
+            assert_eq!(get(one).digest(), get(other).digest(), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_a_machine_does_not_offer() {
+        for (spec, fragment) in [
+            ("dgx1x2", "machines: 2 is more than the 1"),
+            ("ndv2x0", "`0` is no number from 1"),
+            ("ndv2x4,costs=taccl", "accepted: te-ccl, taccl-1mb, taccl-32kb, taccl-1kb"),
+            ("ndv2x4,cost=te-ccl", "did you mean `costs`?"),
+            ("ndv2x4,costs=taccl-1mb,legs=instant", "which the other choices leave out"),
+            ("ndv2x1000000000", "ranks: 8000000000 is more than"),
+            ("ndv2x2,machines=2", "unknown key `machines`"),
+            ("ndv3x2", "did you mean `ndv2xN`?"),
+            ("ndv2:2", "takes no parameters"),
+        ] {
+            let error = resolve(spec).expect_err(spec).to_string();
+            assert!(error.contains(fragment) && error.contains(spec), "{error}");
+        }
+    }
+
+    fn user_machine(from: &str, to: &str) -> Result<Topology, TopologyError> {
+        const GOOD: &str = "format: antiphon-machine/1
+name: box
+about: three ranks
+source: made up
+ranks: 3
+parts:
+  wire: {inside: [0-1, 1>2]}
+  uplink: {between: [0>0], ports: [[0], [1, 2]]}
+keys:
+  costs:
+    plain:
+      parts:
+        wire: {alpha: 1us, bandwidth: 1GBps}
+        uplink: {send: {alpha: 1us, bandwidth: 1GBps}, deliver: {alpha: 2us, bandwidth: 2GBps}}
+";
+        assert!(GOOD.contains(from), "{from}");
+        let text = GOOD.replacen(from, to, 1);
+        let machine = parse(Document::yaml("box.yaml", &text))?;
+        Topology::new(machine.build(Some(2), &Spec::parse("box", None)?)?)
+    }
+
+    #[test]
+    fn compiles_legs_into_one_link() {
+        let topology = user_machine("wire", "wire").expect("it is good");
+        let link = only(&topology, 0, 3).expect("an uplink");
+        assert_eq!((link.alpha.0, link.beta.0), (3.0, 1e-3));
+        let betas: Vec<f64> = link.resources.iter().map(|id| topology.resource(*id).beta.0).collect();
+        assert_eq!(betas, [1e-3, 5e-4]);
+        assert_eq!(topology.links().len(), 2 * 3 + 2);
+    }
+
+    #[test]
+    fn faults_in_machine_files_have_a_place() {
+        for (from, to, place, fragment) in [
+            ("antiphon-machine/1", "antiphon-machine/2", "box.yaml:1:", "expected `antiphon-machine/1`"),
+            ("ranks: 3", "ranks: 0", "box.yaml:5:", "at least one rank"),
+            ("ranks: 3", "ranks: -3", "box.yaml:5:", ""),
+            ("ranks: 3", "ranks: 3\nranks: 3", "box.yaml:6:", "duplicate"),
+            ("ranks: 3", "ranks: 3\nrank: 3", "box.yaml:6:", "rank"),
+            ("1>2", "1>9", "box.yaml:7:", "there is no rank 9"),
+            ("1>2", "2>2", "box.yaml:7:", "no link to itself"),
+            ("1>2", "1=2", "box.yaml:7:", "no pair of ranks"),
+            ("[1, 2]", "[0, 2]", "box.yaml:8:", "rank 0 has two ports"),
+            ("[[0], [1, 2]]", "every", "box.yaml:8:", "each"),
+            ("[[0], [1, 2]]", "[[1]]", "box.yaml:8:", "rank 0 has no port"),
+            ("between: [0>0], ", "", "box.yaml:8:", "inside"),
+            ("bandwidth: 1GBps", "bandwidth: 1Gbps", "box.yaml:13:", "did you mean `GBps`?"),
+            ("bandwidth: 1GBps", "bandwidth: -1GBps", "box.yaml:13:", "≥ 0"),
+            ("alpha: 1us", "alpha: .nan", "box.yaml:13:", "≥ 0"),
+            ("alpha: 1us, ", "", "box.yaml:7:", "needs `alpha`"),
+            ("        wire:", "        wires:", "box.yaml:13:", "there is no part `wires`"),
+        ] {
+            let error = user_machine(from, to).expect_err(to).to_string();
+            assert!(error.starts_with(place) && error.contains(fragment), "{to}: {error}");
+        }
+    }
+}
