@@ -164,9 +164,13 @@ impl Layout {
         Some(OwnBlock { input: slice(buffer), output: slice(Buffer::Output) })
     }
 
-    /// The buffer with a rank's output slots.
-    pub fn output_buffer(&self, rank: Rank) -> Buffer {
-        self.merged(rank).unwrap_or(Buffer::Output)
+    /// A rank's output slots: all that a program may write besides scratch.
+    pub fn output(&self, rank: Rank) -> Slice {
+        let count = self.blocks(rank).output * self.parts;
+        match self.merged(rank) {
+            Some(Buffer::Input) => Slice { buffer: Buffer::Input, index: self.output_offset(rank), count },
+            _ => Slice { buffer: Buffer::Output, index: 0, count },
+        }
     }
 
     fn request(&self) -> &Request {

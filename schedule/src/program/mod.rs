@@ -15,9 +15,11 @@
 //!
 //! [1] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023.
 
+mod check;
 mod layout;
 mod lower;
 
+pub use check::{ProgramViolation, StepAt, VerifiedProgram, check};
 pub use layout::{Layout, OwnBlock, Slot, part_elements, slot_elements};
 pub use lower::{LowerError, LowerOptions, lower};
 

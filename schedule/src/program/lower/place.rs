@@ -35,7 +35,7 @@ impl<'a> Placement<'a> {
     pub(super) fn new(flow: &'a Flow, layout: &'a Layout, arrivals: &'a [u32], ranks: usize) -> Self {
         let occupants = (0..ranks).map(|rank| {
             let rank = Rank::from_index(rank);
-            vec![None; layout.slots(rank, layout.output_buffer(rank)) as usize]
+            vec![None; layout.slots(rank, layout.output(rank).buffer) as usize]
         });
         let slots = flow.value_ids().map(|id| {
             let value = &flow[id];
@@ -58,7 +58,7 @@ impl<'a> Placement<'a> {
 
     /// What is in a slot at the moment; `None` for scratch, and for slots that hold nothing.
     pub(super) fn occupant(&self, rank: Rank, slot: Slot) -> Option<ValueId> {
-        let home = slot.buffer == self.layout.output_buffer(rank);
+        let home = slot.buffer == self.layout.output(rank).buffer;
         if home { self.occupants[rank.index()][slot.index as usize] } else { None }
     }
 
@@ -78,7 +78,7 @@ impl<'a> Placement<'a> {
     }
 
     fn occupy(&mut self, rank: Rank, slot: Slot, value: ValueId) {
-        if slot.buffer == self.layout.output_buffer(rank) {
+        if slot.buffer == self.layout.output(rank).buffer {
             self.occupants[rank.index()][slot.index as usize] = Some(value);
         }
     }

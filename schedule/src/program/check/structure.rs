@@ -1,0 +1,169 @@
+//! Whether all that a program names exists and fits together.
+
+use super::{Parts, ProgramViolation, StepAt, parts};
+use crate::program::{Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step};
+use std::collections::BTreeMap;
+use topology::Rank;
+
+/// The most slots, and the most steps, that a program may have over all ranks.
+const LIMIT: u64 = 1 << 26;
+
+pub(super) fn check(program: &Program, layout: &Layout) -> Result<(), Vec<ProgramViolation>> {
+    let mut structure = Structure { program, layout, violations: Vec::new() };
+    structure.header();
+    // Sizes and shapes below index by rank and part.
+    structure.verdict()?;
+    structure.connections();
+    for (rank, content) in program.ranks.iter().enumerate() {
+        structure.rank(Rank::from_index(rank), content);
+    }
+    structure.verdict()
+}
+
+struct Structure<'a> {
+    program: &'a Program,
+    layout: &'a Layout,
+    violations: Vec<ProgramViolation>,
+}
+
+impl Structure<'_> {
+    fn verdict(&mut self) -> Result<(), Vec<ProgramViolation>> {
+        if self.violations.is_empty() { Ok(()) } else { Err(std::mem::take(&mut self.violations)) }
+    }
+
+    fn header(&mut self) {
+        let (program, request) = (self.program, self.program.demand.request());
+        for (what, given, expected) in [
+            ("the number of parts", u64::from(program.parts), u64::from(self.layout.parts())),
+            ("the number of ranks", program.ranks.len() as u64, request.ranks as u64),
+        ] {
+            if given != expected {
+                self.violations.push(ProgramViolation::Header { what, given, expected });
+            }
+        }
+        if program.op != request.op {
+            self.violations.push(ProgramViolation::Operation);
+        }
+        let slots = |rank: &RankProgram| {
+            u64::from(rank.input_slots) + u64::from(rank.output_slots) + rank.scratch_parts.len() as u64
+        };
+        let steps = |rank: &RankProgram| rank.threadblocks.iter().map(|block| block.steps.len() as u64).sum::<u64>();
+        for (what, count) in
+            [("slots", program.ranks.iter().map(slots).sum()), ("steps", program.ranks.iter().map(steps).sum())]
+        {
+            if count > LIMIT {
+                self.violations.push(ProgramViolation::TooMany { what, count, limit: LIMIT });
+            }
+        }
+    }
+
+    fn connections(&mut self) {
+        let mut lanes = BTreeMap::new();
+        for (index, ends) in self.program.connections.iter().enumerate() {
+            let connection = ConnectionId(index as u32);
+            let (from, to) = (ends.from, ends.to);
+            if from == to || from.max(to).index() >= self.program.ranks.len() {
+                self.violations.push(ProgramViolation::Endpoints { connection, from, to });
+            }
+            if let Some(other) = lanes.insert((from, to, ends.channel), connection) {
+                self.violations.push(ProgramViolation::SameLane { connection, other });
+            }
+        }
+    }
+
+    fn rank(&mut self, rank: Rank, content: &RankProgram) {
+        for (buffer, given) in [(Buffer::Input, content.input_slots), (Buffer::Output, content.output_slots)] {
+            let expected = self.layout.slots(rank, buffer);
+            if given != expected {
+                self.violations.push(ProgramViolation::BufferSlots { rank, buffer, given, expected });
+            }
+        }
+        let parts = self.program.parts;
+        for (slot, &part) in content.scratch_parts.iter().enumerate().filter(|&(_, &part)| part >= parts) {
+            self.violations.push(ProgramViolation::ScratchPart { rank, slot, part, parts });
+        }
+        for (threadblock, block) in content.threadblocks.iter().enumerate() {
+            for (step, content) in block.steps.iter().enumerate() {
+                self.step(StepAt { rank, threadblock: threadblock as u32, step: step as u32 }, content);
+            }
+        }
+    }
+
+    fn step(&mut self, at: StepAt, step: &Step) {
+        let Parts { receive, send, src, dst, .. } = parts(&step.instruction);
+        self.connection_of(at, receive, |ends| ends.to);
+        self.connection_of(at, send, |ends| ends.from);
+        let in_bounds = [src, dst].into_iter().flatten().all(|slice| self.in_bounds(at, slice));
+        if let (Some(src), Some(dst), true) = (src, dst, in_bounds) {
+            self.together(at, &step.instruction, src, dst);
+        }
+        if let (Some(dst), true) = (dst, in_bounds) {
+            self.writable(at, dst);
+        }
+        let threadblocks = &self.program.ranks[at.rank.index()].threadblocks;
+        for &after in &step.after {
+            let exists =
+                threadblocks.get(after.threadblock as usize).is_some_and(|b| b.steps.len() > after.step as usize);
+            if !exists || after.threadblock == at.threadblock {
+                self.violations.push(ProgramViolation::BadDependency { at, after });
+            }
+        }
+    }
+
+    /// `end` gives the rank at which the step must be.
+    fn connection_of(&mut self, at: StepAt, connection: Option<ConnectionId>, end: fn(&Connection) -> Rank) {
+        let Some(connection) = connection else { return };
+        if self.program.connections.get(connection.index()).map(end) != Some(at.rank) {
+            self.violations.push(ProgramViolation::ForeignConnection { at, connection });
+        }
+    }
+
+    fn in_bounds(&mut self, at: StepAt, slice: Slice) -> bool {
+        let slots = slots(self.program, at.rank, slice.buffer);
+        let fits = slice.count > 0 && u64::from(slice.index) + u64::from(slice.count) <= u64::from(slots);
+        if !fits {
+            self.violations.push(ProgramViolation::OutOfBounds { at, slice, slots });
+        }
+        fits
+    }
+
+    fn together(&mut self, at: StepAt, instruction: &Instruction, src: Slice, dst: Slice) {
+        if !same_shape(self.program, (at.rank, src), (at.rank, dst)) {
+            self.violations.push(ProgramViolation::Shapes { at });
+        }
+        let meet = src.buffer == dst.buffer && src.index < dst.index + dst.count && dst.index < src.index + src.count;
+        let local = matches!(instruction, Instruction::Copy { .. } | Instruction::Reduce { .. });
+        if meet && (src != dst || local) {
+            self.violations.push(ProgramViolation::Overlap { at });
+        }
+    }
+
+    fn writable(&mut self, at: StepAt, slice: Slice) {
+        let output = self.layout.output(at.rank);
+        let inside = slice.buffer == output.buffer
+            && slice.index >= output.index
+            && slice.index + slice.count <= output.index + output.count;
+        if slice.buffer != Buffer::Scratch && !inside {
+            self.violations.push(ProgramViolation::WritesInput { at, slice });
+        }
+    }
+}
+
+/// How many slots a buffer has.
+pub(super) fn slots(program: &Program, rank: Rank, buffer: Buffer) -> u32 {
+    let rank = &program.ranks[rank.index()];
+    match buffer {
+        Buffer::Input => rank.input_slots,
+        Buffer::Output => rank.output_slots,
+        Buffer::Scratch => rank.scratch_parts.len() as u32,
+    }
+}
+
+/// Whether two slices have equally many slots of equal shapes.
+pub(super) fn same_shape(program: &Program, a: (Rank, Slice), b: (Rank, Slice)) -> bool {
+    let shape = |(rank, slice): (Rank, Slice), offset: u32| match slice.buffer {
+        Buffer::Scratch => program.ranks[rank.index()].scratch_parts[(slice.index + offset) as usize],
+        Buffer::Input | Buffer::Output => (slice.index + offset) % program.parts,
+    };
+    a.1.count == b.1.count && (0..a.1.count).all(|offset| shape(a, offset) == shape(b, offset))
+}
