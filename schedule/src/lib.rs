@@ -9,10 +9,13 @@
 mod collective;
 mod demand;
 mod error;
+pub mod explain;
+pub mod export;
 pub mod file;
 pub mod program;
 mod replay;
 mod reverse;
+mod simulate;
 mod transfer;
 mod verify;
 
@@ -21,5 +24,6 @@ pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, RankSet, Request}
 pub use error::{DemandError, ReplayError};
 pub use replay::{Message, replay};
 pub use reverse::reduce_of_gather;
+pub use simulate::{Simulation, Usage, simulate};
 pub use transfer::{ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind};
 pub use verify::{Rejection, VerifiedSchedule, Violation, verify};

@@ -15,8 +15,8 @@ fn example_topology() -> Topology {
 
 fn written(schedule: &schedule::VerifiedSchedule) -> String {
     let mut bytes = Vec::new();
-    file::write(schedule, &mut bytes).unwrap();
-    String::from_utf8(bytes).unwrap()
+    file::write(schedule, &mut bytes).expect("memory takes everything");
+    String::from_utf8(bytes).expect("text")
 }
 
 #[test]
@@ -97,31 +97,58 @@ fn check_violations(old: &str, new: &str, expected: Expect) {
 
 #[test]
 fn statements_that_do_not_follow_are_violations() {
-    check_violations("\"makespan_us\": 4.0", "\"makespan_us\": 3.5", expect![[r#"
+    check_violations(
+        "\"makespan_us\": 4.0",
+        "\"makespan_us\": 3.5",
+        expect![[r#"
         wrong_makespan: makespan_us is stated as 3.5 µs, but the last transfer ends at 4 µs
-    "#]]);
-    check_violations("\"gap\": 0.0", "\"gap\": 0.1", expect![[r#"
+    "#]],
+    );
+    check_violations(
+        "\"gap\": 0.0",
+        "\"gap\": 0.1",
+        expect![[r#"
         wrong_gap: gap is stated as 0.1, but makespan / bound - 1 is 0
-    "#]]);
-    check_violations("\"lower_bound_us\": 4.0", "\"lower_bound_us\": 5.0", expect![[r#"
+    "#]],
+    );
+    check_violations(
+        "\"lower_bound_us\": 4.0",
+        "\"lower_bound_us\": 5.0",
+        expect![[r#"
         wrong_gap: gap is stated as 0, but makespan / bound - 1 is -0.19999999999999996
         bound_above_makespan: the lower bound 5 µs (ingress) is above the makespan 4 µs, so it is not a bound
-    "#]]);
-    check_violations("\"chunk_bytes\": 100", "\"chunk_bytes\": 50", expect![[r#"
+    "#]],
+    );
+    check_violations(
+        "\"chunk_bytes\": 100",
+        "\"chunk_bytes\": 50",
+        expect![[r#"
         wrong_chunk_bytes: chunk_bytes is 50 B, but the request makes it 100 B
-    "#]]);
-    check_violations("\"combine\": false", "\"combine\": true", expect![[r#"
+    "#]],
+    );
+    check_violations(
+        "\"combine\": false",
+        "\"combine\": true",
+        expect![[r#"
         wrong_demand: chunk 0 of the file, held by ranks 0 and wanted by ranks 0-2, is no part of the collective
         wrong_demand: the file has no chunk held by ranks 0 and wanted by ranks 0-2, which the collective needs
         unknown_chunk: transfer 0 carries chunk 3, but there are only 3 chunks
         unknown_chunk: transfer 4 carries chunk 3, but there are only 3 chunks
         not_delivered: rank 1 wants chunk 0 and never gets it
         not_delivered: rank 2 wants chunk 0 and never gets it
-    "#]]);
-    check_violations("\"combine\": false", "\"combine\": false, \"bytes\": 99", expect![[r#"
+    "#]],
+    );
+    check_violations(
+        "\"combine\": false",
+        "\"combine\": false, \"bytes\": 99",
+        expect![[r#"
         wrong_chunk_bytes: chunk 0 of the file has 99 B, but the request makes it 100 B
-    "#]]);
-    check_violations("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 2", expect![[r#"
+    "#]],
+    );
+    check_violations(
+        "\"chunks_per_rank\": 1",
+        "\"chunks_per_rank\": 2",
+        expect![[r#"
         wrong_chunk_bytes: chunk_bytes is 100 B, but the request makes it 50 B
         wrong_demand: the file has no chunk held by ranks 0 and wanted by ranks 0-2, which the collective needs (and 2 others)
         wrong_duration: transfer 0 (link 0) starts at 0 µs and states its end as 2 µs; the link's cost makes it 1.5 µs
@@ -136,13 +163,18 @@ fn statements_that_do_not_follow_are_violations() {
         not_delivered: rank 2 wants chunk 3 and never gets it
         not_delivered: rank 0 wants chunk 5 and never gets it
         not_delivered: rank 1 wants chunk 5 and never gets it
-    "#]]);
-    check_violations("[\n    0\n   ],\n   \"from\"", "[17], \"from\"", expect![[r#"
+    "#]],
+    );
+    check_violations(
+        "[\n    0\n   ],\n   \"from\"",
+        "[17], \"from\"",
+        expect![[r#"
         unknown_chunk: transfer 0 carries chunk 17, but there are only 3 chunks
         sent_before_held: transfer 4 (link 1) sends chunk 0 from rank 1 at 2 µs, which that rank never holds
         not_delivered: rank 1 wants chunk 0 and never gets it
         not_delivered: rank 2 wants chunk 0 and never gets it
-    "#]]);
+    "#]],
+    );
 }
 
 fn check_error(text: &str, expected: Expect) {
@@ -158,21 +190,52 @@ fn what_is_no_schedule_is_an_error_with_a_place() {
     check_error("", expect!["bad.json:1:0: EOF while parsing a value"]);
     check_error("[1, 2]", expect!["bad.json:1:2: invalid type: integer `1`, expected a string"]);
     check_error(&EXAMPLE[..700], expect!["bad.json:59:17: EOF while parsing a value"]);
-    check_error(&with("schedule/1", "schedule/9"), expect!["bad.json:2:32: unknown format `antiphon-schedule/9`, expected `antiphon-schedule/1`"]);
-    check_error(&with("\"gap\"", "\"gpa\""), expect!["bad.json:121:6: unknown field `gpa`, expected one of `format`, `topology`, `collective`, `op`, `root`, `ranks`, `members`, `size_bytes`, `chunks_per_rank`, `chunk_bytes`, `chunks`, `transfers`, `makespan_us`, `lower_bound_us`, `bound`, `gap`, `produced_by`"]);
-    check_error(&with("allgather", "allgathr"), expect!["bad.json:6:25: unknown variant `allgathr`, expected one of `allgather`, `reducescatter`, `allreduce`, `alltoall`, `alltoallv`, `broadcast`, `reduce`, `gather`, `scatter`, `sendrecv`, `custom`"]);
+    check_error(
+        &with("schedule/1", "schedule/9"),
+        expect!["bad.json:2:32: unknown format `antiphon-schedule/9`, expected `antiphon-schedule/1`"],
+    );
+    check_error(
+        &with("\"gap\"", "\"gpa\""),
+        expect![
+            "bad.json:121:6: unknown field `gpa`, expected one of `format`, `topology`, `collective`, `op`, `root`, `ranks`, `members`, `size_bytes`, `chunks_per_rank`, `chunk_bytes`, `chunks`, `transfers`, `makespan_us`, `lower_bound_us`, `bound`, `gap`, `produced_by`"
+        ],
+    );
+    check_error(
+        &with("allgather", "allgathr"),
+        expect![
+            "bad.json:6:25: unknown variant `allgathr`, expected one of `allgather`, `reducescatter`, `allreduce`, `alltoall`, `alltoallv`, `broadcast`, `reduce`, `gather`, `scatter`, `sendrecv`, `custom`"
+        ],
+    );
     check_error(&with("\"id\": 1", "\"id\": 0"), expect!["bad.json:37:2: chunk id 0 is used twice"]);
     check_error(&with("\"makespan_us\": 4.0", "\"makespan_us\": NaN"), expect!["bad.json:118:17: expected value"]);
-    check_error(&with("\"makespan_us\": 4.0", "\"makespan_us\": 1e999"), expect!["bad.json:118:21: number out of range"]);
-    check_error(&with("\"from\": 0", "\"from\": -1"), expect!["bad.json:55:13: invalid value: integer `-1`, expected u32"]);
-    check_error(&with("\"ranks\": 3", "\"ranks\": 1000000000"), expect!["bad.json: 1000000000 ranks are more than the 131072 that are supported"]);
-    check_error(&with("\"size_bytes\": 300", "\"size_bytes\": 1000000000000000000"), expect!["bad.json: 1000000000000000000 bytes are more than the 1125899906842624 that are supported"]);
-    check_error(&with("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 4000000000"), expect![[r#"
+    check_error(
+        &with("\"makespan_us\": 4.0", "\"makespan_us\": 1e999"),
+        expect!["bad.json:118:21: number out of range"],
+    );
+    check_error(
+        &with("\"from\": 0", "\"from\": -1"),
+        expect!["bad.json:55:13: invalid value: integer `-1`, expected u32"],
+    );
+    check_error(
+        &with("\"ranks\": 3", "\"ranks\": 1000000000"),
+        expect!["bad.json: 1000000000 ranks are more than the 131072 that are supported"],
+    );
+    check_error(
+        &with("\"size_bytes\": 300", "\"size_bytes\": 1000000000000000000"),
+        expect!["bad.json: 1000000000000000000 bytes are more than the 1125899906842624 that are supported"],
+    );
+    check_error(
+        &with("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 4000000000"),
+        expect![[r#"
         bad.json: lists 3 chunks, but the request has 12000000000
-        hint: check `ranks`, `members` and `chunks_per_rank`"#]]);
-    check_error(&with("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 1000000"), expect![[r#"
+        hint: check `ranks`, `members` and `chunks_per_rank`"#]],
+    );
+    check_error(
+        &with("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 1000000"),
+        expect![[r#"
         bad.json: lists 3 chunks, but the request has 3000000
-        hint: check `ranks`, `members` and `chunks_per_rank`"#]]);
+        hint: check `ranks`, `members` and `chunks_per_rank`"#]],
+    );
     check_error(&with("\"root\": null", "\"root\": 1"), expect!["bad.json: allgather has no root"]);
 }
 

@@ -1,0 +1,209 @@
+//! Why a schedule takes as long as it does: the chain of transfers in which each waited for the one before.
+//!
+//! The principal type is [`CriticalPath`]. It is read backwards from the transfer that arrives last: of all that
+//! a transfer had to wait for (its chunks, its link, its resources), the last to be ready is what it waited for.
+
+use crate::simulate::occupied;
+use crate::{ChunkId, Demand, Schedule, Transfer, VerifiedSchedule};
+use std::fmt;
+use topology::{Micros, ResourceId, Topology};
+
+/// The transfers that explain the makespan, first to last. Transfers are named by their position.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CriticalPath {
+    /// The chain; empty where nothing moves.
+    pub steps: Vec<CriticalStep>,
+    /// Time on the path that is α.
+    pub latency: Micros,
+    /// Time on the path in which bytes move, or wait behind bytes that do.
+    pub bandwidth: Micros,
+    /// Time on the path in which nothing that it waits for happens.
+    pub idle: Micros,
+}
+
+/// One transfer of the path.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CriticalStep {
+    /// Position in the schedule.
+    pub transfer: usize,
+    /// The transfer itself.
+    pub message: Transfer,
+    /// What it waited for.
+    pub waited_for: Wait,
+    /// How long it stood idle after that was there.
+    pub idle: Micros,
+}
+
+/// What a transfer had to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Nothing: its chunks were there from the beginning.
+    Nothing,
+    /// A chunk, which another transfer brought.
+    Chunk {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What brought it.
+        brought_by: usize,
+    },
+    /// Its link, which another transfer kept busy.
+    Link {
+        /// What kept it busy.
+        behind: usize,
+    },
+    /// A resource of its link, which another transfer kept busy.
+    Resource {
+        /// The resource.
+        resource: ResourceId,
+        /// What kept it busy.
+        behind: usize,
+    },
+}
+
+impl Wait {
+    /// The transfer waited for.
+    pub fn transfer(self) -> Option<usize> {
+        match self {
+            Self::Nothing => None,
+            Self::Chunk { brought_by: transfer, .. } | Self::Link { behind: transfer } => Some(transfer),
+            Self::Resource { behind: transfer, .. } => Some(transfer),
+        }
+    }
+}
+
+impl fmt::Display for CriticalStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Transfer { chunks, from, to, link, start, end, .. } = &self.message;
+        write!(f, "{start} – {end}  rank {from} → {to} over link {link}, ")?;
+        match chunks.as_slice() {
+            [chunk] => write!(f, "chunk {chunk}")?,
+            chunks => write!(f, "{} chunks", chunks.len())?,
+        }
+        match self.waited_for {
+            Wait::Nothing => Ok(()),
+            Wait::Chunk { chunk, .. } => write!(f, "; waited for chunk {chunk}"),
+            Wait::Link { .. } => write!(f, "; waited for the link"),
+            Wait::Resource { resource, .. } => write!(f, "; waited for resource {resource}"),
+        }?;
+        if self.idle > Micros::ZERO { write!(f, ", then {} idle", self.idle) } else { Ok(()) }
+    }
+}
+
+/// Finds the chain of waits that ends with the last arrival (the first listed, among equals).
+pub fn critical_path(schedule: &VerifiedSchedule, topology: &Topology) -> CriticalPath {
+    let schedule = schedule.schedule();
+    let history = History::of(schedule, topology);
+    let mut path =
+        CriticalPath { steps: Vec::new(), latency: Micros::ZERO, bandwidth: Micros::ZERO, idle: Micros::ZERO };
+    let ends = schedule.transfers.iter().enumerate();
+    let mut next = ends.reduce(|last, t| if t.1.end > last.1.end { t } else { last }).map(|(index, _)| index);
+    // Until when the transfer at hand matters: its arrival, or only until it leaves what the next one waits for.
+    let mut until = schedule.makespan();
+    while let Some(transfer) = next {
+        let message = schedule.transfers[transfer].clone();
+        let Cause { ready, wait } = history.cause(transfer);
+        let idle = Micros(message.start.0 - ready.0).max(Micros::ZERO);
+        let spent = until - message.start;
+        let alpha = topology.link(message.link).alpha;
+        let moving = spent.min(message.end - message.start - alpha).max(Micros::ZERO);
+        path.latency += spent - moving;
+        path.bandwidth += moving;
+        path.idle += idle;
+        until = ready.min(message.start);
+        next = wait.transfer();
+        path.steps.push(CriticalStep { transfer, message, waited_for: wait, idle });
+    }
+    path.steps.reverse();
+    path
+}
+
+/// The last thing a transfer waited for.
+#[derive(Clone, Copy)]
+struct Cause {
+    ready: Micros,
+    wait: Wait,
+}
+
+/// Who used a link or resource, and who came to a rank, in order of departure.
+struct History<'a> {
+    schedule: &'a Schedule,
+    topology: &'a Topology,
+    on_link: Vec<Vec<u32>>,
+    on_resource: Vec<Vec<u32>>,
+    into_rank: Vec<Vec<u32>>,
+}
+
+impl<'a> History<'a> {
+    fn of(schedule: &'a Schedule, topology: &'a Topology) -> Self {
+        let mut history = Self {
+            schedule,
+            topology,
+            on_link: vec![Vec::new(); topology.links().len()],
+            on_resource: vec![Vec::new(); topology.resources().len()],
+            into_rank: vec![Vec::new(); topology.rank_count()],
+        };
+        for (index, transfer) in (0..).zip(&schedule.transfers) {
+            history.on_link[transfer.link.index()].push(index);
+            history.into_rank[transfer.to.index()].push(index);
+            for resource in &topology.link(transfer.link).resources {
+                history.on_resource[resource.index()].push(index);
+            }
+        }
+        history
+    }
+
+    fn cause(&self, transfer: usize) -> Cause {
+        let message = &self.schedule.transfers[transfer];
+        let mut cause = Cause { ready: Micros::ZERO, wait: Wait::Nothing };
+        let mut consider = |ready: Micros, wait: Wait| {
+            if ready > cause.ready {
+                cause = Cause { ready, wait };
+            }
+        };
+        // Chunks first: where a chunk and the link are ready at the same time, the chunk is the better story.
+        for &chunk in &message.chunks {
+            if let Some(brought_by) = self.brought(chunk, message) {
+                let ready = self.schedule.transfers[brought_by].end;
+                consider(ready, Wait::Chunk { chunk, brought_by });
+            }
+        }
+        if let Some(behind) = before(&self.on_link[message.link.index()], transfer) {
+            let ahead = &self.schedule.transfers[behind];
+            let (busy, _) = occupied(self.schedule, self.topology, ahead);
+            consider(ahead.start + busy, Wait::Link { behind });
+        }
+        for &resource in &self.topology.link(message.link).resources {
+            if let Some(behind) = before(&self.on_resource[resource.index()], transfer) {
+                let ahead = &self.schedule.transfers[behind];
+                let (_, mut busy) = occupied(self.schedule, self.topology, ahead);
+                let busy = busy.find_map(|(used, busy)| (used == resource).then_some(busy)).unwrap_or_default();
+                consider(ahead.start + busy, Wait::Resource { resource, behind });
+            }
+        }
+        cause
+    }
+
+    /// What brought `chunk` to the sender of `message`: the first to do so, or for a combining chunk the last of
+    /// those whose contributions it carries. `None` where the sender had it from the beginning.
+    fn brought(&self, chunk: ChunkId, message: &Transfer) -> Option<usize> {
+        let demand: &Demand = &self.schedule.demand;
+        let known = demand.chunk(chunk);
+        if !known.combine && known.holders.has(message.from) {
+            return None;
+        }
+        let arrivals = self.into_rank[message.from.index()].iter().map(|&index| index as usize);
+        let in_time = |&index: &usize| {
+            let arrival = &self.schedule.transfers[index];
+            arrival.end <= message.start && arrival.chunks.contains(&chunk)
+        };
+        let end = |&index: &usize| self.schedule.transfers[index].end;
+        let by_end = |a: &usize, b: &usize| end(a).total_cmp(&end(b));
+        if known.combine { arrivals.filter(in_time).max_by(by_end) } else { arrivals.filter(in_time).min_by(by_end) }
+    }
+}
+
+/// The entry ahead of `transfer` in an ascending list that contains it.
+fn before(list: &[u32], transfer: usize) -> Option<usize> {
+    let place = list.partition_point(|&index| (index as usize) < transfer);
+    Some(list[place.checked_sub(1)?] as usize)
+}

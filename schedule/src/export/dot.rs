@@ -1,0 +1,36 @@
+//! Graphviz: ranks boxed by machine, and for every link that is used how much it carries.
+
+use crate::{VerifiedSchedule, simulate};
+use std::io::{self, BufWriter, Write};
+use topology::{Link, Topology};
+
+/// Writes a directed graph; the same schedule gives the same bytes.
+///
+/// # Errors
+/// Those of `out`.
+pub fn dot(schedule: &VerifiedSchedule, topology: &Topology, out: impl Write) -> io::Result<()> {
+    let simulation = simulate(schedule, topology);
+    let mut out = BufWriter::new(out);
+    let request = schedule.schedule().demand.request();
+    let title = format!("{} on {}: {}", request.collective, topology.name(), simulation.makespan);
+    writeln!(out, "digraph schedule {{\n  label=\"{}\";\n  node [shape=circle];", quoted(&title))?;
+    for (machine, ranks) in topology.machines().iter().enumerate() {
+        write!(out, "  subgraph cluster_{machine} {{ label=\"machine {machine}\";")?;
+        for rank in ranks {
+            write!(out, " {rank};")?;
+        }
+        writeln!(out, " }}")?;
+    }
+    for (link, usage) in topology.links().iter().zip(&simulation.links).filter(|(_, usage)| usage.messages > 0) {
+        let Link { from, to, .. } = link;
+        let (bytes, messages, percent) = (usage.bytes, usage.messages, usage.utilisation * 100.0);
+        writeln!(out, "  {from} -> {to} [label=\"{bytes} in {messages}, busy {percent:.0}%\"];")?;
+    }
+    writeln!(out, "}}")?;
+    out.flush()
+}
+
+/// Inside double quotes, Graphviz wants quotes and backslashes escaped.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"")
+}

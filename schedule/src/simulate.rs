@@ -1,0 +1,102 @@
+//! Plays a verified schedule and measures what it uses.
+//!
+//! The principal type is [`Simulation`]. Stated times may leave gaps (a schedule from a file, an optimizer on a
+//! grid of epochs), so the order is played again as early as it allows; but an order alone does not say which
+//! contributions a combining message carries (two ranks may exchange theirs at the same time), so the new times
+//! count only if the verifier accepts them and nothing is lost. Otherwise the stated ones stand.
+
+use crate::{Message, Schedule, Transfer, VerifiedSchedule, replay, verify};
+use topology::{Bytes, LinkId, Micros, ResourceId, Topology};
+
+/// What happens when a schedule is played.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Simulation {
+    /// The schedule with the times of this simulation.
+    pub timeline: VerifiedSchedule,
+    /// When the last transfer arrives.
+    pub makespan: Micros,
+    /// The makespan that the schedule stated; never below `makespan`.
+    pub stated_makespan: Micros,
+    /// For each link what it did.
+    pub links: Vec<Usage>,
+    /// For each resource what it did.
+    pub resources: Vec<Usage>,
+}
+
+/// How much one link or resource was used.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Usage {
+    /// How long it was busy.
+    pub busy: Micros,
+    /// The part of the makespan that it was busy, 0 to 1.
+    pub utilisation: f64,
+    /// What it carried.
+    pub bytes: Bytes,
+    /// In how many messages.
+    pub messages: usize,
+}
+
+impl Usage {
+    fn add(&mut self, busy: Micros, bytes: Bytes) {
+        self.busy += busy;
+        self.bytes += bytes;
+        self.messages += 1;
+    }
+}
+
+impl Simulation {
+    /// The most utilised link and the most utilised resource that carry anything (the lowest id among equals).
+    pub fn busiest(&self) -> (Option<LinkId>, Option<ResourceId>) {
+        (busiest(&self.links).map(LinkId::from_index), busiest(&self.resources).map(ResourceId::from_index))
+    }
+}
+
+fn busiest(usages: &[Usage]) -> Option<usize> {
+    let used = usages.iter().enumerate().filter(|(_, usage)| usage.messages > 0);
+    used.reduce(|best, next| if next.1.busy > best.1.busy { next } else { best }).map(|(index, _)| index)
+}
+
+/// Plays `schedule` as early as its order allows.
+pub fn simulate(schedule: &VerifiedSchedule, topology: &Topology) -> Simulation {
+    let stated_makespan = schedule.schedule().makespan();
+    let timeline = retimed(schedule, topology).unwrap_or_else(|| schedule.clone());
+    let makespan = timeline.schedule().makespan();
+    let mut links = vec![Usage::default(); topology.links().len()];
+    let mut resources = vec![Usage::default(); topology.resources().len()];
+    let demand = &timeline.schedule().demand;
+    for transfer in &timeline.schedule().transfers {
+        let bytes = demand.message_bytes(&transfer.chunks);
+        let (on_link, on_resources) = occupied(timeline.schedule(), topology, transfer);
+        links[transfer.link.index()].add(on_link, bytes);
+        on_resources.for_each(|(resource, busy)| resources[resource.index()].add(busy, bytes));
+    }
+    for usage in links.iter_mut().chain(&mut resources).filter(|_| makespan > Micros::ZERO) {
+        usage.utilisation = usage.busy / makespan;
+    }
+    Simulation { timeline, makespan, stated_makespan, links, resources }
+}
+
+/// The same order, played as early as possible; `None` where that would be another schedule, or a slower one.
+fn retimed(schedule: &VerifiedSchedule, topology: &Topology) -> Option<VerifiedSchedule> {
+    let schedule = schedule.schedule();
+    let messages: Vec<Message> = schedule.transfers.iter().map(Message::from).collect();
+    let mut transfers = replay(&schedule.demand, topology, &messages).ok()?;
+    transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
+    let earlier = Schedule { transfers, ..schedule.clone() };
+    if earlier.makespan() > schedule.makespan() {
+        return None;
+    }
+    verify(earlier, topology).ok()
+}
+
+/// What a transfer keeps busy, and for how long from its start: its link, and the link's resources.
+pub(crate) fn occupied<'a>(
+    schedule: &Schedule,
+    topology: &'a Topology,
+    transfer: &Transfer,
+) -> (Micros, impl Iterator<Item = (ResourceId, Micros)> + use<'a>) {
+    let link = topology.link(transfer.link);
+    let bytes = schedule.demand.message_bytes(&transfer.chunks);
+    let resources = link.resources.iter().map(move |&id| (id, topology.resource(id).occupancy(link, bytes)));
+    (link.occupancy(bytes), resources)
+}

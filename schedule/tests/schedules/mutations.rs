@@ -1,0 +1,172 @@
+//! Mutation testing: good schedules, changed in every way a bug might change them.
+//!
+//! A mutant must be refused, or be right as well, and the second verifier says which; the two must agree on
+//! every rule that is broken, not only on the verdict.
+
+use crate::plans::{Dice, any_plan};
+use crate::second_opinion::broken_rules;
+use schedule::{Schedule, Transfer, TransferKind, verify};
+use std::collections::BTreeSet;
+use topology::{Micros, Topology};
+
+/// Rules that the second opinion knows nothing about: whoever breaks one is refused anyway.
+const STRUCTURE: [&str; 3] = ["bad_time", "wrong_duration", "not_sorted"];
+
+type Mutation = fn(&mut Vec<Transfer>, &Schedule, &Topology, &mut Dice);
+
+const MUTATIONS: [(&str, Mutation); 13] = [
+    ("drop", |transfers, _, _, dice| drop(transfers.remove(dice.below(transfers.len())))),
+    ("duplicate", |transfers, _, _, dice| transfers.push(transfers[dice.below(transfers.len())].clone())),
+    ("repeat at the end", |transfers, schedule, _, dice| {
+        let mut again = transfers[dice.below(transfers.len())].clone();
+        let length = again.end - again.start;
+        again.start = schedule.makespan();
+        again.end = again.start + length;
+        transfers.push(again);
+    }),
+    ("swap the times of two", |transfers, _, _, dice| {
+        let (a, b) = (dice.below(transfers.len()), dice.below(transfers.len()));
+        let (start_a, start_b) = (transfers[a].start, transfers[b].start);
+        shift(&mut transfers[a], start_b - start_a);
+        shift(&mut transfers[b], start_a - start_b);
+    }),
+    ("swap the chunks of two", |transfers, _, _, dice| {
+        let (a, b) = (dice.below(transfers.len()), dice.below(transfers.len()));
+        let (chunks_a, chunks_b) = (transfers[a].chunks.clone(), transfers[b].chunks.clone());
+        transfers[a].chunks = chunks_b;
+        transfers[b].chunks = chunks_a;
+    }),
+    ("retarget", |transfers, schedule, topology, dice| {
+        let transfer = dice.below(transfers.len());
+        let transfer = &mut transfers[transfer];
+        let outgoing = topology.outgoing(transfer.from);
+        transfer.link = outgoing[dice.below(outgoing.len())];
+        let link = topology.link(transfer.link);
+        transfer.to = link.to;
+        transfer.end = transfer.start + link.transfer_time(schedule.demand.message_bytes(&transfer.chunks));
+    }),
+    ("change a chunk", |transfers, schedule, _, dice| {
+        let chunks = schedule.demand.chunks().len();
+        let transfer = dice.below(transfers.len());
+        transfers[transfer].chunks[0] = schedule::ChunkId(dice.below(chunks) as u32);
+        transfers[transfer].chunks.sort_unstable();
+        transfers[transfer].chunks.dedup();
+    }),
+    ("remove a chunk of a message", |transfers, schedule, topology, dice| {
+        let transfer = dice.below(transfers.len());
+        let transfer = &mut transfers[transfer];
+        if transfer.chunks.len() > 1 {
+            transfer.chunks.pop();
+            let bytes = schedule.demand.message_bytes(&transfer.chunks);
+            transfer.end = transfer.start + topology.link(transfer.link).transfer_time(bytes);
+        } else {
+            transfer.end = transfer.end + Micros(0.5);
+        }
+    }),
+    ("shift earlier", |transfers, _, _, dice| {
+        let transfer = dice.below(transfers.len());
+        let by = transfers[transfer].start * (0.1 * (1 + dice.below(9)) as f64);
+        shift(&mut transfers[transfer], Micros::ZERO - by);
+    }),
+    ("shift later", |transfers, _, _, dice| {
+        let transfer = dice.below(transfers.len());
+        shift(&mut transfers[transfer], Micros(0.3 * (1 + dice.below(30)) as f64));
+    }),
+    ("arrive early", |transfers, _, _, dice| {
+        let transfer = dice.below(transfers.len());
+        transfers[transfer].end = transfers[transfer].end * 0.9;
+    }),
+    ("flip the kind", |transfers, schedule, _, dice| {
+        let transfer = dice.below(transfers.len());
+        let transfer = &mut transfers[transfer];
+        transfer.kind = match transfer.kind {
+            TransferKind::Reduce => TransferKind::Copy,
+            TransferKind::Copy if schedule.demand.chunk(transfer.chunks[0]).combine => TransferKind::Reduce,
+            TransferKind::Copy => TransferKind::Copy,
+        };
+    }),
+    ("start together with another", |transfers, _, _, dice| {
+        let (a, b) = (dice.below(transfers.len()), dice.below(transfers.len()));
+        let by = transfers[b].start - transfers[a].start;
+        shift(&mut transfers[a], by);
+    }),
+];
+
+fn shift(transfer: &mut Transfer, by: Micros) {
+    transfer.start += by;
+    transfer.end += by;
+}
+
+fn kinds(schedule: &Schedule, topology: &Topology) -> BTreeSet<&'static str> {
+    match verify(schedule.clone(), topology) {
+        Ok(_) => BTreeSet::new(),
+        Err(refused) => refused.violations.iter().map(|violation| violation.kind()).collect(),
+    }
+}
+
+#[test]
+fn two_verifiers_agree_on_every_mutant() {
+    let mut refused = [0; MUTATIONS.len()];
+    for seed in 0..250 {
+        let (good, topology) = any_plan(seed);
+        assert!(broken_rules(&good, &topology).is_empty(), "seed {seed}");
+        if good.transfers.is_empty() {
+            continue;
+        }
+        let dice = &mut Dice(seed ^ 0x6d75_7461);
+        for (mutation, (name, mutate)) in MUTATIONS.iter().enumerate() {
+            for _ in 0..4 {
+                let mut mutant = good.clone();
+                mutate(&mut mutant.transfers, &good, &topology, dice);
+                mutant.transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
+                let found = kinds(&mutant, &topology);
+                refused[mutation] += usize::from(!found.is_empty());
+                if STRUCTURE.iter().any(|kind| found.contains(kind)) {
+                    continue;
+                }
+                assert_eq!(found, broken_rules(&mutant, &topology), "seed {seed}, {name}: {mutant:#?}");
+            }
+        }
+    }
+    // Every mutation is refused many times over, so that none of the agreement above is empty.
+    for ((name, _), refused) in MUTATIONS.iter().zip(refused) {
+        assert!(refused > 100, "{name}: {refused} of 1000");
+    }
+}
+
+/// The generators route every chunk over a tree, so that no transfer can be spared.
+#[test]
+fn a_dropped_transfer_is_always_refused() {
+    for seed in 0..150 {
+        let (good, topology) = any_plan(seed);
+        for index in 0..good.transfers.len() {
+            let mut mutant = good.clone();
+            mutant.transfers.remove(index);
+            let found = kinds(&mutant, &topology);
+            assert!(
+                found.contains("not_delivered") || found.contains("missing_contribution"),
+                "seed {seed}: {found:?}"
+            );
+        }
+    }
+}
+
+/// A reduce that happens again, on a free link and in time, still counts twice.
+#[test]
+fn a_repeated_reduce_is_always_refused() {
+    let mut repeated = 0;
+    for seed in 0..150 {
+        let (good, topology) = any_plan(seed);
+        let reduces = good.transfers.iter().filter(|transfer| transfer.kind == TransferKind::Reduce);
+        for transfer in reduces.cloned().collect::<Vec<_>>() {
+            let mut mutant = good.clone();
+            let late = good.makespan() - transfer.start;
+            let mut again = transfer;
+            shift(&mut again, late);
+            mutant.transfers.push(again);
+            assert_eq!(kinds(&mutant, &topology), BTreeSet::from(["double_reduce"]), "seed {seed}");
+            repeated += 1;
+        }
+    }
+    assert!(repeated > 500);
+}

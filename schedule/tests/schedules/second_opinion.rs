@@ -1,0 +1,131 @@
+//! A second verifier, written to be obviously right and nothing else.
+//!
+//! It evaluates the definition top down: what a transfer carries is what its sender has at its departure, and
+//! what a rank has at a time follows from the transfers that arrived there by then. Contributions are counted,
+//! not kept as sets; intervals are compared pair by pair.
+
+use schedule::{Chunk, ChunkId, Schedule, Transfer, TransferKind};
+use std::collections::BTreeSet;
+use topology::{Micros, Rank, Topology};
+
+/// How many times each holder's contribution is in a value.
+type Counts = Vec<u32>;
+
+struct World<'a> {
+    schedule: &'a Schedule,
+    id: ChunkId,
+    chunk: &'a Chunk,
+    /// What a transfer carries, once known. The inner `None` is nothing at all.
+    carried: Vec<Option<Option<Counts>>>,
+}
+
+fn by(a: Micros, b: Micros) -> bool {
+    a.0 <= b.0 + 1e-7 * a.0.max(b.0)
+}
+
+impl World<'_> {
+    fn transfer(&self, index: usize) -> &Transfer {
+        &self.schedule.transfers[index]
+    }
+
+    fn carried(&mut self, index: usize) -> Option<Counts> {
+        if self.carried[index].is_none() {
+            self.carried[index] = Some(None); // what depends on itself carries nothing
+            let Transfer { from, start, .. } = *self.transfer(index);
+            self.carried[index] = Some(self.value(from, start));
+        }
+        self.carried[index].clone().unwrap_or_default()
+    }
+
+    fn value(&mut self, rank: Rank, time: Micros) -> Option<Counts> {
+        let own = self.chunk.holders.iter().position(|&holder| holder == rank);
+        let mut value = own.map(|own| (0..self.chunk.holders.len()).map(|i| u32::from(i == own)).collect::<Counts>());
+        for index in
+            self.arrivals(rank).into_iter().filter(|&index| by(self.transfer(index).end, time)).collect::<Vec<_>>()
+        {
+            let Some(more) = self.carried(index) else { continue };
+            value = match (value, self.transfer(index).kind) {
+                (Some(sum), TransferKind::Reduce) => Some(sum.iter().zip(&more).map(|(a, b)| a + b).collect()),
+                _ => Some(more),
+            };
+        }
+        value
+    }
+
+    /// What arrives at `rank`, in order of arrival.
+    fn arrivals(&self, rank: Rank) -> Vec<usize> {
+        let indices = 0..self.schedule.transfers.len();
+        let mut arrivals: Vec<_> = indices
+            .filter(|&index| self.transfer(index).to == rank && self.transfer(index).chunks.contains(&self.id))
+            .collect();
+        arrivals.sort_by(|&a, &b| self.transfer(a).end.total_cmp(&self.transfer(b).end));
+        arrivals
+    }
+
+    /// Whether a copy lands together with something else that carries a value.
+    fn collides(&mut self, rank: Rank) -> bool {
+        let arrivals = self.arrivals(rank);
+        let landed: Vec<_> = arrivals.into_iter().filter(|&index| self.carried(index).is_some()).collect();
+        landed.windows(2).any(|pair| {
+            let (a, b) = (self.transfer(pair[0]), self.transfer(pair[1]));
+            by(b.end, a.end) && (a.kind == TransferKind::Copy || b.kind == TransferKind::Copy)
+        })
+    }
+}
+
+/// The rules about values and exclusivity that `schedule` breaks, by kind.
+pub(crate) fn broken_rules(schedule: &Schedule, topology: &Topology) -> BTreeSet<&'static str> {
+    let mut broken = BTreeSet::new();
+    for id in schedule.demand.chunk_ids() {
+        let chunk = schedule.demand.chunk(id);
+        let mut world = World { schedule, id, chunk, carried: vec![None; schedule.transfers.len()] };
+        for index in 0..schedule.transfers.len() {
+            if world.transfer(index).chunks.contains(&id) && world.carried(index).is_none() {
+                broken.insert("sent_before_held");
+            }
+        }
+        for rank in topology.ranks().filter(|_| chunk.combine) {
+            if world.collides(rank) {
+                broken.insert("colliding_copy");
+            }
+            // A sum that a later copy overwrites was counted twice nevertheless: look after every arrival.
+            let times: Vec<_> = world.arrivals(rank).into_iter().map(|index| world.transfer(index).end).collect();
+            let twice = |value: Option<Counts>| value.is_some_and(|counts| counts.iter().any(|&count| count > 1));
+            if times.into_iter().any(|time| twice(world.value(rank, time))) {
+                broken.insert("double_reduce");
+            }
+        }
+        for &rank in chunk.wanted_by.iter() {
+            match world.value(rank, Micros(f64::INFINITY)) {
+                None => drop(broken.insert("not_delivered")),
+                Some(counts) if chunk.combine && counts.contains(&0) => drop(broken.insert("missing_contribution")),
+                Some(_) => {}
+            }
+        }
+    }
+    overlaps(schedule, topology, &mut broken);
+    broken
+}
+
+fn overlaps(schedule: &Schedule, topology: &Topology, broken: &mut BTreeSet<&'static str>) {
+    let meet = |a: &Transfer, a_busy: Micros, b: &Transfer, b_busy: Micros| {
+        let (a_end, b_end) = (a.start + a_busy, b.start + b_busy);
+        a_busy.0 > 0.0 && b_busy.0 > 0.0 && !by(a_end, b.start) && !by(b_end, a.start)
+    };
+    for (index, a) in schedule.transfers.iter().enumerate() {
+        for b in &schedule.transfers[index + 1..] {
+            let (link_a, link_b) = (topology.link(a.link), topology.link(b.link));
+            let (bytes_a, bytes_b) =
+                (schedule.demand.message_bytes(&a.chunks), schedule.demand.message_bytes(&b.chunks));
+            if a.link == b.link && meet(a, link_a.occupancy(bytes_a), b, link_b.occupancy(bytes_b)) {
+                broken.insert("link_overlap");
+            }
+            for &shared in link_a.resources.iter().filter(|resource| link_b.resources.contains(resource)) {
+                let shared = topology.resource(shared);
+                if meet(a, shared.occupancy(link_a, bytes_a), b, shared.occupancy(link_b, bytes_b)) {
+                    broken.insert("resource_overlap");
+                }
+            }
+        }
+    }
+}
