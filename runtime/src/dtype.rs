@@ -156,7 +156,7 @@ mod tests {
                 for (length, shift) in [(0, 0), (1, 1), (7, 3), (64, 0), (129, 5)] {
                     let mut memory = vec![[0u8; 3000]; 3];
                     for index in 0..length {
-                        let (a, b) = (index as i64 * 3 - 50, 11 - index as i64);
+                        let (a, b) = (index as i64 * 3 - 50, 23 - 2 * index as i64);
                         dtype.store(&mut memory[0][shift..], index, a);
                         dtype.store(&mut memory[1][shift..], index, b);
                         dtype.store(&mut memory[2], index, apply(op, a, b));
