@@ -16,10 +16,13 @@
 //! [1] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023.
 
 mod check;
+mod digest;
 mod layout;
+mod listing;
 mod lower;
 
 pub use check::{ProgramViolation, StepAt, VerifiedProgram, check};
+pub use digest::digest;
 pub use layout::{Layout, OwnBlock, Slot, part_elements, slot_elements};
 pub use lower::{LowerError, LowerOptions, lower};
 
@@ -209,3 +212,6 @@ pub struct Program {
     /// One per rank of the topology; ranks without work have no threadblocks.
     pub ranks: Vec<RankProgram>,
 }
+
+#[cfg(test)]
+mod tests;

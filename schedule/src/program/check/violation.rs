@@ -43,7 +43,7 @@ pub enum ProgramViolation {
     #[error("the reduction is not the one of the demand")]
     Operation,
     /// A buffer of the caller has the wrong number of slots.
-    #[error("rank {rank} has {given} slots of {buffer:?}, but the demand gives {expected}")]
+    #[error("rank {rank} has {given} slots of {buffer}, but the demand gives {expected}")]
     BufferSlots {
         /// Whose.
         rank: Rank,
@@ -77,7 +77,7 @@ pub enum ProgramViolation {
         limit: u64,
     },
     /// A connection to an unknown rank or to its own sender.
-    #[error("connection {} goes from rank {from} to rank {to}", .connection.0)]
+    #[error("connection {connection} goes from rank {from} to rank {to}")]
     Endpoints {
         /// Which one.
         connection: ConnectionId,
@@ -87,7 +87,7 @@ pub enum ProgramViolation {
         to: Rank,
     },
     /// Two connections with the same ends and the same channel.
-    #[error("connections {} and {} have the same ends and channel", .connection.0, .other.0)]
+    #[error("connections {connection} and {other} have the same ends and channel")]
     SameLane {
         /// The later one.
         connection: ConnectionId,
@@ -95,7 +95,7 @@ pub enum ProgramViolation {
         other: ConnectionId,
     },
     /// A step uses a connection that does not exist or does not start or end at its rank.
-    #[error("{at} uses connection {}, which is not its own", .connection.0)]
+    #[error("{at} uses connection {connection}, which is not its own")]
     ForeignConnection {
         /// The step.
         at: StepAt,
@@ -103,7 +103,7 @@ pub enum ProgramViolation {
         connection: ConnectionId,
     },
     /// Two threadblocks send, or two receive, on one connection: the order of its messages is undefined.
-    #[error("{at} and {other} are in two threadblocks that use the same end of connection {}", .connection.0)]
+    #[error("{at} and {other} are in two threadblocks that use the same end of connection {connection}")]
     SharedConnection {
         /// The later one.
         at: StepAt,
@@ -113,7 +113,7 @@ pub enum ProgramViolation {
         connection: ConnectionId,
     },
     /// A slice is empty or leaves its buffer.
-    #[error("{at} names {} slots from {:?} {}, which has {slots}", .slice.count, .slice.buffer, .slice.index)]
+    #[error("{at} names {slice}, but the buffer has {slots} slots")]
     OutOfBounds {
         /// The step.
         at: StepAt,
@@ -135,7 +135,7 @@ pub enum ProgramViolation {
         at: StepAt,
     },
     /// A step writes what belongs to the caller.
-    #[error("{at} writes {:?} {}, which is not an output of this rank", .slice.buffer, .slice.index)]
+    #[error("{at} writes {slice}, which is not an output of this rank")]
     WritesInput {
         /// The step.
         at: StepAt,
@@ -143,7 +143,7 @@ pub enum ProgramViolation {
         slice: Slice,
     },
     /// A dependency on a step that does not exist, or of the same threadblock.
-    #[error("{at} waits for threadblock {} step {}, which is no step of another threadblock", .after.threadblock, .after.step)]
+    #[error("{at} waits for {}.{}, which is no step of another threadblock", .after.threadblock, .after.step)]
     BadDependency {
         /// The step.
         at: StepAt,
@@ -151,7 +151,7 @@ pub enum ProgramViolation {
         after: StepRef,
     },
     /// A send without a receive, or the other way round.
-    #[error("{at} has no partner at the other end of connection {}", .connection.0)]
+    #[error("{at} has no partner at the other end of connection {connection}")]
     Unmatched {
         /// The step.
         at: StepAt,
@@ -173,7 +173,7 @@ pub enum ProgramViolation {
         cycle: Vec<StepAt>,
     },
     /// Two accesses to one slot, at least one of them writing, that nothing orders.
-    #[error("race on {:?} {} of rank {rank}: nothing orders {first} and {second}", .slot.buffer, .slot.index)]
+    #[error("race on {slot} of rank {rank}: nothing orders {first} and {second}")]
     Race {
         /// Whose slot.
         rank: Rank,
@@ -185,7 +185,7 @@ pub enum ProgramViolation {
         second: StepAt,
     },
     /// A step reads a slot that nothing has been written to.
-    #[error("{at} reads {:?} {} before anything is there", .slot.buffer, .slot.index)]
+    #[error("{at} reads {slot} before anything is there")]
     Uninitialised {
         /// The step.
         at: StepAt,
@@ -193,7 +193,7 @@ pub enum ProgramViolation {
         slot: Slot,
     },
     /// A step adds values that do not belong together.
-    #[error("{at} reduces unlike values into {:?} {}", .slot.buffer, .slot.index)]
+    #[error("{at} reduces unlike values into {slot}")]
     MixedReduce {
         /// The step.
         at: StepAt,
@@ -211,7 +211,7 @@ pub enum ProgramViolation {
         contributor: Rank,
     },
     /// An output slot ends with the wrong content.
-    #[error("rank {rank} ends with {found} in {:?} {}, where {expected} belongs", .slot.buffer, .slot.index)]
+    #[error("rank {rank} ends with {found} in {slot}, where {expected} belongs")]
     WrongResult {
         /// Whose slot.
         rank: Rank,

@@ -1,0 +1,62 @@
+//! The plan hash: equal digests mean equal programs.
+//!
+//! Ranks compare it before they move a byte, so it covers all that decides what they do: who takes part in
+//! which collective, the reduction, and every step. The size it was planned for is not part of it, because a
+//! program serves every element count.
+
+use super::{Connection, Program, RankProgram};
+use crate::{Collective, RankSet, ReduceOp};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::io::{self, Write};
+use topology::Rank;
+
+/// What is hashed, as JSON in this order.
+#[derive(Serialize)]
+struct Identity<'a> {
+    format: &'static str,
+    collective: Collective,
+    op: Option<ReduceOp>,
+    root: Option<Rank>,
+    members: &'a RankSet,
+    chunks_per_rank: u32,
+    in_place: bool,
+    parts: u32,
+    connections: &'a [Connection],
+    ranks: &'a [RankProgram],
+}
+
+/// SHA-256 over a program, in hexadecimal.
+pub fn digest(program: &Program) -> String {
+    let request = program.demand.request();
+    let identity = Identity {
+        format: "antiphon-program/1",
+        collective: request.collective,
+        op: program.op,
+        root: request.root,
+        members: &request.members,
+        chunks_per_rank: request.chunks_per_rank,
+        in_place: program.in_place,
+        parts: program.parts,
+        connections: &program.connections,
+        ranks: &program.ranks,
+    };
+    let mut hash = Sha256::new();
+    let writer = io::BufWriter::new(Hashing(&mut hash));
+    serde_json::to_writer(writer, &identity).expect("plain data without maps is always representable");
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Hashes what is written.
+struct Hashing<'a>(&'a mut Sha256);
+
+impl Write for Hashing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Lowering, checking and executing together.
+
+mod executor;
+mod schedules;
+
+use super::*;
+use crate::{Collective, VerifiedSchedule};
+use executor::{Executor, Transport};
+use expect_test::expect;
+use schedules::Random;
+
+const STANDARD: [Collective; 9] = [
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllReduce,
+    Collective::AllToAll,
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::Gather,
+    Collective::Scatter,
+    Collective::SendRecv,
+];
+
+fn lowered(schedule: &VerifiedSchedule, in_place: bool) -> Program {
+    lower(schedule, &LowerOptions { in_place }).unwrap()
+}
+
+fn checked(program: Program) -> VerifiedProgram {
+    check(program).unwrap_or_else(|violations| {
+        let list: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        panic!("{}", list.join("\n"))
+    })
+}
+
+/// Lowers, checks and runs in several orders, with several counts and tiles.
+fn road(schedule: &VerifiedSchedule, random: &mut Random) {
+    for in_place in [false, true] {
+        let program = checked(lowered(schedule, in_place)).into_program();
+        for (count, tiles) in [(0, 1), (1, 1), (2, 3), (7, 2), (13, 1)] {
+            for transport in [Transport::Buffered, Transport::Rendezvous] {
+                let executor = Executor { program: &program, count, tiles, transport };
+                let state = executor.run(random).expect("the program runs to its end");
+                executor.judge(&state).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn rings_are_right() {
+    for ranks in [2, 3, 4, 7] {
+        for chunks in [1, 3] {
+            let random = &mut Random(7);
+            road(&schedules::ring_allgather(ranks, chunks), random);
+            road(&schedules::ring_reducescatter(ranks, chunks), random);
+            road(&schedules::ring_allreduce(ranks, chunks), random);
+        }
+    }
+}
+
+#[test]
+fn direct_exchange_is_right() {
+    for collective in STANDARD {
+        for ranks in [1, 2, 3, 5] {
+            let demand = schedules::demand(collective, ranks, 2);
+            road(&schedules::direct(&demand), &mut Random(11));
+        }
+    }
+}
+
+#[test]
+fn random_trees_with_relays_are_right() {
+    let random = &mut Random(3);
+    for round in 0..12 {
+        for collective in STANDARD {
+            let ranks = 2 + round % 6;
+            let topology = schedules::random_topology(ranks, random);
+            let demand = schedules::random_demand(collective, ranks, random);
+            road(&schedules::random_trees(&topology, &demand, random), random);
+        }
+    }
+}
+
+#[test]
+fn the_listing_reads_like_a_program() {
+    let program = checked(lowered(&schedules::ring_allreduce(3, 1), false));
+    expect![[r#"
+        allreduce over 3 of 3 ranks, sum, out of place, blocks of 3 slots
+        c0: rank 0 -> rank 1, channel 0, link 0
+        c1: rank 1 -> rank 2, channel 0, link 1
+        c2: rank 2 -> rank 0, channel 0, link 2
+        rank 0: input 3, output 3, scratch 0
+          0.0  c0 <- input[0]  transfer 0
+          0.1  c0 <- output[2]  transfer 5  after 1.0
+          0.2  c0 <- output[1]  transfer 7  after 1.1
+          0.3  c0 <- output[0]  transfer 9  after 1.2
+          1.0  output[2] <- input[2] + c2  transfer 2
+          1.1  output[1] <- input[1] + c2  transfer 4
+          1.2  output[0] <- c2  transfer 6
+          1.3  output[2] <- c2  transfer 11  after 0.1
+        rank 1: input 3, output 3, scratch 0
+          0.0  output[0] <- input[0] + c0  transfer 0
+          0.1  output[2] <- input[2] + c0  transfer 5
+          0.2  output[1] <- c0  transfer 7
+          0.3  output[0] <- c0  transfer 9  after 1.1
+          1.0  c1 <- input[1]  transfer 1
+          1.1  c1 <- output[0]  transfer 3  after 0.0
+          1.2  c1 <- output[2]  transfer 8  after 0.1
+          1.3  c1 <- output[1]  transfer 10  after 0.2
+        rank 2: input 3, output 3, scratch 0
+          0.0  output[1] <- input[1] + c1  transfer 1
+          0.1  output[0] <- input[0] + c1  transfer 3
+          0.2  output[2] <- c1  transfer 8
+          0.3  output[1] <- c1  transfer 10  after 1.1
+          1.0  c2 <- input[2]  transfer 2
+          1.1  c2 <- output[1]  transfer 4  after 0.0
+          1.2  c2 <- output[0]  transfer 6  after 0.1
+          1.3  c2 <- output[2]  transfer 11  after 0.2
+    "#]]
+    .assert_eq(&program.program().to_string());
+}
+
+#[test]
+fn the_digest_covers_what_ranks_do() {
+    let program = |chunks, in_place| lowered(&schedules::ring_allgather(4, chunks), in_place);
+    let digests = [digest(&program(1, false)), digest(&program(2, false)), digest(&program(1, true))];
+    assert_eq!(digests[0], digest(&program(1, false)));
+    assert!(digests[0] != digests[1] && digests[0] != digests[2] && digests[1] != digests[2]);
+    assert_eq!(digests[0].len(), 64);
+}
