@@ -214,3 +214,62 @@ fn ranks_in_words(ranks: &[Rank]) -> String {
     let more = if ranks.len() > EXAMPLES { " …" } else { "" };
     format!("{{{}{more}}}", names.join(" "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sketch::SketchFile;
+    use expect_test::expect;
+
+    const SKETCH: &str = "\
+# Two boxes with one cable each way.
+name: example
+relays: {0: [1]}
+senders: {0: [0, 1, 2, 3, 4, 5, 6, 7]}
+links:
+  forbid:
+    - {class: inside_machine, from: 0, to: 1}
+own_chunks_first: true
+max_machine_hops: 1
+symmetry: [{rotate: 8, within: 16}]
+connections: few
+objective: latency
+chunks_per_rank: 2
+sizes: {from: 1KB, to: 1MB}
+strategy: milp
+time_limit: 60s
+";
+
+    fn summary() -> SketchSummary {
+        let topology = topology::resolve("ndv2x2,costs=taccl-1mb").unwrap();
+        describe(&SketchFile::parse(SKETCH, "s.yaml").unwrap().resolve(&topology).unwrap(), &topology)
+    }
+
+    #[test]
+    fn a_summary_says_what_each_line_does() {
+        expect![[r#"
+            sketch example on ndv2x2,costs=taccl-1mb
+              Two boxes with one cable each way.
+              16 ranks on 2 machines
+              64 of 192 links may be used
+              line 3: forbids 126 links (0→8 0→10 0→11 0→12 0→13 0→14 0→15 1→8 …)
+              line 7: forbids 2 links (0→1 8→9)
+              line 4: reserves 2 links for the chunks of {0 1 2 3 4 5 6 7 …} (0→9 8→1)
+              machine hops at most: 1
+              order between machines: own chunks before relayed ones
+              symmetries: 1; interchangeable ranks: {0 8}, {1 9}, {2 10}, {3 11}, {4 12}, {5 13}, {6 14}, {7 15}
+              chunks per rank: 2
+              sizes: 1 KB to 1 MB
+              strategy: milp
+              time limit: 60 s
+              objective: latency
+              connections per switch: few
+        "#]]
+        .assert_eq(&summary().to_string());
+    }
+
+    #[test]
+    fn a_summary_is_json() {
+        expect![[r#"{"sketch":"example","why":"Two boxes with one cable each way.","topology":"ndv2x2,costs=taccl-1mb","ranks":16,"machines":2,"links":192,"allowed_links":64,"forbidden":[{"line":3,"links":126,"examples":[[0,8],[0,10],[0,11],[0,12],[0,13],[0,14],[0,15],[1,8]]},{"line":7,"links":2,"examples":[[0,1],[8,9]]}],"reserved":[{"line":4,"links":2,"examples":[[0,9],[8,1]],"only_chunks_of":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]}],"max_machine_hops":1,"own_chunks_first":true,"symmetries":1,"orbits":[[0,8],[1,9],[2,10],[3,11],[4,12],[5,13],[6,14],[7,15]],"chunks_per_rank":2,"sizes":{"from":1000,"to":1000000},"strategy":"milp","time_limit_seconds":60.0,"objective":"latency","connections":"few"}"#]].assert_eq(&serde_json::to_string(&summary()).unwrap());
+    }
+}

@@ -8,6 +8,7 @@ use super::error::{Mistake, Position, SketchError};
 use super::shapes::present;
 use crate::StrategyKind;
 use serde::{Deserialize, Serialize};
+use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Location, MergeKeyPolicy, Spanned};
 use std::fmt;
 use std::time::Duration;
@@ -228,6 +229,9 @@ impl SketchFile {
         if text.len() > MAX_BYTES {
             return Err(fail(Mistake::TooLong { bytes: text.len(), limit: MAX_BYTES }));
         }
+        if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
+            return Err(fail(Mistake::Nothing));
+        }
         let body = serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| {
             let position = error.location().and_then(position_of);
             SketchError { position, ..fail(translate(error.without_snippet())) }
@@ -264,7 +268,7 @@ impl SketchFile {
         let limit = parse_duration(&text.value).map_err(|error| self.bad_quantity(text, error))?;
         match Duration::try_from_secs_f64(limit.0 * 1e-6) {
             Ok(limit) if !limit.is_zero() => Ok(Some(limit)),
-            _ => Err(self.bad_value(text, "a time limit: it must be above zero and below 10¹⁹ s")),
+            _ => Err(self.bad_value(text, "a time limit above zero")),
         }
     }
 
@@ -337,22 +341,44 @@ fn yaml_options() -> serde_saphyr::Options {
 /// The parser's error in the words of this module.
 fn translate(error: &serde_saphyr::Error) -> Mistake {
     use serde_saphyr::Error as Yaml;
-    match error {
+    let message = match error {
         Yaml::SerdeUnknownField { field, expected, .. } => {
-            Mistake::UnknownKey { key: field.clone(), accepted: expected.clone() }
+            return Mistake::UnknownKey { key: field.clone(), accepted: expected.clone() };
         }
         Yaml::SerdeUnknownVariant { variant, expected, .. } => {
-            Mistake::UnknownWord { word: variant.clone(), accepted: expected.clone() }
+            return Mistake::UnknownWord { word: variant.clone(), accepted: expected.clone() };
         }
         Yaml::SerdeInvalidType { unexpected, expected, .. } | Yaml::SerdeInvalidValue { unexpected, expected, .. } => {
-            Mistake::WrongKind { expected: expected.clone(), found: unexpected.clone() }
+            return Mistake::WrongKind { expected: expected.clone(), found: unexpected.clone() };
         }
-        other => Mistake::Unreadable { message: first_line(&other.to_string()) },
+        Yaml::Unexpected { expected, .. } => format!("expected {}", kind(expected)),
+        Yaml::InvalidScalar { ty, .. } => format!("expected {}", kind(ty)),
+        Yaml::InvalidBooleanStrict { .. } => "expected true or false".to_owned(),
+        Yaml::DuplicateMappingKey { key: Some(key), .. } => format!("key `{key}` is given twice"),
+        Yaml::MergeKeyNotAllowed { .. } => "merge keys (`<<`) are not accepted in sketches".to_owned(),
+        Yaml::Budget { breach: BudgetBreach::Documents { .. }, .. } => "a file holds one sketch".to_owned(),
+        Yaml::Budget { .. } => "larger or deeper than any sketch".to_owned(),
+        other => without_position(&other.to_string()),
+    };
+    Mistake::Unreadable { message }
+}
+
+/// The parser's names of YAML events and Rust types, in words.
+fn kind(expected: &str) -> &str {
+    match expected {
+        "mapping start" => "a map such as `{key: value}`",
+        "sequence start" => "a list such as `[a, b]`",
+        "string scalar" | "scalar" => "a single value",
+        "u32" | "u64" | "usize" => "a whole number ≥ 0",
+        other => other,
     }
 }
 
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().chars().take(300).collect()
+/// The first line of a parser's message, without the position that [`SketchError`] states anyway.
+fn without_position(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let end = [" at line ", " (defined at line "].iter().filter_map(|tail| line.find(tail)).min();
+    line[..end.unwrap_or(line.len())].chars().take(300).collect()
 }
 
 /// The comment at the top of the file: by custom it says why the sketch exists.

@@ -135,9 +135,11 @@ impl Resolver<'_> {
     /// What a rule that names nothing may have meant: the links that leave its first sender.
     fn nearby(&self, rule: &LinkRule) -> Option<String> {
         let sender = match rule {
-            LinkRule::Pair { from, .. } => self.rank(from).ok()?,
-            _ => return None,
+            LinkRule::Pair { from, .. } => from,
+            LinkRule::Pattern(LinkPattern { class: None, from: Some(from), .. }) => from.list.first()?,
+            LinkRule::Class(_) | LinkRule::Pattern(_) => return None,
         };
+        let sender = self.rank(sender).ok()?;
         let receivers: BTreeSet<Rank> =
             self.topology.outgoing(sender).iter().map(|&id| self.topology.link(id).to).collect();
         let list: Vec<String> = receivers.iter().take(16).map(ToString::to_string).collect();
@@ -254,4 +256,91 @@ fn crossings_in_words(crossings: &BTreeMap<(u64, u64), Vec<LinkId>>) -> Option<S
     let pairs: Vec<String> = crossings.keys().take(8).map(|(from, to)| format!("{from} → {to}")).collect();
     let more = if crossings.len() > 8 { ", …" } else { "" };
     Some(format!("between machines there are (local ranks) {}{more}", pairs.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sketch::{Sketch, SketchFile};
+    use topology::{Rank, Topology, resolve};
+
+    fn resolved(text: &str, spec: &str) -> (Sketch, Topology) {
+        let topology = resolve(spec).unwrap();
+        let sketch = SketchFile::parse(text, "s.yaml").and_then(|file| file.resolve(&topology));
+        (sketch.unwrap_or_else(|error| panic!("{error}")), topology)
+    }
+
+    /// The links that a sketch leaves, as `from>to`.
+    fn allowed(text: &str, spec: &str) -> String {
+        let (sketch, topology) = resolved(text, spec);
+        let links = topology.link_ids().filter(|&id| sketch.constraints.allows_link(id));
+        let names = links.map(|id| format!("{}>{}", topology.link(id).from, topology.link(id).to));
+        names.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn rules_forbid_what_they_name() {
+        for (rules, left) in [
+            ("forbid: [[0, 1]]", "0>2 1>0 1>2 2>0 2>1"),
+            ("forbid: [[0, 1], [0, 1]]", "0>2 1>0 1>2 2>0 2>1"),
+            ("forbid: [{from: 0, to: 1, both_ways: true}]", "0>2 1>2 2>0 2>1"),
+            ("forbid: [{from: [0, 1]}]", "2>0 2>1"),
+            ("forbid: [{to: 0}]", "0>1 0>2 1>2 2>1"),
+            ("forbid: [{to: 0, both_ways: true}]", "1>2 2>1"),
+            ("allow_only: [[0, 1], {from: [1, 2], to: [0, 2]}]", "0>1 1>0 1>2 2>0"),
+            ("forbid: [[0, 1]], allow_only: [{from: 0}]", "0>2"),
+            ("forbid: [{class: inside_machine, from: 2, to: [0, 1]}]", "0>1 0>2 1>0 1>2"),
+        ] {
+            assert_eq!(allowed(&format!("links: {{{rules}}}"), "clique:3"), left, "{rules}");
+        }
+    }
+
+    #[test]
+    fn relays_select_links_between_machines() {
+        let crossing = |relays: &str, spec: &str| {
+            let links = allowed(&format!("relays: {relays}\nlinks: {{forbid: [inside_machine]}}"), spec);
+            links.split(' ').map(str::to_owned).collect::<Vec<_>>()
+        };
+        let spec = "ndv2x2,costs=taccl-1mb";
+        assert_eq!(crossing("{0: [1]}", spec), ["0>9", "8>1"]);
+        assert_eq!(crossing("{0: [1, 2], 7: 0}", spec), ["0>9", "0>10", "7>8", "8>1", "8>2", "15>0"]);
+        let direct = crossing("direct", spec);
+        assert_eq!((direct.len(), &direct[3][..]), (16, "3>11"));
+        assert_eq!(crossing("all", spec).len(), 128);
+        assert_eq!(crossing("{0: [1]}", "ndv2x4,costs=taccl-1mb").len(), 12);
+    }
+
+    #[test]
+    fn the_line_that_forbids_is_kept() {
+        let text = "relays:\n  0: [1]\n  1: [0]\nlinks:\n  forbid:\n    - [0, 1]\n    - [0, 2]\n";
+        let (sketch, topology) = resolved(text, "ndv2x2,costs=taccl-1mb");
+        let line = |from, to| {
+            let link = topology.between(Rank(from), Rank(to)).next().unwrap();
+            sketch.constraints.forbidden[link.index()]
+        };
+        assert_eq!((line(0, 1), line(0, 2), line(1, 0)), (Some(6), Some(7), None));
+        assert_eq!((line(0, 9), line(0, 8), line(1, 9)), (None, Some(2), Some(3)));
+        // Rank 5 is no relay at all: the value of `relays` begins on line 2.
+        assert_eq!(line(5, 12), Some(2));
+    }
+
+    #[test]
+    fn senders_reserve_their_links_for_owners() {
+        let text = "relays: {0: [1], 2: [3]}\nsenders:\n  0: [0, 1, 4]\n  2: [2, 3, 4]\n";
+        let (sketch, topology) = resolved(text, "ndv2x2,costs=taccl-1mb");
+        let owners = |from, to| {
+            let link = topology.between(Rank(from), Rank(to)).next().unwrap();
+            let (owners, line) = sketch.constraints.owners[link.index()].clone()?;
+            Some((owners.iter().map(|rank| rank.0).collect::<Vec<_>>(), line))
+        };
+        // Ranks 5, 6 and 7 are assigned to nobody, so both senders carry their chunks.
+        assert_eq!(owners(0, 9), Some((vec![0, 1, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15], 3)));
+        assert_eq!(owners(10, 3), Some((vec![2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15], 4)));
+        assert_eq!(owners(0, 1), None);
+    }
+
+    #[test]
+    fn a_sketch_without_rules_constrains_nothing() {
+        let (sketch, _) = resolved("name: free\n", "clique:3");
+        assert_eq!(sketch.constraints, crate::Constraints::none());
+    }
 }

@@ -43,3 +43,111 @@ pub use file::{Connections, Objective, SizeRange, SketchFile};
 pub use obey::{BrokenRule, SketchViolation, obey};
 pub use resolve::{Pins, Sketch};
 pub use symmetry::{Ends, NotASymmetry};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reach::check_reachable;
+    use crate::{Context, Deadline, Limits, Matching, Options, Problem, Strategy};
+    use schedule::{Collective, Demand, Request, verify};
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+    use topology::{Micros, Topology};
+
+    fn shipped() -> Vec<PathBuf> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sketches");
+        let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+
+    fn read(path: &Path) -> SketchFile {
+        let text = std::fs::read_to_string(path).unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        SketchFile::parse(&text, name).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn resolved(path: &Path, spec: &str) -> (Sketch, Arc<Topology>) {
+        let topology = topology::resolve(spec).unwrap();
+        let sketch = read(path).resolve(&topology).unwrap_or_else(|error| panic!("{error}"));
+        (sketch, Arc::new(topology))
+    }
+
+    fn problem(sketch: &Sketch, topology: &Arc<Topology>, collective: Collective) -> Problem {
+        let request = Request::new(collective, topology.rank_count(), 1_000_000 * topology.rank_count() as u64)
+            .with_chunks(sketch.pins.chunks_per_rank.unwrap_or(1));
+        Problem {
+            topology: topology.clone(),
+            demand: Arc::new(Demand::new(request).unwrap()),
+            constraints: Arc::new(sketch.constraints.clone()),
+        }
+    }
+
+    #[test]
+    fn no_shipped_sketch_is_forgotten() {
+        let names: Vec<_> = shipped().iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+        assert!(names.len() >= 12, "{names:?}");
+        for path in shipped() {
+            assert_eq!(path.extension().unwrap(), "yaml", "{path:?}");
+            let file = read(&path);
+            let (sketch, _) = resolved(&path, file.such_as().expect("a shipped sketch says what it fits"));
+            assert_eq!(sketch.name, path.file_stem().unwrap().to_str().unwrap());
+            assert!(sketch.why.is_some_and(|why| why.len() > 60), "{path:?} says why it exists");
+        }
+    }
+
+    #[test]
+    fn every_shipped_sketch_lets_every_chunk_through() {
+        for path in shipped() {
+            let (sketch, topology) = resolved(&path, read(&path).such_as().unwrap());
+            for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll] {
+                let verdict = check_reachable(&problem(&sketch, &topology, collective));
+                assert_eq!(verdict, Ok(()), "{path:?} {collective}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_strategy_finds_a_schedule_that_obeys_every_shipped_sketch() {
+        for path in shipped() {
+            let (sketch, topology) = resolved(&path, read(&path).such_as().unwrap());
+            let problem = problem(&sketch, &topology, Collective::AllGather);
+            let limits = Limits { restarts: 1, ..Limits::default() };
+            let options = Options { limits, threads: Some(1), ..Options::default() };
+            let deadline = Deadline::default();
+            let (bound, progress) = (Micros::ZERO, |_| {});
+            let context =
+                Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &progress };
+            let attempts = Matching.propose(&problem, &context).unwrap();
+            let found = attempts.into_iter().find_map(|attempt| attempt.schedule).expect("a schedule");
+            let verified = verify(found, &topology).unwrap_or_else(|rejection| panic!("{path:?}: {rejection}"));
+            assert_eq!(obey(verified.schedule(), &topology, &problem.constraints), [], "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_demo_fits_every_eight_ranks_with_the_links_of_a_cube() {
+        let demo = shipped().into_iter().find(|path| path.ends_with("demo.yaml")).unwrap();
+        for (spec, links) in [("clique:8", 56), ("ndv2x1", 32), ("dgx1", 32), ("switch:8", 56), ("hypercube:3", 24)] {
+            let (sketch, topology) = resolved(&demo, spec);
+            let summary = describe(&sketch, &topology);
+            assert_eq!((summary.links, summary.allowed_links), (links, 24), "{spec}");
+        }
+    }
+
+    #[test]
+    fn an_infeasible_sketch_names_the_line_to_relax() {
+        let topology = Arc::new(topology::resolve("ndv2x2,costs=taccl-1mb").unwrap());
+        for (text, line) in [
+            ("links:\n  forbid:\n    - between_machines\n", 3),
+            ("links:\n  forbid:\n    - {from: 3}\n", 3),
+            ("name: cut\nlinks:\n  allow_only:\n    - inside_machine\n", 4),
+        ] {
+            let sketch = SketchFile::parse(text, "s.yaml").unwrap().resolve(&topology).unwrap();
+            match check_reachable(&problem(&sketch, &topology, Collective::AllGather)) {
+                Err(crate::SynthError::Infeasible { relax: Some(relax), .. }) => assert_eq!(relax.line(), line),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+}

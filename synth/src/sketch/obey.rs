@@ -173,3 +173,138 @@ impl Check<'_> {
 fn is_in_time(end: Micros, start: Micros) -> bool {
     end.0 <= start.0 * (1.0 + 1e-7)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sketch::SketchFile;
+    use expect_test::{Expect, expect};
+    use schedule::{Collective, Request};
+    use std::sync::Arc;
+    use topology::resolve;
+
+    /// Plays transfers `(chunk, from, to)` one after the other, 10 µs each, on two NDv2.
+    fn check(sketch: &str, collective: Collective, sent: &[(u32, u32, u32)], expected: Expect) {
+        let topology = resolve("ndv2x2,costs=taccl-1mb").unwrap();
+        let sketch = SketchFile::parse(sketch, "s.yaml").unwrap().resolve(&topology).unwrap();
+        let demand = Arc::new(Demand::new(Request::new(collective, 16, 16_000)).unwrap());
+        let last_reduce = sent.iter().rposition(|&(_, _, to)| to >= 8).unwrap_or(0);
+        let transfers = sent.iter().enumerate().map(|(index, &(chunk, from, to))| {
+            let (from, to) = (Rank(from), Rank(to));
+            // In an allreduce, everything up to the last arrival in the second machine is the summing.
+            let reduces = collective.combines() && (collective != Collective::AllReduce || index <= last_reduce);
+            Transfer {
+                chunks: [ChunkId(chunk)].into_iter().collect(),
+                from,
+                to,
+                link: topology.between(from, to).next().unwrap(),
+                kind: if reduces { TransferKind::Reduce } else { TransferKind::Copy },
+                start: Micros(10.0 * index as f64),
+                end: Micros(10.0 * (index + 1) as f64),
+            }
+        });
+        let schedule = Schedule::new(&topology, demand, transfers.collect(), "by hand");
+        let violations = obey(&schedule, &topology, &sketch.constraints);
+        let lines: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        expected.assert_eq(&lines.join("\n"));
+    }
+
+    #[test]
+    fn a_forbidden_link_is_seen_every_time() {
+        let sketch = "relays: {0: [1]}\nlinks:\n  forbid:\n    - [2, 3]\n";
+        check(sketch, Collective::AllGather, &[(2, 2, 0), (2, 0, 9), (8, 8, 1)], expect![[""]]);
+        check(
+            sketch,
+            Collective::AllGather,
+            &[(2, 2, 3), (0, 0, 8), (2, 2, 3)],
+            expect![[r#"
+            transfer 0 (chunk 2, rank 2 → 3 at 0 µs) uses a forbidden link (sketch line 4)
+            transfer 1 (chunk 0, rank 0 → 8 at 10 µs) uses a forbidden link (sketch line 1)
+            transfer 2 (chunk 2, rank 2 → 3 at 20 µs) uses a forbidden link (sketch line 4)"#]],
+        );
+    }
+
+    #[test]
+    fn chunks_leave_through_their_sender() {
+        let sketch = "relays: {0: [1], 2: [3]}\nsenders:\n  0: [0, 1, 4, 5]\n  2: [2, 3, 6, 7]\n";
+        check(sketch, Collective::AllGather, &[(1, 1, 0), (1, 0, 9), (3, 3, 2), (3, 2, 11)], expect![[""]]);
+        check(
+            sketch,
+            Collective::AllGather,
+            &[(3, 3, 0), (3, 0, 9)],
+            expect![
+                "transfer 1 (chunk 3, rank 0 → 9 at 10 µs) uses a link reserved for chunks of other ranks (sketch line 3)"
+            ],
+        );
+        // A sum belongs to the rank that wants it: 11 is local rank 3 of the second machine.
+        check(
+            sketch,
+            Collective::ReduceScatter,
+            &[(11, 2, 11), (11, 0, 9)],
+            expect![
+                "transfer 1 (chunk 11, rank 0 → 9 at 10 µs) uses a link reserved for chunks of other ranks (sketch line 3)"
+            ],
+        );
+    }
+
+    #[test]
+    fn machine_hops_are_counted_along_the_way() {
+        let there_and_back = [(0, 0, 9), (0, 9, 8), (0, 8, 1)];
+        check("max_machine_hops: 2", Collective::AllGather, &there_and_back, expect![[""]]);
+        check(
+            "max_machine_hops: 1",
+            Collective::AllGather,
+            &there_and_back,
+            expect![
+                "transfer 2 (chunk 0, rank 8 → 1 at 20 µs) crosses between machines for the 2. time (sketch line 1)"
+            ],
+        );
+        // The holder's own copy has not crossed, though one came back to it.
+        let own = [(0, 0, 9), (0, 9, 0), (0, 0, 10)];
+        check(
+            "max_machine_hops: 1",
+            Collective::AllGather,
+            &own,
+            expect![
+                "transfer 1 (chunk 0, rank 9 → 0 at 10 µs) crosses between machines for the 2. time (sketch line 1)"
+            ],
+        );
+        // A sum has crossed as often as its most travelled part.
+        check(
+            "max_machine_hops: 1",
+            Collective::ReduceScatter,
+            &[(9, 9, 0), (9, 0, 1), (9, 1, 9)],
+            expect![
+                "transfer 2 (chunk 9, rank 1 → 9 at 20 µs) crosses between machines for the 2. time (sketch line 1)"
+            ],
+        );
+        // Sums in and copies out are counted apart.
+        check("max_machine_hops: 1", Collective::AllReduce, &[(0, 1, 0), (0, 0, 9), (0, 9, 1)], expect![[""]]);
+    }
+
+    #[test]
+    fn own_chunks_leave_first() {
+        let sketch = "own_chunks_first: true";
+        check(sketch, Collective::AllGather, &[(1, 1, 0), (0, 0, 9), (1, 0, 9)], expect![[""]]);
+        check(
+            sketch,
+            Collective::AllGather,
+            &[(1, 1, 0), (1, 0, 9), (0, 0, 9)],
+            expect![
+                "transfer 2 (chunk 0, rank 0 → 9 at 20 µs) breaks the order of own and relayed chunks (sketch line 1)"
+            ],
+        );
+        // Inside a machine any order will do.
+        check(sketch, Collective::AllGather, &[(1, 1, 0), (1, 0, 2), (0, 0, 2)], expect![[""]]);
+        // Sums run the other way: those the receiver passes on come first.
+        check(sketch, Collective::ReduceScatter, &[(10, 0, 9), (9, 0, 9)], expect![[""]]);
+        check(
+            sketch,
+            Collective::ReduceScatter,
+            &[(9, 0, 9), (10, 0, 9)],
+            expect![
+                "transfer 1 (chunk 10, rank 0 → 9 at 10 µs) breaks the order of own and relayed chunks (sketch line 1)"
+            ],
+        );
+    }
+}

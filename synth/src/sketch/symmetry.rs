@@ -321,3 +321,91 @@ pub(super) fn check_sketch(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sketch::SketchFile;
+    use topology::resolve;
+
+    /// The images of ranks 0 and 1 under each symmetry, and how many there are.
+    fn symmetries(text: &str, spec: &str) -> Result<Vec<(u32, u32)>, String> {
+        let topology = resolve(spec).unwrap();
+        let sketch = SketchFile::parse(text, "s.yaml").and_then(|file| file.resolve(&topology));
+        let constraints = sketch.map_err(|error| error.to_string())?.constraints;
+        constraints.symmetry.iter().for_each(|symmetry| check(&topology, symmetry));
+        Ok(constraints.symmetry.iter().map(|symmetry| (symmetry.ranks[0].0, symmetry.ranks[1].0)).collect())
+    }
+
+    /// The definition, stated link by link and without the tables of the code under test.
+    fn check(topology: &Topology, symmetry: &Automorphism) {
+        let mut images = symmetry.links.clone();
+        images.sort_unstable();
+        assert!(images.iter().copied().eq(topology.link_ids()), "links map one to one");
+        for id in topology.link_ids() {
+            let (link, image) = (topology.link(id), topology.link(symmetry.links[id.index()]));
+            assert_eq!(image.from, symmetry.ranks[link.from.index()]);
+            assert_eq!(image.to, symmetry.ranks[link.to.index()]);
+            assert_eq!((image.alpha, image.beta, image.latency), (link.alpha, link.beta, link.latency));
+            // Two links share a resource exactly if their images do.
+            for &resource in &link.resources {
+                let other = topology.users(resource)[0];
+                let other_image = topology.link(symmetry.links[other.index()]);
+                let shares = image.resources.iter().any(|resource| other_image.resources.contains(resource));
+                assert!(shares, "links {id} and {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn rotations_of_the_shipped_machines() {
+        for (rule, spec, images) in [
+            ("{rotate: 8, within: 16}", "ndv2x2", (8, 9)),
+            ("{rotate: 8, within: 16}", "ndv2x2,costs=taccl-1mb", (8, 9)),
+            ("{rotate: 8, within: 32}", "ndv2x4", (8, 9)),
+            ("{rotate: 24, within: 32}", "ndv2x4,costs=taccl-1mb", (24, 25)),
+            ("{rotate: 4, within: 8}", "ndv2x1", (4, 5)),
+            ("{rotate: 2, within: 16}", "dgx2x2", (2, 3)),
+            ("{rotate: 2, within: 16}", "dgx2x2,costs=taccl-1mb", (2, 3)),
+            ("{rotate: 16, within: 32}", "dgx2x2,costs=taccl-1kb", (16, 17)),
+            ("{rotate: 3}", "ring:8", (3, 4)),
+            ("{rotate: 1000000000001, within: 4}", "torus2d:4x4", (1, 2)),
+            ("{permutation: [3, 2, 1, 0]}", "line:4", (3, 2)),
+        ] {
+            assert_eq!(symmetries(&format!("symmetry: [{rule}]"), spec), Ok(vec![images]), "{rule} on {spec}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_symmetric_is_said_with_evidence() {
+        for (rule, spec, evidence) in [
+            ("{rotate: 1, within: 8}", "ndv2x2", "link 0 → 1 would become 1 → 2, which has other costs"),
+            ("{rotate: 2, within: 8}", "ndv2x1", "link 0 → 2 would become 2 → 4, which does not exist"),
+            ("{rotate: 1, within: 16}", "dgx2x2,costs=taccl-1mb", "would not share an equal resource"),
+            ("{rotate: 1}", "line:4", "link 2 → 3 would become 3 → 0, which does not exist"),
+        ] {
+            let error = symmetries(&format!("symmetry: [{rule}]"), spec).unwrap_err();
+            assert!(error.contains(evidence), "{rule} on {spec}: {error}");
+        }
+    }
+
+    #[test]
+    fn detection_finds_rotations_and_exchanges() {
+        for (spec, images) in [
+            ("line:4", vec![]),
+            ("ring:6", vec![(1, 2)]),
+            ("ndv2x2", vec![(8, 9), (8, 9)]),
+            ("torus2d:2x3", vec![(3, 4), (1, 2)]),
+        ] {
+            assert_eq!(symmetries("symmetry: auto", spec).unwrap(), images, "{spec}");
+        }
+        let broken = "symmetry: auto\nlinks: {forbid: [[0, 1]]}";
+        assert_eq!(symmetries(broken, "ring:6"), Ok(vec![]), "a sketch may break a symmetry");
+    }
+
+    #[test]
+    fn a_machine_that_would_be_torn_apart_is_refused() {
+        let error = symmetries("symmetry: [{rotate: 1}]", "dgx2x2").unwrap_err();
+        assert!(error.contains("share a machine"), "{error}");
+    }
+}
