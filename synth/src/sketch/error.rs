@@ -1,7 +1,7 @@
 //! What can be wrong with a sketch, always with its place in the file.
 //!
 //! The principal type is [`SketchError`]: a position, a [`Mistake`] with its evidence, and a hint where one is
-//! known. Its text is what a person sees, in the form `file:line:column: mistake`, so that editors can jump to it.
+//! known. Its text has the form `file:line:column: mistake`, so that editors can jump to it.
 
 use super::symmetry::NotASymmetry;
 use std::fmt;
@@ -24,8 +24,15 @@ pub struct SketchError {
     pub file: String,
     /// Where; `None` where the parser could not say.
     pub position: Option<Position>,
-    /// What.
-    pub mistake: Mistake,
+    /// What; boxed, because errors travel through every result.
+    pub mistake: Box<Mistake>,
+}
+
+impl SketchError {
+    /// What the user could do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        self.mistake.hint()
+    }
 }
 
 impl std::error::Error for SketchError {}
@@ -33,12 +40,8 @@ impl std::error::Error for SketchError {}
 impl fmt::Display for SketchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.position {
-            Some(Position { line, column }) => write!(f, "{}:{line}:{column}: {}", self.file, self.mistake)?,
-            None => write!(f, "{}: {}", self.file, self.mistake)?,
-        }
-        match self.mistake.hint() {
-            Some(hint) => write!(f, "\n  hint: {hint}"),
-            None => Ok(()),
+            Some(Position { line, column }) => write!(f, "{}:{line}:{column}: {}", self.file, self.mistake),
+            None => write!(f, "{}: {}", self.file, self.mistake),
         }
     }
 }
@@ -190,8 +193,7 @@ pub enum Mistake {
 }
 
 impl Mistake {
-    /// What the user could do about it.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownKey { key, accepted } => Some(suggestion(key, accepted)),
             Self::UnknownWord { word, accepted } => Some(suggestion(word, accepted)),
@@ -239,8 +241,10 @@ mod tests {
     }
 
     fn check(text: &str, expected: Expect) {
-        let error = SketchFile::parse(text, "s.yaml").and_then(|file| file.resolve(&two_pairs()));
-        expected.assert_eq(&error.expect_err(text).to_string());
+        let sketch = SketchFile::parse(text, "s.yaml").and_then(|file| file.resolve(&two_pairs()));
+        let error = sketch.expect_err(text);
+        let hint = error.hint().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        expected.assert_eq(&format!("{error}{hint}"));
     }
 
     #[test]

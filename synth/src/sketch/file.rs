@@ -225,7 +225,7 @@ impl SketchFile {
     /// # Errors
     /// [`SketchError`] with the position of the first mistake.
     pub fn parse(text: &str, origin: &str) -> Result<Self, SketchError> {
-        let fail = |mistake| SketchError { file: origin.to_owned(), position: None, mistake };
+        let fail = |mistake| SketchError { file: origin.to_owned(), position: None, mistake: Box::new(mistake) };
         if text.len() > MAX_BYTES {
             return Err(fail(Mistake::TooLong { bytes: text.len(), limit: MAX_BYTES }));
         }
@@ -246,7 +246,7 @@ impl SketchFile {
 
     /// An error about the value at `location`.
     pub(super) fn error(&self, location: Location, mistake: Mistake) -> SketchError {
-        SketchError { file: self.origin.clone(), position: position_of(location), mistake }
+        SketchError { file: self.origin.clone(), position: position_of(location), mistake: Box::new(mistake) }
     }
 
     pub(super) fn sizes(&self) -> Result<SizeRange, SketchError> {

@@ -15,6 +15,7 @@ use topology::{LinkId, Micros, Rank, Topology};
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct SketchViolation {
     /// Which rule.
+    #[serde(flatten)]
     pub kind: BrokenRule,
     /// Line of the sketch, from 1.
     pub line: u32,
@@ -32,7 +33,7 @@ pub struct SketchViolation {
 
 /// A rule of a sketch, broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum BrokenRule {
     /// The link is forbidden.
     ForbiddenLink,
@@ -54,7 +55,7 @@ impl fmt::Display for SketchViolation {
         match kind {
             BrokenRule::ForbiddenLink => f.write_str("uses a forbidden link")?,
             BrokenRule::NotItsSender => f.write_str("uses a link reserved for chunks of other ranks")?,
-            BrokenRule::TooManyMachineHops { hops } => write!(f, "crosses between machines for the {hops}. time")?,
+            BrokenRule::TooManyMachineHops { hops } => write!(f, "is crossing {hops} between machines, one too many")?,
             BrokenRule::OwnChunkAfterRelayed => f.write_str("breaks the order of own and relayed chunks")?,
         }
         write!(f, " (sketch line {line})")
@@ -256,7 +257,7 @@ mod tests {
             Collective::AllGather,
             &there_and_back,
             expect![
-                "transfer 2 (chunk 0, rank 8 → 1 at 20 µs) crosses between machines for the 2. time (sketch line 1)"
+                "transfer 2 (chunk 0, rank 8 → 1 at 20 µs) is crossing 2 between machines, one too many (sketch line 1)"
             ],
         );
         // The holder's own copy has not crossed, though one came back to it.
@@ -266,7 +267,7 @@ mod tests {
             Collective::AllGather,
             &own,
             expect![
-                "transfer 1 (chunk 0, rank 9 → 0 at 10 µs) crosses between machines for the 2. time (sketch line 1)"
+                "transfer 1 (chunk 0, rank 9 → 0 at 10 µs) is crossing 2 between machines, one too many (sketch line 1)"
             ],
         );
         // A sum has crossed as often as its most travelled part.
@@ -275,11 +276,25 @@ mod tests {
             Collective::ReduceScatter,
             &[(9, 9, 0), (9, 0, 1), (9, 1, 9)],
             expect![
-                "transfer 2 (chunk 9, rank 1 → 9 at 20 µs) crosses between machines for the 2. time (sketch line 1)"
+                "transfer 2 (chunk 9, rank 1 → 9 at 20 µs) is crossing 2 between machines, one too many (sketch line 1)"
             ],
         );
         // Sums in and copies out are counted apart.
         check("max_machine_hops: 1", Collective::AllReduce, &[(0, 1, 0), (0, 0, 9), (0, 9, 1)], expect![[""]]);
+    }
+
+    #[test]
+    fn a_violation_is_flat_json() {
+        let violation = SketchViolation {
+            kind: BrokenRule::TooManyMachineHops { hops: 2 },
+            line: 7,
+            transfer: 3,
+            chunk: ChunkId(1),
+            from: Rank(0),
+            to: Rank(9),
+            time_us: 20.5,
+        };
+        expect![[r#"{"kind":"too_many_machine_hops","hops":2,"line":7,"transfer":3,"chunk":1,"from":0,"to":9,"time_us":20.5}"#]].assert_eq(&serde_json::to_string(&violation).unwrap());
     }
 
     #[test]
