@@ -6,6 +6,7 @@
 //!
 //! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
 
+mod bounds;
 mod error;
 mod matching;
 mod milp;
@@ -13,9 +14,11 @@ mod options;
 mod problem;
 mod reach;
 mod report;
+mod reversal;
 pub mod sketch;
 mod strategy;
 
+pub use bounds::{Bound, Bounds, Certificate, Scope, bounds};
 pub use error::SynthError;
 pub use matching::Matching;
 pub use milp::Milp;

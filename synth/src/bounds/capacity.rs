@@ -1,0 +1,71 @@
+//! How many bytes per µs a set of links carries at most, given what they share.
+//!
+//! The principal function is [`capacity`]. Without resources it is a sum. With them it is a maximum flow in which
+//! every resource is a vertex of limited throughput and every link leads through its resources in turn: exact
+//! where each link has a sending and a receiving port, an upper estimate (so still a valid bound) otherwise.
+
+use super::flow::{Network, UNLIMITED};
+use std::collections::BTreeMap;
+use topology::{LinkId, Topology};
+
+/// Bytes per µs over `links` together; infinite where some β is zero and nothing else limits.
+pub(super) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
+    let rate = |beta: f64| if beta > 0.0 { 1.0 / beta } else { f64::INFINITY };
+    if links.iter().all(|&id| topology.link(id).resources.is_empty()) {
+        return links.iter().map(|&id| rate(topology.link(id).beta.0)).sum();
+    }
+    let used = links.iter().flat_map(|&id| topology.link(id).resources.iter().copied());
+    let mut vertex_of = BTreeMap::new();
+    used.for_each(|resource| {
+        let next = 2 + 2 * vertex_of.len();
+        vertex_of.entry(resource).or_insert(next);
+    });
+    let (source, sink) = (0, 1);
+    let mut network = Network::new(2 + 2 * vertex_of.len());
+    for (&resource, &vertex) in &vertex_of {
+        network.connect(vertex, vertex + 1, rate(topology.resource(resource).beta.0).min(UNLIMITED));
+    }
+    for &id in links {
+        let link = topology.link(id);
+        let mut at = source;
+        // The link's own limit goes on the arc between its first two resources, which no other link uses.
+        let mut own = rate(link.beta.0).min(UNLIMITED);
+        for (position, resource) in link.resources.iter().enumerate() {
+            let vertex = vertex_of[resource];
+            let shared_entry = position == 0 && link.resources.len() > 1;
+            network.connect(at, vertex, if shared_entry { UNLIMITED } else { std::mem::replace(&mut own, UNLIMITED) });
+            at = vertex + 1;
+        }
+        network.connect(at, sink, own);
+    }
+    let flow = network.max_flow(source, sink);
+    if flow < UNLIMITED * 1e-3 { flow } else { f64::INFINITY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, TopologyParts};
+
+    #[test]
+    fn shared_ports_limit_a_cut() {
+        let link = |from, to, resources: &[u32]| Link {
+            from: Rank(from),
+            to: Rank(to),
+            alpha: Micros(1.0),
+            beta: MicrosPerByte(0.5),
+            latency: Latency::Occupies,
+            resources: resources.iter().map(|&id| ResourceId(id)).collect(),
+        };
+        let resource = |beta| Resource { name: "port".to_owned(), beta: MicrosPerByte(beta) };
+        let links = vec![link(0, 2, &[0, 1]), link(0, 3, &[0]), link(1, 2, &[1]), link(1, 3, &[])];
+        let resources = vec![resource(0.5), resource(0.25)];
+        let parts = TopologyParts { ranks: 4, links, resources, ..TopologyParts::default() };
+        let topology = Topology::new(parts).expect("a valid topology");
+        let of = |ids: &[u32]| capacity(&topology, &ids.iter().map(|&id| LinkId(id)).collect::<Vec<_>>());
+        assert_eq!(of(&[3]), 2.0);
+        assert_eq!(of(&[0, 1]), 2.0);
+        assert_eq!(of(&[0, 2]), 4.0);
+        assert_eq!(of(&[1, 3]), 4.0);
+    }
+}

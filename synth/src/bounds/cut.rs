@@ -1,0 +1,253 @@
+//! The bound by cuts: what must leave a set of ranks, over what all links that leave it carry together.
+//!
+//! Any set of ranks gives a valid bound, so finding good ones and measuring them are kept apart. Candidates are
+//! the unions of machines and the minimum cuts of ForestColl's flow problem [1]: with a source that feeds every
+//! rank at x times what it holds, every sink must receive everything; a cut that forbids this has a higher ratio
+//! of bytes to capacity than 1/x, and becomes the next x (Dinkelbach). The ratio grows with every round, so few
+//! rounds are needed.
+//!
+//! `cut_tail` adds the way that the last chunk to cross still has to go [2].
+//!
+//! [1] Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics".
+//! [2] If that chunk crosses once, it spreads from one head of the cut: the best head's farthest rank. If it
+//! crosses twice, the cut carries one chunk more, and every rank is reached from its own best head.
+
+use super::capacity::capacity;
+use super::flow::{Network, UNLIMITED};
+use super::{Bound, Certificate, Scope};
+use crate::Problem;
+use crate::matching::distance::PathTree;
+use schedule::{Chunk, ChunkId};
+use topology::{LinkId, Micros, Rank};
+
+/// The most machines of which all unions are tried; with more, single machines and their complements.
+const MACHINES: usize = 6;
+/// Work of all flow computations together, in arcs: about a second.
+const WORK: usize = 4_000_000;
+/// A ratio must grow by more than this (relative) to count as grown.
+const GROWS: f64 = 1e-12;
+/// Heads of a cut for which distances are computed.
+const HEADS: usize = 64;
+
+/// The strongest cut, and the strongest one with its tail.
+pub(super) fn cut(problem: &Problem) -> Vec<Bound> {
+    let mut candidates = machine_unions(problem);
+    candidates.extend(tightest(problem));
+    let cuts: Vec<Cut> = candidates.into_iter().filter_map(|inside| Cut::measure(problem, inside)).collect();
+    let strongest = |name, scope, values: Vec<(Micros, &Cut)>| {
+        let (value, cut) = values.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(Bound { name, scope, value, certificate: cut.certificate() })
+    };
+    let plain = cuts.iter().map(|cut| (cut.time(), cut)).collect();
+    let with_tail = cuts.iter().filter_map(|cut| cut.time_with_tail(problem).map(|time| (time, cut))).collect();
+    let plain = strongest("cut", Scope::AnyChunking, plain);
+    let with_tail = strongest("cut_tail", Scope::ThisChunking, with_tail);
+    plain.into_iter().chain(with_tail).collect()
+}
+
+/// A set of ranks, what must leave it and how fast that can be.
+struct Cut {
+    inside: Vec<bool>,
+    /// Links that leave the set and may be used.
+    links: Vec<LinkId>,
+    /// Chunks that must leave.
+    chunks: Vec<ChunkId>,
+    bytes: f64,
+    /// Bytes per µs.
+    capacity: f64,
+    /// The least α of the links.
+    alpha: f64,
+}
+
+impl Cut {
+    /// `None` if nothing must leave, or nothing can.
+    fn measure(problem: &Problem, inside: Vec<bool>) -> Option<Self> {
+        let (topology, demand) = (&*problem.topology, &*problem.demand);
+        let must_leave = |&id: &ChunkId| must_leave(demand.chunk(id), &inside);
+        let chunks: Vec<ChunkId> = demand.chunk_ids().filter(must_leave).collect();
+        let leaves = |&id: &LinkId| {
+            let link = topology.link(id);
+            inside[link.from.index()] && !inside[link.to.index()] && problem.allows_link(id)
+        };
+        let links: Vec<LinkId> = topology.link_ids().filter(leaves).collect();
+        if chunks.is_empty() || links.is_empty() {
+            return None;
+        }
+        let alpha = links.iter().map(|&link| topology.link(link).alpha.0).fold(f64::INFINITY, f64::min);
+        let (bytes, capacity) = (demand.message_bytes(&chunks).0, capacity(topology, &links));
+        Some(Self { inside, links, chunks, bytes, capacity, alpha })
+    }
+
+    fn time(&self) -> Micros {
+        Micros(self.alpha + self.bytes / self.capacity)
+    }
+
+    fn certificate(&self) -> Certificate {
+        let ranks = self.inside.iter().enumerate().filter(|(_, inside)| **inside);
+        Certificate::cut(ranks.map(|(rank, _)| Rank::from_index(rank)).collect(), self.capacity)
+    }
+
+    /// With the way that the last chunk to cross still has to go; `None` where sums are formed on the way or
+    /// the cut is too wide to look at.
+    fn time_with_tail(&self, problem: &Problem) -> Option<Micros> {
+        let (topology, demand) = (&*problem.topology, &*problem.demand);
+        if self.chunks.iter().any(|&id| demand.chunk(id).combine) {
+            return None;
+        }
+        let mut heads: Vec<Rank> = self.links.iter().map(|&link| topology.link(link).to).collect();
+        heads.sort_unstable();
+        heads.dedup();
+        if heads.len() > HEADS {
+            return None;
+        }
+        // Any of the chunks may be the last: only ranks that want all of them surely wait for it.
+        let outside = topology.ranks().filter(|rank| !self.inside[rank.index()]);
+        let waiting: Vec<Rank> =
+            outside.filter(|&rank| self.chunks.iter().all(|&id| demand.chunk(id).wanted_by.has(rank))).collect();
+        let smallest = self.chunks.iter().map(|&id| demand.bytes_of(id)).min_by(|a, b| a.total_cmp(b))?;
+        let length = |id: LinkId| problem.allows_link(id).then(|| topology.link(id).transfer_time(smallest).0);
+        let trees: Vec<PathTree> = heads.iter().map(|&head| PathTree::new(topology, [head], length)).collect();
+        let farthest = |tree: &PathTree| waiting.iter().map(|rank| tree.distance[rank.index()]).fold(0.0, f64::max);
+        let from_one = trees.iter().map(farthest).fold(f64::INFINITY, f64::min);
+        let nearest = |rank: &Rank| trees.iter().map(|tree| tree.distance[rank.index()]).fold(f64::INFINITY, f64::min);
+        let from_any = waiting.iter().map(nearest).fold(0.0, f64::max);
+        let crossing_twice = f64::max(from_any, smallest.0 / self.capacity);
+        Some(Micros(self.time().0 + from_one.min(crossing_twice)))
+    }
+}
+
+/// Whether at least one copy of (or contribution to) a chunk must leave a set of ranks.
+fn must_leave(chunk: &Chunk, inside: &[bool]) -> bool {
+    let is_inside = |rank: &Rank| inside[rank.index()];
+    let starts_inside = match chunk.combine {
+        true => chunk.holders.iter().any(is_inside),
+        false => chunk.holders.iter().all(is_inside),
+    };
+    starts_inside && !chunk.wanted_by.iter().all(is_inside)
+}
+
+/// All unions of machines where they are few, else each machine and its complement.
+fn machine_unions(problem: &Problem) -> Vec<Vec<bool>> {
+    let topology = &*problem.topology;
+    let machines = topology.machines().len();
+    let set = |chosen: &dyn Fn(usize) -> bool| topology.ranks().map(|rank| chosen(topology.machine_of(rank))).collect();
+    if machines <= MACHINES {
+        return (1..(1usize << machines) - 1).map(|union| set(&|machine| union >> machine & 1 == 1)).collect();
+    }
+    let each = 0..machines.min(64);
+    each.flat_map(|one| [set(&|machine| machine == one), set(&|machine| machine != one)]).collect()
+}
+
+/// The cut of the largest ratio of held bytes to capacity that flows find; `None` where one rank's links are
+/// already the tightest, or nobody alone holds anything.
+fn tightest(problem: &Problem) -> Option<Vec<bool>> {
+    let topology = &*problem.topology;
+    let held = held_bytes(problem);
+    let total: f64 = held.iter().sum();
+    let sinks = sinks(problem);
+    if total <= 0.0 || sinks.is_empty() {
+        return None;
+    }
+    let mut flow = Feeding::new(problem, &held);
+    let affordable = (WORK / (topology.links().len() + topology.rank_count())).max(4);
+    let sinks: Vec<Rank> = sinks.iter().copied().step_by(sinks.len().div_ceil(affordable)).collect();
+    // Start from the cuts around single sinks: often the tightest, and never far off.
+    let around = |&sink: &Rank| {
+        let links: Vec<LinkId> =
+            topology.incoming(sink).iter().copied().filter(|&link| problem.allows_link(link)).collect();
+        (total - held[sink.index()]) / capacity(topology, &links)
+    };
+    let mut ratio = sinks.iter().map(around).fold(f64::MIN_POSITIVE, f64::max);
+    let mut best = None;
+    let mut left = affordable.max(sinks.len());
+    let mut next = 0;
+    let mut proven = 0;
+    while proven < sinks.len() && left > 0 && ratio.is_finite() {
+        left -= 1;
+        let inside = flow.cut(1.0 / ratio, sinks[next]);
+        let (bytes, capacity) = flow.measure(problem, &held, &inside);
+        let found = bytes / capacity;
+        if found > ratio * (1.0 + GROWS) {
+            (ratio, best, proven) = (found, Some(inside), 0);
+        } else {
+            proven += 1;
+            next = (next + 1) % sinks.len();
+        }
+    }
+    best
+}
+
+/// What each rank alone holds and others want; sums count as held by all contributors alike.
+fn held_bytes(problem: &Problem) -> Vec<f64> {
+    let mut held = vec![0.0; problem.topology.rank_count()];
+    for (id, chunk) in problem.demand.chunk_ids().zip(problem.demand.chunks()) {
+        let alone = chunk.combine || chunk.holders.len() == 1;
+        if alone && chunk.wanted_by.iter().any(|rank| chunk.combine || !chunk.holders.has(*rank)) {
+            let share = problem.demand.bytes_of(id).0 / chunk.holders.len() as f64;
+            chunk.holders.iter().for_each(|rank| held[rank.index()] += share);
+        }
+    }
+    held
+}
+
+/// Who wants something, ascending.
+fn sinks(problem: &Problem) -> Vec<Rank> {
+    let mut wants = vec![false; problem.topology.rank_count()];
+    let chunks = problem.demand.chunks().iter();
+    chunks.flat_map(|chunk| chunk.wanted_by.iter()).for_each(|rank| wants[rank.index()] = true);
+    problem.topology.ranks().filter(|rank| wants[rank.index()]).collect()
+}
+
+/// ForestColl's flow network: a source feeds the ranks, links and resources carry.
+struct Feeding {
+    network: Network,
+    source: usize,
+    /// The arc from the source to each rank that holds something, and how many bytes that is.
+    feeds: Vec<(usize, f64)>,
+}
+
+impl Feeding {
+    fn new(problem: &Problem, held: &[f64]) -> Self {
+        let topology = &*problem.topology;
+        let rate = |beta: f64| if beta > 0.0 { (1.0 / beta).min(UNLIMITED) } else { UNLIMITED };
+        let (ranks, resources) = (topology.rank_count(), topology.resources().len());
+        let source = ranks + 2 * resources;
+        let mut network = Network::new(source + 1);
+        for (index, resource) in topology.resources().iter().enumerate() {
+            network.connect(ranks + 2 * index, ranks + 2 * index + 1, rate(resource.beta.0));
+        }
+        for id in topology.link_ids().filter(|&id| problem.allows_link(id)) {
+            let link = topology.link(id);
+            let mut at = link.from.index();
+            for resource in &link.resources {
+                network.connect(at, ranks + 2 * resource.index(), rate(link.beta.0));
+                at = ranks + 2 * resource.index() + 1;
+            }
+            network.connect(at, link.to.index(), rate(link.beta.0));
+        }
+        let holding = held.iter().enumerate().filter(|(_, bytes)| **bytes > 0.0);
+        let feeds = holding.map(|(rank, &bytes)| (network.connect(source, rank, bytes), bytes)).collect();
+        Self { network, source, feeds }
+    }
+
+    /// The source's side of a minimum cut towards `sink` where every rank is fed at `x` times what it holds.
+    fn cut(&mut self, x: f64, sink: Rank) -> Vec<bool> {
+        for &(arc, bytes) in &self.feeds {
+            self.network.set_capacity(arc, x * bytes);
+        }
+        self.network.max_flow(self.source, sink.index());
+        self.network.reachable(self.source)
+    }
+
+    /// The bytes held in a set of ranks, and the capacity of the links that leave it.
+    fn measure(&self, problem: &Problem, held: &[f64], inside: &[bool]) -> (f64, f64) {
+        let topology = &*problem.topology;
+        let bytes = held.iter().zip(inside).filter(|(_, inside)| **inside).map(|(bytes, _)| bytes).sum();
+        let leaves = |&id: &LinkId| {
+            let link = topology.link(id);
+            inside[link.from.index()] && !inside[link.to.index()] && problem.allows_link(id)
+        };
+        let links: Vec<LinkId> = topology.link_ids().filter(leaves).collect();
+        (bytes, capacity(topology, &links))
+    }
+}

@@ -1,0 +1,224 @@
+//! The bounds by degree: what one rank must receive, or send, over its own links.
+//!
+//! A rank's links are put into groups that share a resource, each link into one group. A group delivers no more
+//! than its links together and no more than its resource, which stays true for any choice of groups; the resource
+//! that most of the rank's links use is chosen. In whole chunks of b bytes, a link delivers at most
+//! ⌊(T − α) / (β·b)⌋ by time T if messages merge, and ⌊T / (α + β·b)⌋ if each carries one chunk and α occupies.
+
+use super::{Bound, Certificate, Scope, capacity::capacity};
+use crate::Problem;
+use schedule::Chunk;
+use std::collections::BTreeMap;
+use topology::{Latency, LinkId, Micros, Rank, ResourceId, Topology};
+
+/// Which side of a rank is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    /// What it receives.
+    Ingress,
+    /// What it sends.
+    Egress,
+}
+
+/// What a rank must at least move over its links.
+#[derive(Clone, Copy, Default, Debug)]
+struct Duty {
+    chunks: u64,
+    bytes: f64,
+}
+
+/// The strongest of each kind over all ranks.
+pub(super) fn degree(problem: &Problem, side: Side) -> Vec<Bound> {
+    let duties = duties(problem, side);
+    let uniform = problem.demand.chunks().iter().all(|chunk| chunk.bytes.is_none());
+    let mut best: BTreeMap<Scope, (Micros, Rank)> = BTreeMap::new();
+    for rank in problem.topology.ranks().filter(|rank| duties[rank.index()].chunks > 0) {
+        let links = links(problem, rank, side);
+        let mut offer = |scope, value| {
+            let best = best.entry(scope).or_insert((value, rank));
+            if value > best.0 {
+                *best = (value, rank);
+            }
+        };
+        offer(Scope::AnyChunking, continuous(&problem.topology, &links, duties[rank.index()].bytes));
+        if uniform {
+            let groups = Groups::new(problem, &links);
+            for (scope, merging) in [(Scope::ThisChunking, Merging::Any), (Scope::OneChunkPerMessage, Merging::None)] {
+                offer(scope, groups.earliest(duties[rank.index()].chunks, merging));
+            }
+        }
+    }
+    let bound = |(scope, (value, rank))| Bound {
+        name: if side == Side::Ingress { "ingress" } else { "egress" },
+        scope,
+        value,
+        certificate: certificate(problem, rank, side),
+    };
+    best.into_iter().map(bound).collect()
+}
+
+fn links(problem: &Problem, rank: Rank, side: Side) -> Vec<LinkId> {
+    let links = match side {
+        Side::Ingress => problem.topology.incoming(rank),
+        Side::Egress => problem.topology.outgoing(rank),
+    };
+    links.iter().copied().filter(|&link| problem.allows_link(link)).collect()
+}
+
+fn certificate(problem: &Problem, rank: Rank, side: Side) -> Certificate {
+    let ranks = match side {
+        Side::Egress => vec![rank],
+        Side::Ingress => problem.topology.ranks().filter(|&other| other != rank).collect(),
+    };
+    Certificate::cut(ranks, capacity(&problem.topology, &links(problem, rank, side)))
+}
+
+/// How much every rank must receive or send, whatever the schedule.
+fn duties(problem: &Problem, side: Side) -> Vec<Duty> {
+    let mut duties = vec![Duty::default(); problem.topology.rank_count()];
+    for (id, chunk) in problem.demand.chunk_ids().zip(problem.demand.chunks()) {
+        let bytes = problem.demand.bytes_of(id).0;
+        for &rank in if side == Side::Ingress { &chunk.wanted_by } else { &chunk.holders }.iter() {
+            if must_move(chunk, rank, side) {
+                duties[rank.index()].chunks += 1;
+                duties[rank.index()].bytes += bytes;
+            }
+        }
+    }
+    duties
+}
+
+/// Whether a rank that wants (or holds) a chunk must receive (or send) it at least once.
+fn must_move(chunk: &Chunk, rank: Rank, side: Side) -> bool {
+    let somebody_else = |ranks: &[Rank]| ranks.iter().any(|&other| other != rank);
+    match (side, chunk.combine) {
+        (Side::Ingress, true) => somebody_else(&chunk.holders),
+        (Side::Ingress, false) => !chunk.holders.has(rank),
+        (Side::Egress, true) => somebody_else(&chunk.wanted_by),
+        (Side::Egress, false) => chunk.holders.len() == 1 && somebody_else(&chunk.wanted_by),
+    }
+}
+
+/// When `bytes` have passed at the earliest, however they are cut.
+fn continuous(topology: &Topology, links: &[LinkId], bytes: f64) -> Micros {
+    let alpha = links.iter().map(|&link| topology.link(link).alpha.0).fold(f64::INFINITY, f64::min);
+    let rate = capacity(topology, links);
+    // Without links the demand is infeasible, which is not a bound's business.
+    if rate > 0.0 { Micros(alpha + bytes / rate) } else { Micros::ZERO }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Merging {
+    Any,
+    None,
+}
+
+/// How often something can be used: the k-th use is over at `first` + k·`each`.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    first: f64,
+    each: f64,
+}
+
+impl Pace {
+    /// Of something with the given α that needs `beta_time` for the bytes of one chunk.
+    fn new(alpha: f64, beta_time: f64, latency: Latency, merging: Merging) -> Self {
+        match (latency, merging) {
+            (Latency::Occupies, Merging::None) => Self { first: 0.0, each: alpha + beta_time },
+            _ => Self { first: alpha, each: beta_time },
+        }
+    }
+
+    /// How many uses are over by `time`, at most `enough`.
+    fn uses(self, time: f64, enough: u64) -> u64 {
+        // A time that is a hair too early for a use counts: it errs towards a smaller bound.
+        let time = time * (1.0 + 1e-12) - self.first;
+        match self.each > 0.0 {
+            _ if time < 0.0 => 0,
+            true => ((time / self.each) as u64).min(enough),
+            false => enough,
+        }
+    }
+}
+
+/// The links of one rank, in groups that share a resource.
+struct Groups {
+    groups: Vec<(Option<Paces>, Vec<Paces>)>,
+}
+
+/// The pace with merging and without.
+#[derive(Clone, Copy, Debug)]
+struct Paces {
+    merged: Pace,
+    single: Pace,
+}
+
+impl Paces {
+    fn new(alpha: f64, beta_time: f64, latency: Latency) -> Self {
+        let pace = |merging| Pace::new(alpha, beta_time, latency, merging);
+        Self { merged: pace(Merging::Any), single: pace(Merging::None) }
+    }
+
+    fn of(&self, merging: Merging) -> Pace {
+        match merging {
+            Merging::Any => self.merged,
+            Merging::None => self.single,
+        }
+    }
+}
+
+impl Groups {
+    fn new(problem: &Problem, links: &[LinkId]) -> Self {
+        let (topology, bytes) = (&*problem.topology, problem.demand.chunk_bytes());
+        let mut users: BTreeMap<ResourceId, u32> = BTreeMap::new();
+        for resource in links.iter().flat_map(|&link| topology.link(link).resources.iter()) {
+            *users.entry(*resource).or_default() += 1;
+        }
+        let mut members: BTreeMap<Option<ResourceId>, Vec<LinkId>> = BTreeMap::new();
+        for &link in links {
+            let busiest = topology.link(link).resources.iter().copied().max_by_key(|resource| users[resource]);
+            members.entry(busiest).or_default().push(link);
+        }
+        let group = |(resource, members): (Option<ResourceId>, Vec<LinkId>)| {
+            let links = members.iter().map(|&id| topology.link(id));
+            let alpha = links.clone().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
+            let occupies = links.clone().all(|link| link.latency == Latency::Occupies);
+            let latency = if occupies { Latency::Occupies } else { Latency::Pipelines };
+            let shared = resource.map(|id| Paces::new(alpha, (topology.resource(id).beta * bytes).0, latency));
+            let own = links.map(|link| Paces::new(link.alpha.0, (link.beta * bytes).0, link.latency));
+            (shared, own.collect())
+        };
+        Self { groups: members.into_iter().map(group).collect() }
+    }
+
+    /// How many chunks have passed by `time`, at most.
+    fn passed(&self, time: f64, enough: u64, merging: Merging) -> u64 {
+        let group = |(shared, own): &(Option<Paces>, Vec<Paces>)| {
+            let own = own.iter().map(|paces| paces.of(merging).uses(time, enough)).sum::<u64>();
+            shared.map_or(own, |shared| own.min(shared.of(merging).uses(time, enough)))
+        };
+        self.groups.iter().map(group).sum()
+    }
+
+    /// The earliest time by which `chunks` can have passed.
+    fn earliest(&self, chunks: u64, merging: Merging) -> Micros {
+        let all = || self.groups.iter().flat_map(|(shared, own)| shared.iter().chain(own));
+        let paces = || all().map(|paces| paces.of(merging));
+        let latest = |pace: Pace| pace.first + chunks as f64 * pace.each;
+        let (mut early, mut late) = (0.0, paces().map(latest).fold(0.0, f64::max));
+        if self.passed(late, chunks, merging) < chunks {
+            return Micros::ZERO;
+        }
+        for _ in 0..64 {
+            let middle = 0.5 * (early + late);
+            if self.passed(middle, chunks, merging) < chunks {
+                early = middle;
+            } else {
+                late = middle;
+            }
+        }
+        // The time asked for is when some use ends: the last such instant up to `late`.
+        let instant = |pace: Pace| pace.first + pace.uses(late, chunks) as f64 * pace.each;
+        Micros(paces().map(instant).filter(|&instant| instant <= late * (1.0 + 1e-12)).fold(0.0, f64::max))
+    }
+}

@@ -1,0 +1,167 @@
+//! Maximum flow with floating capacities: Dinic's algorithm on a graph of our own.
+//!
+//! The principal type is [`Network`]. Capacities are rates in bytes per µs and need no integers: a residual below
+//! 10⁻¹² of the largest finite capacity counts as none. Cuts found here are *proposals*; whoever uses one measures
+//! its capacity anew, so a rounding error can cost tightness but never correctness.
+
+use std::collections::VecDeque;
+
+/// Stands for a capacity without limit: larger than any rate, small enough to add up.
+pub(super) const UNLIMITED: f64 = 1e30;
+
+#[derive(Clone, Copy, Debug)]
+struct Arc {
+    to: u32,
+    residual: f64,
+    capacity: f64,
+}
+
+/// A directed network; arc 2i and arc 2i+1 are each other's reverse.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Network {
+    arcs: Vec<Arc>,
+    leaving: Vec<Vec<u32>>,
+    tolerance: f64,
+}
+
+impl Network {
+    /// A network of `vertices` without arcs.
+    pub(super) fn new(vertices: usize) -> Self {
+        Self { arcs: Vec::new(), leaving: vec![Vec::new(); vertices], tolerance: 0.0 }
+    }
+
+    /// Adds an arc and returns its handle.
+    pub(super) fn connect(&mut self, from: usize, to: usize, capacity: f64) -> usize {
+        let id = self.arcs.len();
+        for (end, other, capacity) in [(from, to, capacity), (to, from, 0.0)] {
+            self.leaving[end].push(self.arcs.len() as u32);
+            self.arcs.push(Arc { to: other as u32, residual: capacity, capacity });
+        }
+        id
+    }
+
+    /// Changes an arc's capacity.
+    pub(super) fn set_capacity(&mut self, arc: usize, capacity: f64) {
+        self.arcs[arc].capacity = capacity;
+    }
+
+    /// The largest flow from `source` to `sink`, from scratch.
+    pub(super) fn max_flow(&mut self, source: usize, sink: usize) -> f64 {
+        let mut largest: f64 = 0.0;
+        for arc in &mut self.arcs {
+            arc.residual = arc.capacity;
+            if arc.capacity < UNLIMITED {
+                largest = largest.max(arc.capacity);
+            }
+        }
+        self.tolerance = 1e-12 * largest;
+        let mut flow = 0.0;
+        while let Some(level) = self.levels(source, sink) {
+            let mut next = vec![0; self.leaving.len()];
+            loop {
+                let pushed = self.push(source, sink, &level, &mut next);
+                if pushed <= self.tolerance {
+                    break;
+                }
+                flow += pushed;
+            }
+        }
+        flow
+    }
+
+    /// Which vertices residual arcs reach from `source`: after [`Self::max_flow`], one side of a minimum cut.
+    pub(super) fn reachable(&self, source: usize) -> Vec<bool> {
+        let mut seen = vec![false; self.leaving.len()];
+        let mut stack = vec![source];
+        seen[source] = true;
+        while let Some(vertex) = stack.pop() {
+            for &id in &self.leaving[vertex] {
+                let arc = self.arcs[id as usize];
+                if arc.residual > self.tolerance && !seen[arc.to as usize] {
+                    seen[arc.to as usize] = true;
+                    stack.push(arc.to as usize);
+                }
+            }
+        }
+        seen
+    }
+
+    fn levels(&self, source: usize, sink: usize) -> Option<Vec<u32>> {
+        let mut level = vec![u32::MAX; self.leaving.len()];
+        level[source] = 0;
+        let mut queue = VecDeque::from([source]);
+        while let Some(vertex) = queue.pop_front() {
+            for &id in &self.leaving[vertex] {
+                let arc = self.arcs[id as usize];
+                if arc.residual > self.tolerance && level[arc.to as usize] == u32::MAX {
+                    level[arc.to as usize] = level[vertex] + 1;
+                    queue.push_back(arc.to as usize);
+                }
+            }
+        }
+        (level[sink] != u32::MAX).then_some(level)
+    }
+
+    /// One augmenting path along the levels, found without recursion; `next` remembers exhausted arcs.
+    fn push(&mut self, source: usize, sink: usize, level: &[u32], next: &mut [usize]) -> f64 {
+        let mut path: Vec<u32> = Vec::new();
+        let mut vertex = source;
+        while vertex != sink {
+            let found = self.leaving[vertex][next[vertex]..].iter().position(|&id| {
+                let arc = self.arcs[id as usize];
+                arc.residual > self.tolerance && level[arc.to as usize] == level[vertex] + 1
+            });
+            match (found, path.pop()) {
+                (Some(skipped), last) => {
+                    path.extend(last);
+                    next[vertex] += skipped;
+                    let id = self.leaving[vertex][next[vertex]];
+                    path.push(id);
+                    vertex = self.arcs[id as usize].to as usize;
+                }
+                (None, Some(last)) => {
+                    // A dead end: the arc that led here is exhausted.
+                    next[vertex] = self.leaving[vertex].len();
+                    vertex = self.arcs[last as usize ^ 1].to as usize;
+                    next[vertex] += 1;
+                }
+                (None, None) => return 0.0,
+            }
+        }
+        let pushed = path.iter().map(|&id| self.arcs[id as usize].residual).fold(f64::INFINITY, f64::min);
+        for id in path {
+            self.arcs[id as usize].residual -= pushed;
+            self.arcs[id as usize ^ 1].residual += pushed;
+        }
+        pushed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_textbook_network() {
+        let mut network = Network::new(6);
+        for (from, to, capacity) in
+            [(0, 1, 16.0), (0, 2, 13.0), (1, 3, 12.0), (2, 1, 4.0), (2, 4, 14.0), (3, 2, 9.0), (3, 5, 20.0)]
+        {
+            network.connect(from, to, capacity);
+        }
+        network.connect(4, 3, 7.0);
+        network.connect(4, 5, 4.0);
+        assert_eq!(network.max_flow(0, 5), 23.0);
+        assert_eq!(network.reachable(0), [true, true, true, false, true, false]);
+    }
+
+    #[test]
+    fn unlimited_arcs_do_not_blur_small_ones() {
+        let mut network = Network::new(3);
+        network.connect(0, 1, UNLIMITED);
+        let narrow = network.connect(1, 2, 0.1);
+        assert_eq!(network.max_flow(0, 2), 0.1);
+        network.set_capacity(narrow, 0.3);
+        assert_eq!(network.max_flow(0, 2), 0.3);
+    }
+}

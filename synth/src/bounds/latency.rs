@@ -1,0 +1,77 @@
+//! The bound by distance: some chunk has to get from where it is to where it is wanted.
+
+use super::{Bound, Certificate, Scope};
+use crate::Problem;
+use crate::matching::distance::PathTree;
+use schedule::{Chunk, ChunkId, RankSet};
+use topology::{Bytes, LinkId, Micros, Rank};
+
+/// The most shortest-path trees that are computed; fewer sources weaken the bound but keep it valid.
+const SOURCES: usize = 512;
+
+/// The longest of all shortest ways, once for this chunking and once for α alone (any chunking).
+pub(super) fn latency(problem: &Problem) -> Vec<Bound> {
+    let journeys = journeys(problem);
+    let sized = farthest(problem, &journeys, |id| problem.demand.bytes_of(id));
+    let bare = farthest(problem, &journeys, |_| Bytes::ZERO);
+    let bound = |(value, links): (Micros, Vec<LinkId>), scope| Bound {
+        name: "latency",
+        scope,
+        value,
+        certificate: Certificate::Path { links },
+    };
+    vec![bound(bare, Scope::AnyChunking), bound(sized, Scope::ThisChunking)]
+}
+
+/// Chunks that start at the same ranks (any of them will do), and so share a shortest-path tree.
+struct Journey {
+    from: RankSet,
+    chunks: Vec<ChunkId>,
+}
+
+/// The journeys of all chunks, evenly thinned out where there are too many.
+fn journeys(problem: &Problem) -> Vec<Journey> {
+    let demand = &*problem.demand;
+    let mut journeys: Vec<Journey> = Vec::new();
+    let mut previous: Option<(ChunkId, &Chunk)> = None;
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        let like = previous.replace((id, chunk));
+        if like.is_some_and(|(_, like)| like == chunk) {
+            continue;
+        }
+        match (chunk.combine, like) {
+            // Every contribution has to arrive.
+            (true, _) => {
+                let each = |&rank: &Rank| Journey { from: RankSet::one(rank), chunks: vec![id] };
+                journeys.extend(chunk.holders.iter().map(each));
+            }
+            (false, Some((before, like)))
+                if like.holders == chunk.holders && demand.bytes_of(before) == demand.bytes_of(id) =>
+            {
+                journeys.last_mut().expect("the chunk before has a journey").chunks.push(id);
+            }
+            (false, _) => journeys.push(Journey { from: chunk.holders.clone(), chunks: vec![id] }),
+        }
+    }
+    let stride = journeys.len().div_ceil(SOURCES).max(1);
+    journeys.into_iter().step_by(stride).collect()
+}
+
+fn farthest(problem: &Problem, journeys: &[Journey], bytes: impl Fn(ChunkId) -> Bytes) -> (Micros, Vec<LinkId>) {
+    let topology = &*problem.topology;
+    let mut worst = (0.0, Vec::new());
+    for Journey { from, chunks } in journeys {
+        let bytes = bytes(chunks[0]);
+        let length = |id: LinkId| problem.allows(chunks[0], id).then(|| topology.link(id).transfer_time(bytes).0);
+        let tree = PathTree::new(topology, from.iter().copied(), length);
+        let distance = |rank: &Rank| tree.distance[rank.index()];
+        let wanting = chunks.iter().flat_map(|&chunk| problem.demand.chunk(chunk).wanted_by.iter());
+        // What cannot be reached at all is reported elsewhere, with its reason.
+        let reached = wanting.filter(|rank| distance(rank).is_finite());
+        let Some(rank) = reached.max_by(|a, b| distance(a).total_cmp(&distance(b))) else { continue };
+        if distance(rank) > worst.0 {
+            worst = (distance(rank), tree.path_to(topology, *rank));
+        }
+    }
+    (Micros(worst.0), worst.1)
+}
