@@ -4,7 +4,8 @@
 //! a transfer had to wait for (its chunks, its link, its resources), the last to be ready is what it waited for.
 
 use crate::simulate::occupied;
-use crate::{ChunkId, Demand, Schedule, Transfer, VerifiedSchedule};
+use crate::verify::clearly_before;
+use crate::{ChunkId, Schedule, Transfer, VerifiedSchedule};
 use std::fmt;
 use topology::{Micros, ResourceId, Topology};
 
@@ -162,7 +163,7 @@ impl<'a> History<'a> {
         };
         // Chunks first: where a chunk and the link are ready at the same time, the chunk is the better story.
         for &chunk in &message.chunks {
-            if let Some(brought_by) = self.brought(chunk, message) {
+            if let Some(brought_by) = self.brought(chunk, transfer) {
                 let ready = self.schedule.transfers[brought_by].end;
                 consider(ready, Wait::Chunk { chunk, brought_by });
             }
@@ -185,16 +186,18 @@ impl<'a> History<'a> {
 
     /// What brought `chunk` to the sender of `message`: the first to do so, or for a combining chunk the last of
     /// those whose contributions it carries. `None` where the sender had it from the beginning.
-    fn brought(&self, chunk: ChunkId, message: &Transfer) -> Option<usize> {
-        let demand: &Demand = &self.schedule.demand;
-        let known = demand.chunk(chunk);
+    fn brought(&self, chunk: ChunkId, transfer: usize) -> Option<usize> {
+        let message = &self.schedule.transfers[transfer];
+        let known = self.schedule.demand.chunk(chunk);
         if !known.combine && known.holders.has(message.from) {
             return None;
         }
+        // Causes stand earlier in the schedule, even where transfers take no time; so the path ends.
         let arrivals = self.into_rank[message.from.index()].iter().map(|&index| index as usize);
+        let arrivals = arrivals.take_while(|&index| index < transfer);
         let in_time = |&index: &usize| {
             let arrival = &self.schedule.transfers[index];
-            arrival.end <= message.start && arrival.chunks.contains(&chunk)
+            !clearly_before(message.start, arrival.end) && arrival.chunks.contains(&chunk)
         };
         let end = |&index: &usize| self.schedule.transfers[index].end;
         let by_end = |a: &usize, b: &usize| end(a).total_cmp(&end(b));

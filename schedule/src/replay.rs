@@ -6,7 +6,8 @@
 //! everything earlier in the order on the same link or resource has left.
 
 use crate::{ChunkId, ChunkList, Demand, ReplayError, Transfer, TransferKind};
-use topology::{LinkId, Micros, Topology};
+use std::collections::BTreeMap;
+use topology::{LinkId, Micros, Rank, Topology};
 
 /// A transfer without times.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +35,43 @@ struct Holding {
     last_departure: Micros,
 }
 
+/// Who holds what, one row per chunk.
+struct Holdings<'a> {
+    demand: &'a Demand,
+    rows: Vec<Row>,
+}
+
+/// A chunk that many messages carry has a place for every rank; one that few carry has places for the ranks that
+/// they touch. A table of chunks × ranks would be N³ for an AllToAll among N ranks.
+#[derive(Clone)]
+enum Row {
+    Dense(Box<[Option<Holding>]>),
+    Sparse(BTreeMap<Rank, Holding>),
+}
+
+impl<'a> Holdings<'a> {
+    fn new(demand: &'a Demand, ranks: usize, messages: &[Message]) -> Self {
+        let mut carried = vec![0usize; demand.chunks().len()];
+        messages.iter().flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
+        let row = |carried| match carried {
+            many if many > ranks / 8 => Row::Dense(vec![None; ranks].into()),
+            _ => Row::Sparse(BTreeMap::new()),
+        };
+        Self { demand, rows: carried.into_iter().map(row).collect() }
+    }
+
+    fn at(&mut self, chunk: ChunkId, rank: Rank) -> &mut Holding {
+        let initial = || {
+            let from = self.demand.chunk(chunk).holders.has(rank).then_some(Micros::ZERO);
+            Holding { from, last_departure: Micros::ZERO }
+        };
+        match &mut self.rows[chunk.index()] {
+            Row::Dense(row) => row[rank.index()].get_or_insert_with(initial),
+            Row::Sparse(row) => row.entry(rank).or_insert_with(initial),
+        }
+    }
+}
+
 /// Times `messages` in the given order, each as early as the order allows.
 ///
 /// The result has the same order and length as `messages`. For a combining chunk a message carries
@@ -42,15 +80,7 @@ struct Holding {
 /// # Errors
 /// [`ReplayError::NotHeld`] where a message sends what no earlier one brought.
 pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
-    let ranks = topology.rank_count();
-    let nothing = Holding { from: None, last_departure: Micros::ZERO };
-    let mut holdings = vec![nothing; demand.chunks().len() * ranks];
-    let slot = |chunk: ChunkId, rank: topology::Rank| chunk.index() * ranks + rank.index();
-    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-        for &rank in chunk.holders.iter() {
-            holdings[slot(id, rank)].from = Some(Micros::ZERO);
-        }
-    }
+    let mut holdings = Holdings::new(demand, topology.rank_count(), messages);
     let mut link_free = vec![Micros::ZERO; topology.links().len()];
     let mut resource_free = vec![Micros::ZERO; topology.resources().len()];
     let mut transfers = Vec::with_capacity(messages.len());
@@ -61,12 +91,12 @@ pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Res
             start = start.max(resource_free[resource.index()]);
         }
         for &chunk in &message.chunks {
-            let Some(held_from) = holdings[slot(chunk, link.from)].from else {
+            let Some(held_from) = holdings.at(chunk, link.from).from else {
                 return Err(ReplayError::NotHeld { message: index, chunk, rank: link.from });
             };
             start = start.max(held_from);
             if demand.chunk(chunk).combine {
-                start = start.max(holdings[slot(chunk, link.to)].last_departure);
+                start = start.max(holdings.at(chunk, link.to).last_departure);
             }
         }
         let bytes = demand.message_bytes(&message.chunks);
@@ -76,10 +106,10 @@ pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Res
             resource_free[resource.index()] = start + topology.resource(resource).occupancy(link, bytes);
         }
         for &chunk in &message.chunks {
-            let departed = &mut holdings[slot(chunk, link.from)].last_departure;
+            let departed = &mut holdings.at(chunk, link.from).last_departure;
             *departed = departed.max(start);
             let combine = demand.chunk(chunk).combine;
-            let arrived = &mut holdings[slot(chunk, link.to)].from;
+            let arrived = &mut holdings.at(chunk, link.to).from;
             *arrived = Some(match *arrived {
                 Some(earlier) if combine => earlier.max(end),
                 Some(earlier) => earlier.min(end),

@@ -1,10 +1,48 @@
 //! The Trace Event format that `chrome://tracing` and Perfetto open: links are one process, resources another.
 
 use super::timeline::{TrackKind, cargo, tracks};
-use crate::VerifiedSchedule;
-use serde_json::{json, to_writer};
+use crate::{ChunkId, TransferKind, VerifiedSchedule};
+use serde::Serialize;
+use serde_json::to_writer;
 use std::io::{self, BufWriter, Write};
-use topology::Topology;
+use topology::{Micros, Rank, Topology};
+
+/// The name of a process or of a thread: `M` events.
+#[derive(Serialize)]
+struct Naming<'a> {
+    ph: &'static str,
+    name: &'static str,
+    pid: u32,
+    tid: usize,
+    args: Name<'a>,
+}
+
+#[derive(Serialize)]
+struct Name<'a> {
+    name: &'a str,
+}
+
+/// Something that lasts: `X` events.
+#[derive(Serialize)]
+struct Lasting<'a> {
+    ph: &'static str,
+    name: String,
+    pid: u32,
+    tid: usize,
+    ts: Micros,
+    dur: Micros,
+    args: Details<'a>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    transfer: usize,
+    from: Rank,
+    to: Rank,
+    kind: TransferKind,
+    chunks: &'a [ChunkId],
+    arrives_us: Micros,
+}
 
 /// Writes a trace; the same schedule gives the same bytes.
 ///
@@ -14,34 +52,39 @@ pub fn trace(schedule: &VerifiedSchedule, topology: &Topology, out: impl Write) 
     let schedule = schedule.schedule();
     let mut out = BufWriter::new(out);
     out.write_all(b"{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n")?;
-    for (process, name) in [(0, "links"), (1, "resources")] {
-        to_writer(&mut out, &json!({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}))?;
-        out.write_all(if process == 0 { b",\n" } else { b"" })?;
-    }
+    to_writer(&mut out, &naming("process_name", process(TrackKind::Link), 0, "links"))?;
+    out.write_all(b",\n")?;
+    to_writer(&mut out, &naming("process_name", process(TrackKind::Resource), 0, "resources"))?;
     for track in tracks(schedule, topology) {
-        let process = if track.kind == TrackKind::Link { 0 } else { 1 };
+        let (pid, tid) = (process(track.kind), track.id);
         out.write_all(b",\n")?;
-        let label = json!({"name": track.name});
-        to_writer(
-            &mut out,
-            &json!({"ph": "M", "name": "thread_name", "pid": process, "tid": track.id, "args": label}),
-        )?;
+        to_writer(&mut out, &naming("thread_name", pid, tid, &track.name))?;
         for span in track.spans {
             let transfer = &schedule.transfers[span.transfer];
-            let details = json!({
-                "transfer": span.transfer, "from": transfer.from, "to": transfer.to, "kind": transfer.kind,
-                "chunks": transfer.chunks, "arrives_us": transfer.end,
-            });
+            let args = Details {
+                transfer: span.transfer,
+                from: transfer.from,
+                to: transfer.to,
+                kind: transfer.kind,
+                chunks: &transfer.chunks,
+                arrives_us: transfer.end,
+            };
+            let (name, ts, dur) = (cargo(transfer), span.start, span.busy);
             out.write_all(b",\n")?;
-            to_writer(
-                &mut out,
-                &json!({
-                    "ph": "X", "name": cargo(transfer), "pid": process, "tid": track.id,
-                    "ts": span.start, "dur": span.busy, "args": details,
-                }),
-            )?;
+            to_writer(&mut out, &Lasting { ph: "X", name, pid, tid, ts, dur, args })?;
         }
     }
     out.write_all(b"\n]}\n")?;
     out.flush()
+}
+
+fn naming<'a>(what: &'static str, pid: u32, tid: usize, name: &'a str) -> Naming<'a> {
+    Naming { ph: "M", name: what, pid, tid, args: Name { name } }
+}
+
+fn process(kind: TrackKind) -> u32 {
+    match kind {
+        TrackKind::Link => 0,
+        TrackKind::Resource => 1,
+    }
 }

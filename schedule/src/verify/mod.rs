@@ -90,7 +90,7 @@ impl fmt::Display for Rejection {
 impl std::error::Error for Rejection {}
 
 /// Whether `a` is earlier than `b` by more than the tolerance.
-fn clearly_before(a: Micros, b: Micros) -> bool {
+pub(crate) fn clearly_before(a: Micros, b: Micros) -> bool {
     a.0 < b.0 - SLACK * a.0.abs().max(b.0.abs())
 }
 

@@ -1,7 +1,9 @@
 //! Schedules from outside: made by hand, mutated, written and read, judged by two verifiers.
 
 mod files;
+mod kinds;
 mod mutations;
 mod plans;
 mod second_opinion;
 mod valid;
+mod views;

@@ -139,7 +139,10 @@ fn spread(demand: &Demand, topology: &Topology, dice: &mut Dice) -> Vec<Message>
         .collect();
     let mut messages: Vec<Message> = Vec::new();
     while !routes.is_empty() {
-        let pick = dice.below(routes.len());
+        // Often the link that was just used, so that there is something to merge.
+        let last = messages.last().map(|message| message.link);
+        let again = routes.iter().position(|(_, route)| route.front().copied() == last && last.is_some());
+        let pick = again.filter(|_| dice.one_in(2)).unwrap_or_else(|| dice.below(routes.len()));
         let (id, route) = &mut routes[pick];
         match route.pop_front() {
             None => drop(routes.swap_remove(pick)),

@@ -1,0 +1,167 @@
+//! What people look at: simulation, critical path, trace, graph and page.
+
+use crate::plans::{any_plan, ring, switch};
+use expect_test::{Expect, expect};
+use schedule::explain::{CriticalPath, Wait, critical_path};
+use schedule::{Chunk, ChunkId, Collective, Demand, Message, RankSet, Request, Schedule, Transfer, TransferKind};
+use schedule::{VerifiedSchedule, export, replay, simulate, verify};
+use std::sync::Arc;
+use topology::{Latency, LinkId, Micros, Rank, Topology};
+
+fn message(chunk: u32, link: u32) -> Message {
+    Message { chunks: [ChunkId(chunk)].into_iter().collect(), link: LinkId(link), kind: TransferKind::Copy }
+}
+
+fn timed(topology: &Topology, request: Request, order: &[(u32, u32)]) -> VerifiedSchedule {
+    let messages: Vec<_> = order.iter().map(|&(chunk, link)| message(chunk, link)).collect();
+    let demand = Demand::new(request).expect("a small request");
+    let transfers = replay(&demand, topology, &messages).expect("in causal order");
+    verify(Schedule::new(topology, Arc::new(demand), transfers, "by hand"), topology).expect("a good order")
+}
+
+/// Two chunks from rank 0 around a ring of three: 2 µs a step, the second right behind the first.
+fn pipeline() -> (VerifiedSchedule, Topology) {
+    let topology = ring(3, Latency::Occupies);
+    let mut request = Request::new(Collective::Broadcast, 3, 200);
+    request.chunks_per_rank = 2;
+    (timed(&topology, request, &[(0, 0), (1, 0), (0, 2), (1, 2)]), topology)
+}
+
+fn written(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
+    let mut bytes = Vec::new();
+    write(&mut bytes).expect("memory takes everything");
+    String::from_utf8(bytes).expect("text")
+}
+
+#[test]
+fn simulation_closes_gaps_and_counts() {
+    let (verified, topology) = pipeline();
+    let mut late = verified.clone().into_schedule();
+    late.transfers[3].start += Micros(5.0);
+    late.transfers[3].end += Micros(5.0);
+    let late = verify(late, &topology).unwrap();
+    let simulation = simulate(&late, &topology);
+    assert_eq!((simulation.makespan, simulation.stated_makespan), (Micros(6.0), Micros(11.0)));
+    assert_eq!(simulation.timeline, verified);
+    let used: Vec<_> = simulation.links.iter().map(|usage| (usage.messages, usage.bytes.0, usage.busy.0)).collect();
+    let idle = (0, 0.0, 0.0);
+    assert_eq!(used, [(2, 200.0, 4.0), idle, (2, 200.0, 4.0), idle, idle, idle]);
+    assert_eq!(simulation.links[0].utilisation, 4.0 / 6.0);
+    assert_eq!(simulation.busiest(), (Some(LinkId(0)), None));
+}
+
+/// Two ranks add up each other's values at the same time: no order of the two says so, only their times do.
+#[test]
+fn simulation_keeps_an_exchange() {
+    let topology = ring(2, Latency::Occupies);
+    let chunk = Chunk { holders: RankSet::all(2), wanted_by: RankSet::all(2), combine: true, bytes: None };
+    let demand = Demand::from_chunks(Request::new(Collective::Custom, 2, 100), vec![chunk]).unwrap();
+    let transfer = |from, to, link| Transfer {
+        chunks: [ChunkId(0)].into_iter().collect(),
+        from: Rank(from),
+        to: Rank(to),
+        link: LinkId(link),
+        kind: TransferKind::Reduce,
+        start: Micros::ZERO,
+        end: Micros(2.0),
+    };
+    let schedule = Schedule::new(&topology, Arc::new(demand), vec![transfer(0, 1, 0), transfer(1, 0, 1)], "exchange");
+    let verified = verify(schedule, &topology).unwrap();
+    let simulation = simulate(&verified, &topology);
+    assert_eq!(simulation.makespan, Micros(2.0));
+    assert_eq!(simulation.timeline, verified);
+}
+
+#[test]
+fn simulation_is_never_slower_and_no_link_is_busier_than_the_makespan() {
+    for seed in 0..200 {
+        let (schedule, topology) = any_plan(seed);
+        let verified = verify(schedule, &topology).unwrap();
+        let simulation = simulate(&verified, &topology);
+        assert!(simulation.makespan <= simulation.stated_makespan, "seed {seed}");
+        let usages = simulation.links.iter().chain(&simulation.resources);
+        assert!(usages.map(|usage| usage.utilisation).all(|part| (0.0..=1.0 + 1e-9).contains(&part)), "seed {seed}");
+    }
+}
+
+fn check_path((schedule, topology): (VerifiedSchedule, Topology), expected: Expect) {
+    let CriticalPath { steps, latency, bandwidth, idle } = critical_path(&schedule, &topology);
+    let steps: String = steps.iter().map(|step| format!("{step}\n")).collect();
+    expected.assert_eq(&format!("{steps}latency {latency}, bandwidth {bandwidth}, idle {idle}\n"));
+}
+
+#[test]
+fn the_critical_path_says_what_each_transfer_waited_for() {
+    check_path(pipeline(), expect![[r#"
+        0 µs – 2 µs  rank 0 → 1 over link 0, chunk 0
+        2 µs – 4 µs  rank 0 → 1 over link 0, chunk 1; waited for the link
+        4 µs – 6 µs  rank 1 → 2 over link 2, chunk 1; waited for chunk 1
+        latency 3 µs, bandwidth 3 µs, idle 0 µs
+    "#]]);
+    // Everybody to rank 0 of a switch: its port is the bottleneck.
+    let topology = switch(3, Latency::Pipelines);
+    let into_0 = |from| topology.between(Rank(from), Rank(0)).next().unwrap().0;
+    let gather = timed(&topology, Request::new(Collective::Gather, 3, 300), &[(1, into_0(1)), (2, into_0(2))]);
+    check_path((gather, topology), expect![[r#"
+        0 µs – 3.4 µs  rank 1 → 0 over link 2, chunk 1
+        2 µs – 5.4 µs  rank 2 → 0 over link 4, chunk 2; waited for resource 3
+        latency 1.4 µs, bandwidth 4 µs, idle 0 µs
+    "#]]);
+}
+
+/// The parts of the path add up, every step starts when what it waited for is done (plus idle time).
+#[test]
+fn the_critical_path_covers_the_makespan() {
+    for seed in 0..200 {
+        let (schedule, topology) = any_plan(seed);
+        let verified = verify(schedule, &topology).unwrap();
+        let path = critical_path(&verified, &topology);
+        let (total, makespan) = (path.latency + path.bandwidth + path.idle, verified.schedule().makespan());
+        assert!((total.0 - makespan.0).abs() < 1e-9, "seed {seed}: {total} of {makespan}");
+        for pair in path.steps.windows(2) {
+            assert_eq!(pair[1].waited_for.transfer(), Some(pair[0].transfer), "seed {seed}");
+        }
+        assert!(path.steps.first().is_none_or(|first| first.waited_for == Wait::Nothing), "seed {seed}");
+    }
+}
+
+#[test]
+fn the_trace_is_json_with_one_event_per_track_and_transfer() {
+    let (verified, topology) = pipeline();
+    let text = written(|out| export::trace(&verified, &topology, out));
+    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
+    assert_eq!(spans.len(), 4);
+    expect![[r#"{"args":{"arrives_us":4.0,"chunks":[1],"from":0,"kind":"copy","to":1,"transfer":1},"dur":2.0,"name":"chunk 1","ph":"X","pid":0,"tid":0,"ts":2.0}"#]]
+        .assert_eq(&spans[1].to_string());
+}
+
+#[test]
+fn the_graph() {
+    let (verified, topology) = pipeline();
+    expect![[r#"
+        digraph schedule {
+          label="broadcast on by hand: 6 µs";
+          node [shape=circle];
+          subgraph cluster_0 { label="machine 0"; 0; 1; 2; }
+          0 -> 1 [label="200 B in 2, busy 67%"];
+          1 -> 2 [label="200 B in 2, busy 67%"];
+        }
+    "#]].assert_eq(&written(|out| export::dot(&verified, &topology, out)));
+}
+
+#[test]
+fn the_page_is_self_contained() {
+    let (verified, topology) = pipeline();
+    let topology = topology.renamed("</script><b>\"");
+    let page = written(|out| export::html(&verified, &topology, out));
+    for outside in ["http", "src=", "href", "@import", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert_eq!(page.matches("</script>").count(), 1);
+    let data = page.split_once("const data = ").unwrap().1.split_once(";\nconst ROW").unwrap().0;
+    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    assert_eq!(data["makespan"], 6.0);
+    assert_eq!(data["tracks"][1]["spans"][1], serde_json::json!([4.0, 2.0, 6.0, 1, "chunk 1 1 → 2"]));
+}
