@@ -56,6 +56,16 @@ pub enum RunError {
     /// The coordinator ended the job.
     #[error("{0}")]
     Verdict(Verdict),
+    /// A launched job ended early.
+    #[error("{verdict}: {evidence}")]
+    Ended {
+        /// Whose fault it is.
+        verdict: Verdict,
+        /// What the launcher saw.
+        evidence: String,
+        /// What the live ranks said at the end, by rank.
+        reports: Vec<(Rank, String)>,
+    },
     /// A wait took too long.
     #[error(
         "rank {rank} waited {waited_ms} ms for {} in {phase}, at {place}, after {finished} finished steps",
@@ -70,7 +80,7 @@ pub enum RunError {
         phase: Phase,
         /// The instruction that did not complete, in words.
         place: String,
-        /// Since the start of the phase.
+        /// Without any progress.
         waited_ms: u64,
         /// Progress until then.
         finished: u64,

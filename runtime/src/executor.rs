@@ -12,11 +12,11 @@ use crate::interpreter::{End, Interpreter, Lanes, RankPlan, Surroundings};
 use crate::memory::{Call, Memory};
 use crate::options::Options;
 use crate::pace::{Emulation, Pacer};
-use crate::plan_hash::PlanHash;
 use crate::ring::{RingReceiver, RingSender};
 use crate::transport::{ReceiveLane, SendLane};
 use crate::trial::Sample;
-use schedule::program::Program;
+use schedule::program::{Program, digest};
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topology::Rank;
@@ -31,7 +31,7 @@ pub(crate) struct Executor<'a> {
     emulation: Option<&'a Emulation>,
     lanes: Lanes,
     scratch: Vec<u8>,
-    hash: PlanHash,
+    digest: String,
     limit: Duration,
 }
 
@@ -44,6 +44,12 @@ impl<'a> Executor<'a> {
         options: &'a Options,
     ) -> RunResult<Self> {
         let emulation = options.emulation.as_ref();
+        if emulation.is_some() {
+            // Emulated arrivals are timers: the default slack of 50 µs would be a measurable part of them.
+            rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
+                .map_err(std::io::Error::from)
+                .map_err(RunError::system("sharpening timers"))?;
+        }
         if program.ranks.len() != board.rank_count() {
             let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), board.rank_count());
             return Err(RunError::Mismatch { what });
@@ -63,7 +69,7 @@ impl<'a> Executor<'a> {
         let scratch = vec![0; geometry.scratch_bytes()];
         let lanes = lanes(board, rank, program, options.ring_bytes)?;
         let plan = RankPlan { rank, program, geometry, kernel };
-        Ok(Self { board, plan, emulation, lanes, scratch, hash: PlanHash::of(program), limit: options.work_limit })
+        Ok(Self { board, plan, emulation, lanes, scratch, digest: digest(program), limit: options.work_limit })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -80,6 +86,11 @@ impl<'a> Executor<'a> {
 
     pub(crate) fn output_bytes(&self) -> usize {
         self.plan.geometry.output_bytes(self.plan.own())
+    }
+
+    /// The plan's hash, in hexadecimal.
+    pub(crate) fn digest(&self) -> &str {
+        &self.digest
     }
 
     fn check_call(&self, call: &Call<'_>) -> RunResult<()> {
@@ -111,10 +122,15 @@ impl<'a> Executor<'a> {
         let waiter = Waiter::new(board.bell(rank), board.patience());
         let mut around = Around { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed) };
         let memory = Memory { call, scratch: &mut self.scratch };
-        let stamp = Stamp { epoch, plan: self.hash.word() };
+        let stamp = Stamp { epoch, plan: first_word(&self.digest) };
         Interpreter::new(&self.plan, &mut self.lanes, memory, pacer, stamp).run(self.limit, &mut around)?;
         Ok(Sample { start, end: Moment::now() })
     }
+}
+
+/// The first eight bytes of a digest in hexadecimal: what a message has room for.
+fn first_word(digest: &str) -> u64 {
+    digest.get(..16).and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default()
 }
 
 /// The rank's ends of the program's connections.

@@ -126,15 +126,15 @@ impl<'a> Interpreter<'a> {
         Self { plan, own, lanes, memory, pacer, stamp, opened, cursors, finished: 0 }
     }
 
-    /// Runs to the end.
+    /// Runs to the end; `limit` is the longest time without any progress of this rank.
     ///
     /// # Errors
     /// A verdict, a missed deadline, a peer that executes something else, a broken lane, or a program that no
     /// verifier accepts.
     pub(crate) fn run(mut self, limit: Duration, around: &mut impl Surroundings) -> RunResult<()> {
-        let begin = Moment::now();
-        let deadline = begin.after(limit);
+        let mut last_moved = Moment::now();
         loop {
+            let deadline = last_moved.after(limit);
             let (mut moved, mut working, mut wake) = (false, false, deadline);
             for block in 0..self.cursors.len() {
                 match self.poll(block)? {
@@ -149,11 +149,11 @@ impl<'a> Interpreter<'a> {
             }
             around.check()?;
             let now = Moment::now();
-            if now > deadline {
-                return Err(self.overdue(now.since(begin)));
-            }
             if moved {
+                last_moved = now;
                 around.progressed(self.finished);
+            } else if now > deadline {
+                return Err(self.overdue(now.since(last_moved)));
             } else {
                 around.idle(now, wake);
             }

@@ -14,7 +14,7 @@ pub struct Options {
     pub tile_bytes: Option<usize>,
     /// How long all ranks together may take to get ready.
     pub ready_limit: Duration,
-    /// How long one collective may take.
+    /// The longest time without any progress while trials run; beware of it when single messages take longer.
     pub work_limit: Duration,
     /// The machine to imitate, if any.
     pub emulation: Option<Emulation>,

@@ -10,7 +10,7 @@ use crate::executor::Executor;
 use crate::memory::Call;
 use crate::options::Options;
 use crate::trial::{Sample, Trial, TrialReport, run_rank};
-use schedule::program::Program;
+use schedule::program::{Program, VerifiedProgram};
 use topology::Rank;
 
 /// Runs `program` once on the callers' buffers, one thread per rank; `calls[r]` belongs to rank r.
@@ -18,6 +18,15 @@ use topology::Rank;
 /// # Errors
 /// The first [`RunError`] of any rank; the others have stopped by then.
 pub fn run_threads(
+    program: &VerifiedProgram,
+    (count, dtype): (u64, DType),
+    calls: Vec<Call<'_>>,
+    options: &Options,
+) -> RunResult<Vec<Sample>> {
+    run_program(program.program(), (count, dtype), calls, options)
+}
+
+fn run_program(
     program: &Program,
     (count, dtype): (u64, DType),
     calls: Vec<Call<'_>>,
@@ -36,7 +45,11 @@ pub fn run_threads(
 ///
 /// # Errors
 /// The first [`RunError`] of any rank; the others have stopped by then.
-pub fn try_threads(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+    try_program(program.program(), trial, options)
+}
+
+fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
     let board = board(program, options)?;
     let run = |rank, ()| {
         let mut executor = Executor::new(&board, rank, program, (trial.count, trial.dtype), options)?;
@@ -151,7 +164,7 @@ mod tests {
                 for &dtype in DType::ALL {
                     for count in [0, 1, 2, 7, 1000, 4099] {
                         let trial = Trial { repetitions: 3, ..Trial::once(count, dtype) };
-                        let report = try_threads(&line_reduce(ranks, 3, op), &trial, &options).unwrap();
+                        let report = try_program(&line_reduce(ranks, 3, op), &trial, &options).unwrap();
                         assert_eq!(report.wrong(), 0, "{ranks} ranks, {op}, {dtype}, {count}");
                         assert_eq!(report.spans().len(), 3);
                     }
@@ -170,7 +183,7 @@ mod tests {
         let (from, to) = (ConnectionId(1), ConnectionId(0));
         own.threadblocks[0].steps[0].instruction =
             Instruction::ReceiveSend { from, to, dst: Slice { buffer: Buffer::Scratch, index: 0, count: 1 } };
-        let wrong = try_threads(&program, &trial, &Options::default()).unwrap().wrong();
+        let wrong = try_program(&program, &trial, &Options::default()).unwrap().wrong();
         assert!((45..=50).contains(&wrong), "{wrong} of the 50 elements of the first slot");
     }
 
@@ -179,7 +192,7 @@ mod tests {
         let mut program = line_reduce(4, 2, ReduceOp::Sum);
         program.ranks[2].threadblocks[0].steps.pop();
         let options = Options { work_limit: std::time::Duration::from_millis(100), ..Options::default() };
-        let error = try_threads(&program, &Trial::once(100, DType::F32), &options).unwrap_err();
+        let error = try_program(&program, &Trial::once(100, DType::F32), &options).unwrap_err();
         assert!(error.to_string().contains("rank 1 waited") && error.to_string().contains("for rank 2"), "{error}");
     }
 
@@ -187,7 +200,7 @@ mod tests {
     fn buffers_of_the_wrong_size_are_refused() {
         let program = line_reduce(1, 1, ReduceOp::Sum);
         let call = Call::OutOfPlace { input: &[0; 39], output: &mut [0; 40] };
-        let error = run_threads(&program, (10, DType::F32), vec![call], &Options::default()).unwrap_err();
+        let error = run_program(&program, (10, DType::F32), vec![call], &Options::default()).unwrap_err();
         assert!(matches!(error, RunError::BufferSize { given: 39, needed: 40, .. }), "{error}");
     }
 }

@@ -1,0 +1,329 @@
+//! The launcher's side of a job: starts the workers, coordinates trials, decides about faults.
+
+use super::frame::{Answer, Command as Order, Inbox, PROTOCOL, Welcome, send, send_descriptor};
+use super::worker::BEAT;
+use crate::board::{Board, BoardShape, Cause, Verdict};
+use crate::clock::Moment;
+use crate::error::{Phase, RunError, RunResult};
+use crate::options::Options;
+use crate::trial::{Trial, TrialReport};
+use schedule::program::{VerifiedProgram, digest};
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use topology::Rank;
+
+/// How often a waiting launcher looks around.
+const GLANCE: Duration = Duration::from_millis(20);
+/// How long live ranks have to say their last word after a verdict.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// A rank that gave no sign of life for so long is not running.
+const SILENCE: Duration = BEAT.saturating_mul(8);
+
+/// What to launch.
+#[derive(Clone, Debug, Default)]
+pub struct JobSpec {
+    /// How many ranks.
+    pub ranks: usize,
+    /// How to execute. `emulation` is taken from here, and loaded by every worker from `emulated_source`.
+    pub options: Options,
+    /// What the workers' [`Loader`](super::Loader) needs to find the emulated machine.
+    pub emulated_source: String,
+}
+
+/// What a worker's reader thread saw.
+enum Event {
+    Answer(Answer),
+    Gone(io::Error),
+}
+
+/// One worker, from outside.
+struct Member {
+    child: Child,
+    stream: UnixStream,
+    /// The last sign of life and when it changed.
+    beat: (u64, Moment),
+    gone: bool,
+}
+
+/// Running workers, one per rank. Dropping it ends them all.
+pub struct Job {
+    board: Board,
+    options: Options,
+    members: Vec<Member>,
+    events: Receiver<(Rank, Event)>,
+    trials: u64,
+    over: Option<Verdict>,
+}
+
+impl Job {
+    /// Starts one worker per rank with the commands that `command` gives, and waits until all have joined.
+    ///
+    /// # Errors
+    /// If a process cannot be started, or does not join within the ready limit.
+    pub fn launch(spec: &JobSpec, mut command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
+        let shape = BoardShape::new(spec.ranks, spec.options.emulation.as_ref(), spec.options.arena_bytes);
+        let board = Board::create(shape)?;
+        let (sender, events) = channel();
+        let options = spec.options.clone();
+        let mut job = Self { board, options, members: Vec::with_capacity(spec.ranks), events, trials: 0, over: None };
+        for rank in (0..spec.ranks).map(Rank::from_index) {
+            let member = start(rank, command(rank), &sender).map_err(RunError::system("starting a worker"))?;
+            job.members.push(member);
+            // A worker that is gone already shows as `Gone`, with how it ended.
+            let _ = job.welcome(rank, shape, spec);
+        }
+        job.gather(Phase::Prepare, spec.options.ready_limit, |_, answer| match answer {
+            Answer::Hello { protocol: PROTOCOL, .. } => Ok(()),
+            Answer::Hello { protocol, .. } => {
+                Err((Cause::Disagrees, format!("it speaks protocol {protocol}, the launcher {PROTOCOL}")))
+            }
+            other => Err(unexpected(&other)),
+        })?;
+        Ok(job)
+    }
+
+    fn welcome(&self, rank: Rank, board: BoardShape, spec: &JobSpec) -> io::Result<()> {
+        let stream = &self.members[rank.index()].stream;
+        let emulation = spec.options.emulation.as_ref();
+        send_descriptor(stream, self.board.descriptor())?;
+        send(
+            stream,
+            &Order::Welcome(Welcome {
+                protocol: PROTOCOL,
+                rank,
+                board,
+                ring_bytes: spec.options.ring_bytes,
+                tile_bytes: spec.options.tile_bytes,
+                work_limit_ms: spec.options.work_limit.as_millis() as u64,
+                emulation: emulation.map(|emulation| (spec.emulated_source.clone(), emulation.slowdown())),
+            }),
+        )
+    }
+
+    /// How many ranks.
+    pub fn rank_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The processes, by rank.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.members.iter().map(|member| member.child.id()).collect()
+    }
+
+    /// Runs one trial of `program`, which every worker loads from `source`.
+    ///
+    /// # Errors
+    /// [`RunError::Ended`] with the rank at fault and what the live ranks said. The job is over then, and every
+    /// later trial returns the same verdict.
+    pub fn run(&mut self, source: &str, program: &VerifiedProgram, trial: &Trial) -> RunResult<TrialReport> {
+        if let Some(verdict) = self.over {
+            return Err(RunError::Verdict(verdict));
+        }
+        let program = program.program();
+        if program.ranks.len() != self.members.len() {
+            let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), self.members.len());
+            return Err(RunError::Mismatch { what });
+        }
+        // All ranks are idle now, and the ends of the last trial's rings are gone.
+        for place in self.board.rings(program.connections.len(), self.options.ring_bytes)? {
+            place.reset(self.board.region());
+        }
+        self.trials += 1;
+        let (job, plan) = (self.trials, digest(program));
+        self.order_all(&Order::Prepare { job, source: source.to_owned(), trial: trial.clone() })?;
+        self.gather(Phase::Prepare, self.options.ready_limit, |_, answer| match answer {
+            Answer::Ready { job: ready, plan: theirs } if ready == job && theirs == plan => Ok(()),
+            Answer::Ready { plan: theirs, .. } => {
+                Err((Cause::Disagrees, format!("its plan is {theirs}, the launcher's {plan}")))
+            }
+            other => Err(unexpected(&other)),
+        })?;
+        self.order_all(&Order::Run { job })?;
+        let ranks = self.gather(Phase::Work, self.options.work_limit, |_, answer| match answer {
+            Answer::Done { job: done, report } if done == job => Ok(report),
+            other => Err(unexpected(&other)),
+        })?;
+        Ok(TrialReport { ranks })
+    }
+
+    fn order_all(&mut self, order: &Order) -> RunResult<()> {
+        for index in 0..self.members.len() {
+            match send(&self.members[index].stream, order) {
+                // A broken channel shows as `Gone`, with how the process ended.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    return Err(RunError::System { what: "ordering the workers", source: error });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One accepted answer of every rank, or a verdict: by what `accept` refuses, by a rank that is gone, or when
+    /// nothing anywhere has moved for `limit`.
+    fn gather<T>(
+        &mut self,
+        phase: Phase,
+        limit: Duration,
+        mut accept: impl FnMut(Rank, Answer) -> Result<T, (Cause, String)>,
+    ) -> RunResult<Vec<T>> {
+        let mut answers: Vec<Option<T>> = self.members.iter().map(|_| None).collect();
+        let (mut moved, mut progress) = (Moment::now(), self.progress());
+        while let Some(missing) = answers.iter().position(Option::is_none) {
+            match self.events.recv_timeout(GLANCE) {
+                Ok((rank, Event::Answer(Answer::Failed { phase, reason }))) => {
+                    return Err(self.end(Verdict { rank, cause: Cause::Failed, phase }, reason));
+                }
+                Ok((rank, Event::Answer(answer))) => match accept(rank, answer) {
+                    Ok(value) => answers[rank.index()] = Some(value),
+                    Err((cause, evidence)) => return Err(self.end(Verdict { rank, cause, phase }, evidence)),
+                },
+                Ok((rank, Event::Gone(error))) => return Err(self.lost(rank, phase, &error)),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            let now = Moment::now();
+            self.listen_for_beats(now);
+            let current = self.progress();
+            if current != progress {
+                (moved, progress) = (now, current);
+            }
+            if now.since(moved) > limit {
+                let waiting = |rank: &usize| answers[*rank].is_none();
+                return Err(self.overdue((missing..self.members.len()).filter(waiting).collect(), phase, limit));
+            }
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Changes whenever any rank finishes a step or enters a phase.
+    fn progress(&self) -> u64 {
+        let ranks = (0..self.members.len()).map(Rank::from_index);
+        let of = |rank| self.board.progress(rank).load(Ordering::Relaxed) * 8 + self.board.phase(rank) as u64;
+        ranks.map(of).fold(0, u64::wrapping_add)
+    }
+
+    fn listen_for_beats(&mut self, now: Moment) {
+        for (index, member) in self.members.iter_mut().enumerate() {
+            let beats = self.board.beats(Rank::from_index(index)).load(Ordering::Relaxed);
+            if beats != member.beat.0 {
+                member.beat = (beats, now);
+            }
+        }
+    }
+
+    /// The verdict on a rank whose channel broke.
+    fn lost(&mut self, rank: Rank, phase: Phase, error: &io::Error) -> RunError {
+        let phase = if phase == Phase::Work { self.board.phase(rank) } else { phase };
+        let member = &mut self.members[rank.index()];
+        member.gone = true;
+        // The end of the process follows the end of its channel within moments, if it follows.
+        let deadline = Moment::now().after(GLANCE * 5);
+        let status = loop {
+            match member.child.try_wait() {
+                Ok(None) if Moment::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                status => break status.ok().flatten(),
+            }
+        };
+        let evidence = status.map_or_else(|| error.to_string(), |status| status.to_string());
+        self.end(Verdict { rank, cause: Cause::Died, phase }, evidence)
+    }
+
+    /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.
+    fn overdue(&mut self, waiting: Vec<usize>, phase: Phase, limit: Duration) -> RunError {
+        let now = Moment::now();
+        let silent = |&&index: &&usize| now.since(self.members[index].beat.1) > SILENCE;
+        let behind = |&&index: &&usize| self.board.progress(Rank::from_index(index)).load(Ordering::Relaxed);
+        let silent = waiting.iter().find(silent);
+        let (index, cause) = match (silent, waiting.iter().min_by_key(behind)) {
+            (Some(&index), _) => (index, Cause::Silent),
+            (None, Some(&index)) => (index, Cause::Late),
+            (None, None) => (0, Cause::Late),
+        };
+        let rank = Rank::from_index(index);
+        let finished = self.board.progress(rank).load(Ordering::Relaxed);
+        let phase = if phase == Phase::Work { self.board.phase(rank) } else { phase };
+        let evidence = format!("nothing moved for {limit:?}; it has finished {finished} steps of this job");
+        self.end(Verdict { rank, cause, phase }, evidence)
+    }
+
+    /// Pronounces a verdict, hears the live ranks, and ends all processes.
+    fn end(&mut self, verdict: Verdict, evidence: String) -> RunError {
+        let verdict = self.board.pronounce(verdict);
+        self.over = Some(verdict);
+        for member in &self.members {
+            // Wakes those who wait for an order; it fails only for those who are gone.
+            let _ = member.stream.shutdown(Shutdown::Write);
+        }
+        let deadline = Moment::now().after(LAST_WORDS);
+        let mut reports = Vec::new();
+        while self.members.iter().any(|member| !member.gone) && Moment::now() < deadline {
+            match self.events.recv_timeout(GLANCE) {
+                Ok((rank, Event::Answer(Answer::Failed { reason, .. }))) => reports.push((rank, reason)),
+                Ok((rank, Event::Gone(_))) => self.members[rank.index()].gone = true,
+                _ => {}
+            }
+        }
+        self.reap();
+        reports.sort();
+        RunError::Ended { verdict, evidence, reports }
+    }
+
+    /// Ends and collects every process that is left.
+    fn reap(&mut self) {
+        for member in &mut self.members {
+            // Both fail only where there is nothing left to end.
+            let _ = member.child.kill();
+            let _ = member.child.wait();
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for member in &self.members {
+            let _ = member.stream.shutdown(Shutdown::Write);
+        }
+        let deadline = Moment::now().after(LAST_WORDS);
+        let running = |member: &mut Member| matches!(member.child.try_wait(), Ok(None));
+        while self.members.iter_mut().any(running) && Moment::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.reap();
+    }
+}
+
+fn unexpected(answer: &Answer) -> (Cause, String) {
+    let mut text = format!("it said {answer:?} out of turn");
+    text.truncate(text.floor_char_boundary(200));
+    (Cause::Failed, text)
+}
+
+/// Starts a worker and a thread that reads what it says.
+fn start(rank: Rank, mut command: Command, events: &Sender<(Rank, Event)>) -> io::Result<Member> {
+    let (stream, theirs) = UnixStream::pair()?;
+    let mut inbox = Inbox::new(stream.try_clone()?);
+    let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+    // `command` still owns their end; the channel must break when the worker is gone.
+    drop(command);
+    let events = events.clone();
+    let read = move || {
+        loop {
+            let (event, last) = match inbox.receive() {
+                Ok(Some(answer)) => (Event::Answer(answer), false),
+                Ok(None) => continue,
+                Err(error) => (Event::Gone(error), true),
+            };
+            if events.send((rank, event)).is_err() || last {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name(format!("rank {rank}")).spawn(read)?;
+    Ok(Member { child, stream, beat: (0, Moment::now()), gone: false })
+}

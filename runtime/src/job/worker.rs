@@ -1,0 +1,182 @@
+//! A worker: one rank in a process of its own.
+//!
+//! The principal function is [`serve`]. The main thread executes; a control thread reads the launcher's commands
+//! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher is gone (end of
+//! file) the control thread ends all waiting, and the process if that does not help.
+
+use super::frame::{Answer, Command, Inbox, PROTOCOL, Welcome, receive_descriptor, send};
+use crate::board::{Board, Cause, Verdict};
+use crate::error::{Phase, RunError, RunResult};
+use crate::executor::Executor;
+use crate::options::Options;
+use crate::pace::Emulation;
+use crate::trial::{RankReport, Trial, run_rank};
+use schedule::program::VerifiedProgram;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use topology::{Rank, Topology};
+
+/// How often a worker gives a sign of life.
+pub(super) const BEAT: Duration = Duration::from_millis(50);
+/// The launcher decides about deadlines; a worker decides alone only this much later.
+const BACKSTOP: Duration = Duration::from_secs(2);
+
+/// What a worker's program knows and this crate does not: what the launcher's words refer to.
+///
+/// Both functions must depend on their argument alone: every rank loads for itself, and hashes are compared.
+pub trait Loader {
+    /// The program that `source` names.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    fn program(&self, source: &str) -> Result<VerifiedProgram, String>;
+
+    /// The machine to imitate that `source` names.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    fn topology(&self, source: &str) -> Result<Topology, String>;
+}
+
+/// The control channel of a worker: its standard input.
+///
+/// # Errors
+/// If the descriptor cannot be duplicated.
+pub fn control_from_stdin() -> io::Result<UnixStream> {
+    Ok(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))
+}
+
+/// Serves one job on `control` until the launcher ends it.
+///
+/// # Errors
+/// What ended the job early; the launcher was told where possible.
+pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
+    let channel_error = RunError::system;
+    control.set_read_timeout(Some(Duration::from_secs(30))).map_err(channel_error("preparing the control channel"))?;
+    let memory = receive_descriptor(&control).map_err(channel_error("receiving the shared memory"))?;
+    let stream = control.try_clone().map_err(channel_error("duplicating the control channel"))?;
+    let mut inbox = Inbox::new(stream);
+    let broken = |fault: String| RunError::Protocol { rank: Rank(0), fault };
+    let welcome = match inbox.receive().map_err(channel_error("waiting for the launcher's welcome"))? {
+        Some(Command::Welcome(welcome)) => welcome,
+        other => return Err(broken(format!("the launcher said {other:?} instead of a welcome"))),
+    };
+    let rank = welcome.rank;
+    send(&control, &Answer::Hello { protocol: PROTOCOL, rank }).map_err(channel_error("answering the launcher"))?;
+    if welcome.protocol != PROTOCOL {
+        return Err(broken(format!("the launcher speaks protocol {}, this worker {PROTOCOL}", welcome.protocol)));
+    }
+    let board = Board::open(memory, welcome.board)?;
+    let options = options(&welcome, loader)?;
+    control.set_read_timeout(Some(BEAT)).map_err(channel_error("preparing the control channel"))?;
+    let (commands, received) = channel();
+    let watched = board.clone();
+    std::thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(move || listen(inbox, &watched, rank, commands))
+        .map_err(channel_error("starting the control thread"))?;
+    Worker { board, rank, options, control, commands: received }.work(loader)
+}
+
+fn options(welcome: &Welcome, loader: &dyn Loader) -> RunResult<Options> {
+    let emulation = match &welcome.emulation {
+        None => None,
+        Some((source, slowdown)) => {
+            let topology = loader.topology(source).map_err(|what| RunError::Mismatch { what })?;
+            Some(Emulation::new(Arc::new(topology), *slowdown)?)
+        }
+    };
+    Ok(Options {
+        ring_bytes: welcome.ring_bytes,
+        tile_bytes: welcome.tile_bytes,
+        work_limit: Duration::from_millis(welcome.work_limit_ms) + BACKSTOP,
+        emulation,
+        ..Options::default()
+    })
+}
+
+/// The control thread: forwards commands and beats until the launcher is gone.
+fn listen(mut inbox: Inbox, board: &Board, rank: Rank, commands: Sender<Command>) {
+    let gone = loop {
+        match inbox.receive() {
+            // Nobody takes commands any more when the main thread has returned.
+            Ok(Some(command)) => match commands.send(command) {
+                Ok(()) => {}
+                Err(_) => return,
+            },
+            Ok(None) => {}
+            Err(error) => break error,
+        }
+        board.beats(rank).fetch_add(1, Ordering::Relaxed);
+    };
+    let cause = if gone.kind() == ErrorKind::UnexpectedEof { Cause::Orphaned } else { Cause::Failed };
+    board.pronounce(Verdict { rank, cause, phase: board.phase(rank) });
+    // Ends a wait for the next command.
+    drop(commands);
+    // The main thread may be deep in a loader; nobody is left who could wait for it.
+    std::thread::sleep(BACKSTOP);
+    std::process::exit(1);
+}
+
+struct Worker {
+    board: Board,
+    rank: Rank,
+    options: Options,
+    control: UnixStream,
+    commands: Receiver<Command>,
+}
+
+impl Worker {
+    /// Serves trials until the launcher closes the channel; tells it what went wrong.
+    fn work(self, loader: &dyn Loader) -> RunResult<()> {
+        let result = self.trials(loader);
+        if let Err(error) = &result {
+            let (phase, reason) = (self.board.phase(self.rank), error.chain());
+            self.answer(&Answer::Failed { phase, reason })?;
+        }
+        result
+    }
+
+    fn trials(&self, loader: &dyn Loader) -> RunResult<()> {
+        while let Ok(command) = self.commands.recv() {
+            let Command::Prepare { job, source, trial } = command else {
+                return Err(self.unexpected(&command, "what to prepare"));
+            };
+            let report = self.trial(job, &source, &trial, loader)?;
+            self.answer(&Answer::Done { job, report })?;
+        }
+        match self.board.check_verdict() {
+            Err(RunError::Verdict(Verdict { cause: Cause::Orphaned, .. })) => Ok(()),
+            verdict => verdict,
+        }
+    }
+
+    fn trial(&self, job: u64, source: &str, trial: &Trial, loader: &dyn Loader) -> RunResult<RankReport> {
+        self.board.enter(self.rank, Phase::Prepare);
+        let program = loader.program(source).map_err(|what| RunError::Mismatch { what })?;
+        let (program, call) = (program.program(), (trial.count, trial.dtype));
+        let mut executor = Executor::new(&self.board, self.rank, program, call, &self.options)?;
+        self.answer(&Answer::Ready { job, plan: executor.digest().to_owned() })?;
+        match self.commands.recv() {
+            Ok(Command::Run { job: now }) if now == job => run_rank(&self.board, &mut executor, trial, job),
+            Ok(other) => Err(self.unexpected(&other, "run")),
+            Err(_) => {
+                self.board.check_verdict()?;
+                Err(RunError::Protocol { rank: self.rank, fault: "the launcher left without a word".to_owned() })
+            }
+        }
+    }
+
+    fn answer(&self, answer: &Answer) -> RunResult<()> {
+        send(&self.control, answer).map_err(RunError::system("answering the launcher"))
+    }
+
+    fn unexpected(&self, command: &Command, expected: &str) -> RunError {
+        RunError::Protocol { rank: self.rank, fault: format!("the launcher said {command:?}, not {expected}") }
+    }
+}

@@ -1,0 +1,117 @@
+//! Ranks that die, stop, or disagree: nobody hangs, the right rank is named, no process is left.
+
+use crate::plans::PlanSpec;
+use crate::worker::{Mischief, launch};
+use runtime::{Cause, DType, JobSpec, Options, Phase, RunError, Trial, Verdict};
+use schedule::Collective;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use topology::Rank;
+
+const RANKS: usize = 4;
+
+fn spec(limit: Duration) -> JobSpec {
+    let options = Options { work_limit: limit, ready_limit: Duration::from_secs(20), ..Options::default() };
+    JobSpec { ranks: RANKS, options, ..JobSpec::default() }
+}
+
+fn plan() -> PlanSpec {
+    PlanSpec { chunks: 2, ..PlanSpec::new("ring:4", Collective::AllReduce) }
+}
+
+fn endless() -> Trial {
+    Trial { repetitions: 1_000_000, ..Trial::once(1000, DType::F32) }
+}
+
+fn is_running(process: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// Sends `signal` to `victim` after `delay` of an endless trial; the verdict, and who else said so.
+fn fault(signal: &str, victim: usize, delay: Duration, limit: Duration) -> (Verdict, Vec<(Rank, String)>) {
+    let mut job = launch(&spec(limit), |_| Mischief::None).unwrap();
+    let processes = job.process_ids();
+    let (signal, target) = (signal.to_owned(), processes[victim].to_string());
+    let (sent, was_sent) = std::sync::mpsc::channel();
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(delay);
+        assert!(Command::new("kill").args([signal, target]).status().unwrap().success());
+        sent.send(Instant::now()).unwrap();
+    });
+    let error = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
+    let took = was_sent.recv().unwrap().elapsed();
+    killer.join().unwrap();
+    assert!(took < limit + Duration::from_secs(2), "the error came after {took:?}");
+    assert!(!processes.iter().any(|&process| is_running(process)), "a process is left");
+    let RunError::Ended { verdict, reports, .. } = error else { panic!("{error}") };
+    let again = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
+    assert!(matches!(again, RunError::Verdict(same) if same == verdict), "{again}");
+    (verdict, reports)
+}
+
+fn assert_all_others_said(verdict: Verdict, reports: &[(Rank, String)], victim: usize) {
+    let others: Vec<_> = (0..RANKS).filter(|&rank| rank != victim).map(Rank::from_index).collect();
+    assert_eq!(reports.iter().map(|report| report.0).collect::<Vec<_>>(), others);
+    assert!(reports.iter().all(|report| report.1 == verdict.to_string()), "{reports:?}");
+}
+
+#[test]
+fn a_killed_rank_is_named_by_every_live_rank() {
+    for (victim, delay) in [(0, 30), (1, 95), (2, 170), (3, 61)] {
+        let limit = Duration::from_secs(10);
+        let (verdict, reports) = fault("-KILL", victim, Duration::from_millis(delay), limit);
+        assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), Cause::Died));
+        assert_all_others_said(verdict, &reports, victim);
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_when_the_deadline_has_passed() {
+    for (victim, delay) in [(0, 150), (2, 90)] {
+        let limit = Duration::from_secs(1);
+        let (verdict, reports) = fault("-STOP", victim, Duration::from_millis(delay), limit);
+        assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), Cause::Silent));
+        assert_all_others_said(verdict, &reports, victim);
+    }
+}
+
+#[test]
+fn long_faults_at_many_moments() {
+    let rounds = if std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long") { 40 } else { 1 };
+    for round in 0..rounds {
+        let (victim, delay) = (round % RANKS, Duration::from_millis(7 * round as u64 + 1));
+        let (signal, cause) = if round % 2 == 0 { ("-KILL", Cause::Died) } else { ("-STOP", Cause::Silent) };
+        let (verdict, _) = fault(signal, victim, delay, Duration::from_secs(1));
+        assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), cause), "round {round}");
+    }
+}
+
+#[test]
+fn another_plan_or_none_on_one_rank_is_an_error_on_all() {
+    for (mischief, cause) in [(Mischief::OtherPlan, Cause::Disagrees), (Mischief::NoPlan, Cause::Failed)] {
+        let odd = |rank| if rank == Rank(2) { mischief } else { Mischief::None };
+        let mut job = launch(&spec(Duration::from_secs(10)), odd).unwrap();
+        let error = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
+        let RunError::Ended { verdict, reports, .. } = error else { panic!("{error}") };
+        assert_eq!(verdict, Verdict { rank: Rank(2), cause, phase: Phase::Prepare });
+        for rank in [0, 1, 3] {
+            assert!(reports.contains(&(Rank(rank), verdict.to_string())), "{reports:?}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_dies_at_once_is_named() {
+    let odd = |rank| if rank == Rank(1) { Mischief::DiesAtOnce } else { Mischief::None };
+    let Err(error) = launch(&spec(Duration::from_secs(10)), odd) else { panic!("the job has only three ranks") };
+    assert_eq!(error.to_string(), "rank 1 died during getting ready: exit status: 3");
+}
+
+#[test]
+fn workers_leave_with_the_job() {
+    let job = launch(&spec(Duration::from_secs(10)), |_| Mischief::None).unwrap();
+    let processes = job.process_ids();
+    assert!(processes.iter().all(|&process| is_running(process)));
+    drop(job);
+    assert!(!processes.iter().any(|&process| is_running(process)));
+}

@@ -1,0 +1,11 @@
+//! Programs on real buffers: in threads, in processes, with faults, and on emulated machines.
+//!
+//! Plans come from schedules that were verified and lowered; answers are judged by the reference inside the crate,
+//! which knows collectives only by their definition.
+
+mod emulated;
+mod faults;
+mod plans;
+mod processes;
+mod threads;
+mod worker;

@@ -1,0 +1,84 @@
+//! Every collective in threads: ranks, counts, types, operators, in place and not, tiles and tiny rings.
+
+use crate::plans::{COLLECTIVES, PlanSpec};
+use runtime::{Call, DType, Options, Trial, run_threads, try_threads};
+use schedule::{Collective, ReduceOp};
+
+const COUNTS: [u64; 6] = [0, 1, 3, 64, 1001, 20_011];
+
+/// Rings and tiles so small that every message is cut.
+fn cramped() -> Options {
+    Options { ring_bytes: 4096, tile_bytes: Some(700), ..Options::default() }
+}
+
+fn check(spec: &PlanSpec, trial: &Trial, options: &Options) {
+    let report = try_threads(&spec.program(), trial, options).unwrap_or_else(|error| panic!("{spec}: {error}"));
+    assert_eq!(report.wrong(), 0, "{spec}, {} × {}", trial.count, trial.dtype);
+    assert_eq!(report.spans().len(), trial.repetitions as usize);
+}
+
+#[test]
+fn every_collective_on_two_to_nine_ranks_at_every_count() {
+    for (index, collective) in COLLECTIVES.into_iter().enumerate() {
+        for ranks in 2..=9 {
+            let family = if (ranks + index).is_multiple_of(2) { "ring" } else { "clique" };
+            for in_place in [false, true] {
+                let spec = PlanSpec { in_place, ..PlanSpec::new(&format!("{family}:{ranks}"), collective) };
+                let spec = PlanSpec { chunks: 1 + ranks as u32 % 3, ..spec };
+                for (turn, count) in COUNTS.into_iter().enumerate() {
+                    let dtype = DType::ALL[(turn + ranks) % DType::ALL.len()];
+                    let options = if turn % 2 == 0 { cramped() } else { Options::default() };
+                    check(&spec, &Trial::once(count, dtype), &options);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_and_operator_on_relays() {
+    for collective in [Collective::AllReduce, Collective::ReduceScatter, Collective::Reduce] {
+        for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
+            let spec = PlanSpec { op: Some(op), chunks: 2, ..PlanSpec::new("mesh2d:2x3", collective) };
+            for &dtype in DType::ALL {
+                let trial = Trial { seed: 5, repetitions: 2, ..Trial::once(777, dtype) };
+                check(&spec, &trial, &cramped());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_callers_own_buffers_are_used_at_any_alignment() {
+    let program = PlanSpec::new("ring:3", Collective::AllReduce).program();
+    let mut inputs: Vec<Vec<u8>> = Vec::new();
+    for rank in 0..3u32 {
+        // One stray byte first, so that no element is aligned.
+        let elements = (0..100u32).flat_map(|index| ((index * rank) as f32).to_ne_bytes());
+        inputs.push(std::iter::once(0).chain(elements).collect());
+    }
+    let mut outputs = vec![vec![0; 401]; 3];
+    let calls = inputs.iter().zip(&mut outputs);
+    let calls = calls.map(|(input, output)| Call::OutOfPlace { input: &input[1..], output: &mut output[1..] });
+    run_threads(&program, (100, DType::F32), calls.collect(), &Options::default()).unwrap();
+    for output in &outputs {
+        let sums = output[1..].chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap()));
+        assert!(sums.enumerate().all(|(index, sum)| sum == 3.0 * index as f32));
+    }
+}
+
+#[test]
+fn hundreds_of_threadblocks_share_one_thread_per_rank() {
+    let spec = PlanSpec { chunks: 3, ..PlanSpec::new("clique:12", Collective::AllToAll) };
+    check(&spec, &Trial { repetitions: 3, ..Trial::once(5000, DType::I64) }, &cramped());
+}
+
+#[test]
+fn averages_and_impossible_counts_are_refused() {
+    let spec = PlanSpec { op: Some(ReduceOp::Avg), ..PlanSpec::new("ring:2", Collective::AllReduce) };
+    let error = try_threads(&spec.program(), &Trial::once(8, DType::F32), &Options::default()).unwrap_err();
+    assert_eq!(error.to_string(), "avg of f32 is not supported");
+    let spec = PlanSpec::new("ring:2", Collective::AllGather);
+    let error = try_threads(&spec.program(), &Trial::once(u64::MAX / 3, DType::F64), &Options::default());
+    assert!(error.unwrap_err().to_string().contains("more than this computer can address"));
+}
