@@ -1,0 +1,191 @@
+//! `classic`: textbook algorithms over the links that exist.
+//!
+//! The principal type is [`Classic`]. An algorithm only says which chunk hops from where to where in which round
+//! ([`Hop`]); this file finds the links, groups what shares a round and a link into messages, and leaves the times
+//! to `schedule::replay`. An algorithm that needs a link that is not there, or not allowed, says which.
+//!
+//! Reductions come from `reversal`: a ring ReduceScatter is a ring AllGather on the reversed topology, and a ring
+//! AllReduce is the two in sequence.
+
+mod exchange;
+mod ring;
+mod tree;
+
+use crate::reach::check_reachable;
+use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
+use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, Transfer, TransferKind, replay};
+use topology::{LinkId, Micros, Rank};
+
+/// The strategy `classic`.
+#[derive(Clone, Copy, Debug)]
+pub struct Classic;
+
+/// The most hops of one algorithm: beyond, a textbook schedule costs more to write down than it is worth.
+const MOST_HOPS: u64 = 1 << 22;
+
+/// One chunk over one link in one round. A chunk moves on in a later round than it came.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Hop {
+    round: u32,
+    chunk: ChunkId,
+    from: Rank,
+    to: Rank,
+}
+
+/// Why an algorithm does not apply, for a person.
+type Inapplicable = String;
+
+/// An algorithm: its name in reports, and its hops.
+struct Algorithm {
+    name: &'static str,
+    hops: fn(&Problem) -> Result<Vec<Hop>, Inapplicable>,
+}
+
+const fn algorithm(name: &'static str, hops: fn(&Problem) -> Result<Vec<Hop>, Inapplicable>) -> Algorithm {
+    Algorithm { name, hops }
+}
+
+/// The algorithms of each collective; the reducing ones never get here.
+fn algorithms(collective: Collective) -> Vec<Algorithm> {
+    match collective {
+        Collective::AllGather => vec![
+            algorithm("classic/ring", ring::all_gather),
+            algorithm("classic/two-way-ring", ring::all_gather_two_way),
+            algorithm("classic/recursive-doubling", exchange::recursive_doubling),
+            algorithm("classic/bruck", exchange::bruck),
+            algorithm("classic/all-pairs", exchange::all_pairs),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        Collective::Broadcast => vec![
+            algorithm("classic/chain", ring::chain),
+            algorithm("classic/binomial", tree::binomial_broadcast),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        Collective::Scatter => vec![
+            algorithm("classic/binomial", tree::binomial_scatter),
+            algorithm("classic/all-pairs", exchange::all_pairs),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        Collective::Gather => vec![
+            algorithm("classic/binomial", tree::binomial_gather),
+            algorithm("classic/all-pairs", exchange::all_pairs),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        Collective::AllToAll => vec![
+            algorithm("classic/all-pairs", exchange::all_pairs),
+            algorithm("classic/ring", ring::all_to_all),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        _ => vec![algorithm("classic/all-pairs", exchange::all_pairs), algorithm("classic/tree", tree::shortest_paths)],
+    }
+}
+
+impl Strategy for Classic {
+    fn name(&self) -> &'static str {
+        "classic"
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
+            let why = "it reduces; plan its reversal".to_owned();
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        check_reachable(problem)?;
+        let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
+        if deliveries > MOST_HOPS {
+            let why = format!("{deliveries} deliveries are more than the {MOST_HOPS} it writes down");
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        let mut attempts = Vec::new();
+        for algorithm in algorithms(problem.demand.request().collective) {
+            if context.deadline.has_passed() && !attempts.is_empty() {
+                break;
+            }
+            attempts.push(attempt(problem, &algorithm, context.bound)?);
+        }
+        Ok(attempts)
+    }
+}
+
+fn attempt(problem: &Problem, algorithm: &Algorithm, bound: Micros) -> Result<Attempt, SynthError> {
+    let name = algorithm.name.to_owned();
+    let hops = (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops));
+    let hops = match hops {
+        Ok(hops) => hops,
+        Err(why) => return Ok(Attempt { name, schedule: None, stop: StopReason::Exhausted, note: Some(why) }),
+    };
+    // One message for all chunks of a round saves α, one for each lets the first be passed on sooner.
+    let mut best: Option<(Micros, Vec<Transfer>)> = None;
+    for messages in [together(&hops), one_by_one(&hops)] {
+        let order = |error| SynthError::Order { strategy: "classic", error };
+        let transfers = replay(&problem.demand, &problem.topology, &messages).map_err(order)?;
+        let makespan = transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max);
+        if best.as_ref().is_none_or(|best| makespan < best.0) {
+            best = Some((makespan, transfers));
+        }
+    }
+    let Some((makespan, transfers)) = best else { unreachable!("two variants were tried") };
+    let stop = if makespan <= bound { StopReason::Optimal } else { StopReason::Exhausted };
+    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
+    Ok(Attempt { name, schedule: Some(schedule), stop, note: None })
+}
+
+/// A hop with its link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Placed {
+    round: u32,
+    link: LinkId,
+    chunk: ChunkId,
+}
+
+/// Finds a link for every hop, in playing order. Parallel links take turns.
+fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicable> {
+    let topology = &*problem.topology;
+    let mut placed = Vec::with_capacity(hops.len());
+    for Hop { round, chunk, from, to } in hops {
+        let usable = || topology.between(from, to).filter(|&link| problem.allows(chunk, link));
+        let fastest =
+            usable().map(|link| topology.link(link).beta).fold(f64::INFINITY, |least, beta| least.min(beta.0));
+        let equal = || usable().filter(|&link| topology.link(link).beta.0 <= fastest);
+        let turn = chunk.index() % equal().count().max(1);
+        let link = equal().nth(turn).ok_or_else(|| missing_link(from, to))?;
+        placed.push(Placed { round, link, chunk });
+    }
+    placed.sort_unstable();
+    Ok(placed)
+}
+
+fn missing_link(from: Rank, to: Rank) -> Inapplicable {
+    format!("needs a link from rank {from} to rank {to} that it may use")
+}
+
+/// One message for all chunks that share a round and a link.
+fn together(hops: &[Placed]) -> Vec<Message> {
+    let same = |a: &Placed, b: &Placed| (a.round, a.link) == (b.round, b.link);
+    hops.chunk_by(same).map(|hops| message(hops[0].link, hops.iter().map(|hop| hop.chunk).collect())).collect()
+}
+
+/// One message for each hop.
+fn one_by_one(hops: &[Placed]) -> Vec<Message> {
+    hops.iter().map(|hop| message(hop.link, ChunkList::from_slice(&[hop.chunk]))).collect()
+}
+
+fn message(link: LinkId, chunks: ChunkList) -> Message {
+    Message { chunks, link, kind: TransferKind::Copy }
+}
+
+/// The members of a rooted collective, the root first, the others in ascending order around.
+fn from_root(problem: &Problem) -> Vec<Rank> {
+    let request = problem.demand.request();
+    let mut members = request.members.to_vec();
+    let root = request.root.and_then(|root| members.iter().position(|&member| member == root));
+    members.rotate_left(root.unwrap_or(0));
+    members
+}
+
+/// The chunks of the member at `position` in ascending order of members, where every member has as many.
+fn chunks_of(problem: &Problem, position: usize) -> impl Iterator<Item = ChunkId> + use<> {
+    let per_member = problem.demand.request().chunks_per_rank;
+    let first = position as u32 * per_member;
+    (first..first + per_member).map(ChunkId)
+}

@@ -1,0 +1,110 @@
+//! Trees: binomial ones over the members in order, and shortest-path ones over the topology.
+
+use super::{Hop, Inapplicable, MOST_HOPS, chunks_of, from_root};
+use crate::Problem;
+use crate::matching::distance::PathTree;
+use schedule::{ChunkId, RankSet};
+use topology::{Bytes, LinkId, Rank};
+
+/// Every chunk over shortest α–β paths from its holders to all who want it; relays pass it on. Applies always.
+pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    let (topology, demand) = (&*problem.topology, &*problem.demand);
+    let mut hops = Vec::new();
+    let mut previous: Option<(&RankSet, Bytes, PathTree)> = None;
+    let shared = problem.constraints.owners.is_empty();
+    let mut round_of = vec![0u32; topology.rank_count()];
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        let bytes = demand.bytes_of(id);
+        let length = |link: LinkId| {
+            let time = topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
+            problem.allows(id, link).then_some(time)
+        };
+        let tree = match previous.take() {
+            Some((holders, size, tree)) if shared && *holders == chunk.holders && size == bytes => tree,
+            _ => PathTree::new(topology, chunk.holders.iter().copied(), length),
+        };
+        round_of.iter_mut().for_each(|round| *round = 0);
+        for &rank in chunk.wanted_by.iter() {
+            let mut round = 0;
+            for link in tree.path_to(topology, rank) {
+                let link = topology.link(link);
+                round += 1;
+                if std::mem::replace(&mut round_of[link.to.index()], round) == 0 {
+                    hops.push(Hop { round, chunk: id, from: link.from, to: link.to });
+                }
+            }
+            if hops.len() as u64 > MOST_HOPS {
+                return Err(format!("needs more than the {MOST_HOPS} hops it writes down"));
+            }
+        }
+        previous = Some((&chunk.holders, bytes, tree));
+    }
+    Ok(hops)
+}
+
+/// Round r: everybody of the first 2^r members (the root first) sends to the one 2^r places on.
+pub(super) fn binomial_broadcast(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    let members = from_root(problem);
+    let edges = binomial(members.len());
+    let hop = |chunk: ChunkId, edge: &Edge| Hop {
+        // Chunks follow each other down the tree.
+        round: edge.round + chunk.0,
+        chunk,
+        from: members[edge.parent],
+        to: members[edge.child],
+    };
+    let chunks = problem.demand.chunk_ids();
+    Ok(chunks.flat_map(|chunk| edges.iter().map(move |edge| (chunk, edge))).map(|(c, e)| hop(c, e)).collect())
+}
+
+/// The root halves what it has to hand out in every round, and so does everybody who got some.
+pub(super) fn binomial_scatter(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    Ok(subtrees(problem, |edge, rounds, chunk, members| {
+        // The tree read from the top: large subtrees leave first.
+        Hop { round: rounds - edge.round, chunk, from: members[edge.parent], to: members[edge.child] }
+    }))
+}
+
+/// The reverse of [`binomial_scatter`].
+pub(super) fn binomial_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    Ok(subtrees(problem, |edge, _, chunk, members| Hop {
+        round: edge.round,
+        chunk,
+        from: members[edge.child],
+        to: members[edge.parent],
+    }))
+}
+
+/// An edge of a binomial tree, by position from the root.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    round: u32,
+    parent: usize,
+    child: usize,
+}
+
+/// The binomial tree in which the child is 2^round places after its parent.
+fn binomial(count: usize) -> Vec<Edge> {
+    let child = |child: usize| {
+        let round = child.ilog2();
+        Edge { round, parent: child - (1 << round), child }
+    };
+    (1..count).map(child).collect()
+}
+
+/// For the tree in which a child's subtree is the 2^round members from it on: hops of each subtree's chunks.
+fn subtrees(problem: &Problem, hop: impl Fn(&Edge, u32, ChunkId, &[Rank]) -> Hop) -> Vec<Hop> {
+    let members = from_root(problem);
+    let sorted = &problem.demand.request().members;
+    let rounds = usize::BITS - members.len().leading_zeros();
+    let mut hops = Vec::new();
+    for child in 1..members.len() {
+        let round = child.trailing_zeros();
+        let edge = Edge { round, parent: child - (1 << round), child };
+        for below in child..members.len().min(child + (1 << round)) {
+            let Ok(position) = sorted.binary_search(&members[below]) else { continue };
+            hops.extend(chunks_of(problem, position).map(|chunk| hop(&edge, rounds, chunk, &members)));
+        }
+    }
+    hops
+}
