@@ -104,7 +104,7 @@ pub fn to_json(topology: &Topology) -> String {
     text
 }
 
-fn json(value: &impl Serialize) -> String {
+pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain structs with string keys always serialize")
 }
 
