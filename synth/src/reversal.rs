@@ -236,3 +236,206 @@ fn relisted(
     let request = Request { collective: Collective::Custom, op: None, root: None, ..demand.request().clone() };
     Demand::from_chunks(request, demand.chunk_ids().map(relist).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sketch::obey;
+    use crate::{Classic, Deadline, Limits, Matching, Options};
+    use proptest::prelude::{ProptestConfig, Strategy as Generator, any, proptest};
+    use schedule::verify;
+    use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Topology, TopologyParts, resolve};
+
+    const STRATEGIES: [&dyn crate::Strategy; 2] = [&Classic, &Matching];
+
+    fn propose_with(problem: &Problem, strategy: &dyn crate::Strategy, restarts: u32) -> Vec<Attempt> {
+        let limits = Limits { restarts, ..Limits::default() };
+        let options = Options { limits, seed: 7, ..Options::default() };
+        let deadline = Deadline::default();
+        let bound = bounds(problem).best().value;
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        propose(problem, &context, strategy).expect("connected topologies have schedules")
+    }
+
+    /// Every proposal is right, obeys the constraints and is no faster than any bound; the best makespan.
+    fn check(problem: &Problem, label: &str) -> f64 {
+        let bound = bounds(problem).best();
+        let mut best = f64::INFINITY;
+        for strategy in STRATEGIES {
+            let mut found = 0;
+            for attempt in propose_with(problem, strategy, 4) {
+                let Some(schedule) = attempt.schedule else { continue };
+                let makespan = schedule.makespan();
+                let violations = obey(&schedule, &problem.topology, &problem.constraints);
+                assert!(violations.is_empty(), "{label}, {}: {}", attempt.name, violations[0]);
+                if let Err(rejection) = verify(schedule, &problem.topology) {
+                    panic!("{label}, {}: {rejection}", attempt.name);
+                }
+                assert!(
+                    makespan.0 >= bound.value.0 * (1.0 - 1e-9),
+                    "{label}, {}: {makespan} beats {bound:?}",
+                    attempt.name
+                );
+                found += 1;
+                best = best.min(makespan.0);
+            }
+            assert!(found > 0, "{label}: {} has nothing", strategy.name());
+        }
+        best
+    }
+
+    fn request(collective: Collective, members: RankSet, ranks: usize, size: u64, chunks: u32) -> Request {
+        let root = collective.is_rooted().then(|| members[members.len() - 1]);
+        Request { members, root, ..Request::new(collective, ranks, size) }.with_chunks(chunks)
+    }
+
+    fn standard() -> impl Iterator<Item = Collective> {
+        let listed = [Collective::AllToAllV, Collective::Custom];
+        Collective::ALL.iter().copied().filter(move |collective| !listed.contains(collective))
+    }
+
+    /// A one-way ring: the reversed topology is another one.
+    fn one_way_ring(ranks: u32) -> Topology {
+        let link = |from: u32| Link {
+            from: Rank(from),
+            to: Rank((from + 1) % ranks),
+            alpha: Micros(1.0),
+            beta: MicrosPerByte(0.01),
+            latency: Latency::Occupies,
+            resources: Box::new([]),
+        };
+        let parts =
+            TopologyParts { ranks: ranks as usize, links: (0..ranks).map(link).collect(), ..TopologyParts::default() };
+        Topology::new(parts).expect("a ring is valid")
+    }
+
+    #[test]
+    fn every_collective_on_every_family() {
+        let mut topologies = vec![one_way_ring(5)];
+        for spec in [
+            "ring:2",
+            "ring:7",
+            "line:5",
+            "clique:6",
+            "torus2d:3x4",
+            "hypercube:3",
+            "switch:5",
+            "mesh2d:3x3,latency=pipelines",
+        ] {
+            topologies.push(resolve(spec).expect("a family").renamed(spec));
+        }
+        for topology in topologies.into_iter().map(Arc::new) {
+            let ranks = topology.rank_count();
+            for collective in standard() {
+                for (size, chunks) in [(0, 1), (1, 1), (1_000_003, 1), (7_777, 3)] {
+                    let request = request(collective, RankSet::all(ranks), ranks, size, chunks);
+                    let demand = Arc::new(Demand::new(request).expect("a valid request"));
+                    let label = format!("{} {collective} {size} C={chunks}", topology.name());
+                    check(&Problem::new(topology.clone(), demand), &label);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn subsets_of_ranks_with_relays() {
+        let topology = Arc::new(resolve("mesh2d:3x3").expect("a family"));
+        for members in [&[4][..], &[0, 8], &[1, 3, 5], &[0, 2, 4, 6, 8]] {
+            let members: RankSet = members.iter().map(|&rank| Rank(rank)).collect();
+            for collective in standard() {
+                let request = request(collective, members.clone(), 9, 10_007, 2);
+                let demand = Arc::new(Demand::new(request).expect("a valid request"));
+                check(&Problem::new(topology.clone(), demand), &format!("{collective} among {members:?}"));
+            }
+        }
+    }
+
+    #[test]
+    fn forbidden_links_stay_unused() {
+        let topology = Arc::new(resolve("torus2d:3x3").expect("a family"));
+        let forbidden = topology.link_ids().map(|link| (link.0 % 5 == 0).then_some(3)).collect();
+        let constraints = Arc::new(Constraints { forbidden, ..Constraints::none() });
+        for collective in standard() {
+            let request = request(collective, RankSet::all(9), 9, 90_000, 2);
+            let demand = Arc::new(Demand::new(request).expect("a valid request"));
+            let problem = Problem { topology: topology.clone(), demand, constraints: constraints.clone() };
+            check(&problem, &format!("{collective} without some links"));
+        }
+    }
+
+    #[test]
+    fn threads_do_not_change_the_answer() {
+        let topology = Arc::new(resolve("torus2d:3x5").expect("a family"));
+        for collective in standard() {
+            let demand = Demand::new(request(collective, RankSet::all(15), 15, 150_000, 2)).expect("a valid request");
+            let problem = Problem::new(topology.clone(), Arc::new(demand));
+            let with = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a small pool");
+                let attempts = pool.install(|| propose_with(&problem, &Matching, 16));
+                attempts.into_iter().map(|attempt| attempt.schedule).collect::<Vec<_>>()
+            };
+            assert_eq!(with(1), with(2), "{collective}");
+        }
+    }
+
+    /// A connected topology: a tree both ways, and any other links.
+    fn any_topology() -> impl Generator<Value = Topology> {
+        let cost = (0u32..20, 1u32..50, any::<bool>());
+        (2usize..8).prop_flat_map(move |ranks| {
+            let parents = proptest::collection::vec((any::<u32>(), cost.clone(), cost.clone()), ranks - 1);
+            let others = proptest::collection::vec((0..ranks as u32, 0..ranks as u32, cost.clone()), 0..12);
+            (parents, others).prop_map(move |(parents, others)| {
+                let mut links = Vec::new();
+                let mut add = |from: u32, to: u32, (alpha, beta, occupies): (u32, u32, bool)| {
+                    let latency = if occupies { Latency::Occupies } else { Latency::Pipelines };
+                    let (alpha, beta) = (Micros(f64::from(alpha) * 0.1), MicrosPerByte(f64::from(beta) * 1e-3));
+                    let resources = Box::new([]);
+                    links.push(Link { from: Rank(from), to: Rank(to), alpha, beta, latency, resources });
+                };
+                for (child, (parent, down, up)) in (1u32..).zip(parents) {
+                    add(parent % child, child, down);
+                    add(child, parent % child, up);
+                }
+                others.into_iter().filter(|(from, to, _)| from != to).for_each(|(from, to, cost)| add(from, to, cost));
+                Topology::new(TopologyParts { ranks, links, ..TopologyParts::default() }).expect("a valid topology")
+            })
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_connected_topology(
+            topology in any_topology(),
+            which in 0..9usize,
+            size in 0u64..100_000,
+            chunks in 1u32..4,
+            picks in any::<u8>(),
+        ) {
+            let collective = standard().nth(which).expect("nine standard collectives");
+            let ranks = topology.rank_count();
+            let members = (0..ranks).filter(|rank| picks >> rank & 1 == 1 || *rank == 0).map(Rank::from_index).collect();
+            let demand = Demand::new(request(collective, members, ranks, size, chunks)).expect("a valid request");
+            check(&Problem::new(Arc::new(topology), Arc::new(demand)), &format!("{collective}"));
+        }
+    }
+
+    #[test]
+    fn a_sum_waits_for_nothing_but_itself() {
+        // Without a barrier an AllReduce on a one-way ring takes the 2·(k − 1) steps of a ring, not one more.
+        let topology = Arc::new(one_way_ring(4));
+        let demand = Demand::new(Request::new(Collective::AllReduce, 4, 400)).expect("a valid request");
+        assert_eq!(check(&Problem::new(topology, Arc::new(demand)), "ring"), 12.0);
+    }
+
+    #[test]
+    fn links_keep_their_ids_when_reversed() {
+        let topology = Arc::new(one_way_ring(3));
+        let demand = Demand::new(Request::new(Collective::ReduceScatter, 3, 300)).expect("a valid request");
+        let problem = Problem::new(topology, Arc::new(demand));
+        let forward = reversed_spreading(&problem).expect("a ReduceScatter has a forward problem");
+        assert_eq!(forward.topology.link(LinkId(0)).from, Rank(1));
+        assert_eq!(forward.demand.request().collective, Collective::AllGather);
+    }
+}
