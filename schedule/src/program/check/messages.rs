@@ -4,8 +4,8 @@
 //! when its receive takes the data. A message is then one event in two threadblocks, and the program can stop
 //! only if events wait for each other in a ring. Buffers never make a program stop that runs without them.
 
-use super::{ProgramViolation, StepId, Steps, parts, structure};
-use crate::program::{ConnectionId, Program, Slice};
+use super::{ProgramViolation, StepAt, StepId, Steps, parts, structure};
+use crate::program::{ConnectionId, Program};
 
 /// A send and its receive.
 #[derive(Clone, Copy)]
@@ -61,8 +61,7 @@ impl Messages {
                 messages.received_by[receive as usize] = Some(number);
                 messages.list.push(Message { send, receive });
                 let (send, receive) = (steps.at(send), steps.at(receive));
-                let (from, to) = (payload(program, steps, send), payload(program, steps, receive));
-                if !structure::same_shape(program, (send.rank, from), (receive.rank, to)) {
+                if !payload(program, steps, send).eq(payload(program, steps, receive)) {
                     violations.push(ProgramViolation::MessageShape { send, receive });
                 }
             }
@@ -122,10 +121,10 @@ fn append(
     end.push(id);
 }
 
-/// A slice with the shape of what a step sends or receives.
-fn payload(program: &Program, steps: &Steps, at: super::StepAt) -> Slice {
+/// The shape of what a step sends or receives; all slices of one step have the same.
+fn payload<'p>(program: &'p Program, steps: &Steps, at: StepAt) -> impl Iterator<Item = u32> + use<'p> {
     let parts = parts(&steps.step(program, steps.id(at)).instruction);
-    parts.dst.or(parts.src).expect("every instruction names a slice")
+    parts.dst.or(parts.src).into_iter().flat_map(move |slice| structure::shape(program, at.rank, slice))
 }
 
 /// The events and which of them must come directly after which.

@@ -128,7 +128,7 @@ impl Structure<'_> {
     }
 
     fn together(&mut self, at: StepAt, instruction: &Instruction, src: Slice, dst: Slice) {
-        if !same_shape(self.program, (at.rank, src), (at.rank, dst)) {
+        if !shape(self.program, at.rank, src).eq(shape(self.program, at.rank, dst)) {
             self.violations.push(ProgramViolation::Shapes { at });
         }
         let meet = src.buffer == dst.buffer && src.index < dst.index + dst.count && dst.index < src.index + src.count;
@@ -159,11 +159,12 @@ pub(super) fn slots(program: &Program, rank: Rank, buffer: Buffer) -> u32 {
     }
 }
 
-/// Whether two slices have equally many slots of equal shapes.
-pub(super) fn same_shape(program: &Program, a: (Rank, Slice), b: (Rank, Slice)) -> bool {
-    let shape = |(rank, slice): (Rank, Slice), offset: u32| match slice.buffer {
-        Buffer::Scratch => program.ranks[rank.index()].scratch_parts[(slice.index + offset) as usize],
-        Buffer::Input | Buffer::Output => (slice.index + offset) % program.parts,
-    };
-    a.1.count == b.1.count && (0..a.1.count).all(|offset| shape(a, offset) == shape(b, offset))
+/// The shapes of a slice's slots, as the parts of a block that have them.
+pub(super) fn shape(program: &Program, rank: Rank, slice: Slice) -> impl Iterator<Item = u32> {
+    let scratch = &program.ranks[rank.index()].scratch_parts;
+    let slots = slice.index..slice.index + slice.count;
+    slots.map(move |slot| match slice.buffer {
+        Buffer::Scratch => scratch[slot as usize],
+        Buffer::Input | Buffer::Output => slot % program.parts,
+    })
 }

@@ -85,7 +85,7 @@ impl<'a> Emitter<'a> {
         let flow = self.flow;
         for message in flow.live.chunk_by(|&a, &b| flow[a].transfer == flow[b].transfer) {
             let placed: Vec<Placed> = message.iter().map(|&id| self.place(id)).collect();
-            for run in placed.chunk_by(|a, b| follows(a, b)) {
+            for run in placed.chunk_by(follows) {
                 self.emit(run);
             }
         }

@@ -22,6 +22,7 @@ use super::{Connection, ConnectionId, Layout, Program};
 use crate::{ChunkId, Collective, Schedule, VerifiedSchedule};
 use emit::Emitter;
 use flow::Flow;
+use rayon::prelude::*;
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
@@ -85,7 +86,7 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
     let connections = connections(schedule, &flow);
     let emitter = Emitter::new(schedule, &layout, &flow, &arrivals, &connections);
     let mut ranks = emitter.run();
-    ranks.iter_mut().for_each(|rank| reduction::drop_implied(&mut rank.program, &rank.order));
+    ranks.par_iter_mut().for_each(|rank| reduction::drop_implied(&mut rank.program, &rank.order));
     Ok(Program {
         demand: schedule.demand.clone(),
         op: schedule.demand.request().op,

@@ -1,41 +1,62 @@
 //! Drops dependencies that follow from others on the same rank.
 //!
-//! Each step gets a clock: per threadblock, how many of its steps have surely finished when this one has. A
-//! dependency that the previous step's clock or another dependency's clock covers is dropped.
+//! Each step gets a clock: per threadblock, how many of its steps have surely ended when this one has. A
+//! dependency is dropped if the clock of the step before, or of another dependency, covers it. One dependency
+//! can only cover another that was written earlier, so they are tried from the latest to the earliest.
 
 use crate::program::{RankProgram, StepRef};
 
 /// Clocks take this many words at most for one rank; above, dependencies stay as they are, which is only slower.
 const MOST_WORDS: usize = 1 << 24;
 
-/// Removes implied dependencies of `program`, whose steps are visited in `order` (dependencies first).
+/// Removes implied dependencies of `program`, whose steps were written in `order` (dependencies first).
 pub(super) fn drop_implied(program: &mut RankProgram, order: &[StepRef]) {
     let width = program.threadblocks.len();
     if width.saturating_mul(order.len()) > MOST_WORDS {
         return;
     }
-    let mut clocks: Vec<Vec<u32>> =
-        program.threadblocks.iter().map(|threadblock| vec![0; threadblock.steps.len() * width]).collect();
-    let clock = |clocks: &[Vec<u32>], at: StepRef| {
-        clocks[at.threadblock as usize][at.step as usize * width..][..width].to_vec()
-    };
-    for &at in order {
-        let before = at.step.checked_sub(1).map(|step| clock(&clocks, StepRef { step, ..at }));
-        let before = before.unwrap_or_else(|| vec![0; width]);
-        let after = std::mem::take(&mut program.threadblocks[at.threadblock as usize].steps[at.step as usize].after);
-        let dependencies: Vec<Vec<u32>> = after.iter().map(|&dependency| clock(&clocks, dependency)).collect();
-        let covers = |clock: &[u32], step: StepRef| clock[step.threadblock as usize] > step.step;
-        let needed = after.iter().enumerate().filter(|&(index, &step)| {
-            let others = dependencies.iter().enumerate().filter(|&(other, _)| other != index);
-            !covers(&before, step) && !others.into_iter().any(|(_, clock)| covers(clock, step))
-        });
-        let needed: Vec<StepRef> = needed.map(|(_, &step)| step).collect();
-        let mut now = before;
-        for dependency in &dependencies {
-            now.iter_mut().zip(dependency).for_each(|(now, &then)| *now = (*now).max(then));
+    let mut steps = Table::of(program);
+    let mut clocks = vec![0; order.len() * width];
+    let mut now = vec![0; width];
+    for (written, &at) in order.iter().enumerate() {
+        match at.step.checked_sub(1) {
+            Some(step) => now.copy_from_slice(clock(&clocks, width, steps.written(StepRef { step, ..at }))),
+            None => now.fill(0),
         }
+        let after = &mut program.threadblocks[at.threadblock as usize].steps[at.step as usize].after;
+        after.sort_unstable_by_key(|&step| std::cmp::Reverse(steps.written(step)));
+        after.retain(|&step| {
+            let needed = now[step.threadblock as usize] <= step.step;
+            if needed {
+                let ended = clock(&clocks, width, steps.written(step));
+                now.iter_mut().zip(ended).for_each(|(now, &ended)| *now = (*now).max(ended));
+            }
+            needed
+        });
+        after.sort_unstable();
         now[at.threadblock as usize] = at.step + 1;
-        clocks[at.threadblock as usize][at.step as usize * width..][..width].copy_from_slice(&now);
-        program.threadblocks[at.threadblock as usize].steps[at.step as usize].after = needed;
+        clocks[written * width..][..width].copy_from_slice(&now);
+        steps.set(at, written);
+    }
+}
+
+fn clock(clocks: &[u32], width: usize, written: usize) -> &[u32] {
+    &clocks[written * width..][..width]
+}
+
+/// When each step was written.
+struct Table(Vec<Vec<usize>>);
+
+impl Table {
+    fn of(program: &RankProgram) -> Self {
+        Self(program.threadblocks.iter().map(|block| vec![0; block.steps.len()]).collect())
+    }
+
+    fn written(&self, at: StepRef) -> usize {
+        self.0[at.threadblock as usize][at.step as usize]
+    }
+
+    fn set(&mut self, at: StepRef, written: usize) {
+        self.0[at.threadblock as usize][at.step as usize] = written;
     }
 }

@@ -4,7 +4,7 @@
 use super::schedules::Random;
 use crate::program::{Buffer, ConnectionId, Instruction, Program, Slice, part_elements, slot_elements};
 use crate::{Collective, Request};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use topology::Rank;
 
@@ -60,6 +60,31 @@ impl Executor<'_> {
             }
             state = self.take(state, choices[random.below(choices.len())]);
         }
+    }
+
+    /// Runs in every order; the first thing that goes wrong in any of them.
+    pub(super) fn explore(&self) -> Result<(), String> {
+        const MOST: usize = 200_000;
+        let start = self.start();
+        let mut seen = BTreeSet::from([start.clone()]);
+        let mut open = vec![start];
+        while let Some(state) = open.pop() {
+            let choices = self.choices(&state);
+            if choices.is_empty() {
+                if !self.is_finished(&state) {
+                    return Err("it stops before its end".to_owned());
+                }
+                self.judge(&state)?;
+            }
+            for choice in choices {
+                let next = self.take(state.clone(), choice);
+                if seen.insert(next.clone()) {
+                    open.push(next);
+                }
+            }
+            assert!(seen.len() <= MOST, "the program is too large to be explored");
+        }
+        Ok(())
     }
 
     pub(super) fn is_finished(&self, state: &State) -> bool {
@@ -143,8 +168,13 @@ impl Executor<'_> {
                 let payload = self.load(state, rank, src, tile);
                 self.store(state, rank, dst, tile, &payload);
             }
-            Instruction::Reduce { .. } | Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => {
-                unreachable!("lowering emits none of these")
+            Instruction::Reduce { src, dst } => {
+                let (operand, sum) = (self.load(state, rank, src, tile), self.load(state, rank, dst, tile));
+                let sum: Payload = sum.iter().zip(&operand).map(|(a, b)| a.wrapping_add(*b)).collect();
+                self.store(state, rank, dst, tile, &sum);
+            }
+            Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => {
+                unreachable!("lowering emits neither of these")
             }
         }
         state.done[rank][tb] += 1;

@@ -1,13 +1,17 @@
 //! Lowering, checking and executing together.
 
+mod checker;
 mod executor;
+mod mutants;
 mod schedules;
 
 use super::*;
 use crate::{Collective, VerifiedSchedule};
 use executor::{Executor, Transport};
 use expect_test::expect;
+use mutants::{Mutant, Slip};
 use schedules::Random;
+use std::collections::BTreeMap;
 
 const STANDARD: [Collective; 9] = [
     Collective::AllGather,
@@ -127,4 +131,108 @@ fn the_digest_covers_what_ranks_do() {
     assert_eq!(digests[0], digest(&program(1, false)));
     assert!(digests[0] != digests[1] && digests[0] != digests[2] && digests[1] != digests[2]);
     assert_eq!(digests[0].len(), 64);
+}
+
+/// Whether any order of a small program's steps, with or without buffers, goes wrong.
+fn explored(program: &Program) -> Result<(), String> {
+    [Transport::Buffered, Transport::Rendezvous]
+        .into_iter()
+        .try_for_each(|transport| Executor { program, count: u64::from(program.parts), tiles: 1, transport }.explore())
+}
+
+/// Programs small enough for every order of their steps to be tried.
+fn small_programs() -> Vec<Program> {
+    let direct = |collective, ranks| schedules::direct(&schedules::demand(collective, ranks, 1));
+    vec![
+        lowered(&schedules::ring_allgather(3, 1), false),
+        lowered(&schedules::ring_allreduce(2, 1), false),
+        lowered(&schedules::ring_allreduce(2, 2), true),
+        lowered(&direct(Collective::AllToAll, 3), false),
+        lowered(&direct(Collective::AllToAll, 2), true),
+        lowered(&direct(Collective::AllReduce, 2), true),
+        lowered(&direct(Collective::Reduce, 3), false),
+        lowered(&direct(Collective::ReduceScatter, 3), true),
+        lowered(&direct(Collective::SendRecv, 3), true),
+    ]
+}
+
+#[test]
+fn the_checker_agrees_with_every_interleaving() {
+    let mut refused = 0;
+    for program in small_programs() {
+        checked(program.clone());
+        explored(&program).unwrap();
+        for Mutant { slip, program } in mutants::all(&program) {
+            let violations = match check(program.clone()) {
+                Ok(_) => {
+                    explored(&program).unwrap_or_else(|wrong| panic!("{slip:?} was accepted: {wrong}\n{program}"));
+                    continue;
+                }
+                Err(violations) => violations,
+            };
+            refused += 1;
+            // What breaks a rule of form cannot be executed at all.
+            if violations.iter().any(breaks_form) || explored(&program).is_err() {
+                continue;
+            }
+            // The explorer's steps are atomic, so it misses races that only tear a step apart.
+            let races = violations.iter().all(|violation| matches!(violation, ProgramViolation::Race { .. }));
+            assert!(races, "{slip:?} was refused but is right in every order: {violations:?}\n{program}");
+        }
+    }
+    assert!(refused > 400, "{refused} mutants were refused");
+}
+
+fn breaks_form(violation: &ProgramViolation) -> bool {
+    use ProgramViolation as V;
+    !matches!(
+        violation,
+        V::Race { .. }
+            | V::Deadlock { .. }
+            | V::Unmatched { .. }
+            | V::Uninitialised { .. }
+            | V::MixedReduce { .. }
+            | V::DoubleReduce { .. }
+            | V::WrongResult { .. }
+    )
+}
+
+#[test]
+fn slips_in_large_programs_are_refused() {
+    let random = &mut Random(17);
+    let mut accepted: BTreeMap<Slip, u32> = BTreeMap::new();
+    let mut refused = 0;
+    for round in 0..27 {
+        let collective = STANDARD[round % STANDARD.len()];
+        let topology = schedules::random_topology(6, random);
+        let demand = schedules::random_demand(collective, 6, random);
+        let schedule = schedules::random_trees(&topology, &demand, random);
+        let mutants = mutants::all(&lowered(&schedule, round % 2 == 0));
+        for _ in 0..mutants.len().min(60) {
+            let Mutant { slip, program } = &mutants[random.below(mutants.len())];
+            if check(program.clone()).is_err() {
+                refused += 1;
+                continue;
+            }
+            *accepted.entry(*slip).or_default() += 1;
+            let executor = Executor { program, count: 7, tiles: 2, transport: Transport::Buffered };
+            let state = executor.run(random).expect("an accepted program runs to its end");
+            executor.judge(&state).unwrap_or_else(|wrong| panic!("{slip:?} was accepted: {wrong}\n{program}"));
+        }
+    }
+    // Only order can be changed without harm, and only where it does not matter.
+    let harmless = [Slip::DropDependency, Slip::WaitForNothing, Slip::RepeatStep, Slip::SwapSteps, Slip::AddDependency];
+    assert!(accepted.keys().all(|slip| harmless.contains(slip)), "{accepted:?}");
+    assert!(refused > 900, "{refused} mutants were refused");
+}
+
+/// Many ranks and many small messages.
+#[test]
+fn a_large_program_is_right() {
+    let topology = schedules::clique(32);
+    let demand = schedules::demand(Collective::AllReduce, 32, 4);
+    let schedule = schedules::random_trees(&topology, &demand, &mut Random(1));
+    for in_place in [false, true] {
+        checked(lowered(&schedule, in_place));
+    }
 }

@@ -1,0 +1,185 @@
+//! Wrong programs: everything that a small slip in lowering could produce.
+
+use crate::program::{ConnectionId, Instruction, Program, Slice, Step, StepRef, Threadblock};
+
+/// A changed program and what was changed.
+pub(super) struct Mutant {
+    pub(super) slip: Slip,
+    pub(super) program: Program,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Slip {
+    DropDependency,
+    WaitForNothing,
+    DropStep,
+    RepeatStep,
+    SwapSteps,
+    ShiftSource,
+    ShiftDestination,
+    ReduceInsteadOfStore,
+    StoreInsteadOfReduce,
+    OtherConnection,
+    AddDependency,
+    SwapThreadblocksOfSteps,
+}
+
+/// All programs that are one slip away.
+pub(super) fn all(program: &Program) -> Vec<Mutant> {
+    let mut mutants = Vec::new();
+    for (rank, content) in program.ranks.iter().enumerate() {
+        for (tb, block) in content.threadblocks.iter().enumerate() {
+            for (index, step) in block.steps.iter().enumerate() {
+                let place = Place { program, rank, tb, index };
+                place.dependencies(step, &mut mutants);
+                place.order(block, &mut mutants);
+                place.instructions(step.instruction, &mut mutants);
+            }
+        }
+    }
+    mutants
+}
+
+struct Place<'a> {
+    program: &'a Program,
+    rank: usize,
+    tb: usize,
+    index: usize,
+}
+
+impl Place<'_> {
+    fn change(&self, slip: Slip, mutants: &mut Vec<Mutant>, change: impl FnOnce(&mut [Threadblock])) {
+        let mut program = self.program.clone();
+        change(&mut program.ranks[self.rank].threadblocks);
+        mutants.push(Mutant { slip, program });
+    }
+
+    fn step(&self, slip: Slip, mutants: &mut Vec<Mutant>, change: impl FnOnce(&mut Step)) {
+        self.change(slip, mutants, |blocks| change(&mut blocks[self.tb].steps[self.index]));
+    }
+
+    fn dependencies(&self, step: &Step, mutants: &mut Vec<Mutant>) {
+        for index in 0..step.after.len() {
+            self.step(Slip::DropDependency, mutants, |step| {
+                step.after.remove(index);
+            });
+        }
+        if !step.after.is_empty() {
+            self.step(Slip::WaitForNothing, mutants, |step| step.after.clear());
+        }
+        for (tb, block) in
+            self.program.ranks[self.rank].threadblocks.iter().enumerate().filter(|&(tb, _)| tb != self.tb)
+        {
+            for index in 0..block.steps.len() {
+                let after = StepRef { threadblock: tb as u32, step: index as u32 };
+                self.step(Slip::AddDependency, mutants, |step| step.after.push(after));
+            }
+        }
+    }
+
+    fn order(&self, block: &Threadblock, mutants: &mut Vec<Mutant>) {
+        self.change(Slip::DropStep, mutants, |blocks| {
+            blocks[self.tb].steps.remove(self.index);
+            self.renumber(
+                blocks,
+                |step| if step == self.index { None } else { Some(step - usize::from(step > self.index)) },
+            );
+        });
+        self.change(Slip::RepeatStep, mutants, |blocks| {
+            let repeated = blocks[self.tb].steps[self.index].clone();
+            blocks[self.tb].steps.insert(self.index, repeated);
+            self.renumber(blocks, |step| Some(step + usize::from(step >= self.index)));
+        });
+        if self.index + 1 < block.steps.len() {
+            self.change(Slip::SwapSteps, mutants, |blocks| blocks[self.tb].steps.swap(self.index, self.index + 1));
+        }
+    }
+
+    fn renumber(&self, blocks: &mut [Threadblock], number: impl Fn(usize) -> Option<usize>) {
+        for step in blocks.iter_mut().flat_map(|block| &mut block.steps) {
+            step.after.retain_mut(|after| {
+                let moved = if after.threadblock as usize == self.tb {
+                    number(after.step as usize)
+                } else {
+                    Some(after.step as usize)
+                };
+                after.step = moved.unwrap_or(0) as u32;
+                moved.is_some()
+            });
+        }
+    }
+
+    fn instructions(&self, instruction: Instruction, mutants: &mut Vec<Mutant>) {
+        for distance in [-1i64, 1] {
+            let mut shift = |slip, pick: fn(&mut Instruction) -> Option<&mut Slice>| {
+                let mut changed = instruction;
+                if let Some(slice) = pick(&mut changed)
+                    && let Ok(index) = u32::try_from(i64::from(slice.index) + distance)
+                {
+                    slice.index = index;
+                    self.step(slip, mutants, |step| step.instruction = changed);
+                }
+            };
+            shift(Slip::ShiftSource, source);
+            shift(Slip::ShiftDestination, destination);
+        }
+        let other = match instruction {
+            Instruction::Receive { from, dst } => {
+                Some((Slip::ReduceInsteadOfStore, Instruction::ReceiveReduce { from, src: dst, dst }))
+            }
+            Instruction::ReceiveReduce { from, dst, .. } => {
+                Some((Slip::StoreInsteadOfReduce, Instruction::Receive { from, dst }))
+            }
+            Instruction::Copy { src, dst } => Some((Slip::ReduceInsteadOfStore, Instruction::Reduce { src, dst })),
+            _ => None,
+        };
+        if let Some((slip, other)) = other {
+            self.step(slip, mutants, |step| step.instruction = other);
+        }
+        if let Instruction::Send { to, src } = instruction {
+            for connection in 0..self.program.connections.len() as u32 {
+                let other = ConnectionId(connection);
+                let lane = self.program.connections[other.index()];
+                if other != to && lane.from.index() == self.rank {
+                    let moved = Instruction::Send { to: other, src };
+                    self.step(Slip::OtherConnection, mutants, |step| step.instruction = moved);
+                    // The same, at the end of the threadblock that owns the other connection.
+                    self.change(Slip::SwapThreadblocksOfSteps, mutants, |blocks| {
+                        let mut step = blocks[self.tb].steps.remove(self.index);
+                        self.renumber(blocks, |step| {
+                            if step == self.index { None } else { Some(step - usize::from(step > self.index)) }
+                        });
+                        step.instruction = moved;
+                        let owner = blocks.iter_mut().find(|block| {
+                            block
+                                .steps
+                                .iter()
+                                .any(|step| matches!(step.instruction, Instruction::Send { to, .. } if to == other))
+                        });
+                        owner.into_iter().for_each(|owner| owner.steps.push(step.clone()));
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn source(instruction: &mut Instruction) -> Option<&mut Slice> {
+    match instruction {
+        Instruction::Send { src, .. }
+        | Instruction::ReceiveReduce { src, .. }
+        | Instruction::Copy { src, .. }
+        | Instruction::Reduce { src, .. } => Some(src),
+        _ => None,
+    }
+}
+
+fn destination(instruction: &mut Instruction) -> Option<&mut Slice> {
+    match instruction {
+        Instruction::Receive { dst, .. }
+        | Instruction::ReceiveReduce { dst, .. }
+        | Instruction::Copy { dst, .. }
+        | Instruction::Reduce { dst, .. } => Some(dst),
+        _ => None,
+    }
+}
