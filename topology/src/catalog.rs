@@ -185,3 +185,104 @@ fn read(path: &str) -> TopologyResult<String> {
         Err(error) => Err(refuse(error.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{to_json, to_yaml};
+    use std::path::PathBuf;
+
+    /// A file that goes away with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str, text: &[u8]) -> Self {
+            let path = std::env::temp_dir().join(format!("antiphon-{}-{name}", std::process::id()));
+            std::fs::write(&path, text).unwrap();
+            Self(path)
+        }
+
+        fn spec(&self, keys: &str) -> String {
+            format!("{}{keys}", self.0.display())
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn paths_are_told_from_names() {
+        for (spec, path) in [
+            ("ring:4", None),
+            ("torus2d:4x4,bandwidth=50GBps/75GBps", None),
+            ("box.yaml", Some("box.yaml")),
+            ("box.yml,costs=a", Some("box.yml")),
+            ("./box.yaml,costs=a,legs=b", Some("./box.yaml")),
+            ("a,b.json", Some("a,b.json")),
+            ("./noext", Some("./noext")),
+            ("/dev/fd/3,machines=2", Some("/dev/fd/3")),
+        ] {
+            assert_eq!(path_end(spec).map(|end| &spec[..end]), path, "{spec}");
+        }
+    }
+
+    #[test]
+    fn loads_what_was_printed() {
+        let topology = resolve("ndv2x2,costs=taccl-1kb").unwrap();
+        for (name, text) in [("t.json", to_json(&topology)), ("t.yaml", to_yaml(&topology, "by hand"))] {
+            let file = Scratch::new(name, text.as_bytes());
+            assert_eq!(load(&file.spec("")), Ok(topology.clone()), "{name}");
+            assert!(load(&file.spec(",costs=x")).unwrap_err().to_string().contains("unknown key `costs`"));
+        }
+        assert_eq!(load("ndv2x2,costs=taccl-1kb"), Ok(topology));
+    }
+
+    #[test]
+    fn built_in_files_load_as_files_too() {
+        for (origin, text) in BUILT_IN {
+            let machine = machine::parse(Document::yaml(origin, text)).unwrap();
+            assert_eq!(origin, format!("machines/{}.yaml", machine.name()));
+            let file = Scratch::new(&origin.replace('/', "-"), text.as_bytes());
+            let name = machine.name().to_owned();
+            assert_eq!(load(&file.spec("")).map(|topology| topology.digest()), resolve(&name).map(|t| t.digest()));
+            if machine.can_be_joined() {
+                let joined = load(&file.spec(",machines=3")).map(|topology| topology.digest());
+                assert_eq!(joined, resolve(&format!("{name}x3")).map(|topology| topology.digest()));
+            }
+        }
+    }
+
+    #[test]
+    fn bad_files_are_refused_with_their_name() {
+        for (name, text, fragment) in [
+            ("a.json", &b"{\"format\": \"antiphon-topology/2\"}"[..], "a.json:1:"),
+            ("b.json", b"{}", "missing field `format`"),
+            ("c.yaml", b"format: taccl\n", "known are antiphon-topology/1, antiphon-machine/1"),
+            ("d.yaml", b"", "d.yaml:1:1: "),
+            ("e.json", b"\xff\xfe", "UTF-8"),
+            ("f.yaml", b"format: antiphon-machine/1\n", "f.yaml:"),
+        ] {
+            let file = Scratch::new(name, text);
+            let error = load(&file.spec("")).expect_err(name).to_string();
+            assert!(error.contains(name) && error.contains(fragment), "{error}");
+        }
+        assert!(load("./no/such/file.yaml").unwrap_err().to_string().starts_with("cannot read ./no/such/file.yaml: "));
+        assert!(load("/").is_err());
+    }
+
+    #[test]
+    fn every_listing_resolves() {
+        let listings = list().unwrap();
+        assert_eq!(listings.len(), FAMILIES.len() + BUILT_IN.len());
+        for listing in &listings {
+            assert!(!listing.about.is_empty() && listing.about.len() < 90, "{listing:?}");
+        }
+        let ndv2 = listings.iter().find(|listing| listing.form == "ndv2xN").expect("it is built in");
+        assert_eq!(ndv2.keys, ["costs=te-ccl|taccl-1mb|taccl-32kb|taccl-1kb", "legs=timed|instant"]);
+        let error = resolve("ring4").unwrap_err().to_string();
+        assert!(error.contains("known are ring, line, clique") && error.contains("ndv2xN"), "{error}");
+    }
+}

@@ -202,3 +202,161 @@ fn place(document: &Document<'_>, error: &TopologyError) -> TextError {
         _ => at(&[Key("ranks")]),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{list, resolve, to_yaml};
+    use proptest::prelude::*;
+
+    const SMALL: &str = r#"{
+ "format": "antiphon-topology/1",
+ "name": "pair",
+ "ranks": 4,
+ "machines": [[0, 1], [2, 3]],
+ "links": [
+  {"id": 0, "from": 0, "to": 1, "alpha_us": 0.7, "beta_us_per_byte": 2e-5, "latency": "occupies", "resources": []},
+  {"id": 1, "from": 0, "to": 2, "alpha_us": 2.6, "beta_us_per_byte": 8e-5, "latency": "pipelines", "resources": [0]}
+ ],
+ "resources": [{"id": 0, "name": "machine0.nic0.tx", "beta_us_per_byte": 8e-5}]
+}"#;
+
+    #[test]
+    fn reads_the_documented_form() {
+        let topology = from_json(SMALL, "pair.json").unwrap();
+        assert_eq!((topology.name(), topology.rank_count(), topology.machines().len()), ("pair", 4, 2));
+        let link = &topology.links()[1];
+        assert_eq!((link.alpha.0, link.beta.0, link.latency), (2.6, 8e-5, Latency::Pipelines));
+        assert_eq!(topology.resource(link.resources[0]).name, "machine0.nic0.tx");
+    }
+
+    #[test]
+    fn a_ring_is_printed_as_documented() {
+        let topology = resolve("ring:3,alpha=1us,bandwidth=100MBps").unwrap();
+        let expected = expect_test::expect![[r#"
+            {
+             "format": "antiphon-topology/1",
+             "name": "ring:3,alpha=1us,bandwidth=100MBps",
+             "digest": "DIGEST",
+             "ranks": 3,
+             "machines": [[0,1,2]],
+             "links": [
+              {"id":0,"from":0,"to":1,"alpha_us":1.0,"beta_us_per_byte":0.01,"latency":"occupies","resources":[]},
+              {"id":1,"from":1,"to":2,"alpha_us":1.0,"beta_us_per_byte":0.01,"latency":"occupies","resources":[]},
+              {"id":2,"from":2,"to":0,"alpha_us":1.0,"beta_us_per_byte":0.01,"latency":"occupies","resources":[]}],
+             "resources": []
+            }
+        "#]];
+        expected.assert_eq(&to_json(&topology).replace(&topology.digest(), "DIGEST"));
+    }
+
+    #[test]
+    fn every_listed_topology_survives_both_syntaxes() {
+        let mut specs = Vec::new();
+        for listing in list().unwrap() {
+            let base = listing.form.replace("AxBxC", "2x3x2").replace("AxB", "3x5").replace(":N", ":5");
+            let base = base.replace(":D", ":3").replace("xN", "x3");
+            specs.push(base.clone());
+            for key in listing.keys {
+                let (key, values) = key.split_once('=').expect("keys have values");
+                specs.extend(values.split('|').map(|value| format!("{base},{key}={value}")));
+            }
+        }
+        assert!(specs.len() > 40, "{specs:?}");
+        for spec in specs {
+            let topology = resolve(&spec).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(from_json(&to_json(&topology), "x"), Ok(topology.clone()), "{spec}");
+            let yaml = to_yaml(&topology, "a comment\nand another");
+            assert_eq!(from_document(&Document::yaml("x", &yaml)), Ok(topology), "{spec}");
+        }
+    }
+
+    #[test]
+    fn faults_have_a_place() {
+        for (from, to, place, fragment) in [
+            ("antiphon-topology/1", "antiphon-topology/9", 2, "expected `antiphon-topology/1`"),
+            ("\"ranks\": 4", "\"ranks\": 1000000000", 4, "ranks: 1000000000 is more"),
+            ("\"ranks\": 4", "\"ranks\": 1000000000000000000", 4, "is more than"),
+            ("\"ranks\": 4", "\"ranks\": 0", 4, "at least one rank"),
+            ("\"ranks\": 4", "\"ranks\": -4", 4, "-4"),
+            ("\"ranks\": 4", "\"ranks\": 4.5", 4, "4.5"),
+            ("\"ranks\": 4", "\"ranks\": 4, \"ranks\": 4", 4, "duplicate field `ranks`"),
+            ("\"ranks\": 4", "\"ranks\": 4, \"nodes\": 4", 4, "unknown field `nodes`, expected one of `format`"),
+            ("\"ranks\": 4,", "", 11, "missing field `ranks`"),
+            ("[2, 3]", "[2]", 5, "rank 3 is in 0 machines"),
+            ("[2, 3]", "[2, 3, 0]", 5, "rank 0 is in 2 machines"),
+            ("[2, 3]", "[2, 3, 4]", 5, "rank 4"),
+            ("\"to\": 2", "\"to\": 4", 8, "names rank 4, but the ranks are 0..4"),
+            ("\"from\": 0, \"to\": 2", "\"from\": 4294967295, \"to\": 2", 8, "names rank 4294967295"),
+            ("\"to\": 2", "\"to\": 0", 8, "to itself"),
+            ("\"id\": 1", "\"id\": 2", 8, "this one must be 1"),
+            ("0.7", "-0.7", 7, "finite number ≥ 0, not -0.7"),
+            ("0.7", "NaN", 7, "expected value"),
+            ("0.7", "1e999", 7, "out of range"),
+            ("0.7", "\"0.7\"", 7, "invalid type: string"),
+            ("2e-5", "-2e-5", 7, "finite number ≥ 0"),
+            ("\"pipelines\"", "\"flies\"", 8, "unknown variant `flies`"),
+            ("[0]}", "[1]}", 8, "uses resource 1"),
+            ("2.6, \"beta_us_per_byte\": 8e-5", "2.6, \"beta_us_per_byte\": 7e-5", 8, "below the 0.00008"),
+            ("tx\", \"beta_us_per_byte\": 8e-5", "tx\", \"beta_us_per_byte\": -8e-5", 10, "finite number ≥ 0"),
+            ("\"ranks\": 4", "\"ranks\": 4, \"digest\": \"00\"", 4, "remove the key"),
+        ] {
+            assert!(SMALL.contains(from), "{from}");
+            let text = SMALL.replacen(from, to, 1);
+            let error = from_json(&text, "pair.json").expect_err(to).to_string();
+            assert!(error.starts_with(&format!("pair.json:{place}:")) && error.contains(fragment), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn truncated_anywhere_is_an_error() {
+        for end in 0..SMALL.len() {
+            let error = from_json(&SMALL[..end], "cut.json").expect_err("cut");
+            assert!(error.to_string().starts_with("cut.json:"), "{error}");
+            // YAML may well accept a prefix; it must only not panic.
+            let _ = from_document(&Document::yaml("cut.yaml", &SMALL[..end]));
+        }
+        assert!(from_json(&format!("{SMALL}]"), "x").is_err());
+    }
+
+    #[test]
+    fn yaml_faults_have_a_place_too() {
+        let good = to_yaml(&from_json(SMALL, "x").unwrap(), "made by hand");
+        for (from, to, line, fragment) in [
+            ("to: 2", "to: 9", 8, "names rank 9"),
+            ("alpha_us: 2.6", "alpha_us: .nan", 8, "finite number ≥ 0"),
+            ("alpha_us: 2.6", "alpha_us: -2.6", 8, "finite number ≥ 0"),
+            ("alpha_us: 2.6", "alfa_us: 2.6", 8, "alfa_us"),
+        ] {
+            assert!(good.contains(from), "{good}");
+            let text = good.replacen(from, to, 1);
+            let error = from_document(&Document::yaml("pair.yaml", &text)).expect_err(to).to_string();
+            assert!(error.starts_with(&format!("pair.yaml:{line}:")) && error.contains(fragment), "{to}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_valid_topology_survives(
+            ranks in 2u32..9,
+            links in prop::collection::vec((0u32..8, 1u32..8, 0.0f64..1e6, 0.0f64..1e3, any::<bool>()), 0..20),
+            name in "\\PC{0,20}",
+        ) {
+            let resources = vec![Resource { name: name.clone(), beta: MicrosPerByte(1.0) }];
+            let link = |(from, offset, alpha, beta, occupies): (u32, u32, f64, f64, bool)| Link {
+                from: Rank(from % ranks),
+                to: Rank((from % ranks + 1 + (offset - 1) % (ranks - 1)) % ranks),
+                alpha: Micros(alpha),
+                beta: MicrosPerByte(beta),
+                latency: if occupies { Latency::Occupies } else { Latency::Pipelines },
+                resources: if beta >= 1.0 { vec![ResourceId(0)].into() } else { Box::default() },
+            };
+            let links = links.into_iter().map(link).collect();
+            let parts = TopologyParts { name, ranks: ranks as usize, machines: Vec::new(), links, resources };
+            let topology = Topology::new(parts).expect("built to be valid");
+            prop_assert_eq!(from_json(&to_json(&topology), "x"), Ok(topology.clone()));
+            let yaml = to_yaml(&topology, "");
+            prop_assert_eq!(from_document(&Document::yaml("x", &yaml)), Ok(topology));
+        }
+    }
+}

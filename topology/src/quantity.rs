@@ -211,3 +211,116 @@ fn shorten(text: &str) -> String {
 fn error(text: &str, what: &'static str, reason: String) -> QuantityError {
     QuantityError { text: shorten(text), what, reason }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_sizes() {
+        for (text, expected) in [
+            ("0", 0),
+            ("17", 17),
+            ("1B", 1),
+            ("1KB", 1000),
+            ("1KiB", 1024),
+            ("8MB", 8_000_000),
+            ("1.5MB", 1_500_000),
+            ("0.5KiB", 512),
+            (" 64 MiB ", 64 << 20),
+            ("1.000GB", 1_000_000_000),
+            ("18446744073709551615", u64::MAX),
+            ("1000000000000000000", 1_000_000_000_000_000_000),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_durations_and_bandwidths_exactly() {
+        for (text, expected) in
+            [("0.5us", 0.5), ("0.7µs", 0.7), ("1ms", 1000.0), ("700ns", 0.7), ("2s", 2e6), ("0", 0.0), ("2.6us", 2.6)]
+        {
+            assert_eq!(parse_duration(text), Ok(Micros(expected)), "{text}");
+        }
+        for (text, expected) in [
+            ("50GBps", 2e-5),
+            ("12.5GBps", 8e-5),
+            ("125GBps", 8e-6),
+            ("100MBps", 0.01),
+            ("1GiBps", 1e6 / 1_073_741_824.0),
+            ("50GiBps", 1e6 / (50.0 * 1_073_741_824.0)),
+        ] {
+            assert_eq!(parse_bandwidth(text), Ok(MicrosPerByte(expected)), "{text}");
+        }
+        for (text, expected) in [("105us/MB", 105e-6), ("23us/MB", 23e-6), ("0.02us/KB", 0.02e-3), ("1us/2B", 0.5)] {
+            assert_eq!(parse_time_per_size(text), Ok(MicrosPerByte(expected)), "{text}");
+        }
+        for gbps in [1.0, 12.5, 25.0, 50.0, 75.0, 125.0, 450.0] {
+            let difference = parse_bandwidth(&format!("{gbps}GBps")).unwrap() / MicrosPerByte::from_gbps(gbps) - 1.0;
+            assert!(difference.abs() < 1e-15, "{gbps}");
+        }
+    }
+
+    #[test]
+    fn refuses_with_a_reason() {
+        for (error, fragment) in [
+            (parse_bytes("").unwrap_err(), "`` is not a size: it must begin with a plain number"),
+            (parse_bytes("-1").unwrap_err(), "≥ 0"),
+            (parse_bytes("1mb").unwrap_err(), "did you mean `MB`?"),
+            (parse_bytes("1e18").unwrap_err(), "unknown unit `e18`"),
+            (parse_bytes("1.5").unwrap_err(), "no whole number of bytes"),
+            (parse_bytes("0.0000000000001TB").unwrap_err(), "no whole number of bytes"),
+            (parse_bytes("18446744073709551616").unwrap_err(), "does not fit 64 bits"),
+            (parse_bytes("99999999TB").unwrap_err(), "does not fit 64 bits"),
+            (parse_bytes("1.2.3MB").unwrap_err(), "plain number"),
+            (parse_bytes(&"9".repeat(100_000)).unwrap_err(), "does not fit 64 bits"),
+            (parse_bytes(&"é".repeat(100)).unwrap_err(), "…"),
+            (parse_duration("1").unwrap_err(), "it needs a unit (ns, us"),
+            (parse_duration("NaN").unwrap_err(), "≥ 0"),
+            (parse_duration("-0.5us").unwrap_err(), "≥ 0"),
+            (parse_duration(&format!("{}s", "9".repeat(400))).unwrap_err(), "out of range"),
+            (parse_bandwidth("50Gbps").unwrap_err(), "did you mean `GBps`?"),
+            (parse_bandwidth("0GBps").unwrap_err(), "more than zero"),
+            (parse_bandwidth("inf").unwrap_err(), "plain number"),
+            (parse_bandwidth("5").unwrap_err(), "it needs a unit"),
+            (parse_time_per_size("5us").unwrap_err(), "`105us/MB`"),
+            (parse_time_per_size("5us/0B").unwrap_err(), "zero"),
+        ] {
+            assert!(error.to_string().contains(fragment), "{error} lacks {fragment}");
+            assert!(error.to_string().len() < 400, "{error}");
+        }
+    }
+
+    #[test]
+    fn shows_what_people_read() {
+        for (shown, expected) in [
+            (show_duration(Micros(0.5)), "0.5 µs"),
+            (show_duration(Micros(43750.0)), "43.75 ms"),
+            (show_duration(Micros(2e6)), "2 s"),
+            (show_duration(Micros(999.96)), "1000 µs"),
+            (show_bytes(Bytes(8e6)), "8 MB"),
+            (show_bytes(Bytes(1_048_576.0)), "1.049 MB"),
+            (show_bytes(Bytes(0.0)), "0 B"),
+            (show_bandwidth(MicrosPerByte(8e-5)), "12.5 GB/s"),
+            (show_bandwidth(MicrosPerByte(0.1)), "10 MB/s"),
+            (show_bandwidth(MicrosPerByte(0.0)), "unlimited"),
+        ] {
+            assert_eq!(shown, expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_parser_panic(text in "\\PC{0,24}") {
+            let _ = (parse_bytes(&text), parse_duration(&text), parse_bandwidth(&text), parse_time_per_size(&text));
+        }
+
+        #[test]
+        fn whole_numbers_of_units_are_exact(count in 0u64..1_000_000, unit in 0usize..SIZES.len()) {
+            let (name, scale) = SIZES[unit];
+            prop_assert_eq!(parse_bytes(&format!("{count}{name}")), Ok(count * scale));
+        }
+    }
+}

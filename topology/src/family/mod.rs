@@ -75,3 +75,159 @@ fn link(from: usize, to: usize, cost: LinkCost, resources: &[usize]) -> Link {
 fn ordered_pairs(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..ranks).flat_map(move |from| (0..ranks).filter(move |to| *to != from).map(move |to| (from, to)))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Latency, Topology, TopologyError, resolve};
+    use std::collections::{BTreeSet, VecDeque};
+
+    fn get(spec: &str) -> Topology {
+        resolve(spec).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn pairs(topology: &Topology) -> Vec<(u32, u32)> {
+        topology.links().iter().map(|link| (link.from.0, link.to.0)).collect()
+    }
+
+    /// The longest of the shortest paths, by breadth-first search from every rank; `None` if some rank is out of reach.
+    fn diameter(topology: &Topology) -> Option<usize> {
+        let mut longest = 0;
+        for start in topology.ranks() {
+            let mut distance = vec![None; topology.rank_count()];
+            distance[start.index()] = Some(0);
+            let mut queue = VecDeque::from([start]);
+            while let Some(rank) = queue.pop_front() {
+                for id in topology.outgoing(rank) {
+                    let to = topology.link(*id).to;
+                    if distance[to.index()].is_none() {
+                        distance[to.index()] = distance[rank.index()].map(|hops: usize| hops + 1);
+                        queue.push_back(to);
+                    }
+                }
+            }
+            longest = distance.into_iter().collect::<Option<Vec<usize>>>()?.into_iter().chain([longest]).max()?;
+        }
+        Some(longest)
+    }
+
+    /// SPEC, ranks, links, diameter.
+    const SHAPES: &[(&str, usize, usize, usize)] = &[
+        ("ring:1", 1, 0, 0),
+        ("ring:2", 2, 2, 1),
+        ("ring:3", 3, 3, 2),
+        ("ring:7", 7, 7, 6),
+        ("ring:7,direction=both", 7, 14, 3),
+        ("ring:2,direction=both", 2, 2, 1),
+        ("ring:1,direction=both", 1, 0, 0),
+        ("line:1", 1, 0, 0),
+        ("line:5", 5, 8, 4),
+        ("clique:1", 1, 0, 0),
+        ("clique:7", 7, 42, 1),
+        ("mesh2d:1x1", 1, 0, 0),
+        ("mesh2d:1x5", 5, 8, 4),
+        ("mesh2d:3x5", 15, 2 * (2 * 5 + 3 * 4), 6),
+        ("torus2d:1x3", 3, 6, 1),
+        ("torus2d:2x2", 4, 8, 2),
+        ("torus2d:2x3", 6, 2 * 3 + 6 * 2, 2),
+        ("torus2d:3x3", 9, 36, 2),
+        ("torus2d:5x7", 35, 140, 5),
+        ("mesh3d:2x3x4", 24, 2 * (12 + 2 * 2 * 4 + 6 * 3), 6),
+        ("torus3d:3x3x3", 27, 27 * 6, 3),
+        ("torus3d:2x2x2", 8, 24, 3),
+        ("hypercube:1", 2, 2, 1),
+        ("hypercube:5", 32, 160, 5),
+        ("switch:1", 1, 0, 0),
+        ("switch:5", 5, 20, 1),
+    ];
+
+    #[test]
+    fn shapes_have_their_links_and_diameters() {
+        for (spec, ranks, links, hops) in SHAPES {
+            let topology = get(spec);
+            assert_eq!((topology.rank_count(), topology.links().len()), (*ranks, *links), "{spec}");
+            assert_eq!(diameter(&topology), Some(*hops), "{spec}");
+            let pairs = pairs(&topology);
+            assert!(pairs.is_sorted(), "{spec}");
+            let set: BTreeSet<(u32, u32)> = pairs.iter().copied().collect();
+            assert_eq!(set.len(), pairs.len(), "{spec}: doubled links");
+            if !spec.starts_with("ring") || spec.contains("both") {
+                assert!(set.iter().all(|(from, to)| set.contains(&(*to, *from))), "{spec}: one-way links");
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_are_row_major() {
+        let topology = get("mesh2d:2x3");
+        let expected = [(0, 1), (0, 3), (1, 0), (1, 2), (1, 4), (2, 1), (2, 5)];
+        assert_eq!(pairs(&topology)[..7], expected);
+        assert_eq!(pairs(&get("ring:3")), [(0, 1), (1, 2), (2, 0)]);
+    }
+
+    #[test]
+    fn each_dimension_has_its_costs() {
+        let topology = get("torus2d:3x3,alpha=1us/2us,bandwidth=50GBps/75GBps,latency=pipelines");
+        for link in topology.links() {
+            let along_the_row = link.from.0 / 3 == link.to.0 / 3;
+            let expected = if along_the_row { (2.0, 1e6 / 75e9) } else { (1.0, 2e-5) };
+            assert_eq!((link.alpha.0, link.beta.0), expected);
+            assert_eq!(link.latency, Latency::Pipelines);
+        }
+        let default = get("line:2");
+        let link = &default.links()[0];
+        assert_eq!((link.alpha.0, link.beta.0, link.latency), (0.5, 2e-5, Latency::Occupies));
+    }
+
+    #[test]
+    fn a_switch_is_limited_by_its_ports() {
+        let topology = get("switch:3,bandwidth=10GBps");
+        for link in topology.links() {
+            let names: Vec<&str> = link.resources.iter().map(|id| topology.resource(*id).name.as_str()).collect();
+            assert_eq!(names, [format!("rank{}.tx", link.from), format!("rank{}.rx", link.to)]);
+        }
+        assert!(topology.resources().iter().all(|port| port.beta.0 == 1e-4));
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_at_once() {
+        for (spec, fragment) in [
+            ("", "unknown topology ``"),
+            ("rng:4", "did you mean `ring`?"),
+            ("ring", "the size is missing; expected `ring:N`"),
+            ("ring:", "`` is no such number"),
+            ("ring:0", "`0` is no such number"),
+            ("ring:-4", "`-4` is no such number"),
+            ("ring:+4", "`+4` is no such number"),
+            ("ring:4x4", "number of dimensions is wrong"),
+            ("torus2d:4", "expected `torus2d:AxB`"),
+            ("torus2d:4x", "`` is no such number"),
+            ("ring:1000000000", "ranks: 1000000000 is more than the 131072"),
+            ("ring:18446744073709551615", "ranks: 18446744073709551615"),
+            ("ring:18446744073709551616", "is no such number"),
+            ("mesh3d:4294967296x4294967296x4294967296", "ranks: 18446744073709551615 is more"),
+            ("clique:5000", "links: 24995000 is more"),
+            ("switch:100000", "links: 9999900000 is more"),
+            ("hypercube:18", "ranks: 262144 is more"),
+            ("hypercube:1000000000", "fewer than 64 dimensions"),
+            ("ring:4,alpha", "expected `key=value`"),
+            ("ring:4,alpha=1us,alpha=1us", "given twice"),
+            ("ring:4,alhpa=1us", "did you mean `alpha`?"),
+            ("line:4,direction=both", "unknown key `direction`"),
+            ("ring:4,direction=up", "accepted: one, both"),
+            ("ring:4,latency=ocupies", "did you mean `occupies`?"),
+            ("ring:4,alpha=NaN", "`NaN` is not a duration"),
+            ("ring:4,alpha=-1us", "`-1us` is not a duration"),
+            ("ring:4,bandwidth=0GBps", "more than zero"),
+            ("ring:4,bandwidth=1GBps/2GBps", "2 values for 1 dimension"),
+            ("torus2d:2x2,alpha=1us/1us/1us", "3 values for 2 dimension"),
+            ("ring:4,", "expected `key=value`"),
+        ] {
+            let error = resolve(spec).expect_err(spec);
+            assert!(matches!(error, TopologyError::InSpec { .. }), "{spec}: {error:?}");
+            assert!(error.to_string().contains(fragment), "{spec}: {error}");
+            assert!(error.to_string().contains(&format!("`{spec}`")), "{spec}: {error}");
+        }
+        let long = format!("ring:4{}", ",alpha=1us".repeat(1_000_000));
+        assert!(resolve(&long).expect_err("long").to_string().len() < 1000);
+    }
+}

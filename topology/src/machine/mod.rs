@@ -176,7 +176,7 @@ mod tests {
         resolve(spec).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn only<'t>(topology: &'t Topology, from: u32, to: u32) -> Option<&'t Link> {
+    fn only(topology: &Topology, from: u32, to: u32) -> Option<&Link> {
         let mut links = topology.links().iter().filter(|link| (link.from.0, link.to.0) == (from, to));
         let link = links.next();
         assert!(links.next().is_none(), "{}: several links {from}→{to}", topology.name());
@@ -187,12 +187,33 @@ mod tests {
         link.resources.iter().map(|id| topology.resource(*id).name.as_str()).collect()
     }
 
-    /// A published instance in numbers written independently of the machine files: ranks, links, resources,
-    /// and for some links (from, to) their α in µs, β in µs per byte, latency and resources.
+    /// What a link must be: its ends, α in µs, β in µs per byte, latency and the names of its resources.
+    struct Expected {
+        from: u32,
+        to: u32,
+        alpha: f64,
+        beta: f64,
+        latency: Latency,
+        resources: &'static [&'static str],
+    }
+
+    const fn at(
+        from: u32,
+        to: u32,
+        alpha: f64,
+        beta: f64,
+        latency: Latency,
+        resources: &'static [&'static str],
+    ) -> Expected {
+        Expected { from, to, alpha, beta, latency, resources }
+    }
+
+    /// A published instance in numbers written independently of the machine files: how many ranks, links and
+    /// resources it has, some of its links, and pairs that have none.
     struct Published {
         spec: &'static str,
         counts: [usize; 3],
-        links: &'static [(u32, u32, f64, f64, Latency, &'static [&'static str])],
+        links: &'static [Expected],
         absent: &'static [(u32, u32)],
     }
 
@@ -201,25 +222,25 @@ mod tests {
             spec: "dgx1",
             counts: [8, 32, 0],
             links: &[
-                (0, 1, 0.7, 2e-5, Occupies, &[]),
-                (7, 6, 0.7, 2e-5, Occupies, &[]),
-                (5, 6, 0.7, 4e-5, Occupies, &[]),
+                at(0, 1, 0.7, 2e-5, Occupies, &[]),
+                at(7, 6, 0.7, 2e-5, Occupies, &[]),
+                at(5, 6, 0.7, 4e-5, Occupies, &[]),
             ],
             absent: &[(0, 5), (3, 4), (1, 6)],
         },
         Published {
             spec: "ndv2",
             counts: [8, 32, 0],
-            links: &[(0, 4, 0.7, 2e-5, Pipelines, &[]), (2, 0, 0.7, 4e-5, Pipelines, &[])],
+            links: &[at(0, 4, 0.7, 2e-5, Pipelines, &[]), at(2, 0, 0.7, 4e-5, Pipelines, &[])],
             absent: &[(0, 6)],
         },
         Published {
             spec: "ndv2x2",
             counts: [16, 66, 0],
             links: &[
-                (0, 9, 1.3, 8e-5, Pipelines, &[]),
-                (8, 1, 1.3, 8e-5, Pipelines, &[]),
-                (9, 11, 0.7, 2e-5, Pipelines, &[]),
+                at(0, 9, 1.3, 8e-5, Pipelines, &[]),
+                at(8, 1, 1.3, 8e-5, Pipelines, &[]),
+                at(9, 11, 0.7, 2e-5, Pipelines, &[]),
             ],
             absent: &[(9, 0), (1, 8), (0, 8), (1, 9)],
         },
@@ -227,30 +248,30 @@ mod tests {
             spec: "ndv2x4,costs=te-ccl",
             counts: [32, 140, 8],
             links: &[
-                (0, 9, 2.6, 8e-5, Pipelines, &["machine0.fabric0.tx", "machine1.fabric1.rx"]),
-                (24, 1, 2.6, 8e-5, Pipelines, &["machine3.fabric0.tx", "machine0.fabric1.rx"]),
+                at(0, 9, 2.6, 8e-5, Pipelines, &["machine0.fabric0.tx", "machine1.fabric1.rx"]),
+                at(24, 1, 2.6, 8e-5, Pipelines, &["machine3.fabric0.tx", "machine0.fabric1.rx"]),
             ],
             absent: &[(0, 8), (9, 0), (1, 8)],
         },
         Published {
             spec: "ndv2x3,legs=instant",
             counts: [24, 102, 6],
-            links: &[(16, 9, 1.3, 8e-5, Pipelines, &["machine2.fabric0.tx", "machine1.fabric1.rx"])],
+            links: &[at(16, 9, 1.3, 8e-5, Pipelines, &["machine2.fabric0.tx", "machine1.fabric1.rx"])],
             absent: &[(17, 8)],
         },
         Published {
             spec: "ndv2x1,costs=taccl-1mb",
             counts: [8, 32, 0],
-            links: &[(0, 1, 0.0, 23e-6, Occupies, &[]), (0, 2, 0.0, 46e-6, Occupies, &[])],
+            links: &[at(0, 1, 0.0, 23e-6, Occupies, &[]), at(0, 2, 0.0, 46e-6, Occupies, &[])],
             absent: &[],
         },
         Published {
             spec: "ndv2x2,costs=taccl-1mb",
             counts: [16, 192, 4],
             links: &[
-                (0, 1, 0.0, 23e-6, Occupies, &[]),
-                (3, 8, 2.6, 105e-6, Occupies, &["machine0.nic0.tx", "machine1.nic0.rx"]),
-                (15, 7, 2.6, 105e-6, Occupies, &["machine1.nic0.tx", "machine0.nic0.rx"]),
+                at(0, 1, 0.0, 23e-6, Occupies, &[]),
+                at(3, 8, 2.6, 105e-6, Occupies, &["machine0.nic0.tx", "machine1.nic0.rx"]),
+                at(15, 7, 2.6, 105e-6, Occupies, &["machine1.nic0.tx", "machine0.nic0.rx"]),
             ],
             absent: &[],
         },
@@ -258,9 +279,9 @@ mod tests {
             spec: "ndv2x2,costs=taccl-32kb",
             counts: [16, 192, 4],
             links: &[
-                (0, 1, 0.3, 0.7 / 32_000.0, Occupies, &[]),
-                (5, 6, 0.3, 1.4 / 32_000.0, Occupies, &[]),
-                (0, 8, 2.6, 3.28 / 32_000.0, Occupies, &["machine0.nic0.tx", "machine1.nic0.rx"]),
+                at(0, 1, 0.3, 0.7 / 32_000.0, Occupies, &[]),
+                at(5, 6, 0.3, 1.4 / 32_000.0, Occupies, &[]),
+                at(0, 8, 2.6, 3.28 / 32_000.0, Occupies, &["machine0.nic0.tx", "machine1.nic0.rx"]),
             ],
             absent: &[],
         },
@@ -268,25 +289,25 @@ mod tests {
             spec: "ndv2x4,costs=taccl-1kb",
             counts: [32, 4 * 32 + 12 * 64, 8],
             links: &[
-                (0, 1, 0.3, 0.02e-3, Occupies, &[]),
-                (5, 6, 0.3, 0.04e-3, Occupies, &[]),
-                (31, 8, 2.6, 0.1025e-3, Occupies, &["machine3.nic0.tx", "machine1.nic0.rx"]),
+                at(0, 1, 0.3, 0.02e-3, Occupies, &[]),
+                at(5, 6, 0.3, 0.04e-3, Occupies, &[]),
+                at(31, 8, 2.6, 0.1025e-3, Occupies, &["machine3.nic0.tx", "machine1.nic0.rx"]),
             ],
             absent: &[],
         },
         Published {
             spec: "dgx2x1",
             counts: [16, 240, 32],
-            links: &[(0, 15, 0.7, 8e-6, Pipelines, &["machine0.nvswitch0.tx", "machine0.nvswitch15.rx"])],
+            links: &[at(0, 15, 0.7, 8e-6, Pipelines, &["machine0.nvswitch0.tx", "machine0.nvswitch15.rx"])],
             absent: &[],
         },
         Published {
             spec: "dgx2x2",
             counts: [32, 496, 64],
             links: &[
-                (17, 30, 0.7, 8e-6, Pipelines, &["machine1.nvswitch1.tx", "machine1.nvswitch14.rx"]),
-                (1, 16, 2.6, 8e-5, Pipelines, &[]),
-                (31, 14, 2.6, 8e-5, Pipelines, &[]),
+                at(17, 30, 0.7, 8e-6, Pipelines, &["machine1.nvswitch1.tx", "machine1.nvswitch14.rx"]),
+                at(1, 16, 2.6, 8e-5, Pipelines, &[]),
+                at(31, 14, 2.6, 8e-5, Pipelines, &[]),
             ],
             absent: &[(0, 17), (1, 17), (1, 18)],
         },
@@ -294,8 +315,8 @@ mod tests {
             spec: "dgx2x2,costs=taccl-1mb",
             counts: [32, 480 + 512, 64 + 32],
             links: &[
-                (0, 1, 0.0, 8e-6, Occupies, &["machine0.nvswitch0.tx", "machine0.nvswitch1.rx"]),
-                (3, 22, 2.6, 105e-6, Occupies, &["machine0.nic1.tx", "machine1.nic3.rx"]),
+                at(0, 1, 0.0, 8e-6, Occupies, &["machine0.nvswitch0.tx", "machine0.nvswitch1.rx"]),
+                at(3, 22, 2.6, 105e-6, Occupies, &["machine0.nic1.tx", "machine1.nic3.rx"]),
             ],
             absent: &[],
         },
@@ -303,8 +324,8 @@ mod tests {
             spec: "dgx2x3,costs=taccl-1kb",
             counts: [48, 3 * 240 + 6 * 256, 96 + 48],
             links: &[
-                (0, 1, 0.3, 0.01e-3, Occupies, &["machine0.nvswitch0.tx", "machine0.nvswitch1.rx"]),
-                (47, 0, 2.6, 0.1025e-3, Occupies, &["machine2.nic7.tx", "machine0.nic0.rx"]),
+                at(0, 1, 0.3, 0.01e-3, Occupies, &["machine0.nvswitch0.tx", "machine0.nvswitch1.rx"]),
+                at(47, 0, 2.6, 0.1025e-3, Occupies, &["machine2.nic7.tx", "machine0.nic0.rx"]),
             ],
             absent: &[],
         },
@@ -318,7 +339,7 @@ mod tests {
             let counts = [topology.rank_count(), topology.links().len(), topology.resources().len()];
             assert_eq!(counts, published.counts, "{spec}");
             assert_eq!(topology.name(), spec);
-            for (from, to, alpha, beta, latency, resources) in published.links {
+            for Expected { from, to, alpha, beta, latency, resources } in published.links {
                 let link = only(&topology, *from, *to).unwrap_or_else(|| panic!("{spec}: no link {from}→{to}"));
                 assert_eq!((link.alpha.0, link.latency), (*alpha, *latency), "{spec} {from}→{to}");
                 assert!((link.beta.0 / beta - 1.0).abs() < 1e-15, "{spec} {from}→{to}: {} not {beta}", link.beta);
