@@ -95,3 +95,33 @@ spelled! {
         Avg => "avg",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spelling_is_one_for_files_command_line_and_display() {
+        fn check<T>(all: &[T])
+        where
+            T: Copy + PartialEq + fmt::Debug + fmt::Display + FromStr<Err = String> + Serialize,
+            T: for<'de> Deserialize<'de>,
+        {
+            for &value in all {
+                let text = value.to_string();
+                assert_eq!(text.parse::<T>(), Ok(value));
+                let json = serde_json::to_string(&value).unwrap();
+                assert_eq!(json, format!("\"{text}\""));
+                assert_eq!(serde_json::from_str::<T>(&json).unwrap(), value);
+            }
+        }
+        check(Collective::ALL);
+        check(ReduceOp::ALL);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        expect_test::expect!["unknown reduction `mean`; one of: sum prod min max avg"]
+            .assert_eq(&"mean".parse::<ReduceOp>().unwrap_err());
+    }
+}

@@ -244,6 +244,19 @@ impl Demand {
         Self::from_chunks(request, chunks)
     }
 
+    /// The same demand with another reduction: a schedule serves every associative and commutative one.
+    ///
+    /// # Errors
+    /// `Op` where nothing is reduced.
+    pub fn with_op(mut self, op: ReduceOp) -> Result<Self, DemandError> {
+        let collective = self.request.collective;
+        if self.request.op.is_none() {
+            return Err(DemandError::Op { collective, needed: false });
+        }
+        self.request.op = Some(op);
+        Ok(self)
+    }
+
     /// What was asked.
     pub fn request(&self) -> &Request {
         &self.request
@@ -361,4 +374,227 @@ fn standard_chunks(request: &Request) -> Result<Vec<Chunk>, DemandError> {
 
 fn block(holders: RankSet, wanted_by: RankSet, request: &Request) -> Chunk {
     Chunk { holders, wanted_by, combine: request.collective.combines(), bytes: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    fn request(collective: Collective, members: &[u32], chunks: u32) -> Request {
+        let members: RankSet = members.iter().copied().map(Rank).collect();
+        let root = collective.is_rooted().then_some(members[1]);
+        Request { members, root, ..Request::new(collective, 6, 600).with_chunks(chunks) }
+    }
+
+    /// One line per chunk: holders, who wants it, bytes.
+    fn check(demand: &Demand, expected: Expect) {
+        let line = |id| {
+            let Chunk { holders, wanted_by, combine, .. } = demand.chunk(id);
+            let arrow = if *combine { "+>" } else { "->" };
+            format!("{id}: {holders} {arrow} {wanted_by}, {}\n", demand.bytes_of(id))
+        };
+        expected.assert_eq(&demand.chunk_ids().map(line).collect::<String>());
+    }
+
+    #[test]
+    fn chunks_follow_from_the_request() {
+        let standard = |collective, chunks| Demand::new(request(collective, &[1, 3, 4], chunks)).unwrap();
+        check(
+            &standard(Collective::AllGather, 2),
+            expect![[r#"
+            0: 1 -> 1,3-4, 100 B
+            1: 1 -> 1,3-4, 100 B
+            2: 3 -> 1,3-4, 100 B
+            3: 3 -> 1,3-4, 100 B
+            4: 4 -> 1,3-4, 100 B
+            5: 4 -> 1,3-4, 100 B
+        "#]],
+        );
+        check(
+            &standard(Collective::Gather, 1),
+            expect![[r#"
+            0: 1 -> 3, 200 B
+            1: 3 -> 3, 200 B
+            2: 4 -> 3, 200 B
+        "#]],
+        );
+        check(
+            &standard(Collective::Scatter, 1),
+            expect![[r#"
+            0: 3 -> 1, 200 B
+            1: 3 -> 3, 200 B
+            2: 3 -> 4, 200 B
+        "#]],
+        );
+        check(
+            &standard(Collective::ReduceScatter, 1),
+            expect![[r#"
+            0: 1,3-4 +> 1, 200 B
+            1: 1,3-4 +> 3, 200 B
+            2: 1,3-4 +> 4, 200 B
+        "#]],
+        );
+        check(
+            &standard(Collective::AllReduce, 1),
+            expect![[r#"
+            0: 1,3-4 +> 1,3-4, 200 B
+            1: 1,3-4 +> 1,3-4, 200 B
+            2: 1,3-4 +> 1,3-4, 200 B
+        "#]],
+        );
+        check(
+            &standard(Collective::AllToAll, 1),
+            expect![[r#"
+            0: 1 -> 3, 200 B
+            1: 1 -> 4, 200 B
+            2: 3 -> 1, 200 B
+            3: 3 -> 4, 200 B
+            4: 4 -> 1, 200 B
+            5: 4 -> 3, 200 B
+        "#]],
+        );
+        check(
+            &standard(Collective::Broadcast, 2),
+            expect![[r#"
+            0: 3 -> 1,3-4, 300 B
+            1: 3 -> 1,3-4, 300 B
+        "#]],
+        );
+        check(
+            &standard(Collective::Reduce, 2),
+            expect![[r#"
+            0: 1,3-4 +> 3, 300 B
+            1: 1,3-4 +> 3, 300 B
+        "#]],
+        );
+        check(
+            &standard(Collective::SendRecv, 1),
+            expect![[r#"
+            0: 1 -> 3, 600 B
+            1: 3 -> 4, 600 B
+            2: 4 -> 1, 600 B
+        "#]],
+        );
+    }
+
+    #[test]
+    fn the_count_is_known_before_the_chunks() {
+        for &collective in Collective::ALL {
+            for members in [&[2][..], &[0, 5], &[1, 3, 4], &[0, 1, 2, 3, 4, 5]] {
+                for chunks in [1, 3] {
+                    let mut request = request(collective, &[0, 1], chunks);
+                    request.members = members.iter().copied().map(Rank).collect();
+                    request.root = request.root.map(|_| request.members[0]);
+                    let expected = request.chunk_count();
+                    if let Ok(demand) = Demand::new(request) {
+                        assert_eq!(demand.chunks().len() as u64, expected, "{collective}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_matrix_gives_a_chunk_to_every_pair_that_sends() {
+        let matrix = [vec![7, 10, 0], vec![0, 0, 3], vec![8, 0, 0]];
+        check(
+            &Demand::from_matrix(request(Collective::AllToAllV, &[1, 3, 4], 2), &matrix).unwrap(),
+            expect![[r#"
+            0: 1 -> 3, 5 B
+            1: 1 -> 3, 5 B
+            2: 3 -> 4, 1.5 B
+            3: 3 -> 4, 1.5 B
+            4: 4 -> 1, 4 B
+            5: 4 -> 1, 4 B
+        "#]],
+        );
+    }
+
+    #[test]
+    fn a_file_may_round_a_chunk_up_to_the_next_byte() {
+        let demand = || Demand::new(request(Collective::AllGather, &[0, 1, 2, 3], 1).with_chunks(7)).unwrap();
+        assert_eq!(demand().with_chunk_bytes(Bytes(22.0)).unwrap().chunk_bytes(), Bytes(22.0));
+        for wrong in [21.0, 23.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(demand().with_chunk_bytes(Bytes(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn requests_that_no_collective_answers() {
+        let good = || request(Collective::AllGather, &[0, 1], 1);
+        let check = |request: Request, expected: Expect| {
+            expected.assert_eq(&Demand::new(request).unwrap_err().to_string());
+        };
+        check(
+            Request { ranks: 1_000_000_000, ..good() },
+            expect!["1000000000 ranks are more than the 131072 that are supported"],
+        );
+        check(
+            Request { members: [Rank(9)].into_iter().collect(), ..good() },
+            expect!["rank 9 does not exist; there are 6 ranks, numbered from 0"],
+        );
+        check(
+            Request { members: [].into_iter().collect(), ..good() },
+            expect!["a collective needs at least one member"],
+        );
+        check(
+            Request { size_bytes: 1_000_000_000_000_000_000, ..good() },
+            expect!["1000000000000000000 bytes are more than the 1125899906842624 that are supported"],
+        );
+        check(Request { chunks_per_rank: 0, ..good() }, expect!["a rank's data is cut into at least one chunk"]);
+        check(
+            Request { chunks_per_rank: u32::MAX, ..good() },
+            expect!["the request has 8589934590 chunks, more than the 16777216 that are supported"],
+        );
+        check(Request { op: Some(ReduceOp::Sum), ..good() }, expect!["allgather reduces nothing, so it takes no op"]);
+        check(
+            Request { op: None, ..request(Collective::AllReduce, &[0, 1], 1) },
+            expect!["allreduce needs a reduction (op)"],
+        );
+        check(Request { root: Some(Rank(0)), ..good() }, expect!["allgather has no root"]);
+        check(Request { root: None, ..request(Collective::Reduce, &[0, 1], 1) }, expect!["reduce needs a root"]);
+        check(
+            Request { root: Some(Rank(2)), ..request(Collective::Reduce, &[0, 1], 1) },
+            expect!["root 2 is not a member"],
+        );
+        check(
+            request(Collective::Custom, &[0, 1], 1),
+            expect!["custom needs its chunks listed (a byte matrix or a demand file)"],
+        );
+        check(
+            Request::new(Collective::AllToAll, 100_000, 1),
+            expect!["the request has 9999900000 chunks, more than the 16777216 that are supported"],
+        );
+    }
+
+    #[test]
+    fn listed_chunks_are_checked() {
+        let check = |chunk: Chunk, expected: Expect| {
+            let request = request(Collective::Custom, &[0, 1], 1);
+            expected.assert_eq(&Demand::from_chunks(request, vec![chunk]).unwrap_err().to_string());
+        };
+        let good = || Chunk {
+            holders: RankSet::one(Rank(0)),
+            wanted_by: RankSet::all(2),
+            combine: false,
+            bytes: Some(Bytes(1.0)),
+        };
+        check(Chunk { holders: RankSet::all(0), ..good() }, expect!["chunk 0 has no holder"]);
+        check(
+            Chunk { wanted_by: RankSet::all(7), ..good() },
+            expect!["rank 6 does not exist; there are 6 ranks, numbered from 0"],
+        );
+        check(
+            Chunk { bytes: Some(Bytes(-1.0)), ..good() },
+            expect!["chunk 0 has -1 B; a size is between 0 and 1125899906842624 bytes"],
+        );
+        check(
+            Chunk { bytes: Some(Bytes(f64::NAN)), ..good() },
+            expect!["chunk 0 has NaN B; a size is between 0 and 1125899906842624 bytes"],
+        );
+        let request = request(Collective::AllToAllV, &[0, 1], 1);
+        expect!["the byte matrix must have one row and one column for each of the 2 members"]
+            .assert_eq(&Demand::from_matrix(request, &[vec![1, 2]]).unwrap_err().to_string());
+    }
 }

@@ -8,7 +8,7 @@ use topology::{Bytes, Rank};
 #[non_exhaustive]
 pub enum DemandError {
     /// A rank beyond the topology.
-    #[error("rank {rank} does not exist; the ranks are 0..{ranks}")]
+    #[error("rank {rank} does not exist; there are {ranks} ranks, numbered from 0")]
     UnknownRank {
         /// The rank.
         rank: Rank,

@@ -121,3 +121,107 @@ pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Res
     }
     Ok(transfers)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collective, RankSet, Request};
+    use topology::{Latency, Link, MicrosPerByte, Resource, ResourceId, TopologyParts};
+
+    /// Three ranks, a link for every ordered pair (0→1, 0→2, 1→0, 1→2, 2→0, 2→1): α 1 µs, 1 µs per 100 bytes.
+    fn machine(latency: Latency, shared: bool) -> Topology {
+        let pairs = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)];
+        let link = |(from, to)| Link {
+            from: Rank(from),
+            to: Rank(to),
+            alpha: Micros(1.0),
+            beta: MicrosPerByte(0.01),
+            latency,
+            resources: if shared { Box::new([ResourceId(from)]) } else { Box::new([]) },
+        };
+        let resource = |_| Resource { name: "tx".to_owned(), beta: MicrosPerByte(0.005) };
+        let (links, resources) = (pairs.into_iter().map(link).collect(), (0..3).map(resource).collect());
+        Topology::new(TopologyParts { ranks: 3, links, resources, ..TopologyParts::default() }).unwrap()
+    }
+
+    /// Plays `(chunks, link)` messages and gives their (start, end).
+    fn times(topology: &Topology, demand: &Demand, kind: TransferKind, order: &[(&[u32], u32)]) -> Vec<(f64, f64)> {
+        let message = |&(chunks, link): &(&[u32], u32)| {
+            let chunks = chunks.iter().copied().map(ChunkId).collect();
+            Message { chunks, link: LinkId(link), kind }
+        };
+        let messages: Vec<_> = order.iter().map(message).collect();
+        let transfers = replay(demand, topology, &messages).unwrap();
+        transfers.iter().map(|transfer| (transfer.start.0, transfer.end.0)).collect()
+    }
+
+    fn broadcast(chunks: u32) -> Demand {
+        Demand::new(Request::new(Collective::Broadcast, 3, 100 * u64::from(chunks)).with_chunks(chunks)).unwrap()
+    }
+
+    #[test]
+    fn the_next_message_waits_for_the_link() {
+        let order: [(&[u32], u32); 2] = [(&[0], 0), (&[1], 0)];
+        let check = |latency, expected: [(f64, f64); 2]| {
+            assert_eq!(times(&machine(latency, false), &broadcast(2), TransferKind::Copy, &order), expected);
+        };
+        check(Latency::Occupies, [(0.0, 2.0), (2.0, 4.0)]);
+        check(Latency::Pipelines, [(0.0, 2.0), (1.0, 3.0)]);
+    }
+
+    #[test]
+    fn the_next_message_waits_for_the_resource_at_its_own_speed() {
+        let order: [(&[u32], u32); 2] = [(&[0], 0), (&[0], 1)];
+        let check = |latency, shared, second_start: f64| {
+            let found = times(&machine(latency, shared), &broadcast(1), TransferKind::Copy, &order);
+            assert_eq!(found, [(0.0, 2.0), (second_start, second_start + 2.0)]);
+        };
+        check(Latency::Occupies, false, 0.0);
+        check(Latency::Occupies, true, 1.5);
+        check(Latency::Pipelines, true, 0.5);
+    }
+
+    #[test]
+    fn chunks_of_one_message_pay_one_latency_and_arrive_together() {
+        let found =
+            times(&machine(Latency::Occupies, false), &broadcast(2), TransferKind::Copy, &[(&[0, 1], 0), (&[1], 3)]);
+        assert_eq!(found, [(0.0, 3.0), (3.0, 5.0)]);
+    }
+
+    #[test]
+    fn a_sum_waits_for_all_that_it_counts() {
+        let demand = Demand::new(Request::new(Collective::Reduce, 3, 100)).unwrap();
+        let topology = machine(Latency::Occupies, false);
+        assert_eq!(times(&topology, &demand, TransferKind::Reduce, &[(&[0], 5), (&[0], 2)]), [(0.0, 2.0), (2.0, 4.0)]);
+        // Played the other way round, rank 1 leaves with its own part, before anything is added to it.
+        assert_eq!(times(&topology, &demand, TransferKind::Reduce, &[(&[0], 2), (&[0], 5)]), [(0.0, 2.0), (0.0, 2.0)]);
+    }
+
+    #[test]
+    fn nobody_sends_what_nobody_brought() {
+        let message = Message { chunks: [ChunkId(0)].into_iter().collect(), link: LinkId(3), kind: TransferKind::Copy };
+        let found = replay(&broadcast(1), &machine(Latency::Occupies, false), &[message]);
+        assert_eq!(found, Err(ReplayError::NotHeld { message: 0, chunk: ChunkId(0), rank: Rank(1) }));
+    }
+
+    /// Rows of both kinds give the same times: 40 ranks, so that few messages do not fill a row.
+    #[test]
+    fn few_messages_are_timed_as_many_are() {
+        let link = |i: u32| Link {
+            from: Rank(i),
+            to: Rank(i + 1),
+            alpha: Micros(1.0),
+            beta: MicrosPerByte(0.01),
+            latency: Latency::Occupies,
+            resources: Box::new([]),
+        };
+        let parts = TopologyParts { ranks: 40, links: (0..39).map(link).collect(), ..TopologyParts::default() };
+        let topology = Topology::new(parts).unwrap();
+        let request = Request { members: RankSet::all(40), ..Request::new(Collective::Broadcast, 40, 100) };
+        let demand = Demand::new(request).unwrap();
+        let order: Vec<(&[u32], u32)> = (0..39).map(|link| (&[0][..], link)).collect();
+        let all = times(&topology, &demand, TransferKind::Copy, &order);
+        assert_eq!(times(&topology, &demand, TransferKind::Copy, &order[..3]), all[..3]);
+        assert_eq!(all[38], (76.0, 78.0));
+    }
+}

@@ -33,3 +33,46 @@ pub fn reduce_of_gather(gather: &[Transfer], forward: &Demand, ranks: usize) -> 
     useful.reverse();
     useful.into_iter().map(|(_, message)| message).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collective, Request};
+    use topology::{LinkId, Rank};
+
+    /// A gather's transfer as it is stated: only the receiver and the times matter to the reversal.
+    fn transfer(chunks: &[u32], (from, to): (u32, u32), link: u32, start: f64) -> Transfer {
+        Transfer {
+            chunks: chunks.iter().copied().map(ChunkId).collect(),
+            from: Rank(from),
+            to: Rank(to),
+            link: LinkId(link),
+            kind: TransferKind::Copy,
+            start: Micros(start),
+            end: Micros(start + 1.0),
+        }
+    }
+
+    fn reversed(gather: &[Transfer]) -> Vec<(Vec<u32>, u32)> {
+        let forward = Demand::new(Request::new(Collective::AllGather, 3, 3)).unwrap();
+        let messages = reduce_of_gather(gather, &forward, 3);
+        assert!(messages.iter().all(|message| message.kind == TransferKind::Reduce));
+        messages.iter().map(|message| (message.chunks.iter().map(|chunk| chunk.0).collect(), message.link.0)).collect()
+    }
+
+    #[test]
+    fn the_last_delivery_comes_first() {
+        let gather = [transfer(&[0], (0, 1), 7, 0.0), transfer(&[0], (1, 2), 8, 1.0)];
+        assert_eq!(reversed(&gather), [(vec![0], 8), (vec![0], 7)]);
+    }
+
+    #[test]
+    fn a_delivery_that_brings_nothing_new_is_dropped() {
+        let gather = [
+            transfer(&[0, 1], (1, 2), 5, 0.0), // 0 and 1 are new at rank 2
+            transfer(&[0], (0, 2), 6, 1.0),    // again
+            transfer(&[1, 2], (2, 1), 7, 2.0), // rank 1 starts with 1
+        ];
+        assert_eq!(reversed(&gather), [(vec![2], 7), (vec![0, 1], 5)]);
+    }
+}

@@ -121,3 +121,52 @@ impl Schedule {
         (bound > Micros::ZERO).then(|| self.makespan() / bound - 1.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collective, Request};
+    use topology::{Latency, Link, MicrosPerByte, TopologyParts};
+
+    fn schedule(starts: &[f64]) -> Schedule {
+        let link = Link {
+            from: Rank(0),
+            to: Rank(1),
+            alpha: Micros(1.0),
+            beta: MicrosPerByte(0.0),
+            latency: Latency::Occupies,
+            resources: Box::new([]),
+        };
+        let topology =
+            Topology::new(TopologyParts { ranks: 2, links: vec![link], ..TopologyParts::default() }).unwrap();
+        let transfer = |(chunk, &start): (u32, &f64)| Transfer {
+            chunks: [ChunkId(chunk)].into_iter().collect(),
+            from: Rank(0),
+            to: Rank(1),
+            link: LinkId(0),
+            kind: TransferKind::Copy,
+            start: Micros(start),
+            end: Micros(start + 1.0),
+        };
+        let demand = Demand::new(Request::new(Collective::Broadcast, 2, 8)).unwrap();
+        Schedule::new(&topology, Arc::new(demand), (0..).zip(starts).map(transfer).collect(), "test")
+    }
+
+    #[test]
+    fn transfers_are_sorted_by_start_and_otherwise_stay() {
+        let order: Vec<_> = schedule(&[2.0, 0.0, 2.0, 1.0]).transfers.iter().map(|t| t.chunks[0].0).collect();
+        assert_eq!(order, [1, 3, 0, 2]);
+    }
+
+    #[test]
+    fn the_gap_is_relative_to_a_bound_above_zero() {
+        let with = |bound: Option<f64>| {
+            let bound = bound.map(|value| LowerBound { value: Micros(value), name: "cut".to_owned() });
+            Schedule { bound, ..schedule(&[0.0, 2.0]) }
+        };
+        assert_eq!(with(None).gap(), None);
+        assert_eq!(with(Some(0.0)).gap(), None);
+        assert_eq!(with(Some(2.0)).gap(), Some(0.5));
+        assert_eq!(schedule(&[]).makespan(), Micros::ZERO);
+    }
+}

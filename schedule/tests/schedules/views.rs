@@ -92,21 +92,27 @@ fn check_path((schedule, topology): (VerifiedSchedule, Topology), expected: Expe
 
 #[test]
 fn the_critical_path_says_what_each_transfer_waited_for() {
-    check_path(pipeline(), expect![[r#"
+    check_path(
+        pipeline(),
+        expect![[r#"
         0 µs – 2 µs  rank 0 → 1 over link 0, chunk 0
         2 µs – 4 µs  rank 0 → 1 over link 0, chunk 1; waited for the link
         4 µs – 6 µs  rank 1 → 2 over link 2, chunk 1; waited for chunk 1
         latency 3 µs, bandwidth 3 µs, idle 0 µs
-    "#]]);
+    "#]],
+    );
     // Everybody to rank 0 of a switch: its port is the bottleneck.
     let topology = switch(3, Latency::Pipelines);
     let into_0 = |from| topology.between(Rank(from), Rank(0)).next().unwrap().0;
     let gather = timed(&topology, Request::new(Collective::Gather, 3, 300), &[(1, into_0(1)), (2, into_0(2))]);
-    check_path((gather, topology), expect![[r#"
+    check_path(
+        (gather, topology),
+        expect![[r#"
         0 µs – 3.4 µs  rank 1 → 0 over link 2, chunk 1
         2 µs – 5.4 µs  rank 2 → 0 over link 4, chunk 2; waited for resource 3
         latency 1.4 µs, bandwidth 4 µs, idle 0 µs
-    "#]]);
+    "#]],
+    );
 }
 
 /// The parts of the path add up, every step starts when what it waited for is done (plus idle time).
@@ -148,7 +154,8 @@ fn the_graph() {
           0 -> 1 [label="200 B in 2, busy 67%"];
           1 -> 2 [label="200 B in 2, busy 67%"];
         }
-    "#]].assert_eq(&written(|out| export::dot(&verified, &topology, out)));
+    "#]]
+    .assert_eq(&written(|out| export::dot(&verified, &topology, out)));
 }
 
 #[test]
