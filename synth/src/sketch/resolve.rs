@@ -1,8 +1,7 @@
 //! From a sketch as written to tables over one topology.
 //!
-//! The principal function is [`SketchFile::resolve`]. Rules are looked up by the adjacency of the ranks they name, so
-//! a rule costs the degree of its ranks, not the size of the topology. A rule that names nothing is an error: it is
-//! a typing error far more often than a wish.
+//! The principal function is [`SketchFile::resolve`]; `links` does the part about links, `symmetry` the part about
+//! symmetries. Everything that names something is looked up here, so that strategies see only ids that exist.
 
 use super::error::{Mistake, SketchError};
 use super::file::{Connections, Objective, RankMap, Ranks, SizeRange, SketchFile, SymmetryRule, SymmetryWish, line_of};

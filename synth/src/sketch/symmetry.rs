@@ -12,8 +12,8 @@ use schedule::RankSet;
 use std::fmt;
 use topology::{Latency, Link, LinkId, Rank, ResourceId, Topology};
 
-/// Above this many link visits, detection stops with what it has found.
-const DETECTION_WORK: usize = 50_000_000;
+/// Above this many link visits (about two seconds), detection stops with what it has found.
+const DETECTION_WORK: usize = 10_000_000;
 
 /// Why a renumbering of ranks is not a symmetry.
 #[derive(Clone, PartialEq, Debug)]
