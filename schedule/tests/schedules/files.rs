@@ -1,9 +1,9 @@
 //! `antiphon-schedule/1`: the published example, round trips, and what a file may get wrong.
 
-use crate::plans::{any_plan, link, machine};
+use crate::plans::{Dice, any_plan, link, machine, plan, ring};
 use expect_test::{Expect, expect};
-use schedule::{ChunkId, file, verify};
-use topology::{Latency, Topology};
+use schedule::{Chunk, ChunkId, Collective, Demand, RankSet, Request, file, verify};
+use topology::{Bytes, Latency, Rank, Topology};
 
 const EXAMPLE: &str = include_str!("example-schedule.json");
 
@@ -246,4 +246,59 @@ fn truncated_files() {
     for length in 0..end {
         assert!(file::read(&EXAMPLE[..length], "cut").is_err(), "{length} bytes");
     }
+}
+
+/// Where the request does not say what the chunks are, the file does.
+#[test]
+fn listed_chunks_read_back() {
+    let topology = ring(4, Latency::Occupies);
+    let matrix: Vec<Vec<u64>> = (0..4).map(|i| (0..4).map(|j| (i * j * 10) % 70).collect()).collect();
+    let request = Request::new(Collective::AllToAllV, 4, 1000);
+    let by_matrix = Demand::from_matrix(request, &matrix).unwrap();
+    let chunk = |bytes| Chunk {
+        holders: [Rank(0), Rank(2)].into_iter().collect(),
+        wanted_by: RankSet::all(4),
+        combine: false,
+        bytes,
+    };
+    let request = Request::new(Collective::Custom, 4, 1000);
+    let by_hand = Demand::from_chunks(request, vec![chunk(None), chunk(Some(Bytes(0.5)))]).unwrap();
+    for demand in [by_matrix, by_hand] {
+        let verified = verify(plan(demand, &topology, &mut Dice(5)), &topology).unwrap();
+        let again = file::read(&written(&verified), "again").unwrap().verify(&topology).unwrap();
+        assert_eq!(again, verified);
+    }
+}
+
+/// What an AllToAll rank keeps for itself may be listed; it takes no number from the others.
+#[test]
+fn own_shares_may_be_listed() {
+    let topology = ring(3, Latency::Occupies);
+    let demand = Demand::new(Request::new(Collective::AllToAll, 3, 900)).unwrap();
+    let verified = verify(plan(demand, &topology, &mut Dice(5)), &topology).unwrap();
+    let text = written(&verified);
+    let own = |id: u32, rank: u32| {
+        format!("{{\"id\": {id}, \"holders\": [{rank}], \"wanted_by\": [{rank}], \"combine\": false}}")
+    };
+    let listed = text.replace("\"chunks\": [\n", &format!("\"chunks\": [\n {}, {},\n", own(100, 0), own(101, 2)));
+    assert_ne!(listed, text);
+    assert_eq!(file::read(&listed, "listed").unwrap().verify(&topology).unwrap(), verified);
+}
+
+/// Damage at random places: an error or a violation or the same meaning, but never a panic.
+#[test]
+fn damaged_files() {
+    let (topology, dice) = (example_topology(), &mut Dice(11));
+    let mut refused = 0;
+    for _ in 0..3000 {
+        let mut bytes = EXAMPLE.as_bytes().to_vec();
+        for _ in 0..1 + dice.below(3) {
+            let place = dice.below(bytes.len());
+            bytes[place] = b"0123456789-.e,:[]{}\"nt "[dice.below(23)];
+        }
+        let text = String::from_utf8(bytes).unwrap();
+        let judged = file::read(&text, "damaged").map(|read| read.verify(&topology));
+        refused += usize::from(!matches!(judged, Ok(Ok(_))));
+    }
+    assert!((500..3000).contains(&refused), "{refused}");
 }

@@ -1,4 +1,5 @@
 //! Schedules from outside: made by hand, mutated, written and read, judged by two verifiers.
+#![cfg(test)]
 
 mod files;
 mod kinds;

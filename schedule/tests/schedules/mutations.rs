@@ -60,7 +60,7 @@ const MUTATIONS: [(&str, Mutation); 13] = [
             let bytes = schedule.demand.message_bytes(&transfer.chunks);
             transfer.end = transfer.start + topology.link(transfer.link).transfer_time(bytes);
         } else {
-            transfer.end = transfer.end + Micros(0.5);
+            transfer.end += Micros(0.5);
         }
     }),
     ("shift earlier", |transfers, _, _, dice| {
