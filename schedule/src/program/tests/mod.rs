@@ -146,8 +146,8 @@ fn small_programs() -> Vec<Program> {
     vec![
         lowered(&schedules::ring_allgather(3, 1), false),
         lowered(&schedules::ring_allreduce(2, 1), false),
-        lowered(&schedules::ring_allreduce(2, 2), true),
-        lowered(&direct(Collective::AllToAll, 3), false),
+        lowered(&schedules::ring_allreduce(3, 1), true),
+        lowered(&direct(Collective::AllToAll, 2), false),
         lowered(&direct(Collective::AllToAll, 2), true),
         lowered(&direct(Collective::AllReduce, 2), true),
         lowered(&direct(Collective::Reduce, 3), false),
