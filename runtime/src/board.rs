@@ -1,8 +1,7 @@
 //! The memory that the ranks of a job share, and the little that they agree on through it.
 //!
 //! The principal type is [`Board`]: doorbells, progress counters, the common start, the coordinator's verdict and
-//! the clocks of an emulated cluster, followed by an arena in which every trial lays out the rings of its
-//! connections. Both sides compute the same layout from the same numbers, so no address is ever exchanged.
+//! the clocks of an emulated cluster, followed by an arena in which every trial lays out its rings and flags. Both sides compute the same layout from the same numbers, so no address is ever exchanged.
 //!
 //! ```text
 //! | verdict | start: released, moment | pace lock | per rank: bell; beat, progress, phase, arrived | clocks | arena |
@@ -110,6 +109,15 @@ impl BoardShape {
     }
 }
 
+/// Where the rings and flags of a trial lie.
+#[derive(Clone, Debug)]
+pub(crate) struct Arena {
+    /// By connection.
+    pub(crate) rings: Vec<RingPlace>,
+    flags: usize,
+    flag_count: usize,
+}
+
 /// The shared memory of a job.
 #[derive(Clone)]
 pub(crate) struct Board {
@@ -197,10 +205,9 @@ impl Board {
         }
     }
 
-    /// Waits until all ranks are here; returns the moment announced as the start of `round`, which counts from 1
-    /// and never repeats. Rank 0 leads: it announces the start `lead` after the last arrival.
-    pub(crate) fn common_start(&self, rank: Rank, round: u64, lead: Duration, limit: Duration) -> RunResult<Moment> {
-        self.enter(rank, Phase::Start);
+    /// Waits until all ranks are here; returns the moment that rank 0 announces for what follows, `lead` after the
+    /// last arrival. Rounds count upwards and are the same on all ranks.
+    pub(crate) fn meet(&self, rank: Rank, round: u64, lead: Duration, limit: Duration) -> RunResult<Moment> {
         self.of_rank(rank, ARRIVED).store(round, Ordering::Release);
         self.bell(Rank(0)).ring();
         let released = self.region.word64(RELEASED);
@@ -220,7 +227,7 @@ impl Board {
             self.check_verdict()?;
             let now = Moment::now();
             if now.since(begin) > limit {
-                let (phase, place) = (Phase::Start, "the barrier".to_owned());
+                let (phase, place) = (self.phase(rank), "the barrier".to_owned());
                 let waited_ms = now.since(begin).as_millis() as u64;
                 return Err(RunError::Deadline { rank, peer: missing, phase, place, waited_ms, finished: 0 });
             }
@@ -234,17 +241,30 @@ impl Board {
         if self.shape.ranks <= cores { Duration::from_micros(20) } else { Duration::ZERO }
     }
 
-    /// The rings of `connections` connections in the arena, each with up to `most` bytes; not reset.
-    pub(crate) fn rings(&self, connections: usize, most: usize) -> RunResult<Vec<RingPlace>> {
-        let share = self.shape.arena / connections.max(1) / 64 * 64;
-        let overhead = RingPlace::footprint(0);
-        let capacity = share.saturating_sub(overhead).min(most.next_multiple_of(64));
-        if connections > 0 && capacity < LEAST_RING.min(most) {
+    /// Lays out the arena for a trial; the same numbers give the same layout in every process. Not reset.
+    pub(crate) fn lay_out(&self, connections: usize, most: usize, flags: usize) -> RunResult<Arena> {
+        let start = self.shape.arena_start();
+        let room = self.shape.arena.saturating_sub(flags * 8);
+        let share = room / connections.max(1) / 64 * 64;
+        let capacity = share.saturating_sub(RingPlace::footprint(0)).min(most.next_multiple_of(64));
+        if connections > 0 && capacity < LEAST_RING.min(most) || flags * 8 > self.shape.arena {
             return Err(RunError::TooManyConnections { connections, bytes: self.shape.arena });
         }
-        let start = self.shape.arena_start();
         let place = |index| RingPlace { offset: start + index * RingPlace::footprint(capacity), capacity };
-        Ok((0..connections).map(place).collect())
+        let rings: Vec<RingPlace> = (0..connections).map(place).collect();
+        Ok(Arena { flags: start + connections * RingPlace::footprint(capacity), flag_count: flags, rings })
+    }
+
+    /// Empties all rings and clears all flags. Only while every rank is idle.
+    pub(crate) fn reset(&self, arena: &Arena) {
+        arena.rings.iter().for_each(|ring| ring.reset(&self.region));
+        (0..arena.flag_count).for_each(|index| self.flag(arena, index).store(0, Ordering::Release));
+    }
+
+    /// In which epoch the message of the `index`-th transfer has claimed its resources.
+    pub(crate) fn flag(&self, arena: &Arena, index: usize) -> &AtomicU64 {
+        assert!(index < arena.flag_count, "the arena was laid out for this program");
+        self.region.word64(arena.flags + index * 8)
     }
 
     /// Until when the `index`-th link or resource of the emulated cluster is busy (nanoseconds).
@@ -297,7 +317,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 1..50 {
                         arrivals.fetch_add(1, Ordering::Relaxed);
-                        board.common_start(Rank(rank), round, Duration::ZERO, Duration::from_secs(20)).unwrap();
+                        board.meet(Rank(rank), round, Duration::ZERO, Duration::from_secs(20)).unwrap();
                         assert!(arrivals.load(Ordering::Relaxed) >= 4 * round);
                     }
                 });
@@ -308,7 +328,8 @@ mod tests {
     #[test]
     fn a_barrier_names_the_rank_that_did_not_come() {
         let board = board(2);
-        let error = board.common_start(Rank(0), 1, Duration::ZERO, Duration::from_millis(5)).unwrap_err();
+        board.enter(Rank(0), Phase::Start);
+        let error = board.meet(Rank(0), 1, Duration::ZERO, Duration::from_millis(5)).unwrap_err();
         assert!(matches!(error, RunError::Deadline { peer: Some(Rank(1)), phase: Phase::Start, .. }), "{error}");
     }
 
@@ -316,10 +337,13 @@ mod tests {
     fn rings_fit_the_arena_or_are_refused() {
         let board = board(2);
         for connections in [1, 2, 7, 15] {
-            let rings = board.rings(connections, 1 << 20).unwrap();
-            let last = rings.last().unwrap();
-            assert!(last.offset + RingPlace::footprint(last.capacity) <= board.region().len());
+            let arena = board.lay_out(connections, 1 << 20, 100).unwrap();
+            let last = arena.rings.last().unwrap();
+            assert!(last.offset + RingPlace::footprint(last.capacity) <= arena.flags);
+            board.reset(&arena);
+            assert_eq!(board.flag(&arena, 99).load(Ordering::Relaxed), 0);
         }
-        assert!(matches!(board.rings(1000, 1 << 20), Err(RunError::TooManyConnections { .. })));
+        assert!(matches!(board.lay_out(1000, 1 << 20, 0), Err(RunError::TooManyConnections { .. })));
+        assert!(matches!(board.lay_out(1, 1 << 20, 1 << 20), Err(RunError::TooManyConnections { .. })));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The principal type is [`Executor`]; it is made once per trial and runs the program once per repetition.
 
-use crate::board::Board;
+use crate::board::{Arena, Board};
 use crate::clock::Moment;
 use crate::doorbell::Waiter;
 use crate::dtype::DType;
@@ -11,6 +11,7 @@ use crate::geometry::{Geometry, tiles_of};
 use crate::interpreter::{End, Interpreter, Lanes, RankPlan, Surroundings};
 use crate::memory::{Call, Memory};
 use crate::options::Options;
+use crate::order::{ResourceOrder, transfer_count};
 use crate::pace::{Emulation, Pacer};
 use crate::ring::{RingReceiver, RingSender};
 use crate::transport::{ReceiveLane, SendLane};
@@ -30,6 +31,8 @@ pub(crate) struct Executor<'a> {
     plan: RankPlan<'a>,
     emulation: Option<&'a Emulation>,
     lanes: Lanes,
+    arena: Arena,
+    order: ResourceOrder,
     scratch: Vec<u8>,
     digest: String,
     limit: Duration,
@@ -67,9 +70,23 @@ impl<'a> Executor<'a> {
         };
         let geometry = Geometry::new(program, rank, count, dtype, tiles)?;
         let scratch = vec![0; geometry.scratch_bytes()];
-        let lanes = lanes(board, rank, program, options.ring_bytes)?;
+        let arena = arena(board, program, options)?;
+        let lanes = lanes(board, rank, program, &arena)?;
+        let order = emulation.map_or_else(ResourceOrder::default, |emulation| {
+            ResourceOrder::of(program, emulation.topology(), rank, tiles)
+        });
         let plan = RankPlan { rank, program, geometry, kernel };
-        Ok(Self { board, plan, emulation, lanes, scratch, digest: digest(program), limit: options.work_limit })
+        Ok(Self {
+            board,
+            plan,
+            emulation,
+            lanes,
+            arena,
+            order,
+            scratch,
+            digest: digest(program),
+            limit: options.work_limit,
+        })
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -114,17 +131,24 @@ impl<'a> Executor<'a> {
         self.check_call(&call)?;
         let (board, rank) = (self.board, self.plan.rank);
         let lead = self.emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD);
-        let announced = board.common_start(rank, epoch, lead, self.limit)?;
+        board.enter(rank, Phase::Start);
+        let announced = board.meet(rank, 2 * epoch, lead, self.limit)?;
         board.enter(rank, Phase::Work);
         // Emulated ranks start at the announced moment, whenever this computer lets them run.
         let start = self.emulation.map_or_else(Moment::now, |_| announced);
-        let pacer = self.emulation.map(|emulation| Pacer::new(board, emulation, &self.plan, announced));
+        let imitate =
+            |emulation| Pacer::new((board, &self.arena), emulation, (&self.plan, &self.order), announced, epoch);
+        let pacer = self.emulation.map(imitate);
         let waiter = Waiter::new(board.bell(rank), board.patience());
         let mut around = Around { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed) };
         let memory = Memory { call, scratch: &mut self.scratch };
         let stamp = Stamp { epoch, plan: first_word(&self.digest) };
         Interpreter::new(&self.plan, &mut self.lanes, memory, pacer, stamp).run(self.limit, &mut around)?;
-        Ok(Sample { start, end: Moment::now() })
+        let end = Moment::now();
+        // What ranks do afterwards must not slow down those that still work.
+        board.enter(rank, Phase::Report);
+        board.meet(rank, 2 * epoch + 1, Duration::ZERO, self.limit)?;
+        Ok(Sample { start, end })
     }
 }
 
@@ -133,12 +157,17 @@ fn first_word(digest: &str) -> u64 {
     digest.get(..16).and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default()
 }
 
+/// The layout of the shared memory for `program`.
+pub(crate) fn arena(board: &Board, program: &Program, options: &Options) -> RunResult<Arena> {
+    let flags = if options.emulation.is_some() { transfer_count(program) } else { 0 };
+    board.lay_out(program.connections.len(), options.ring_bytes, flags)
+}
+
 /// The rank's ends of the program's connections.
-fn lanes(board: &Board, rank: Rank, program: &Program, ring_bytes: usize) -> RunResult<Lanes> {
+fn lanes(board: &Board, rank: Rank, program: &Program, arena: &Arena) -> RunResult<Lanes> {
     let count = program.connections.len();
     let mut lanes = Lanes { outgoing: Vec::with_capacity(count), incoming: Vec::with_capacity(count) };
-    let places = board.rings(count, ring_bytes)?;
-    for (connection, place) in program.connections.iter().zip(places) {
+    for (connection, &place) in program.connections.iter().zip(&arena.rings) {
         let region = board.region();
         let taken = |peer| move |source| RunError::Lane { rank, peer, source };
         lanes.outgoing.push(if connection.from == rank {

@@ -12,7 +12,7 @@ use crate::dtype::Kernel;
 use crate::error::{Phase, RunError, RunResult, Stamp};
 use crate::geometry::Geometry;
 use crate::memory::{Memory, MemoryFault, Span};
-use crate::pace::Pacer;
+use crate::pace::{Pacer, Turn};
 use crate::transport::{ReceiveLane, SendLane};
 use schedule::program::{ConnectionId, Instruction, Program, RankProgram, Slice, Step, StepRef};
 use std::time::Duration;
@@ -170,6 +170,7 @@ impl<'a> Interpreter<'a> {
             return Ok(Poll::Done);
         }
         let step = self.step(block);
+        let mut opened = false;
         if !self.cursors[block].started {
             if !self.dependencies_met(block, step) {
                 return Ok(Poll::Blocked(NEVER));
@@ -178,8 +179,9 @@ impl<'a> Interpreter<'a> {
                 return Ok(Poll::Blocked(wait));
             }
             self.cursors[block].started = true;
+            opened = true;
         }
-        let moved = self.advance(block, step)?;
+        let moved = self.advance(block, step)? || opened;
         let cursor = &mut self.cursors[block];
         if cursor.slot < shape(&step.instruction).count {
             return Ok(if moved { Poll::Moved } else { Poll::Blocked(NEVER) });
@@ -270,10 +272,12 @@ impl<'a> Interpreter<'a> {
             if ready > Moment::now() {
                 return Ok(Some(ready));
             }
-            if pacer.departure(block).is_none() && !pacer.claim(block, index, tile, id, ready) {
-                return Ok(Some(Moment::default()));
-            }
-            let Some(departure) = pacer.departure(block) else { return Ok(Some(Moment::default())) };
+            let claimed = pacer.departure(block).map(Turn::Now);
+            let departure = match claimed.unwrap_or_else(|| pacer.claim(block, index, tile, id, ready)) {
+                Turn::Now(departure) => departure,
+                Turn::Contended => return Ok(Some(Moment::default())),
+                Turn::Later => return Ok(Some(NEVER)),
+            };
             if !self.send_words(id, [departure.arrival.max(ready).0])? {
                 return Ok(Some(NEVER));
             }

@@ -18,6 +18,7 @@ mod interpreter;
 mod job;
 mod memory;
 mod options;
+mod order;
 mod pace;
 mod reference;
 #[expect(unsafe_code, reason = "maps shared memory")]

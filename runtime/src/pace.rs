@@ -5,14 +5,18 @@
 //! claims its link and that link's resources together: it starts when it is ready and all of them are free, keeps
 //! them busy and arrives as the cost model says. Its receiver completes no earlier than the arrival.
 //!
+//! On a shared resource messages keep the order of their schedule, as the schedule's times assume ([`ResourceOrder`]):
+//! whether a port serves the right rank first is otherwise a race between processes.
+//!
 //! Times are carried, not measured: a step is ready at the latest *stamp* of what it waited for, even if the
 //! scheduler woke us later, so delays of this computer do not add up along a path of many hops. Bytes travel
 //! ahead of their arrival, so copying is hidden behind the emulated wire.
 
-use crate::board::{Board, BoardShape};
+use crate::board::{Arena, Board, BoardShape};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::interpreter::{RankPlan, ends, shape};
+use crate::order::ResourceOrder;
 use schedule::program::{ConnectionId, Program, Step};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -90,6 +94,17 @@ pub(crate) struct Departure {
     pub(crate) arrival: Moment,
 }
 
+/// Whether a message may claim its resources.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Turn {
+    /// It did.
+    Now(Departure),
+    /// Another rank is claiming at this instant.
+    Contended,
+    /// A message before it has not claimed yet.
+    Later,
+}
+
 /// What a threadblock is in the middle of.
 #[derive(Clone, Copy, Default)]
 struct InFlight {
@@ -104,19 +119,28 @@ struct InFlight {
 /// One rank's share in an emulated machine, for one run.
 pub(crate) struct Pacer<'a> {
     board: &'a Board,
+    arena: &'a Arena,
     emulation: &'a Emulation,
     plan: &'a RankPlan<'a>,
+    order: &'a ResourceOrder,
+    epoch: u64,
     /// When each step of each threadblock was complete, for the latest tile.
     stamps: Vec<Vec<Moment>>,
     in_flight: Vec<InFlight>,
 }
 
 impl<'a> Pacer<'a> {
-    pub(crate) fn new(board: &'a Board, emulation: &'a Emulation, plan: &'a RankPlan<'a>, start: Moment) -> Self {
+    pub(crate) fn new(
+        (board, arena): (&'a Board, &'a Arena),
+        emulation: &'a Emulation,
+        (plan, order): (&'a RankPlan<'a>, &'a ResourceOrder),
+        start: Moment,
+        epoch: u64,
+    ) -> Self {
         let blocks = &plan.own().threadblocks;
         let stamps = blocks.iter().map(|block| vec![start; block.steps.len()]).collect();
         let in_flight = vec![InFlight { last: start, ..InFlight::default() }; blocks.len()];
-        Self { board, emulation, plan, stamps, in_flight }
+        Self { board, arena, emulation, plan, order, epoch, stamps, in_flight }
     }
 
     fn steps(&self, block: usize) -> &'a [Step] {
@@ -169,8 +193,14 @@ impl<'a> Pacer<'a> {
         self.in_flight[block].departure
     }
 
-    /// Claims link and resources for the message that step `index` begins; whether the clocks were free to touch.
-    pub(crate) fn claim(&mut self, block: usize, index: usize, tile: usize, to: ConnectionId, ready: Moment) -> bool {
+    /// Claims link and resources for the message that step `index` begins, if it is this message's turn.
+    pub(crate) fn claim(&mut self, block: usize, index: usize, tile: usize, to: ConnectionId, ready: Moment) -> Turn {
+        let neighbours = self.order.around(self.steps(block)[index].transfer);
+        let claimed =
+            |&earlier: &u32| self.board.flag(self.arena, earlier as usize).load(Ordering::Acquire) == self.epoch;
+        if !neighbours.is_none_or(|neighbours| neighbours.before.iter().all(claimed)) {
+            return Turn::Later;
+        }
         let steps = self.message_from(block, index).iter();
         let bytes: usize = steps.map(|step| self.plan.geometry.slice_bytes(shape(&step.instruction), tile)).sum();
         let (topology, id) = (self.emulation.topology(), self.plan.program.connections[to.index()].link);
@@ -195,8 +225,13 @@ impl<'a> Pacer<'a> {
             }
             Departure { sent: Moment(sent), arrival: Moment(start + cost(&|bytes| link.transfer_time(bytes))) }
         });
-        self.in_flight[block].departure = departure;
-        departure.is_some()
+        let Some(departure) = departure else { return Turn::Contended };
+        self.in_flight[block].departure = Some(departure);
+        if let Some(neighbours) = neighbours {
+            self.board.flag(self.arena, neighbours.transfer as usize).store(self.epoch, Ordering::Release);
+            neighbours.next.iter().for_each(|&rank| self.board.bell(rank).ring());
+        }
+        Turn::Now(departure)
     }
 
     /// Notes that a step will be complete at `ready`, or later if it ends a message that is still on its link;

@@ -53,7 +53,7 @@ fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult
     let board = board(program, options)?;
     let run = |rank, ()| {
         let mut executor = Executor::new(&board, rank, program, (trial.count, trial.dtype), options)?;
-        run_rank(&board, &mut executor, trial, 0)
+        run_rank(&mut executor, trial, 0)
     };
     Ok(TrialReport { ranks: each_rank(&board, vec![(); program.ranks.len()], run)? })
 }

@@ -4,10 +4,9 @@
 //! process. Buffers are refilled before every repetition, outside the timed part (in place, values would grow
 //! otherwise), and guard bytes around them show writes out of bounds.
 
-use crate::board::Board;
 use crate::clock::Moment;
 use crate::dtype::DType;
-use crate::error::{Phase, RunError, RunResult};
+use crate::error::{RunError, RunResult};
 use crate::executor::Executor;
 use crate::memory::Call;
 use crate::reference::Reference;
@@ -165,8 +164,8 @@ impl Buffers {
     }
 }
 
-/// One rank's part of a trial.
-pub(crate) fn run_rank(board: &Board, executor: &mut Executor<'_>, trial: &Trial, job: u64) -> RunResult<RankReport> {
+/// One rank's part of a trial; `job` tells the trials of a job apart.
+pub(crate) fn run_rank(executor: &mut Executor<'_>, trial: &Trial, job: u64) -> RunResult<RankReport> {
     let (rank, program) = (executor.rank(), executor.program());
     let count =
         usize::try_from(trial.count).map_err(|_| RunError::TooLarge { elements: trial.count, dtype: trial.dtype })?;
@@ -177,7 +176,6 @@ pub(crate) fn run_rank(board: &Board, executor: &mut Executor<'_>, trial: &Trial
     for repetition in 0..total {
         buffers.refill(rank, program, trial, &reference);
         let sample = executor.run(buffers.call(program), (job << 32) + repetition + 1)?;
-        board.enter(rank, Phase::Report);
         if repetition >= u64::from(trial.warmups) {
             report.samples.push(sample);
         }

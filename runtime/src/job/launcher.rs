@@ -5,6 +5,7 @@ use super::worker::BEAT;
 use crate::board::{Board, BoardShape, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
+use crate::executor::arena;
 use crate::options::Options;
 use crate::trial::{Trial, TrialReport};
 use schedule::program::{VerifiedProgram, digest};
@@ -131,9 +132,7 @@ impl Job {
             return Err(RunError::Mismatch { what });
         }
         // All ranks are idle now, and the ends of the last trial's rings are gone.
-        for place in self.board.rings(program.connections.len(), self.options.ring_bytes)? {
-            place.reset(self.board.region());
-        }
+        self.board.reset(&arena(&self.board, program, &self.options)?);
         self.trials += 1;
         let (job, plan) = (self.trials, digest(program));
         self.order_all(&Order::Prepare { job, source: source.to_owned(), trial: trial.clone() })?;

@@ -163,7 +163,7 @@ impl Worker {
         let mut executor = Executor::new(&self.board, self.rank, program, call, &self.options)?;
         self.answer(&Answer::Ready { job, plan: executor.digest().to_owned() })?;
         match self.commands.recv() {
-            Ok(Command::Run { job: now }) if now == job => run_rank(&self.board, &mut executor, trial, job),
+            Ok(Command::Run { job: now }) if now == job => run_rank(&mut executor, trial, job),
             Ok(other) => Err(self.unexpected(&other, "run")),
             Err(_) => {
                 self.board.check_verdict()?;

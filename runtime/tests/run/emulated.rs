@@ -6,9 +6,9 @@ use runtime::{DType, Emulation, JobSpec, Options, RunError, Trial, TrialReport, 
 use schedule::Collective;
 use std::sync::Arc;
 
-/// Two fast pairs joined by slow links; messages of about a millisecond and more.
-const MACHINE: &str = "mesh2d:2x2,alpha=20us,bandwidth=1GBps/0.2GBps";
-const COUNT: u64 = 1 << 18;
+/// Two fast pairs joined by slow links: messages take milliseconds, and copying their bytes next to nothing.
+const MACHINE: &str = "mesh2d:2x2,alpha=20us,bandwidth=0.1GBps/0.02GBps";
+const COUNT: u64 = 1 << 15;
 
 fn plan(collective: Collective) -> PlanSpec {
     PlanSpec { chunks: 2, size: 4 * COUNT * 4, ..PlanSpec::new(MACHINE, collective) }
@@ -24,6 +24,7 @@ fn assert_as_predicted(spec: &PlanSpec, slowdown: f64, report: &TrialReport) {
     let predicted = spec.schedule().schedule().makespan() * slowdown;
     let best = report.spans().into_iter().reduce(topology::Micros::min).unwrap();
     let ratio = best / predicted;
+    println!("{spec}: measured/predicted = {ratio:.4}");
     // Loose, because other tests share the cores.
     assert!((0.98..1.5).contains(&ratio), "{spec}: {best} measured, {predicted} predicted");
 }
