@@ -3,26 +3,49 @@
 //! A file numbers its chunks as it likes. They are matched to the derived ones by what they are (holders,
 //! receivers, combine), in order of their ids within one such class; chunks of a class are interchangeable.
 
+use super::ScheduleFile;
 use super::layout::{ChunkEntry, File, TransferEntry};
-use super::{FileError, ScheduleFile};
 use crate::{Chunk, ChunkId, Collective, Demand, DemandError, LowerBound, RankSet, Request, Schedule, Transfer};
 use crate::{Violation, verify};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use topology::{Bytes, Micros};
 
-pub(super) fn resolve(file: File, origin: &str) -> Result<ScheduleFile, FileError> {
-    let refused = |source: DemandError| FileError::Demand { origin: origin.to_owned(), source };
-    let request = request(&file).map_err(refused)?;
+/// A request that no collective answers.
+pub(super) struct Fault {
+    /// The key to blame.
+    pub(super) key: &'static str,
+    pub(super) reason: String,
+}
+
+impl From<DemandError> for Fault {
+    fn from(error: DemandError) -> Self {
+        let key = match error {
+            DemandError::TooManyRanks { .. } => "ranks",
+            DemandError::UnknownRank { .. } | DemandError::NoMembers => "members",
+            DemandError::Root { .. } | DemandError::RootNotAMember { .. } => "root",
+            DemandError::Op { .. } => "op",
+            DemandError::TooLarge { .. } => "size_bytes",
+            DemandError::NoChunks | DemandError::TooManyChunks { .. } => "chunks_per_rank",
+            DemandError::NoHolder { .. } | DemandError::ChunkSize { .. } => "chunks",
+            DemandError::ChunkBytes { .. } => "chunk_bytes",
+            DemandError::NeedsChunks { .. } | DemandError::BadMatrix { .. } => "collective",
+        };
+        Self { key, reason: error.to_string() }
+    }
+}
+
+pub(super) fn resolve(file: File) -> Result<ScheduleFile, Fault> {
+    let request = request(&file)?;
     let File { topology, chunk_bytes, mut chunks, transfers, makespan_us, gap, produced_by, .. } = file;
     let bound = file.lower_bound_us.map(|value| LowerBound { value, name: file.bound.unwrap_or_default() });
     chunks.sort_unstable_by_key(|chunk| chunk.id);
     let mut mismatches = Vec::new();
     let (demand, names) = match request.collective {
-        Collective::AllToAllV | Collective::Custom => listed(request, chunks, chunk_bytes).map_err(refused)?,
+        Collective::AllToAllV | Collective::Custom => listed(request, chunks, chunk_bytes)?,
         _ => {
-            check_length(&request, chunks.len(), origin)?;
-            let demand = sized(Demand::new(request).map_err(refused)?, chunk_bytes, &mut mismatches);
+            check_length(&request, chunks.len())?;
+            let demand = sized(Demand::new(request)?, chunk_bytes, &mut mismatches);
             let names = matched(&demand, &chunks, &mut mismatches);
             (demand, names)
         }
@@ -53,11 +76,12 @@ fn request(file: &File) -> Result<Request, DemandError> {
 }
 
 /// A file that lists few chunks must not make us derive millions: those would be listed, were they meant.
-fn check_length(request: &Request, listed: usize, origin: &str) -> Result<(), FileError> {
+fn check_length(request: &Request, listed: usize) -> Result<(), Fault> {
     const UNLISTED: u64 = 1 << 16;
     let expected = request.chunk_count();
     if expected > 4 * listed as u64 + UNLISTED {
-        return Err(FileError::TooFewChunks { origin: origin.to_owned(), listed, expected });
+        let reason = format!("the file lists {listed} chunks, but with this many per rank there are {expected}");
+        return Err(Fault { key: "chunks_per_rank", reason });
     }
     Ok(())
 }

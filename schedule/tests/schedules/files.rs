@@ -187,7 +187,7 @@ fn what_is_no_schedule_is_an_error_with_a_place() {
         assert!(EXAMPLE.contains(old), "{old}");
         EXAMPLE.replacen(old, new, 1)
     };
-    check_error("", expect!["bad.json:1:0: EOF while parsing a value"]);
+    check_error("", expect!["bad.json:1:1: EOF while parsing a value"]);
     check_error("[1, 2]", expect!["bad.json:1:2: invalid type: integer `1`, expected a string"]);
     check_error(&EXAMPLE[..700], expect!["bad.json:59:17: EOF while parsing a value"]);
     check_error(
@@ -218,25 +218,21 @@ fn what_is_no_schedule_is_an_error_with_a_place() {
     );
     check_error(
         &with("\"ranks\": 3", "\"ranks\": 1000000000"),
-        expect!["bad.json: 1000000000 ranks are more than the 131072 that are supported"],
+        expect!["bad.json:8:20: 1000000000 ranks are more than the 131072 that are supported"],
     );
     check_error(
         &with("\"size_bytes\": 300", "\"size_bytes\": 1000000000000000000"),
-        expect!["bad.json: 1000000000000000000 bytes are more than the 1125899906842624 that are supported"],
+        expect!["bad.json:9:34: 1000000000000000000 bytes are more than the 1125899906842624 that are supported"],
     );
     check_error(
         &with("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 4000000000"),
-        expect![[r#"
-        bad.json: lists 3 chunks, but the request has 12000000000
-        hint: check `ranks`, `members` and `chunks_per_rank`"#]],
+        expect!["bad.json:10:30: the file lists 3 chunks, but with this many per rank there are 12000000000"],
     );
     check_error(
         &with("\"chunks_per_rank\": 1", "\"chunks_per_rank\": 1000000"),
-        expect![[r#"
-        bad.json: lists 3 chunks, but the request has 3000000
-        hint: check `ranks`, `members` and `chunks_per_rank`"#]],
+        expect!["bad.json:10:27: the file lists 3 chunks, but with this many per rank there are 3000000"],
     );
-    check_error(&with("\"root\": null", "\"root\": 1"), expect!["bad.json: allgather has no root"]);
+    check_error(&with("\"root\": null", "\"root\": 1"), expect!["bad.json:7:10: allgather has no root"]);
 }
 
 /// Every way to cut the file short is a typed error.
