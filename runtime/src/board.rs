@@ -180,6 +180,13 @@ impl Board {
         self.of_rank(rank, PROGRESS)
     }
 
+    /// Changes whenever any rank finishes a step or enters a phase.
+    pub(crate) fn activity(&self) -> u64 {
+        let of =
+            |rank| self.progress(rank).load(Ordering::Relaxed) * 8 + self.of_rank(rank, PHASE).load(Ordering::Relaxed);
+        self.ranks().map(of).fold(0, u64::wrapping_add)
+    }
+
     pub(crate) fn phase(&self, rank: Rank) -> Phase {
         PHASES[self.of_rank(rank, PHASE).load(Ordering::Relaxed) as usize % PHASES.len()]
     }
@@ -206,13 +213,15 @@ impl Board {
     }
 
     /// Waits until all ranks are here; returns the moment that rank 0 announces for what follows, `lead` after the
-    /// last arrival. Rounds count upwards and are the same on all ranks.
+    /// last arrival. Rounds count upwards and are the same on all ranks. Gives up when nobody has made progress for
+    /// twice `limit`: a rank that is stuck itself gives up after `limit`, and knows better why.
     pub(crate) fn meet(&self, rank: Rank, round: u64, lead: Duration, limit: Duration) -> RunResult<Moment> {
         self.of_rank(rank, ARRIVED).store(round, Ordering::Release);
         self.bell(Rank(0)).ring();
         let released = self.region.word64(RELEASED);
         let mut waiter = Waiter::new(self.bell(rank), self.patience());
         let begin = Moment::now();
+        let (mut moved, mut activity) = (begin, self.activity());
         loop {
             let missing = self.ranks().find(|&peer| self.of_rank(peer, ARRIVED).load(Ordering::Acquire) < round);
             if rank == Rank(0) && missing.is_none() {
@@ -226,12 +235,16 @@ impl Board {
             }
             self.check_verdict()?;
             let now = Moment::now();
-            if now.since(begin) > limit {
+            let current = self.activity();
+            if current != activity {
+                (moved, activity) = (now, current);
+            }
+            if now.since(moved) > 2 * limit {
                 let (phase, place) = (self.phase(rank), "the barrier".to_owned());
                 let waited_ms = now.since(begin).as_millis() as u64;
                 return Err(RunError::Deadline { rank, peer: missing, phase, place, waited_ms, finished: 0 });
             }
-            waiter.idle(now, begin.after(limit));
+            waiter.idle(now, moved.after(2 * limit));
         }
     }
 

@@ -173,7 +173,7 @@ impl Job {
         mut accept: impl FnMut(Rank, Answer) -> Result<T, (Cause, String)>,
     ) -> RunResult<Vec<T>> {
         let mut answers: Vec<Option<T>> = self.members.iter().map(|_| None).collect();
-        let (mut moved, mut progress) = (Moment::now(), self.progress());
+        let (mut moved, mut activity) = (Moment::now(), self.board.activity());
         while let Some(missing) = answers.iter().position(Option::is_none) {
             match self.events.recv_timeout(GLANCE) {
                 Ok((rank, Event::Answer(Answer::Failed { phase, reason }))) => {
@@ -188,9 +188,9 @@ impl Job {
             }
             let now = Moment::now();
             self.listen_for_beats(now);
-            let current = self.progress();
-            if current != progress {
-                (moved, progress) = (now, current);
+            let current = self.board.activity();
+            if current != activity {
+                (moved, activity) = (now, current);
             }
             if now.since(moved) > limit {
                 let waiting = |rank: &usize| answers[*rank].is_none();
@@ -198,13 +198,6 @@ impl Job {
             }
         }
         Ok(answers.into_iter().flatten().collect())
-    }
-
-    /// Changes whenever any rank finishes a step or enters a phase.
-    fn progress(&self) -> u64 {
-        let ranks = (0..self.members.len()).map(Rank::from_index);
-        let of = |rank| self.board.progress(rank).load(Ordering::Relaxed) * 8 + self.board.phase(rank) as u64;
-        ranks.map(of).fold(0, u64::wrapping_add)
     }
 
     fn listen_for_beats(&mut self, now: Moment) {
