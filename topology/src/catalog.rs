@@ -11,8 +11,10 @@ use crate::machine::{self, BUILT_IN, Machine};
 use crate::spec::{Spec, shorten};
 use crate::spelling::closest;
 use crate::{Topology, TopologyError, TopologyResult, interchange};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::IgnoredAny;
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// The largest file that is read: the largest clique takes about as much.
@@ -157,19 +159,17 @@ enum Format {
 
 /// What the file says it is.
 fn format_of(document: &Document<'_>) -> TopologyResult<Format> {
-    #[derive(Deserialize)]
-    struct Header {
-        format: String,
-    }
-
-    let header: Header = document.parse()?;
-    match header.format.as_str() {
-        interchange::FORMAT => Ok(Format::Topology),
-        machine::FORMAT => Ok(Format::Machine),
-        other => {
+    let path = [Key("format")];
+    match document.text_at(&path).as_deref() {
+        Some(interchange::FORMAT) => Ok(Format::Topology),
+        Some(machine::FORMAT) => Ok(Format::Machine),
+        found => {
+            // Without any format the syntax may be at fault, and the parser knows better where.
+            document.parse::<IgnoredAny>()?;
+            let found =
+                found.map_or("there is no `format`".to_owned(), |found| format!("unknown format `{}`", shorten(found)));
             let known = [interchange::FORMAT, machine::FORMAT].join(", ");
-            let reason = format!("unknown format `{}`; known are {known}", shorten(other));
-            Err(document.fault(&[Key("format")], reason).into())
+            Err(document.fault(&path, format!("{found}; known are {known}")).into())
         }
     }
 }
@@ -177,8 +177,12 @@ fn format_of(document: &Document<'_>) -> TopologyResult<Format> {
 fn read(path: &str) -> TopologyResult<String> {
     let refuse = |reason: String| TopologyError::Unreadable { path: shorten(path), reason };
     let file = std::fs::File::open(Path::new(path)).map_err(|error| refuse(error.to_string()))?;
+    let kind = file.metadata().map_err(|error| refuse(error.to_string()))?.file_type();
+    if kind.is_dir() || kind.is_char_device() || kind.is_block_device() {
+        return Err(refuse("it is neither a file nor a pipe".to_owned()));
+    }
     let mut text = String::new();
-    // A size limit in place of trust in the file's length: pipes have none, and devices never end.
+    // A limit on what is read, not on the length the file claims: pipes have none.
     match file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text) {
         Ok(length) if length as u64 <= MAX_FILE_BYTES => Ok(text),
         Ok(_) => Err(refuse(format!("it has more than {MAX_FILE_BYTES} bytes"))),
@@ -259,7 +263,8 @@ mod tests {
     fn bad_files_are_refused_with_their_name() {
         for (name, text, fragment) in [
             ("a.json", &b"{\"format\": \"antiphon-topology/2\"}"[..], "a.json:1:"),
-            ("b.json", b"{}", "missing field `format`"),
+            ("b.json", b"{}", "there is no `format`"),
+            ("b2.json", b"{\"x\": [1,", "b2.json:1:9: EOF"),
             ("c.yaml", b"format: taccl\n", "known are antiphon-topology/1, antiphon-machine/1"),
             ("d.yaml", b"", "d.yaml:1:1: "),
             ("e.json", b"\xff\xfe", "UTF-8"),

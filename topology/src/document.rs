@@ -96,22 +96,29 @@ impl<'a> Document<'a> {
 
     /// Line and column of the value at `path`, if the text has one.
     pub fn locate(&self, path: &[Step<'_>]) -> Option<(usize, usize)> {
-        // The walk stops by raising an error at its goal, so that the parser itself tells where it is.
-        let seed = Goal(path);
-        let (reason, place) = match self.syntax {
+        self.walk(path).filter(|end| end.reason.starts_with(REACHED)).map(|end| (end.line, end.column))
+    }
+
+    /// The string at `path`, if the text has one there; what follows it is not read.
+    pub fn text_at(&self, path: &[Step<'_>]) -> Option<String> {
+        self.walk(path)?.reason.strip_prefix(REACHED).map(str::to_owned)
+    }
+
+    /// Walks to `path` and stops there by raising an error, so that the parser itself tells where it is.
+    fn walk(&self, path: &[Step<'_>]) -> Option<TextError> {
+        let goal = Goal(path);
+        match self.syntax {
             Syntax::Json => {
-                let error = seed.deserialize(&mut serde_json::Deserializer::from_str(self.text)).err()?;
-                (error.to_string(), (error.line(), error.column()))
+                let walked = goal.deserialize(&mut serde_json::Deserializer::from_str(self.text));
+                walked.err().map(|error| self.json_error(&error))
             }
             Syntax::Yaml => {
-                let walk = |deserializer: serde_saphyr::Deserializer<'_, '_>| seed.deserialize(deserializer);
+                let walk = |deserializer: serde_saphyr::Deserializer<'_, '_>| goal.deserialize(deserializer);
                 let options = self.yaml_options();
                 let walked = serde_saphyr::with_deserializer_from_str_with_options(self.text, options, walk);
-                let error = self.yaml_error(&walked.err()?);
-                (error.reason, (error.line, error.column))
+                walked.err().map(|error| self.yaml_error(&error))
             }
-        };
-        reason.starts_with(REACHED).then_some(place)
+        }
     }
 
     fn yaml_options(&self) -> serde_saphyr::Options {
@@ -142,14 +149,14 @@ impl<'a> Document<'a> {
     fn yaml_error(&self, error: &serde_saphyr::Error) -> TextError {
         use serde_saphyr::MessageFormatter as _;
         let error = error.without_snippet();
-        let reason = serde_saphyr::DefaultMessageFormatter.format_message(error).into_owned();
+        let reason = serde_saphyr::UserMessageFormatter.format_message(error).into_owned();
         let place = error.location().filter(|location| location.line() > 0);
         let (line, column) = place.map_or((1, 1), |place| (place.line() as usize, place.column() as usize));
         TextError { origin: self.origin.to_owned(), line, column, reason }
     }
 }
 
-/// The message of the error that means success; no parser of ours says it.
+/// How the error begins that means success; no parser says it. A string that was reached follows.
 const REACHED: &str = "\u{1}reached";
 
 /// Descends along a path and raises [`REACHED`] at its end.
@@ -213,8 +220,8 @@ impl<'de> Visitor<'de> for Goal<'_> {
         self.scalar()
     }
 
-    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<(), E> {
-        self.scalar()
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        Err(E::custom(if self.0.is_empty() { format!("{REACHED}{text}") } else { "no such key".to_owned() }))
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
@@ -250,6 +257,19 @@ mod tests {
         }
         assert_eq!(Document::json("x", JSON).locate(&[Key("links"), Index(1)]).map(|(line, _)| line), Some(5));
         assert_eq!(Document::yaml("x", YAML).locate(&[Key("links"), Index(1)]).map(|(line, _)| line), Some(4));
+    }
+
+    #[test]
+    fn peeks_at_strings() {
+        let documents = [
+            Document::json("x", "{\"a\": 1, \"format\": \"f at line 3\", ["),
+            Document::yaml("x", "a: 1\nformat: f at line 3\n]"),
+        ];
+        for document in documents {
+            assert_eq!(document.text_at(&[Key("format")]).as_deref(), Some("f at line 3"));
+            assert_eq!(document.text_at(&[Key("a")]).as_deref(), Some(""));
+            assert_eq!(document.text_at(&[Key("b")]), None);
+        }
     }
 
     #[test]
