@@ -87,7 +87,7 @@ impl Layout {
             _ => per_rank,
         };
         let largest = match request.collective {
-            Collective::AllReduce => parts,
+            Collective::AllReduce | Collective::Broadcast | Collective::Reduce | Collective::SendRecv => parts,
             _ => members.saturating_mul(parts),
         };
         if largest > MAX_SLOTS {
@@ -251,4 +251,95 @@ pub fn slot_elements(count: u64, parts: u32, slot: u32) -> Range<u64> {
     let start = u64::from(slot / parts.max(1)) * count;
     let part = part_elements(count, parts, slot % parts.max(1));
     start + part.start..start + part.end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RankSet;
+
+    fn layout(collective: Collective, in_place: bool) -> Layout {
+        let mut request = Request::new(collective, 6, 64).with_chunks(2);
+        request.members = RankSet::from_iter([Rank(1), Rank(3), Rank(4)]);
+        request.root = request.root.map(|_| Rank(3));
+        Layout::new(Arc::new(Demand::new(request).unwrap()), in_place).unwrap()
+    }
+
+    fn standard() -> impl Iterator<Item = (Collective, bool)> {
+        let kinds = Collective::ALL.iter().filter(|kind| !matches!(kind, Collective::AllToAllV | Collective::Custom));
+        kinds.flat_map(|&kind| [(kind, false), (kind, true)])
+    }
+
+    #[test]
+    fn outputs_are_covered_exactly_once() {
+        for (collective, in_place) in standard() {
+            let layout = layout(collective, in_place);
+            for rank in (0..6).map(Rank) {
+                let wanted = layout.demand.chunk_ids().filter_map(|chunk| layout.output_slot(chunk, rank));
+                let own = layout.own_block(rank).map(|own| own.output);
+                let own =
+                    own.into_iter().flat_map(|own| (own.index..own.index + own.count).map(move |i| (own.buffer, i)));
+                let mut slots: Vec<(Buffer, u32)> = wanted.map(|slot| (slot.buffer, slot.index)).chain(own).collect();
+                slots.sort_unstable();
+                let output = layout.output(rank);
+                let expected = (output.index..output.index + output.count).map(|index| (output.buffer, index));
+                assert_eq!(slots, expected.collect::<Vec<_>>(), "{collective} at rank {rank}");
+            }
+        }
+    }
+
+    #[test]
+    fn inputs_are_distinct_slots_of_their_buffer() {
+        for (collective, in_place) in standard() {
+            let layout = layout(collective, in_place);
+            for rank in (0..6).map(Rank) {
+                let held = layout.demand.chunk_ids().filter_map(|chunk| layout.input_slot(chunk, rank));
+                let mut slots: Vec<Slot> = held.collect();
+                let count = slots.len();
+                slots.sort_unstable();
+                slots.dedup();
+                assert_eq!(slots.len(), count, "{collective} at rank {rank}");
+                assert!(slots.iter().all(|slot| slot.index < layout.slots(rank, slot.buffer)));
+            }
+        }
+    }
+
+    #[test]
+    fn in_place_the_smaller_buffer_lies_in_the_larger() {
+        let gather = layout(Collective::AllGather, true);
+        assert_eq!(gather.input_slot(ChunkId(3), Rank(3)), Some(Slot { buffer: Buffer::Output, index: 3 }));
+        assert_eq!(gather.slots(Rank(3), Buffer::Input), 0);
+        let scatter = layout(Collective::ReduceScatter, true);
+        assert_eq!(scatter.output(Rank(4)), Slice { buffer: Buffer::Input, index: 4, count: 2 });
+        assert_eq!(scatter.slots(Rank(4), Buffer::Output), 0);
+        let broadcast = layout(Collective::Broadcast, true);
+        assert_eq!(broadcast.input_slot(ChunkId(1), Rank(3)), Some(Slot { buffer: Buffer::Output, index: 1 }));
+        // Not a member: no buffers.
+        assert_eq!(gather.slots(Rank(0), Buffer::Output), 0);
+    }
+
+    #[test]
+    fn parts_cover_a_block_and_differ_by_at_most_one() {
+        for (count, parts) in [(0, 3), (1, 3), (7, 3), (10, 1), (u64::MAX, 7)] {
+            let ranges: Vec<Range<u64>> = (0..parts).map(|part| part_elements(count, parts, part)).collect();
+            assert_eq!((ranges[0].start, ranges[parts as usize - 1].end), (0, count));
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let lengths = ranges.iter().map(|range| range.end - range.start);
+            assert!(lengths.clone().max().unwrap() - lengths.min().unwrap() <= 1);
+        }
+        assert_eq!(slot_elements(7, 3, 4), 9..11);
+    }
+
+    #[test]
+    fn blocks_of_different_sizes_are_refused() {
+        let request = Request::new(Collective::AllToAllV, 2, 8);
+        let demand = Demand::from_matrix(request, &[vec![0, 4], vec![8, 0]]).unwrap();
+        let refused = Layout::new(Arc::new(demand), false).unwrap_err();
+        assert_eq!(refused, LowerError::Unsupported { collective: Collective::AllToAllV });
+        let many = Request::new(Collective::Broadcast, 512, 8).with_chunks(1 << 16);
+        assert!(Layout::new(Arc::new(Demand::new(many).unwrap()), false).is_ok());
+        let many = Request::new(Collective::AllToAll, 1, 8).with_chunks(u32::MAX);
+        let refused = Layout::new(Arc::new(Demand::new(many).unwrap()), false).unwrap_err();
+        assert!(matches!(refused, LowerError::TooManySlots { .. }));
+    }
 }

@@ -1,7 +1,7 @@
 //! What each rank does: the physical plan that the interpreter runs.
 //!
 //! The principal type is [`Program`]: per rank, threadblocks of steps over three buffers, with explicit
-//! dependencies, in the sense of MSCCL [1] but free of its limits (no step cap, any number of dependencies).
+//! dependencies, in the sense of MSCCL \[1\] but free of its limits (no step cap, any number of dependencies).
 //!
 //! Decisions:
 //! * Buffers are addressed in **slots** (one chunk each), never in bytes, so one program serves every count.
@@ -11,9 +11,10 @@
 //!   tile of that step*. That pipelines every hop without a second mechanism, as MSCCL's slice loop does.
 //! * In-place programs name one buffer only (the larger one), so neither verifier nor interpreter reasons
 //!   about aliases.
+//! * Only a [`VerifiedProgram`] is executed: [`lower`] makes a program, [`check`] proves it without its help.
 //! * Every wait points at a message that arrives earlier in the schedule, so no interleaving deadlocks.
 //!
-//! [1] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023.
+//! \[1\] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023.
 
 mod check;
 mod digest;

@@ -9,7 +9,7 @@
 //! time. The rest is searched for backwards through the messages.
 
 use super::messages::{Event, Messages};
-use super::{Parts, ProgramViolation, StepId, Steps, parts};
+use super::{Parts, ProgramViolation, StepAt, StepId, Steps, parts};
 use crate::program::{Buffer, Program, Slice, Slot};
 use rayon::prelude::*;
 use topology::Rank;
@@ -224,7 +224,7 @@ impl Clocks {
     }
 
     /// Whether `first` surely ended before `second` began.
-    fn ordered(&self, first: super::StepAt, second: super::StepAt) -> bool {
+    fn ordered(&self, first: StepAt, second: StepAt) -> bool {
         let clock = &self.of[second.threadblock as usize][second.step as usize * self.width..];
         clock[first.threadblock as usize] > first.step
     }

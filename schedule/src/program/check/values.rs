@@ -8,7 +8,7 @@ use super::messages::{Event, Messages};
 use super::races::{buffer_index, slots_of};
 use super::{Parts, ProgramViolation, StepAt, StepId, Steps, parts};
 use crate::ChunkId;
-use crate::program::{Instruction, Layout, Program, Slice, Slot};
+use crate::program::{Instruction, Layout, OwnBlock, Program, Slice, Slot};
 use std::collections::BTreeMap;
 use topology::Rank;
 
@@ -137,7 +137,7 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    fn own_blocks(&self) -> Vec<(Rank, crate::program::OwnBlock)> {
+    fn own_blocks(&self) -> Vec<(Rank, OwnBlock)> {
         let ranks = (0..self.program.ranks.len()).map(Rank::from_index);
         ranks.filter_map(|rank| Some((rank, self.layout.own_block(rank)?))).collect()
     }

@@ -8,7 +8,7 @@ use super::flow::{Delivery, DeliveryId, Flow, ValueId};
 use super::place::{Landing, Placement};
 use crate::Schedule;
 use crate::program::{
-    Buffer, ConnectionId, Instruction, Layout, RankProgram, Slot, Step, StepRef, Threadblock, Transform,
+    Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock, Transform,
 };
 use topology::Rank;
 
@@ -212,7 +212,7 @@ impl<'a> Emitter<'a> {
     /// The copy of what an alltoall keeps for itself.
     fn own_block(&self, rank: Rank) -> Option<Homing> {
         let own = self.layout.own_block(rank).filter(|own| own.input != own.output)?;
-        let slot = |slice: crate::program::Slice| Slot { buffer: slice.buffer, index: slice.index };
+        let slot = |slice: Slice| Slot { buffer: slice.buffer, index: slice.index };
         let (src, dst, count) = (slot(own.input), slot(own.output), own.output.count);
         Some(Homing { ready: None, src, dst, count, after: Vec::new() })
     }
@@ -224,7 +224,7 @@ fn empty(layout: &Layout, rank: Rank) -> Emitted {
     Emitted { program: RankProgram { input_slots, output_slots, ..RankProgram::default() }, order: Vec::new() }
 }
 
-fn receive(from: ConnectionId, base: Option<crate::program::Slice>, dst: crate::program::Slice) -> Instruction {
+fn receive(from: ConnectionId, base: Option<Slice>, dst: Slice) -> Instruction {
     match base {
         Some(src) => Instruction::ReceiveReduce { from, src, dst },
         None => Instruction::Receive { from, dst },

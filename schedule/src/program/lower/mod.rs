@@ -10,7 +10,8 @@
 //!   on each link and puts every transfer after those whose chunks it forwards. A step waits only for steps of
 //!   transfers with smaller numbers. Hence a receive may overwrite a slot only if all readers of the old value
 //!   have smaller numbers; if one leaves before this message arrives but arrives after it, the message lands in
-//!   scratch. With the lexicographic order (tile, number) the same holds for tiles.
+//!   scratch. With the lexicographic order (tile, number) the same holds for tiles; and a tile touches only its own
+//!   part of every slot, so tiles never conflict.
 //! * A dependency that follows from the others is not emitted.
 
 mod emit;

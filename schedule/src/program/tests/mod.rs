@@ -85,6 +85,23 @@ fn random_trees_with_relays_are_right() {
     }
 }
 
+/// Times that were printed with few digits: departures a little before the arrivals that they rely on.
+#[test]
+fn rounded_times_are_right() {
+    let random = &mut Random(23);
+    for collective in STANDARD {
+        let topology = schedules::random_topology(5, random);
+        let demand = schedules::random_demand(collective, 5, random);
+        let mut transfers = schedules::random_trees(&topology, &demand, random).into_schedule().transfers;
+        for transfer in &mut transfers {
+            let duration = transfer.end.0 - transfer.start.0;
+            transfer.start.0 *= 1.0 + (random.below(3) as f64 - 1.0) * 1e-9;
+            transfer.end.0 = transfer.start.0 + duration;
+        }
+        road(&schedules::timed(&topology, &demand, transfers), random);
+    }
+}
+
 #[test]
 fn the_listing_reads_like_a_program() {
     let program = checked(lowered(&schedules::ring_allreduce(3, 1), false));
