@@ -149,7 +149,12 @@ impl<'a> Document<'a> {
     fn yaml_error(&self, error: &serde_saphyr::Error) -> TextError {
         use serde_saphyr::MessageFormatter as _;
         let error = error.without_snippet();
-        let reason = serde_saphyr::UserMessageFormatter.format_message(error).into_owned();
+        let reason = match error {
+            serde_saphyr::Error::Budget { .. } => {
+                format!("anchors and aliases, several documents and more than {MAX_DEPTH} levels are not accepted here")
+            }
+            error => serde_saphyr::UserMessageFormatter.format_message(error).into_owned(),
+        };
         let place = error.location().filter(|location| location.line() > 0);
         let (line, column) = place.map_or((1, 1), |place| (place.line() as usize, place.column() as usize));
         TextError { origin: self.origin.to_owned(), line, column, reason }
@@ -281,7 +286,8 @@ mod tests {
     #[test]
     fn bombs_are_refused() {
         let aliases = "a: &a [1,1]\nb: &b [*a,*a]\nc: [*b,*b]\n";
-        assert!(Document::yaml("x", aliases).parse::<serde_json::Value>().is_err());
+        let error = Document::yaml("x", aliases).parse::<serde_json::Value>().unwrap_err();
+        assert!(error.to_string().starts_with("x:1:7: anchors and aliases"), "{error}");
         let deep = "[".repeat(100_000);
         assert!(Document::yaml("x", &deep).parse::<serde_json::Value>().is_err());
         assert!(Document::json("x", &deep).parse::<serde_json::Value>().is_err());

@@ -328,6 +328,13 @@ mod tests {
         names.sort();
         found.sort();
         assert_eq!(names, found);
+
+        let yaml = measured.to_yaml("An emulated switch.\nSecond line.");
+        assert!(yaml.starts_with("# An emulated switch.\n# Second line.\nformat: antiphon-topology/1\n"), "{yaml}");
+        let margins = yaml.lines().filter(|line| line.starts_with("- {from:") && line.contains("} # α ±"));
+        assert_eq!(margins.count(), 20, "{yaml}");
+        let document = crate::document::Document::yaml("measured.yaml", &yaml);
+        assert_eq!(crate::interchange::from_document(&document), Ok(measured.topology));
     }
 
     #[test]
