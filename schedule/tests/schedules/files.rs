@@ -1,16 +1,15 @@
 //! `antiphon-schedule/1`: the published example, round trips, and what a file may get wrong.
 
-use crate::plans::{Dice, any_plan, link, machine, plan, ring};
+use crate::plans::{Dice, any_plan, plan, ring};
 use expect_test::{Expect, expect};
 use schedule::{Chunk, ChunkId, Collective, Demand, RankSet, Request, file, verify};
 use topology::{Bytes, Latency, Rank, Topology};
 
-const EXAMPLE: &str = include_str!("example-schedule.json");
+const EXAMPLE: &str = include_str!("../../../tests/data/example-schedule.json");
 
-/// The topology of the example: a ring in one direction.
 fn example_topology() -> Topology {
-    let links = (0..3).map(|i| link(i, (i + 1) % 3, 1.0, 0.01, Latency::Occupies)).collect();
-    machine(3, links, Vec::new())
+    let text = include_str!("../../../tests/data/example-topology.json");
+    topology::from_json(text, "example").expect("published as valid")
 }
 
 fn written(schedule: &schedule::VerifiedSchedule) -> String {
