@@ -21,7 +21,7 @@ pub(super) enum Slip {
     StoreInsteadOfReduce,
     OtherConnection,
     AddDependency,
-    SwapThreadblocksOfSteps,
+    OtherThreadblock,
 }
 
 /// All programs that are one slip away.
@@ -144,7 +144,7 @@ impl Place<'_> {
                     let moved = Instruction::Send { to: other, src };
                     self.step(Slip::OtherConnection, mutants, |step| step.instruction = moved);
                     // The same, at the end of the threadblock that owns the other connection.
-                    self.change(Slip::SwapThreadblocksOfSteps, mutants, |blocks| {
+                    self.change(Slip::OtherThreadblock, mutants, |blocks| {
                         let mut step = blocks[self.tb].steps.remove(self.index);
                         self.renumber(blocks, |step| {
                             if step == self.index { None } else { Some(step - usize::from(step > self.index)) }
