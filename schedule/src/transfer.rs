@@ -59,6 +59,7 @@ impl TopologyRef {
 
 /// Who made a schedule, and with what, so that it can be made again.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Provenance {
     /// The strategy, such as `classic/ring` or `milp`.
     pub strategy: String,
