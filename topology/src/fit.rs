@@ -5,13 +5,13 @@
 //! the last one shows, and α = λ + γ. Sweeping both n and b tells the two apart, and so whether α occupies.
 //!
 //! Times are skewed by whatever else the machine does, so each setting counts with the median of its repetitions
-//! after rejecting those further than five scaled median absolute deviations away [1]. The medians are fitted by
+//! after rejecting those further than five scaled median absolute deviations away \[1\]. The medians are fitted by
 //! weighted least squares under non-negativity; a weight is one over the variance of the median plus the share
 //! of the time that the linear model itself cannot explain, which keeps small and large messages both in sight.
-//! Shared resources are fitted by the median of pairwise slopes [2], because their samples come in few sizes.
+//! Shared resources are fitted by the median of pairwise slopes \[2\], because their samples come in few sizes.
 //!
-//! [1] Leys et al., "Detecting outliers: do not use standard deviation around the mean", JESP 49 (2013).
-//! [2] Sen, "Estimates of the regression coefficient based on Kendall's tau", JASA 63 (1968).
+//! \[1\] Leys et al., "Detecting outliers: do not use standard deviation around the mean", JESP 49 (2013).
+//! \[2\] Sen, "Estimates of the regression coefficient based on Kendall's tau", JASA 63 (1968).
 
 use crate::{Latency, Micros, MicrosPerByte};
 use std::collections::BTreeMap;

@@ -30,7 +30,7 @@ pub(crate) struct LinkCost {
     pub(crate) latency: Latency,
 }
 
-/// Families are idealised machines; these are the constants that the field's papers plot them with [TACOS].
+/// Families are idealised machines; these defaults are of the order that papers on tori and meshes assume.
 const DEFAULT_ALPHA: Micros = Micros(0.5);
 const DEFAULT_BETA: MicrosPerByte = MicrosPerByte(1e6 / 50e9);
 
