@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use topology::Micros;
 
+/// How late a sleeper may be.
+const WAKING_UP: Duration = Duration::from_micros(60);
+
 /// A point in time, in nanoseconds of `CLOCK_MONOTONIC`; comparable between the processes of one computer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -24,6 +27,20 @@ impl Moment {
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// Waits until then, the last moments without sleeping, because waking up takes that long; returns the present.
+    pub(crate) fn wait(self) -> Self {
+        loop {
+            let now = Self::now();
+            if now >= self {
+                return now;
+            }
+            match self.since(now).checked_sub(WAKING_UP) {
+                Some(early) => std::thread::sleep(early),
+                None => std::hint::spin_loop(),
+            }
+        }
     }
 
     /// How long after `earlier` this is; zero if it is not.

@@ -13,6 +13,7 @@ use crate::memory::{Call, Memory};
 use crate::options::Options;
 use crate::order::{ResourceOrder, transfer_count};
 use crate::pace::{Emulation, Pacer};
+use crate::probe::Flows;
 use crate::ring::{RingReceiver, RingSender};
 use crate::transport::{ReceiveLane, SendLane};
 use crate::trial::Sample;
@@ -25,6 +26,19 @@ use topology::Rank;
 /// How long after the last arrival an emulated collective starts, so that every rank is awake by then.
 const EMULATED_LEAD: Duration = Duration::from_micros(500);
 
+/// How long after the last arrival a probe starts: waking up must not look like latency.
+const PROBE_LEAD: Duration = Duration::from_micros(200);
+
+/// One run of one rank.
+pub(crate) struct Run {
+    /// When all ranks were to start.
+    pub(crate) announced: Moment,
+    /// When this one did, and when it was done.
+    pub(crate) sample: Sample,
+    /// When each of its threadblocks was done.
+    pub(crate) threadblocks: Vec<Moment>,
+}
+
 /// One rank, ready to run.
 pub(crate) struct Executor<'a> {
     board: &'a Board,
@@ -36,6 +50,8 @@ pub(crate) struct Executor<'a> {
     scratch: Vec<u8>,
     digest: String,
     limit: Duration,
+    /// How long after the last arrival a run starts.
+    lead: Duration,
 }
 
 impl<'a> Executor<'a> {
@@ -47,12 +63,6 @@ impl<'a> Executor<'a> {
         options: &'a Options,
     ) -> RunResult<Self> {
         let emulation = options.emulation.as_ref();
-        if emulation.is_some() {
-            // Emulated arrivals are timers: the default slack of 50 µs would be a measurable part of them.
-            rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
-                .map_err(std::io::Error::from)
-                .map_err(RunError::system("sharpening timers"))?;
-        }
         if program.ranks.len() != board.rank_count() {
             let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), board.rank_count());
             return Err(RunError::Mismatch { what });
@@ -69,23 +79,41 @@ impl<'a> Executor<'a> {
             (None, None) => tiles_of(program, count, dtype, Options::TILE_BYTES),
         };
         let geometry = Geometry::new(program, rank, count, dtype, tiles)?;
-        let scratch = vec![0; geometry.scratch_bytes()];
+        Self::arrange(board, RankPlan { rank, program, geometry, kernel }, options)
+    }
+
+    /// One rank of a probe.
+    pub(crate) fn of_flows(board: &'a Board, rank: Rank, flows: &'a Flows, options: &'a Options) -> RunResult<Self> {
+        let geometry = Geometry::of_slots(flows.slots(rank));
+        let mut executor =
+            Self::arrange(board, RankPlan { rank, program: flows.program(), geometry, kernel: None }, options)?;
+        executor.lead = PROBE_LEAD;
+        Ok(executor)
+    }
+
+    fn arrange(board: &'a Board, plan: RankPlan<'a>, options: &'a Options) -> RunResult<Self> {
+        let emulation = options.emulation.as_ref();
+        if emulation.is_some() {
+            // Emulated arrivals are timers: the default slack of 50 µs would be a measurable part of them.
+            rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
+                .map_err(std::io::Error::from)
+                .map_err(RunError::system("sharpening timers"))?;
+        }
+        let (program, rank) = (plan.program, plan.rank);
         let arena = arena(board, program, options)?;
-        let lanes = lanes(board, rank, program, &arena)?;
-        let order = emulation.map_or_else(ResourceOrder::default, |emulation| {
-            ResourceOrder::of(program, emulation.topology(), rank, tiles)
-        });
-        let plan = RankPlan { rank, program, geometry, kernel };
         Ok(Self {
             board,
-            plan,
             emulation,
-            lanes,
+            lanes: lanes(board, rank, program, &arena)?,
             arena,
-            order,
-            scratch,
+            order: emulation.map_or_else(ResourceOrder::default, |emulation| {
+                ResourceOrder::of(program, emulation.topology(), rank, plan.geometry.tiles())
+            }),
+            scratch: vec![0; plan.geometry.scratch_bytes()],
             digest: digest(program),
             limit: options.work_limit,
+            lead: emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD),
+            plan,
         })
     }
 
@@ -127,15 +155,12 @@ impl<'a> Executor<'a> {
     }
 
     /// Runs the program once, together with all other ranks. `epoch` is the same on all ranks, and larger each time.
-    pub(crate) fn run(&mut self, call: Call<'_>, epoch: u64) -> RunResult<Sample> {
+    pub(crate) fn run(&mut self, call: Call<'_>, epoch: u64) -> RunResult<Run> {
         self.check_call(&call)?;
         let (board, rank) = (self.board, self.plan.rank);
-        let lead = self.emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD);
         board.enter(rank, Phase::Start);
-        let announced = board.meet(rank, 2 * epoch, lead, self.limit)?;
+        let announced = board.meet(rank, 2 * epoch, self.lead, self.limit)?;
         board.enter(rank, Phase::Work);
-        // Emulated ranks start at the announced moment, whenever this computer lets them run.
-        let start = self.emulation.map_or_else(Moment::now, |_| announced);
         let imitate =
             |emulation| Pacer::new((board, &self.arena), emulation, (&self.plan, &self.order), announced, epoch);
         let pacer = self.emulation.map(imitate);
@@ -143,12 +168,18 @@ impl<'a> Executor<'a> {
         let mut around = Around { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed) };
         let memory = Memory { call, scratch: &mut self.scratch };
         let stamp = Stamp { epoch, plan: first_word(&self.digest) };
-        Interpreter::new(&self.plan, &mut self.lanes, memory, pacer, stamp).run(self.limit, &mut around)?;
-        let end = Moment::now();
+        let start = match self.emulation {
+            // Its messages start at the announced moment, whenever this computer lets the rank run.
+            Some(_) => announced,
+            None => announced.wait(),
+        };
+        let interpreter = Interpreter::new(&self.plan, &mut self.lanes, memory, pacer, stamp);
+        let threadblocks = interpreter.run(self.limit, &mut around)?;
+        let sample = Sample { start, end: Moment::now() };
         // What ranks do afterwards must not slow down those that still work.
         board.enter(rank, Phase::Report);
         board.meet(rank, 2 * epoch + 1, Duration::ZERO, self.limit)?;
-        Ok(Sample { start, end })
+        Ok(Run { announced, sample, threadblocks })
     }
 }
 

@@ -16,6 +16,15 @@ fn boundary(count: usize, p: usize, n: usize) -> usize {
     (count as u128 * p as u128 / n as u128) as usize
 }
 
+/// Where pieces of these lengths start when they lie one after the other, and where the last ends.
+fn starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
+    let ends = lengths.scan(0, |end, length| {
+        *end += length;
+        Some(*end)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
 /// The layout of one rank's buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
@@ -23,8 +32,8 @@ pub(crate) struct Geometry {
     parts: usize,
     tiles: usize,
     element: usize,
-    /// Starts of the scratch slots and the end of the last, in elements, with their part.
-    scratch: Vec<(usize, usize)>,
+    /// Starts of the scratch slots and the end of the last, in elements.
+    scratch: Vec<usize>,
 }
 
 impl Geometry {
@@ -36,19 +45,15 @@ impl Geometry {
         let blocks = slots.into_iter().max().unwrap_or(0).div_ceil(parts) as u64 + 1;
         let bytes = count.checked_mul(blocks).and_then(|elements| elements.checked_mul(dtype.size() as u64));
         bytes.filter(|&bytes| bytes <= isize::MAX as u64).ok_or_else(too_large)?;
-        let mut geometry =
-            Self { count: count as usize, parts, tiles: tiles.max(1), element: dtype.size(), scratch: Vec::new() };
-        let mut start = 0;
-        for &part in &own.scratch_parts {
-            geometry.scratch.push((start, part as usize));
-            start += geometry.part_length(part as usize);
-        }
-        geometry.scratch.push((start, 0));
-        Ok(geometry)
+        let count = count as usize;
+        let length = |&part: &u32| boundary(count, part as usize + 1, parts) - boundary(count, part as usize, parts);
+        let scratch = starts(own.scratch_parts.iter().map(length));
+        Ok(Self { count, parts, tiles: tiles.max(1), element: dtype.size(), scratch })
     }
 
-    fn part_length(&self, part: usize) -> usize {
-        boundary(self.count, part + 1, self.parts) - boundary(self.count, part, self.parts)
+    /// Scratch slots of any lengths in bytes, and no other buffer.
+    pub(crate) fn of_slots(lengths: impl Iterator<Item = usize>) -> Self {
+        Self { count: 0, parts: 1, tiles: 1, element: 1, scratch: starts(lengths) }
     }
 
     pub(crate) fn tiles(&self) -> usize {
@@ -58,8 +63,7 @@ impl Geometry {
     /// The elements of a slot.
     fn slot(&self, buffer: Buffer, slot: usize) -> Range<usize> {
         if buffer == Buffer::Scratch {
-            let (start, part) = self.scratch[slot];
-            return start..start + self.part_length(part);
+            return self.scratch[slot]..self.scratch[slot + 1];
         }
         let (block, part) = (slot / self.parts, slot % self.parts);
         let base = block * self.count;
@@ -92,7 +96,7 @@ impl Geometry {
     }
 
     pub(crate) fn scratch_bytes(&self) -> usize {
-        self.scratch.last().map_or(0, |&(end, _)| end * self.element)
+        self.scratch.last().map_or(0, |end| end * self.element)
     }
 }
 

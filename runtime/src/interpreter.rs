@@ -109,6 +109,7 @@ pub(crate) struct Interpreter<'a> {
     /// Connections whose stamp was written, or read and compared.
     opened: Vec<bool>,
     cursors: Vec<Cursor>,
+    ends: Vec<Moment>,
     finished: u64,
 }
 
@@ -123,15 +124,16 @@ impl<'a> Interpreter<'a> {
         let own = plan.own();
         let cursors = vec![Cursor::default(); own.threadblocks.len()];
         let opened = vec![false; plan.program.connections.len()];
-        Self { plan, own, lanes, memory, pacer, stamp, opened, cursors, finished: 0 }
+        let ends = vec![Moment::default(); cursors.len()];
+        Self { plan, own, lanes, memory, pacer, stamp, opened, cursors, ends, finished: 0 }
     }
 
-    /// Runs to the end; `limit` is the longest time without any progress of this rank.
+    /// Runs to the end, and returns when each threadblock got there; `limit` is the longest time without any progress of this rank.
     ///
     /// # Errors
     /// A verdict, a missed deadline, a peer that executes something else, a broken lane, or a program that no
     /// verifier accepts.
-    pub(crate) fn run(mut self, limit: Duration, around: &mut impl Surroundings) -> RunResult<()> {
+    pub(crate) fn run(mut self, limit: Duration, around: &mut impl Surroundings) -> RunResult<Vec<Moment>> {
         let mut last_moved = Moment::now();
         loop {
             let deadline = last_moved.after(limit);
@@ -145,7 +147,7 @@ impl<'a> Interpreter<'a> {
                 working = true;
             }
             if !working {
-                return Ok(());
+                return Ok(self.ends);
             }
             around.check()?;
             let now = Moment::now();
@@ -190,6 +192,9 @@ impl<'a> Interpreter<'a> {
             return Ok(if moved { Poll::Moved } else { Poll::Blocked(cursor.not_before) });
         }
         let wraps = cursor.step + 1 == steps;
+        if wraps && cursor.tile + 1 == self.plan.geometry.tiles() {
+            self.ends[block] = Moment::now();
+        }
         *cursor = Cursor {
             tile: cursor.tile + usize::from(wraps),
             step: if wraps { 0 } else { cursor.step + 1 },

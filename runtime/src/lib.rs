@@ -20,6 +20,7 @@ mod memory;
 mod options;
 mod order;
 mod pace;
+mod probe;
 mod reference;
 #[expect(unsafe_code, reason = "maps shared memory")]
 mod region;
@@ -37,6 +38,7 @@ pub use job::{Job, JobSpec, Loader, control_from_stdin, serve};
 pub use memory::Call;
 pub use options::Options;
 pub use pace::Emulation;
+pub use probe::ThreadProbe;
 pub use threads::{run_threads, try_threads};
 pub use transport::{ReceiveLane, SendLane};
 pub use trial::{Check, RankReport, Sample, Trial, TrialReport};

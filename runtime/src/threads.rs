@@ -37,7 +37,10 @@ fn run_program(
         return Err(RunError::Mismatch { what });
     }
     let board = board(program, options)?;
-    let run = |rank, call| Executor::new(&board, rank, program, (count, dtype), options)?.run(call, 1);
+    let run = |rank, call| {
+        let mut executor = Executor::new(&board, rank, program, (count, dtype), options)?;
+        executor.run(call, 1).map(|run| run.sample)
+    };
     each_rank(&board, calls, run)
 }
 
@@ -63,7 +66,7 @@ fn board(program: &Program, options: &Options) -> RunResult<Board> {
 }
 
 /// Runs `work` for every rank in a thread of its own. Where one fails, the others hear of it.
-fn each_rank<T: Send, R: Send>(
+pub(crate) fn each_rank<T: Send, R: Send>(
     board: &Board,
     lent: Vec<T>,
     work: impl Fn(Rank, T) -> RunResult<R> + Sync,

@@ -164,6 +164,11 @@ impl Buffers {
     }
 }
 
+/// The epoch of the first run of a task of a job: later runs count on, and no two tasks meet.
+pub(crate) fn first_epoch(job: u64) -> u64 {
+    (job << 32) + 1
+}
+
 /// One rank's part of a trial; `job` tells the trials of a job apart.
 pub(crate) fn run_rank(executor: &mut Executor<'_>, trial: &Trial, job: u64) -> RunResult<RankReport> {
     let (rank, program) = (executor.rank(), executor.program());
@@ -175,7 +180,7 @@ pub(crate) fn run_rank(executor: &mut Executor<'_>, trial: &Trial, job: u64) -> 
     let total = u64::from(trial.warmups) + u64::from(trial.repetitions);
     for repetition in 0..total {
         buffers.refill(rank, program, trial, &reference);
-        let sample = executor.run(buffers.call(program), (job << 32) + repetition + 1)?;
+        let sample = executor.run(buffers.call(program), first_epoch(job) + repetition)?.sample;
         if repetition >= u64::from(trial.warmups) {
             report.samples.push(sample);
         }

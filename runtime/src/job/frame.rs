@@ -6,6 +6,7 @@
 
 use crate::board::BoardShape;
 use crate::error::Phase;
+use crate::probe::{Arrivals, Flow};
 use crate::trial::{RankReport, Trial};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -28,16 +29,33 @@ const LONGEST: usize = 32 << 20;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Command {
     Welcome(Welcome),
-    /// Load a plan, allocate for it, and answer [`Answer::Ready`].
+    /// Load what the task needs, allocate for it, and answer [`Answer::Ready`].
     Prepare {
         job: u64,
-        source: String,
-        trial: Trial,
+        task: Task,
     },
     /// Run what was prepared.
     Run {
         job: u64,
     },
+}
+
+/// What ranks do together.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Task {
+    /// Run a plan.
+    Trial { source: String, trial: Trial },
+    /// Time exchanges between pairs.
+    Probe { flows: Vec<Flow> },
+}
+
+/// What came out of a task, on one rank.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Finding {
+    Trial(RankReport),
+    Probe(Arrivals),
 }
 
 /// All that a worker needs to join.
@@ -59,7 +77,7 @@ pub(crate) struct Welcome {
 pub(crate) enum Answer {
     Hello { protocol: u32, rank: Rank },
     Ready { job: u64, plan: String },
-    Done { job: u64, report: RankReport },
+    Done { job: u64, finding: Finding },
     Failed { phase: Phase, reason: String },
 }
 

@@ -1,14 +1,16 @@
 //! The launcher's side of a job: starts the workers, coordinates trials, decides about faults.
 
-use super::frame::{Answer, Command as Order, Inbox, PROTOCOL, Welcome, send, send_descriptor};
+use super::frame::{Answer, Command as Order, Finding, Inbox, PROTOCOL, Task, Welcome, send, send_descriptor};
 use super::worker::BEAT;
 use crate::board::{Board, BoardShape, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
 use crate::executor::arena;
 use crate::options::Options;
+use crate::pace::Emulation;
+use crate::probe::{Arrivals, Flow, Flows};
 use crate::trial::{Trial, TrialReport};
-use schedule::program::{VerifiedProgram, digest};
+use schedule::program::{Program, VerifiedProgram, digest};
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -58,7 +60,7 @@ pub struct Job {
     options: Options,
     members: Vec<Member>,
     events: Receiver<(Rank, Event)>,
-    trials: u64,
+    tasks: u64,
     over: Option<Verdict>,
 }
 
@@ -72,7 +74,7 @@ impl Job {
         let board = Board::create(shape)?;
         let (sender, events) = channel();
         let options = spec.options.clone();
-        let mut job = Self { board, options, members: Vec::with_capacity(spec.ranks), events, trials: 0, over: None };
+        let mut job = Self { board, options, members: Vec::with_capacity(spec.ranks), events, tasks: 0, over: None };
         for rank in (0..spec.ranks).map(Rank::from_index) {
             let member = start(rank, command(rank), &sender).map_err(RunError::system("starting a worker"))?;
             job.members.push(member);
@@ -123,19 +125,46 @@ impl Job {
     /// [`RunError::Ended`] with the rank at fault and what the live ranks said. The job is over then, and every
     /// later trial returns the same verdict.
     pub fn run(&mut self, source: &str, program: &VerifiedProgram, trial: &Trial) -> RunResult<TrialReport> {
-        if let Some(verdict) = self.over {
-            return Err(RunError::Verdict(verdict));
-        }
         let program = program.program();
         if program.ranks.len() != self.members.len() {
             let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), self.members.len());
             return Err(RunError::Mismatch { what });
         }
-        // All ranks are idle now, and the ends of the last trial's rings are gone.
+        let task = Task::Trial { source: source.to_owned(), trial: trial.clone() };
+        let ranks = self.perform(task, program, |finding| match finding {
+            Finding::Trial(report) => Some(report),
+            Finding::Probe(_) => None,
+        })?;
+        Ok(TrialReport { ranks })
+    }
+
+    /// Times exchanges that take place at the same time.
+    pub(crate) fn probe(&mut self, flows: Vec<Flow>) -> RunResult<(Flows, Vec<Arrivals>)> {
+        let machine = self.options.emulation.as_ref().map(Emulation::topology);
+        let task = Task::Probe { flows: flows.clone() };
+        let flows = Flows::new(flows, self.members.len(), machine)?;
+        let arrivals = self.perform(task, flows.program(), |finding| match finding {
+            Finding::Probe(arrivals) => Some(arrivals),
+            Finding::Trial(_) => None,
+        })?;
+        Ok((flows, arrivals))
+    }
+
+    /// PREPARE → READY → RUN → DONE; every rank prepares `task` and must come to `program` by itself.
+    fn perform<T>(
+        &mut self,
+        task: Task,
+        program: &Program,
+        accept: impl Fn(Finding) -> Option<T>,
+    ) -> RunResult<Vec<T>> {
+        if let Some(verdict) = self.over {
+            return Err(RunError::Verdict(verdict));
+        }
+        // All ranks are idle now, and the ends of the last task's rings are gone.
         self.board.reset(&arena(&self.board, program, &self.options)?);
-        self.trials += 1;
-        let (job, plan) = (self.trials, digest(program));
-        self.order_all(&Order::Prepare { job, source: source.to_owned(), trial: trial.clone() })?;
+        self.tasks += 1;
+        let (job, plan) = (self.tasks, digest(program));
+        self.order_all(&Order::Prepare { job, task })?;
         self.gather(Phase::Prepare, self.options.ready_limit, |_, answer| match answer {
             Answer::Ready { job: ready, plan: theirs } if ready == job && theirs == plan => Ok(()),
             Answer::Ready { plan: theirs, .. } => {
@@ -144,11 +173,13 @@ impl Job {
             other => Err(unexpected(&other)),
         })?;
         self.order_all(&Order::Run { job })?;
-        let ranks = self.gather(Phase::Work, self.options.work_limit, |_, answer| match answer {
-            Answer::Done { job: done, report } if done == job => Ok(report),
+        self.gather(Phase::Work, self.options.work_limit, |_, answer| match answer {
+            Answer::Done { job: done, finding } if done == job => {
+                let wrong = || (Cause::Failed, "it reported on another task".to_owned());
+                accept(finding).ok_or_else(wrong)
+            }
             other => Err(unexpected(&other)),
-        })?;
-        Ok(TrialReport { ranks })
+        })
     }
 
     fn order_all(&mut self, order: &Order) -> RunResult<()> {

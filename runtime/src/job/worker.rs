@@ -4,13 +4,14 @@
 //! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher is gone (end of
 //! file) the control thread ends all waiting, and the process if that does not help.
 
-use super::frame::{Answer, Command, Inbox, PROTOCOL, Welcome, receive_descriptor, send};
+use super::frame::{Answer, Command, Finding, Inbox, PROTOCOL, Task, Welcome, receive_descriptor, send};
 use crate::board::{Board, Cause, Verdict};
 use crate::error::{Phase, RunError, RunResult};
 use crate::executor::Executor;
 use crate::options::Options;
 use crate::pace::Emulation;
-use crate::trial::{RankReport, Trial, run_rank};
+use crate::probe::{Arrivals, Flow, Flows};
+use crate::trial::{RankReport, Trial, first_epoch, run_rank};
 use schedule::program::VerifiedProgram;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -144,11 +145,15 @@ impl Worker {
 
     fn trials(&self, loader: &dyn Loader) -> RunResult<()> {
         while let Ok(command) = self.commands.recv() {
-            let Command::Prepare { job, source, trial } = command else {
+            let Command::Prepare { job, task } = command else {
                 return Err(self.unexpected(&command, "what to prepare"));
             };
-            let report = self.trial(job, &source, &trial, loader)?;
-            self.answer(&Answer::Done { job, report })?;
+            self.board.enter(self.rank, Phase::Prepare);
+            let finding = match task {
+                Task::Trial { source, trial } => Finding::Trial(self.trial(job, &source, &trial, loader)?),
+                Task::Probe { flows } => Finding::Probe(self.probe(job, flows)?),
+            };
+            self.answer(&Answer::Done { job, finding })?;
         }
         match self.board.check_verdict() {
             Err(RunError::Verdict(Verdict { cause: Cause::Orphaned, .. })) => Ok(()),
@@ -157,13 +162,26 @@ impl Worker {
     }
 
     fn trial(&self, job: u64, source: &str, trial: &Trial, loader: &dyn Loader) -> RunResult<RankReport> {
-        self.board.enter(self.rank, Phase::Prepare);
         let program = loader.program(source).map_err(|what| RunError::Mismatch { what })?;
         let (program, call) = (program.program(), (trial.count, trial.dtype));
         let mut executor = Executor::new(&self.board, self.rank, program, call, &self.options)?;
+        self.await_run(job, &executor)?;
+        run_rank(&mut executor, trial, job)
+    }
+
+    fn probe(&self, job: u64, flows: Vec<Flow>) -> RunResult<Arrivals> {
+        let machine = self.options.emulation.as_ref().map(Emulation::topology);
+        let flows = Flows::new(flows, self.board.rank_count(), machine)?;
+        let mut executor = Executor::of_flows(&self.board, self.rank, &flows, &self.options)?;
+        self.await_run(job, &executor)?;
+        flows.run_rank(&mut executor, first_epoch(job))
+    }
+
+    /// Says that this rank is ready, and waits for the others to be.
+    fn await_run(&self, job: u64, executor: &Executor<'_>) -> RunResult<()> {
         self.answer(&Answer::Ready { job, plan: executor.digest().to_owned() })?;
         match self.commands.recv() {
-            Ok(Command::Run { job: now }) if now == job => run_rank(&mut executor, trial, job),
+            Ok(Command::Run { job: now }) if now == job => Ok(()),
             Ok(other) => Err(self.unexpected(&other, "run")),
             Err(_) => {
                 self.board.check_verdict()?;

@@ -6,6 +6,7 @@
 mod emulated;
 mod faults;
 mod plans;
+mod probes;
 mod processes;
 mod threads;
 mod worker;

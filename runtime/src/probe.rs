@@ -1,0 +1,200 @@
+//! Timing of messages between pairs of ranks, for the profiler.
+//!
+//! The principal type is [`Flows`]: exchanges turned into a program of one threadblock per end, whose slots have
+//! whatever length the messages have. So a probe moves its bytes exactly as collectives do, through the same
+//! rings and, in an emulated machine, over the same clocks. An exchange ends when its receiver has the last byte.
+
+use crate::board::{Board, BoardShape};
+use crate::clock::Moment;
+use crate::error::{RunError, RunResult};
+use crate::executor::Executor;
+use crate::job::Job;
+use crate::memory::Call;
+use crate::options::Options;
+use crate::threads::each_rank;
+use schedule::program::{
+    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Slice, Step, Threadblock, Transform,
+};
+use schedule::{Collective, Demand, Request};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use topology::{Exchange, LinkId, Micros, Probe, ProbeError, Rank, Topology};
+
+/// The most bytes that one probe may move.
+const MOST_BYTES: u64 = 1 << 34;
+/// The most messages of one probe.
+const MOST_MESSAGES: u64 = 1 << 20;
+
+/// An exchange, as it travels to workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Flow {
+    from: Rank,
+    to: Rank,
+    bytes: u64,
+    messages: u32,
+}
+
+/// Exchanges that take place at the same time.
+pub(crate) struct Flows {
+    flows: Vec<Flow>,
+    program: Program,
+}
+
+/// What one rank received: which exchange, and how long after the common start its last byte was there.
+pub(crate) type Arrivals = Vec<(usize, Micros)>;
+
+impl Flows {
+    /// Checks exchanges between `ranks` ranks and turns them into a program; in an emulated machine each stands
+    /// for the first link between its ranks.
+    pub(crate) fn new(flows: Vec<Flow>, ranks: usize, machine: Option<&Topology>) -> RunResult<Self> {
+        let refuse = |what| Err(RunError::Mismatch { what });
+        let total = flows.iter().map(|flow| flow.bytes).fold(0, u64::saturating_add);
+        let messages = flows.iter().map(|flow| u64::from(flow.messages)).sum::<u64>();
+        if total > MOST_BYTES || messages > MOST_MESSAGES {
+            return refuse(format!(
+                "a probe has at most {MOST_MESSAGES} messages and {MOST_BYTES} bytes, not {messages} and {total}"
+            ));
+        }
+        let nobody = RankProgram::default();
+        let mut program = Program {
+            demand: nothing(ranks)?,
+            op: None,
+            in_place: false,
+            parts: 1,
+            connections: Vec::with_capacity(flows.len()),
+            ranks: vec![nobody; ranks],
+        };
+        let mut transfers = 0;
+        for (index, flow) in flows.iter().enumerate() {
+            let Flow { from, to, messages, .. } = *flow;
+            if from == to || from.index() >= ranks || to.index() >= ranks {
+                return refuse(format!("messages from rank {from} to rank {to} of {ranks} cannot be timed"));
+            }
+            let link = match machine {
+                None => LinkId(0),
+                Some(machine) => match machine.between(from, to).next() {
+                    Some(link) => link,
+                    None => return refuse(format!("the emulated machine has no link from rank {from} to rank {to}")),
+                },
+            };
+            let (id, channel) = (ConnectionId(index as u32), index as u32);
+            program.connections.push(Connection { from, to, channel, link });
+            let first = transfers;
+            transfers += messages;
+            for (rank, is_sender) in [(from, true), (to, false)] {
+                let own = &mut program.ranks[rank.index()];
+                let slice = Slice { buffer: Buffer::Scratch, index: own.scratch_parts.len() as u32, count: 1 };
+                // A probe's geometry is given slot by slot, so the part does not matter.
+                own.scratch_parts.push(0);
+                let instruction = match is_sender {
+                    true => Instruction::Send { to: id, src: slice },
+                    false => Instruction::Receive { from: id, dst: slice },
+                };
+                let step = |message| Step {
+                    instruction,
+                    after: Vec::new(),
+                    transform: Transform::Identity,
+                    transfer: Some(first + message),
+                };
+                own.threadblocks.push(Threadblock { steps: (0..messages).map(step).collect() });
+            }
+        }
+        Ok(Self { flows, program })
+    }
+
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The lengths of a rank's slots, in the order in which [`Self::new`] made them.
+    pub(crate) fn slots(&self, rank: Rank) -> impl Iterator<Item = usize> {
+        self.ends_of(rank).map(|(flow, _)| self.flows[flow].bytes as usize)
+    }
+
+    /// The threadblocks of a rank: which exchange, and whether it receives.
+    fn ends_of(&self, rank: Rank) -> impl Iterator<Item = (usize, bool)> {
+        let ends = self.flows.iter().enumerate();
+        ends.flat_map(|(index, flow)| [(flow.from, (index, false)), (flow.to, (index, true))])
+            .filter(move |(end, _)| *end == rank)
+            .map(|(_, end)| end)
+    }
+
+    /// One rank's part; `epoch` as for [`Executor::run`].
+    pub(crate) fn run_rank(&self, executor: &mut Executor<'_>, epoch: u64) -> RunResult<Arrivals> {
+        let run = executor.run(Call::OutOfPlace { input: &[], output: &mut [] }, epoch)?;
+        let ends = self.ends_of(executor.rank()).zip(run.threadblocks);
+        let received = ends.filter(|((_, receives), _)| *receives);
+        Ok(received.map(|((flow, _), end): (_, Moment)| (flow, end.micros_since(run.announced))).collect())
+    }
+
+    /// Sorts what all ranks received by exchange.
+    pub(crate) fn collect(&self, arrivals: Vec<Arrivals>) -> Result<Vec<Micros>, ProbeError> {
+        let mut times = vec![None; self.flows.len()];
+        for (flow, time) in arrivals.into_iter().flatten() {
+            if let Some(place) = times.get_mut(flow) {
+                *place = Some(time);
+            }
+        }
+        let missing = || ProbeError("a rank did not report all of its exchanges".to_owned());
+        times.into_iter().map(|time| time.ok_or_else(missing)).collect()
+    }
+}
+
+/// A demand for a program that answers none.
+fn nothing(ranks: usize) -> RunResult<Arc<Demand>> {
+    let demand = Demand::from_chunks(Request::new(Collective::Custom, ranks, 0), Vec::new());
+    demand.map(Arc::new).map_err(|error| RunError::Mismatch { what: error.to_string() })
+}
+
+fn wire(exchanges: &[Exchange]) -> Vec<Flow> {
+    let flow = |&Exchange { from, to, bytes, messages }: &Exchange| Flow { from, to, bytes, messages };
+    exchanges.iter().map(flow).collect()
+}
+
+fn failed(error: RunError) -> ProbeError {
+    ProbeError(error.chain())
+}
+
+/// Ranks as threads, to be profiled.
+pub struct ThreadProbe {
+    ranks: usize,
+    options: Options,
+}
+
+impl ThreadProbe {
+    /// `ranks` threads, which imitate another machine if `options` say so.
+    pub fn new(ranks: usize, options: Options) -> Self {
+        Self { ranks, options }
+    }
+}
+
+impl Probe for ThreadProbe {
+    fn rank_count(&self) -> usize {
+        self.ranks
+    }
+
+    fn run(&mut self, exchanges: &[Exchange]) -> Result<Vec<Micros>, ProbeError> {
+        let machine = self.options.emulation.as_ref();
+        let flows =
+            Flows::new(wire(exchanges), self.ranks, machine.map(|machine| machine.topology())).map_err(failed)?;
+        let board = Board::create(BoardShape::new(self.ranks, machine, self.options.arena_bytes)).map_err(failed)?;
+        let run = |rank, ()| {
+            let mut executor = Executor::of_flows(&board, rank, &flows, &self.options)?;
+            flows.run_rank(&mut executor, 1)
+        };
+        flows.collect(each_rank(&board, vec![(); self.ranks], run).map_err(failed)?)
+    }
+}
+
+impl Probe for Job {
+    fn rank_count(&self) -> usize {
+        Job::rank_count(self)
+    }
+
+    fn run(&mut self, exchanges: &[Exchange]) -> Result<Vec<Micros>, ProbeError> {
+        let flows = wire(exchanges);
+        let (flows, arrivals) = self.probe(flows).map_err(failed)?;
+        flows.collect(arrivals)
+    }
+}
