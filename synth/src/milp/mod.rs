@@ -9,6 +9,7 @@
 mod grid;
 mod model;
 mod orbits;
+mod refine;
 mod routes;
 mod search;
 mod solver;
@@ -35,7 +36,7 @@ impl Strategy for Milp {
         }
         check_reachable(problem)?;
         let mut search = Search::new(problem, context);
-        search.coarse_to_fine()?;
+        search.run()?;
         let stop = match () {
             () if search.is_optimal() => StopReason::Optimal,
             () if context.deadline.has_passed() => StopReason::TimeLimit,
@@ -60,8 +61,7 @@ mod tests {
         let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
         let (options, deadline) = (Options::default(), Deadline::default());
         let bound = Micros(bound);
-        let context =
-            Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         let attempt = Milp.propose(&problem, &context).unwrap().remove(0);
         let verified = verify(attempt.schedule.unwrap(), &problem.topology).unwrap();
         (verified.schedule().makespan(), attempt.stop)

@@ -7,6 +7,7 @@
 use super::grid::{Grid, distinct_costs, natural_epochs};
 use super::model::Expansion;
 use super::orbits::Orbits;
+use super::refine::improve;
 use super::routes::{Leeway, Routes};
 use super::solver::{Controls, Ending, solve};
 use super::timing::{NAME, schedule_of};
@@ -17,6 +18,11 @@ use topology::Micros;
 
 /// The most 0/1 columns of a model: HiGHS decides up to about so many in seconds, and hopelessly few beyond.
 const MAX_BINARIES: usize = 15_000;
+/// A model of this many columns gets all the iterations of a call; an iteration on a larger one takes longer, so it
+/// gets proportionally fewer.
+const FULL_COLUMNS: u64 = 500;
+/// All calls together may do as much work as this many that use up their iterations.
+const FULL_CALLS: u64 = 6;
 /// Two makespans this close (relative) are equal.
 const EQUAL: f64 = 1e-7;
 /// One grid is picked per range of horizons, so that each is about twice as fine as the one before.
@@ -44,7 +50,9 @@ pub(super) struct Search<'a> {
     pub(super) found: Option<Schedule>,
     /// The makespan to beat.
     pub(super) best: Option<Micros>,
-    pub(super) calls_left: u32,
+    calls_left: u32,
+    /// Iterations × columns that may still be spent.
+    work_left: u64,
     /// What was learnt, for the report.
     pub(super) findings: Vec<String>,
 }
@@ -57,14 +65,15 @@ impl<'a> Search<'a> {
             orbits: Orbits::new(problem),
             found: None,
             best: context.incumbent.map(Schedule::makespan),
-            calls_left: context.options.limits.solver_calls,
+            calls_left: 0,
+            work_left: 0,
             findings: Vec::new(),
         }
     }
 
     /// Whether nothing more can or may be gained.
     pub(super) fn is_over(&self) -> bool {
-        self.is_optimal() || self.calls_left == 0 || self.context.deadline.has_passed()
+        self.is_optimal() || self.calls_left == 0 || self.work_left == 0 || self.context.deadline.has_passed()
     }
 
     /// Whether the bound is reached.
@@ -72,18 +81,38 @@ impl<'a> Search<'a> {
         self.best.is_some_and(|best| best.0 <= self.context.bound.0 * (1.0 + EQUAL))
     }
 
-    /// Searches the horizon on every grid, coarse to fine.
-    pub(super) fn coarse_to_fine(&mut self) -> Result<(), SynthError> {
-        for grid in self.grids() {
+    /// The best schedule so far: ours, or the one to beat.
+    pub(super) fn best_schedule(&self) -> Option<Schedule> {
+        self.found.clone().or_else(|| self.context.incumbent.cloned())
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.context.options.seed
+    }
+
+    /// Searches the horizon on every grid, coarse to fine, and then around the best schedule.
+    pub(super) fn run(&mut self) -> Result<(), SynthError> {
+        let grids = self.grids();
+        self.grant_half();
+        for grid in &grids {
             if self.is_over() {
                 break;
             }
-            if self.orbits.is_some() && self.search_horizon(&grid, Symmetry::Imposed)? {
+            if self.orbits.is_some() && self.search_horizon(grid, Symmetry::Imposed)? {
                 continue;
             }
-            self.search_horizon(&grid, Symmetry::Ignored)?;
+            self.search_horizon(grid, Symmetry::Ignored)?;
         }
-        Ok(())
+        self.grant_half();
+        let fine: Vec<Grid> = grids.into_iter().rev().take(2).collect();
+        if fine.is_empty() { Ok(()) } else { improve(self, &fine) }
+    }
+
+    /// Half of the limits are for whole models, half for improving what they found.
+    fn grant_half(&mut self) {
+        let limits = self.context.options.limits;
+        self.calls_left += limits.solver_calls.div_ceil(2);
+        self.work_left += limits.solver_iterations.saturating_mul(FULL_COLUMNS * FULL_CALLS / 2);
     }
 
     /// The grids to try: of each range of horizons the one that fits the durations best.
@@ -149,16 +178,19 @@ impl<'a> Search<'a> {
         let expansion = Expansion::new(self.problem, grid, horizon, &routes, orbits);
         self.announce(grid, horizon, expansion.model.columns());
         let options = self.context.options;
+        let columns = expansion.model.columns() as u64;
+        let full = options.limits.solver_iterations.saturating_mul(FULL_COLUMNS).min(self.work_left);
         let controls = Controls {
-            iterations: options.limits.solver_iterations,
+            iterations: full / columns.max(FULL_COLUMNS),
             nodes: u64::MAX,
             relative_gap: 0.0,
             cutoff: None,
             seed: options.seed,
             deadline: self.context.deadline,
         };
-        let ending = solve(&expansion.model, &[], &controls, &mut |_| {})?;
-        let verdict = match ending {
+        let outcome = solve(&expansion.model, &[], &controls, &mut |_| {})?;
+        self.work_left = self.work_left.saturating_sub(outcome.iterations * columns.max(FULL_COLUMNS));
+        let verdict = match outcome.ending {
             Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
             Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
             Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
@@ -166,7 +198,7 @@ impl<'a> Search<'a> {
                 Verdict::Feasible
             }
         };
-        tracing::debug!(epoch = grid.epoch.0, horizon, columns = expansion.model.columns(), ?verdict, best = ?self.best);
+        tracing::debug!(epoch = grid.epoch.0, horizon, columns, ?verdict, best = ?self.best);
         Ok(verdict)
     }
 

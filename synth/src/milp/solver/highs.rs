@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Column, Controls, Ending, Incumbent, Model, Solution};
+use super::{Column, Controls, Ending, Incumbent, Model, Outcome, Solution};
 use crate::SynthError;
 use highs_sys as sys;
 use std::any::Any;
@@ -26,9 +26,9 @@ pub(crate) fn solve(
     start: &[(Column, f64)],
     controls: &Controls<'_>,
     on_incumbent: &mut dyn FnMut(Incumbent),
-) -> Result<Ending, SynthError> {
+) -> Result<Outcome, SynthError> {
     if controls.deadline.has_passed() {
-        return Ok(Ending::Limit { incumbent: None, bound: f64::NEG_INFINITY });
+        return Ok(Outcome { ending: Ending::Limit { incumbent: None, bound: f64::NEG_INFINITY }, iterations: 0 });
     }
     let mut highs = Handle::new()?;
     highs.configure(controls)?;
@@ -40,7 +40,7 @@ pub(crate) fn solve(
         resume_unwind(panic);
     }
     let stopped = watch.stopped;
-    highs.ending(model, status, stopped)
+    Ok(Outcome { ending: highs.ending(model, status, stopped)?, iterations: highs.iterations() })
 }
 
 /// An instance of HiGHS, freed on drop.
@@ -71,6 +71,9 @@ impl Handle {
         self.option(c"threads", OptionValue::Int(1))?;
         self.option(c"parallel", OptionValue::Text(c"off"))?;
         self.option(c"random_seed", OptionValue::Int(seed))?;
+        // Both solve whole models inside the model, out of reach of the callback that counts work.
+        self.option(c"mip_heuristic_run_rens", OptionValue::Bool(false))?;
+        self.option(c"mip_heuristic_run_rins", OptionValue::Bool(false))?;
         self.option(c"mip_rel_gap", OptionValue::Double(controls.relative_gap))?;
         self.option(c"mip_max_nodes", OptionValue::Int(nodes))?;
         if let Some(cutoff) = controls.cutoff {
@@ -208,6 +211,16 @@ impl Handle {
         Some(Solution { values, objective })
     }
 
+    /// Simplex iterations of the whole run; zero where presolve decided.
+    fn iterations(&self) -> u64 {
+        let mut value = 0;
+        // SAFETY: the name is terminated and names an info item of type int.
+        unsafe {
+            sys::Highs_getIntInfoValue(self.0.as_ptr(), c"simplex_iteration_count".as_ptr(), &raw mut value);
+        }
+        u64::try_from(value).unwrap_or(0)
+    }
+
     fn number(&self, name: &CStr) -> Option<f64> {
         let mut value = 0.0;
         // SAFETY: the name is terminated and names an info item of type double.
@@ -294,7 +307,7 @@ mod tests {
     }
 
     fn run(model: &Model, controls: &Controls<'_>) -> Ending {
-        solve(model, &[], controls, &mut |_| {}).unwrap()
+        solve(model, &[], controls, &mut |_| {}).unwrap().ending
     }
 
     /// A knapsack with weights and values that make greedy fail: best is items 1 and 2 (value 9).
@@ -333,7 +346,7 @@ mod tests {
         let deadline = Deadline::default();
         let mut heard = Vec::new();
         let ending =
-            solve(&model, &[], &controls(&deadline), &mut |incumbent| heard.push(incumbent.objective)).unwrap();
+            solve(&model, &[], &controls(&deadline), &mut |incumbent| heard.push(incumbent.objective)).unwrap().ending;
         let Ending::Optimal(solution) = ending else { panic!("{ending:?}") };
         assert_eq!(items.map(|item| solution.is_set(item)), [false, true, true]);
         assert!((solution.objective + 9.0).abs() < 1e-6);
@@ -386,7 +399,7 @@ mod tests {
         };
         let full: Vec<(Column, f64)> =
             (0..model.columns()).map(|i| (Column(i as u32), start.get(i).map_or(0.0, |&(_, value)| value))).collect();
-        match solve(&model, &full, &stop_at_once, &mut |_| {}).unwrap() {
+        match solve(&model, &full, &stop_at_once, &mut |_| {}).unwrap().ending {
             Ending::Limit { incumbent: Some(solution), .. } | Ending::Optimal(solution) => {
                 assert!(solution.objective <= -6.0 + 1e-6, "{}", solution.objective);
             }
@@ -398,7 +411,7 @@ mod tests {
     fn a_partial_warm_start_is_completed() {
         let (model, items) = knapsack();
         let deadline = Deadline::default();
-        let ending = solve(&model, &[(items[0], 1.0)], &controls(&deadline), &mut |_| {}).unwrap();
+        let ending = solve(&model, &[(items[0], 1.0)], &controls(&deadline), &mut |_| {}).unwrap().ending;
         assert!(matches!(ending, Ending::Optimal(solution) if (solution.objective + 9.0).abs() < 1e-6));
     }
 

@@ -175,13 +175,11 @@ pub(crate) enum Ending {
     },
 }
 
-impl Ending {
-    /// The solution, if one was found.
-    pub(crate) fn solution(self) -> Option<Solution> {
-        match self {
-            Self::Optimal(solution) => Some(solution),
-            Self::Limit { incumbent, .. } => incumbent,
-            Self::Infeasible | Self::Unbounded => None,
-        }
-    }
+/// How a solve ended, and what it cost.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Outcome {
+    /// How it ended.
+    pub(crate) ending: Ending,
+    /// Simplex iterations in all; may exceed the limit by what ran between two looks at it.
+    pub(crate) iterations: u64,
 }

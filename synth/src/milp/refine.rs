@@ -1,0 +1,124 @@
+//! Improvement around the best schedule: free a part of it, keep the rest nearly as it is, solve, repeat.
+//!
+//! The principal function is [`improve`]. A fine grid over the whole problem has too many columns, but most of a
+//! good schedule is right: each round keeps every transfer on its link within a few epochs of its time, frees the
+//! end of the schedule or some chunks altogether, and asks for one epoch less. Exact timing judges the answer, so a
+//! round that only seems better on the grid changes nothing.
+
+use super::grid::Grid;
+use super::routes::{Leeway, Routes};
+use super::search::{Search, Symmetry};
+use crate::SynthError;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use schedule::{ChunkId, Schedule};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use topology::LinkId;
+
+/// What a round sets free; as much of it as the size of its model permits.
+#[derive(Clone, Debug)]
+enum Freed {
+    /// Everything that departs in the last share of the schedule.
+    Ending(f64),
+    /// These chunks, from the start.
+    Chunks(Vec<ChunkId>),
+}
+
+/// How many epochs kept transfers may move, in turn.
+const SLACKS: [u32; 2] = [1, 4];
+/// At most this many rounds in a row may fail.
+const PATIENCE: usize = 8;
+/// A round's model should be quick to decide.
+const MAX_COLUMNS: usize = 5_000;
+/// How many chunks a round frees at most, besides one that arrives last.
+const OTHERS: usize = 7;
+
+/// Improves the best schedule until the bound, the limits, or too many rounds in a row without success.
+pub(super) fn improve(search: &mut Search<'_>, grids: &[Grid]) -> Result<(), SynthError> {
+    let mut random = Pcg64Mcg::seed_from_u64(search.seed());
+    let mut failures = 0;
+    while failures < PATIENCE && !search.is_over() {
+        let Some(schedule) = search.best_schedule() else { return Ok(()) };
+        let grid = grids[failures % grids.len()];
+        let turn = failures / grids.len();
+        let slack = SLACKS[turn % SLACKS.len()];
+        // The ending first, once with each slack; then chunks, others each time.
+        let freed = match turn < SLACKS.len() {
+            true => Freed::Ending(0.75),
+            false => Freed::Chunks(late_and_random_chunks(&schedule, &mut random)),
+        };
+        let horizon = grid.epochs_over(schedule.makespan()).saturating_sub(1);
+        let round = Round { search, grid, horizon, schedule: &schedule, slack };
+        if let Some(leeway) = round.neighbourhood(freed) {
+            search.attempt(&grid, horizon, &leeway, Symmetry::Ignored)?;
+        }
+        let improved = search.best.is_some_and(|best| best < schedule.makespan());
+        failures = if improved { 0 } else { failures + 1 };
+    }
+    Ok(())
+}
+
+/// A chunk that arrives last, and others by chance.
+fn late_and_random_chunks(schedule: &Schedule, random: &mut Pcg64Mcg) -> Vec<ChunkId> {
+    let all = schedule.demand.chunks().len() as u32;
+    let last = schedule.transfers.iter().max_by(|a, b| a.end.total_cmp(&b.end));
+    let last = last.and_then(|transfer| transfer.chunks.first().copied());
+    let others = (0..OTHERS).map(|_| ChunkId(random.random_range(0..all)));
+    let mut seen = BTreeSet::new();
+    last.into_iter().chain(others).filter(|chunk| seen.insert(*chunk)).collect()
+}
+
+/// What one round keeps.
+struct Round<'a, 'b> {
+    search: &'a Search<'b>,
+    grid: Grid,
+    horizon: u32,
+    schedule: &'a Schedule,
+    slack: u32,
+}
+
+impl Round<'_, '_> {
+    /// The leeway of the round: as much of what `freed` names as fits; `None` if even the least is too much.
+    fn neighbourhood(&self, mut freed: Freed) -> Option<Vec<Leeway>> {
+        loop {
+            let leeway = self.leeway(&freed);
+            let routes = Routes::new(self.search.problem, &self.grid, self.horizon, &leeway);
+            if routes?.departures() <= MAX_COLUMNS {
+                return Some(leeway);
+            }
+            match &mut freed {
+                Freed::Chunks(chunks) if chunks.len() > 1 => chunks.truncate(chunks.len() * 2 / 3),
+                Freed::Ending(share) if *share > 0.1 => *share *= 0.75,
+                _ => return None,
+            }
+        }
+    }
+
+    fn leeway(&self, freed: &Freed) -> Vec<Leeway> {
+        let problem = self.search.problem;
+        let mut near: Vec<BTreeMap<LinkId, RangeInclusive<u32>>> = vec![BTreeMap::new(); problem.demand.chunks().len()];
+        for transfer in &self.schedule.transfers {
+            // The cast saturates; a start is at most the makespan, whose epochs fit.
+            let epoch = (transfer.start / self.grid.epoch).round() as u32;
+            for chunk in &transfer.chunks {
+                let window = epoch.saturating_sub(self.slack)..=epoch + self.slack;
+                near[chunk.index()].insert(transfer.link, window);
+            }
+        }
+        if let Freed::Ending(share) = *freed {
+            let first = (f64::from(self.horizon) * (1.0 - share)) as u32;
+            for links in &mut near {
+                for link in problem.topology.link_ids() {
+                    let start = links.get(&link).map_or(first, |kept| first.min(*kept.start()));
+                    links.insert(link, start..=self.horizon);
+                }
+            }
+        }
+        let mut leeway: Vec<Leeway> = near.into_iter().map(Leeway::Near).collect();
+        if let Freed::Chunks(chunks) = freed {
+            chunks.iter().for_each(|chunk| leeway[chunk.index()] = Leeway::Free);
+        }
+        leeway
+    }
+}
