@@ -99,9 +99,6 @@ pub enum SketchCommand {
         /// The topology to resolve it against.
         #[arg(long, value_name = "SPEC")]
         topology: String,
-        /// The collective whose chunks it constrains.
-        #[arg(long, default_value = "allgather", value_parser = collective())]
-        collective: Collective,
     },
 }
 
@@ -268,7 +265,7 @@ pub struct RunArgs {
     pub topology: Option<String>,
     /// The element type.
     #[arg(long, default_value = "f32", value_name = "f32|f64|i32|i64")]
-    pub dtype: runtime::Dtype,
+    pub dtype: runtime::DType,
     /// The reduction of a reducing collective (default: sum, or the schedule's).
     #[arg(long, value_parser = op())]
     pub op: Option<ReduceOp>,
@@ -393,7 +390,7 @@ where
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    topology::quantity::parse_size(text).map_err(|error| error.to_string())
+    topology::quantity::parse_bytes(text).map_err(|error| error.to_string())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -6,6 +6,7 @@ mod commands;
 mod failure;
 mod plan;
 mod screen;
+mod workbench;
 
 use clap::Parser;
 use cli::{Cli, Command};

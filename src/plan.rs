@@ -2,11 +2,11 @@
 
 use crate::cli::{Chunks, RequestArgs, SearchArgs};
 use crate::failure::{Failure, Outcome, read_text};
-use schedule::json::{self, Opened};
-use schedule::{Collective, Demand, RankSet, Request, Schedule, VerifiedSchedule, verify};
+use schedule::file::{self, ScheduleFile};
+use schedule::{Collective, Demand, RankSet, Request, Schedule, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
-use synth::sketch::Sketch;
+use synth::sketch::{Sketch, SketchFile};
 use synth::{Cancel, Options, Problem};
 use topology::{Rank, Topology};
 
@@ -15,17 +15,27 @@ pub fn topology(spec: &str) -> Outcome<Topology> {
     Ok(::topology::load(spec)?)
 }
 
-/// The problems to solve: one per chunk count worth trying, or one for the pinned count.
-pub fn problems(args: &RequestArgs) -> Outcome<Vec<Problem>> {
+/// What is to be planned, resolved.
+pub struct Task {
+    /// One problem per chunk count worth trying, or one for the pinned count; never empty.
+    pub problems: Vec<Problem>,
+    /// The sketch, if one was given.
+    pub sketch: Option<Sketch>,
+}
+
+/// Resolves the topology, the sketch and the request.
+pub fn task(args: &RequestArgs) -> Outcome<Task> {
     let topology = Arc::new(topology(&args.topology)?);
     let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
     let request = request(args, &topology)?;
     let pinned = match args.chunks {
         Chunks::Pinned(count) => Some(count),
-        Chunks::Auto => sketch.as_ref().and_then(|sketch| sketch.chunks_per_rank),
+        Chunks::Auto => sketch.as_ref().and_then(|sketch| sketch.pins.chunks_per_rank),
     };
     let counts = pinned.map_or_else(|| synth::chunk_counts(&topology, &request), |count| vec![count]);
-    counts.into_iter().map(|count| problem(args, &topology, request.clone().with_chunks(count), sketch.as_ref())).collect()
+    let problem = |count| problem(args, &topology, request.clone().with_chunks(count), sketch.as_ref());
+    let problems = counts.into_iter().map(problem).collect::<Outcome<_>>()?;
+    Ok(Task { problems, sketch })
 }
 
 fn problem(args: &RequestArgs, topology: &Arc<Topology>, request: Request, sketch: Option<&Sketch>) -> Outcome<Problem> {
@@ -77,11 +87,15 @@ pub fn request(args: &RequestArgs, topology: &Topology) -> Outcome<Request> {
 /// Reads a sketch and resolves it against a topology.
 pub fn sketch(path: &Path, topology: &Topology) -> Outcome<Sketch> {
     let text = read_text(path)?;
-    Sketch::parse(&text, &path.display().to_string(), topology).map_err(Failure::bad_input)
+    let file = SketchFile::parse(&text, &path.display().to_string());
+    file.and_then(|file| file.resolve(topology)).map_err(|error| {
+        let hint = error.hint();
+        Failure::bad_input(error).hint_if(hint)
+    })
 }
 
-/// Planner options from the command line; Ctrl-C raises the cancellation.
-pub fn options(args: &SearchArgs) -> Options {
+/// Planner options from the command line, then from the sketch; Ctrl-C raises the cancellation.
+pub fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
     let cancel = Cancel::default();
     let raised = cancel.clone();
     // A second handler cannot be set; the first one already raises a cancellation.
@@ -95,8 +109,8 @@ pub fn options(args: &SearchArgs) -> Options {
         drop(rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global());
     }
     Options {
-        strategy: args.strategy.0,
-        time_limit: args.time_limit,
+        strategy: args.strategy.0.or_else(|| sketch?.pins.strategy),
+        time_limit: args.time_limit.or_else(|| sketch?.pins.time_limit),
         seed: args.seed,
         threads: args.threads.map(usize::from),
         cancel,
@@ -107,38 +121,33 @@ pub fn options(args: &SearchArgs) -> Options {
 /// A schedule file and the topology it is for, not yet verified.
 pub struct Claim {
     /// As read.
-    pub opened: Opened,
+    pub file: ScheduleFile,
     /// From `--topology`, or the SPEC that the file names.
     pub topology: Topology,
 }
 
 /// Opens a schedule file; its topology is `spec`, or the SPEC that the file names.
 pub fn open(path: &Path, spec: Option<&str>) -> Outcome<Claim> {
-    let opened = json::read(&read_text(path)?, &path.display().to_string()).map_err(Failure::bad_input)?;
-    let named = &opened.schedule.topology.name;
+    let file = file::read(&read_text(path)?, &path.display().to_string()).map_err(Failure::bad_input)?;
+    let named = &file.schedule.topology.name;
     let topology = topology(spec.unwrap_or(named)).map_err(|failure| match spec {
         Some(_) => failure,
         None => failure
             .context(format!("{}: names the topology `{named}`, which cannot be resolved", path.display()))
             .hint("say which topology it was made for with --topology SPEC"),
     })?;
-    Ok(Claim { opened, topology })
+    Ok(Claim { file, topology })
 }
 
 /// Opens and verifies a schedule file.
 pub fn open_verified(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedule, Topology)> {
-    let Claim { opened, topology } = open(path, spec)?;
-    if let Some(violation) = opened.violations.first() {
-        return Err(refused(path, &violation.to_string()));
-    }
-    let verified = verify(opened.schedule, &topology).map_err(|rejection| refused(path, &rejection.to_string()))?;
+    let Claim { file, topology } = open(path, spec)?;
+    let verified = file.verify(&topology).map_err(|rejection| {
+        Failure::no(rejection)
+            .context(format!("{}: is not a valid schedule", path.display()))
+            .hint(format!("`antiphon verify {}` lists every violation", path.display()))
+    })?;
     Ok((verified, topology))
-}
-
-fn refused(path: &Path, why: &str) -> Failure {
-    Failure::no(anyhow::anyhow!("{why}"))
-        .context(format!("{}: is not a valid schedule", path.display()))
-        .hint(format!("`antiphon verify {}` lists every violation", path.display()))
 }
 
 /// Writes a verified schedule.
@@ -146,7 +155,7 @@ pub fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
     let failed = |error| crate::failure::io_failure(path, error);
     let file = std::fs::File::create(path).map_err(failed)?;
     let mut writer = std::io::BufWriter::new(file);
-    json::write(schedule, &mut writer).and_then(|()| std::io::Write::flush(&mut writer)).map_err(failed)
+    file::write(schedule, &mut writer).and_then(|()| std::io::Write::flush(&mut writer)).map_err(failed)
 }
 
 /// One line about a schedule, such as `allgather 8 MB over 16 ranks, 1 chunk each`.

@@ -120,22 +120,12 @@ impl Drop for Bar {
 
 /// A time in microseconds, for people.
 pub fn time(us: f64) -> String {
-    match us.abs() {
-        size if size >= 1e6 => format!("{:.3} s", us * 1e-6),
-        size if size >= 1e3 => format!("{:.3} ms", us * 1e-3),
-        _ => format!("{us:.3} µs"),
-    }
+    topology::quantity::show_duration(topology::Micros(us))
 }
 
 /// A size in bytes, for people.
 pub fn bytes(count: u64) -> String {
-    for (unit, factor) in [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)] {
-        if count >= factor {
-            let value = count as f64 / factor as f64;
-            return if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.2} {unit}") };
-        }
-    }
-    format!("{count} B")
+    topology::quantity::show_bytes(topology::Bytes(count as f64))
 }
 
 /// A gap as a percentage, or a dash.

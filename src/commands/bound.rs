@@ -4,6 +4,7 @@ use crate::cli::{BoundArgs, Chunks};
 use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, table, time};
+use synth::{Certificate, Scope};
 
 /// Runs the command. With `--chunks auto` the bounds are for one chunk per rank.
 pub fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
@@ -11,16 +12,16 @@ pub fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     if request.chunks == Chunks::Auto {
         request.chunks = Chunks::Pinned(1);
     }
-    let problems = plan::problems(&request)?;
-    let problem = problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
-    let bounds = synth::bounds::bounds(problem);
+    let task = plan::task(&request)?;
+    let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
+    let bounds = synth::bounds(problem);
     let best = bounds.best();
     let value = serde_json::json!({
         "lower_bound_us": best.value, "binding": best.name, "bounds": bounds.list,
     });
     screen.result(&value, || {
         let rows = bounds.list.iter().map(|bound| {
-            vec![bound.name.to_string(), time(bound.value.0), bound.scope.to_string(), bound.certificate.to_string()]
+            vec![bound.name.to_owned(), time(bound.value.0), scope(bound.scope).to_owned(), evidence(&bound.certificate)]
         });
         let rows: Vec<_> = rows.collect();
         let request = problem.demand.request();
@@ -35,4 +36,31 @@ pub fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
             table(&["bound", "value", "scope", "certificate"], &rows),
         )
     })
+}
+
+fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::AnyChunking => "any chunking",
+        Scope::ThisChunking => "this chunking",
+        Scope::OneChunkPerMessage => "one chunk per message",
+    }
+}
+
+fn evidence(certificate: &Certificate) -> String {
+    /// Longer lists are for `--json`.
+    const SHOWN: usize = 12;
+    let list = |names: Vec<String>| match names.len() {
+        count if count > SHOWN => format!("{}, … ({count})", names[..SHOWN].join(", ")),
+        _ => names.join(", "),
+    };
+    match certificate {
+        Certificate::Cut { ranks, capacity } => {
+            let ranks = list(ranks.iter().map(ToString::to_string).collect());
+            format!("cut around ranks {ranks}: {:.3} GB/s leave", capacity.gbps())
+        }
+        Certificate::Volume { .. } => "bytes against the throughput of all links".to_owned(),
+        Certificate::Path { links } => {
+            format!("path over links {}", list(links.iter().map(ToString::to_string).collect()))
+        }
+    }
 }

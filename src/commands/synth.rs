@@ -9,9 +9,9 @@ use synth::{Options, Problem, Report, SynthError, Synthesis};
 
 /// Runs the command.
 pub fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
-    let problems = plan::problems(&args.request)?;
-    let options = plan::options(&args.search);
-    let synthesis = synthesize(&problems, &options, args.request.sketch.as_deref(), screen)?;
+    let task = plan::task(&args.request)?;
+    let options = plan::options(&args.search, task.sketch.as_ref());
+    let synthesis = synthesize(&task.problems, &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {
         plan::save(&synthesis.schedule, path)?;
     }

@@ -16,11 +16,13 @@ pub fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
 }
 
 fn list(screen: &Screen) -> Outcome {
-    let known = topology::list();
+    let known = topology::list()?;
     screen.result(&known, || {
-        let rows: Vec<_> =
-            known.iter().map(|entry| vec![entry.spec.clone(), entry.keys.clone(), entry.about.clone()]).collect();
-        table(&["SPEC", "keys", "what"], &rows)
+        let entries = known.iter().map(|entry| {
+            let source = entry.source.as_ref().map_or(String::new(), |source| format!("\n    source: {source}"));
+            format!("{}\n    {}\n    keys: {}{source}", entry.form, entry.about, entry.keys.join(", "))
+        });
+        entries.collect::<Vec<_>>().join("\n")
     })
 }
 

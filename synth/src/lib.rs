@@ -1,16 +1,20 @@
 //! How an answer is found: a problem, what a sketch allows, bounds, and a portfolio of strategies.
 //!
-//! The entry point is `synthesize`: bounds first, then strategies from cheap to dear, each returning the same
+//! The entry point is [`synthesize`]: bounds first, then strategies from cheap to dear, each returning the same
 //! kind of [`schedule::Schedule`]; every candidate is judged by `schedule`'s verifier and replay, never by the
 //! strategy that made it. The report lists every candidate with its time and why it stopped.
 //!
 //! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
 
 mod bounds;
+mod chunking;
+mod classic;
 mod error;
 mod matching;
+pub mod matrix;
 mod milp;
 mod options;
+mod planner;
 mod problem;
 mod reach;
 mod report;
@@ -19,10 +23,13 @@ pub mod sketch;
 mod strategy;
 
 pub use bounds::{Bound, Bounds, Certificate, Scope, bounds};
+pub use chunking::chunk_counts;
+pub use classic::Classic;
 pub use error::SynthError;
 pub use matching::Matching;
 pub use milp::Milp;
 pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
+pub use planner::{Synthesis, synthesize};
 pub use problem::{Automorphism, Constraints, Hindrance, Problem};
 pub use report::{Candidate, Progress, Report, StopReason};
 pub use strategy::{Attempt, Context, Strategy};

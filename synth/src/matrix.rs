@@ -42,7 +42,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Vec<Vec<u64>>, DemandFileError>
         let mut column = 0;
         let mut row = Vec::new();
         for field in line.split(',') {
-            let bytes = topology::quantity::parse_size(field.trim());
+            let bytes = topology::quantity::parse_bytes(field.trim());
             row.push(bytes.map_err(|error| fail(number, column, error.to_string()))?);
             column += field.chars().count() + 1;
         }

@@ -216,7 +216,7 @@ fn judge(search: &mut Search<'_>, attempt: Attempt, seconds: f64, seed: u64) -> 
     candidate.transfers = schedule.transfers.len();
     schedule.produced_by.strategy = attempt.name;
     schedule.produced_by.seed = seed;
-    schedule.bound = Some(search.bound.clone());
+    schedule.bound = Some(bound_below(&search.bound, schedule.makespan()));
     match accept(schedule, problem) {
         Ok(verified) => {
             let makespan = verified.schedule().makespan();
@@ -228,6 +228,13 @@ fn judge(search: &mut Search<'_>, attempt: Attempt, seconds: f64, seed: u64) -> 
         Err(reason) => candidate.note = Some(format!("refused: {reason}")),
     }
     candidate
+}
+
+/// The bound, rounded down to a makespan that equals it: nobody should read that a bound was beaten by 10⁻¹².
+fn bound_below(bound: &LowerBound, makespan: Micros) -> LowerBound {
+    let equal = (bound.value.0 - makespan.0).abs() <= bound.value.0 * EQUAL;
+    let value = if equal { bound.value.min(makespan) } else { bound.value };
+    LowerBound { value, name: bound.name.clone() }
 }
 
 /// Both independent checks: the verifier, and the sketch.
@@ -259,7 +266,7 @@ fn conclude(
     let schedule = best.schedule.schedule();
     let report = Report {
         makespan_us: best.makespan.0,
-        lower_bound_us: search.bound.value.0,
+        lower_bound_us: schedule.bound.as_ref().map_or(0.0, |bound| bound.value.0),
         bound: search.bound.name.clone(),
         gap: schedule.gap(),
         strategy: schedule.produced_by.strategy.clone(),

@@ -1,0 +1,198 @@
+//! Plans on real buffers: starts local ranks, hands them plans, measures and checks.
+//!
+//! The principal type is [`Workbench`]. A plan reaches the ranks as files in a private folder; every rank loads,
+//! verifies and lowers them for itself, and the runtime compares the hashes of what came out.
+
+use crate::cli::TransportChoice;
+use crate::failure::{Failure, Outcome};
+use crate::plan;
+use runtime::{DType, Emulation, Job, JobSpec, RunError, Trial, TrialReport};
+use schedule::program::{LowerOptions, VerifiedProgram, check, lower};
+use schedule::{Collective, Request, VerifiedSchedule};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use topology::Topology;
+
+/// What to measure on.
+pub struct Setup {
+    /// How many local ranks.
+    pub ranks: usize,
+    /// Processes or threads.
+    pub transport: TransportChoice,
+    /// Topology (a SPEC or a path) whose links are paced, and by which factor they are slowed down.
+    pub emulate: Option<(String, f64)>,
+    /// The longest that one repetition may take.
+    pub timeout: Duration,
+}
+
+/// Local ranks, ready to run plans.
+pub struct Workbench {
+    folder: tempfile::TempDir,
+    ranks: Ranks,
+    plans: usize,
+}
+
+enum Ranks {
+    Processes(Box<Job>),
+    Threads(runtime::Options),
+}
+
+/// A plan that the ranks can load.
+pub struct Installed {
+    schedule: PathBuf,
+    topology: PathBuf,
+    request: Request,
+    out_of_place: VerifiedProgram,
+    in_place: VerifiedProgram,
+}
+
+/// Whether input and output are the same memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Memory {
+    /// Separate buffers.
+    OutOfPlace,
+    /// nccl-tests' in-place convention.
+    InPlace,
+}
+
+/// What a worker is told to load.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Source {
+    schedule: PathBuf,
+    topology: PathBuf,
+    memory: Memory,
+}
+
+impl Workbench {
+    /// Starts the ranks.
+    pub fn open(setup: &Setup) -> Outcome<Self> {
+        let folder = tempfile::tempdir().map_err(Failure::no)?;
+        let mut options = runtime::Options { work_limit: setup.timeout, ..runtime::Options::default() };
+        let mut emulated_source = String::new();
+        if let Some((spec, slowdown)) = &setup.emulate {
+            let topology = Arc::new(plan::topology(spec)?);
+            if topology.rank_count() != setup.ranks {
+                let (needed, given) = (topology.rank_count(), setup.ranks);
+                return Err(Failure::bad_input(anyhow::anyhow!("{spec} has {needed} ranks, but {given} are to run")));
+            }
+            options.emulation = Some(Emulation::new(topology, *slowdown).map_err(Failure::bad_input)?);
+            emulated_source.clone_from(spec);
+        }
+        let ranks = match setup.transport {
+            TransportChoice::Threads => Ranks::Threads(options),
+            TransportChoice::Shm => {
+                let binary = std::env::current_exe().map_err(Failure::no)?;
+                let spec = JobSpec { ranks: setup.ranks, options, emulated_source };
+                let command = |_| {
+                    let mut command = Command::new(&binary);
+                    command.arg("worker");
+                    command
+                };
+                Ranks::Processes(Box::new(Job::launch(&spec, command).map_err(fault)?))
+            }
+        };
+        Ok(Self { folder, ranks, plans: 0 })
+    }
+
+    /// Writes a plan where the ranks find it, and lowers it both ways.
+    pub fn install(&mut self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
+        self.plans += 1;
+        let file = |what: &str| self.folder.path().join(format!("{what}-{}.json", self.plans));
+        let (schedule_file, topology_file) = (file("schedule"), file("topology"));
+        plan::save(schedule, &schedule_file)?;
+        std::fs::write(&topology_file, topology::to_json(topology)).map_err(Failure::no)?;
+        Ok(Installed {
+            schedule: schedule_file,
+            topology: topology_file,
+            request: schedule.schedule().demand.request().clone(),
+            out_of_place: compile(schedule, Memory::OutOfPlace)?,
+            in_place: compile(schedule, Memory::InPlace)?,
+        })
+    }
+
+    /// Runs one trial.
+    pub fn run(&mut self, plan: &Installed, memory: Memory, trial: &Trial) -> Outcome<TrialReport> {
+        let program = match memory {
+            Memory::OutOfPlace => &plan.out_of_place,
+            Memory::InPlace => &plan.in_place,
+        };
+        match &mut self.ranks {
+            Ranks::Threads(options) => runtime::try_threads(program, trial, options).map_err(fault),
+            Ranks::Processes(job) => {
+                let source = Source { schedule: plan.schedule.clone(), topology: plan.topology.clone(), memory };
+                let source = serde_json::to_string(&source).map_err(Failure::no)?;
+                job.run(&source, program, trial).map_err(fault)
+            }
+        }
+    }
+}
+
+/// A fault of a run: the answer is "no", and the hint depends on what happened.
+fn fault(error: RunError) -> Failure {
+    let slow = matches!(error, RunError::Deadline { .. });
+    let mut lines = vec![error.to_string()];
+    if let RunError::Ended { reports, .. } = &error {
+        lines.extend(reports.iter().map(|(rank, words)| format!("  rank {rank}: {words}")));
+    }
+    let failure = Failure::no(anyhow::anyhow!("{}", lines.join("\n")));
+    failure.hint_if(slow.then_some("--timeout gives a repetition more time"))
+}
+
+fn compile(schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgram> {
+    let options = LowerOptions { in_place: memory == Memory::InPlace };
+    let program = lower(schedule, &options).map_err(Failure::no)?;
+    check(program).map_err(|violations| {
+        let texts: Vec<_> = violations.iter().map(ToString::to_string).collect();
+        Failure::no(anyhow::anyhow!("the lowered program is wrong:\n{}", texts.join("\n")))
+    })
+}
+
+/// Finds what the launcher's words refer to, on the worker's side.
+pub struct Files;
+
+impl runtime::Loader for Files {
+    fn program(&self, source: &str) -> Result<VerifiedProgram, String> {
+        let source: Source = serde_json::from_str(source).map_err(|error| error.to_string())?;
+        let loaded = plan::open_verified(&source.schedule, source.topology.to_str());
+        let compiled = loaded.and_then(|(schedule, _)| compile(&schedule, source.memory));
+        compiled.map_err(|failure| failure.to_string())
+    }
+
+    fn topology(&self, source: &str) -> Result<Topology, String> {
+        plan::topology(source).map_err(|failure| failure.to_string())
+    }
+}
+
+impl Installed {
+    /// What the plan answers.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+}
+
+/// How many elements of `dtype` a block has for a total of at most `size_bytes`, and the bytes in all.
+pub fn count(request: &Request, size_bytes: u64, dtype: DType) -> (u64, u64) {
+    let blocks = match request.collective {
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => request.members.len() as u64,
+        Collective::Gather | Collective::Scatter => request.members.len() as u64,
+        _ => 1,
+    };
+    let unit = blocks * dtype.size() as u64;
+    (size_bytes / unit, size_bytes / unit * unit)
+}
+
+/// busbw / algbw, as nccl-tests defines it.
+pub fn bus_factor(request: &Request) -> f64 {
+    let members = request.members.len() as f64;
+    match request.collective {
+        Collective::AllReduce => 2.0 * (members - 1.0) / members,
+        Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Custom => 1.0,
+        _ => (members - 1.0) / members,
+    }
+}
+
