@@ -3,7 +3,7 @@
 //! The principal function is [`describe`]. Everything is said together with the line of the sketch that causes it.
 
 use super::file::{Connections, Objective, SizeRange};
-use super::resolve::Sketch;
+use super::resolve::{Sketch, counted};
 use schedule::RankSet;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -167,7 +167,7 @@ impl fmt::Display for SketchSummary {
         if let Some(why) = &self.why {
             writeln!(f, "  {why}")?;
         }
-        writeln!(f, "  {} ranks on {} machines", self.ranks, self.machines)?;
+        writeln!(f, "  {} on {}", counted(self.ranks, "rank"), counted(self.machines, "machine"))?;
         writeln!(f, "  {} of {} links may be used", self.allowed_links, self.links)?;
         self.forbidden.iter().try_for_each(|it| writeln!(f, "  line {}: forbids {it}", it.line))?;
         self.reserved.iter().try_for_each(|it| writeln!(f, "  line {}: reserves {it}", it.line))?;

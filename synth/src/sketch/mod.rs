@@ -140,7 +140,10 @@ mod tests {
 
         /// A damaged sketch is read or refused, never a panic; what is refused is refused with a position.
         #[test]
-        fn damaged_sketches_do_no_harm(which in 0usize..12, cuts in proptest::collection::vec((0usize..2000, "[-:{}&*!0-9a-z \\[\\]\n]{0,3}"), 1..4)) {
+        fn damaged_sketches_do_no_harm(
+            which in 0usize..12,
+            cuts in proptest::collection::vec((0usize..2000, "[-:{}&*!0-9a-z \\[\\]\n]{0,3}"), 1..4),
+        ) {
             let path = &shipped()[which];
             let mut text: Vec<char> = std::fs::read_to_string(path).unwrap().chars().collect();
             for (at, patch) in cuts {
@@ -148,7 +151,7 @@ mod tests {
                 text.splice(at..(at + 2).min(text.len()), patch.chars());
             }
             let text: String = text.into_iter().collect();
-            let topology = topology::resolve("dgx2x2,costs=taccl-1mb").unwrap();
+            let topology = topology::resolve(read(path).such_as().unwrap()).unwrap();
             let result = SketchFile::parse(&text, "s.yaml").and_then(|file| file.resolve(&topology));
             if let Err(error) = result {
                 proptest::prop_assert!(error.position.is_some(), "{}", error);

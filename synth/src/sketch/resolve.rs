@@ -260,7 +260,8 @@ impl Resolver<'_> {
     }
 }
 
-fn counted(count: usize, noun: &str) -> String {
+/// `1 rank`, `2 ranks`.
+pub(super) fn counted(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }

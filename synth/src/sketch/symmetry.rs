@@ -272,7 +272,7 @@ enum Candidate {
 
 /// All divisors, ascending.
 fn divisors(number: usize) -> Vec<usize> {
-    (1..=number).filter(|divisor| number % divisor == 0).collect()
+    (1..=number).filter(|&divisor| number.is_multiple_of(divisor)).collect()
 }
 
 fn check_permutation(ranks: &[Rank]) -> Result<(), NotASymmetry> {
