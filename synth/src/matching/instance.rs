@@ -12,7 +12,7 @@ use schedule::{Chunk, ChunkId, Demand};
 use topology::{LinkId, Micros, Rank, Topology};
 
 /// The most ranks for which all distances are computed: beyond, looking ahead costs more than it gains.
-const LOOKAHEAD_RANKS: usize = 256;
+const LOOKAHEAD_RANKS: usize = 64;
 /// The most entries of a rank × chunk table of distances (4 MiB of `f32`).
 const LOOKAHEAD_ENTRIES: usize = 1 << 20;
 

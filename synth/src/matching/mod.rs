@@ -32,8 +32,10 @@ pub struct Matching;
 const BATCH: u32 = 8;
 /// Two makespans this close (relative) are equal.
 const EQUAL: f64 = 1e-9;
-/// Work of all restarts together, in looks of a link at 64 chunks: a few seconds of one core.
-const WORK: u64 = 300_000_000;
+/// Work of all searches together, in looks of a link at 64 chunks: one or two seconds of one core.
+const WORK: u64 = 60_000_000;
+/// The most repairs of one restart.
+const REPAIRS: u32 = 31;
 
 impl Strategy for Matching {
     fn name(&self) -> &'static str {
@@ -59,6 +61,15 @@ struct Plan {
     makespan: Micros,
 }
 
+impl Plan {
+    /// Whether it is faster, or as fast with fewer transfers.
+    fn is_better_than(&self, other: &Self) -> bool {
+        let tolerance = other.makespan.0 * EQUAL;
+        let fewer = self.transfers.len() < other.transfers.len();
+        self.makespan.0 < other.makespan.0 - tolerance || (fewer && self.makespan.0 <= other.makespan.0 + tolerance)
+    }
+}
+
 struct Search<'a> {
     instance: &'a Instance<'a>,
     context: &'a Context<'a>,
@@ -77,19 +88,19 @@ impl<'a> Search<'a> {
 
     /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
     fn restart(&mut self) {
-        let restarts = self.context.options.limits.restarts.max(1).min(self.affordable_restarts());
+        let affordable = self.affordable_attempts();
+        let restarts = self.context.options.limits.restarts.max(1).min(affordable);
+        let repairs = (affordable / restarts - 1).min(REPAIRS);
         for batch in (0..restarts).step_by(BATCH as usize) {
             if self.is_optimal() {
-                self.stop = StopReason::Optimal;
-                return;
+                break;
             }
             if self.best.is_some() && self.context.deadline.has_passed() {
                 self.stop = StopReason::TimeLimit;
                 return;
             }
-            let cutoff = self.best.as_ref().map_or(Micros(f64::INFINITY), |best| best.makespan * (1.0 - EQUAL));
-            let attempts: Vec<u32> = (batch..restarts.min(batch + BATCH)).collect();
-            let plans = attempts.par_iter().map(|&attempt| self.attempt(attempt, cutoff));
+            let numbers: Vec<u32> = (batch..restarts.min(batch + BATCH)).collect();
+            let plans = numbers.par_iter().map(|&number| self.attempt(number, repairs));
             for plan in plans.collect::<Vec<_>>().into_iter().flatten() {
                 self.keep(plan);
             }
@@ -100,38 +111,67 @@ impl<'a> Search<'a> {
     }
 
     fn keep(&mut self, plan: Plan) {
-        let better = self.best.as_ref().is_none_or(|best| {
-            let tolerance = best.makespan.0 * EQUAL;
-            let fewer = plan.transfers.len() < best.transfers.len();
-            plan.makespan.0 < best.makespan.0 - tolerance || (fewer && plan.makespan.0 <= best.makespan.0 + tolerance)
-        });
-        if better {
+        if self.best.as_ref().is_none_or(|best| plan.is_better_than(best)) {
             self.best = Some(plan);
         }
     }
 
-    /// How many restarts the work limit pays for.
-    fn affordable_restarts(&self) -> u32 {
+    /// How many searches the work limit pays for.
+    fn affordable_attempts(&self) -> u32 {
         let demand = self.instance.demand;
         let words = demand.chunks().len().div_ceil(64) as u64;
         let deliveries: u64 = demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
-        let per_delivery = words + 64;
-        u32::try_from(WORK / (deliveries * per_delivery).max(1)).unwrap_or(u32::MAX).max(1)
+        let lookahead =
+            if self.instance.distance.is_some() { 4 * self.instance.topology.rank_count() as u64 } else { 0 };
+        u32::try_from(WORK / (deliveries * (words + 64 + lookahead)).max(1)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// One restart; `None` if it found nothing that ends before the cutoff.
-    fn attempt(&self, number: u32, cutoff: Micros) -> Option<Plan> {
+    /// One restart and its repairs; `None` if it found nothing that ends before the best so far.
+    fn attempt(&self, number: u32, repairs: u32) -> Option<Plan> {
         let seed = self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(number);
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let instance = self.instance;
-        let messages = if self.is_unicast() {
+        if self.is_unicast() {
             let routing = Routing { spreading: [4.0, 16.0, 1.0, 0.0][number as usize % 4], rounds: 6 };
             let routes = route(instance, routing, &mut random);
-            order(instance, &routes, self.merge(number / 4), &mut random)
-        } else {
-            spread(instance, &[], self.style(number, &mut random), cutoff, &mut random)?
+            return self.time(&order(instance, &routes, self.merge(number / 4), &mut random));
+        }
+        // Searches that fail fail early, so that several fresh ones cost little more than one.
+        let target = self.target(self.best.as_ref(), number);
+        let fresh = |attempt: u32, random: &mut Pcg64Mcg| {
+            let style = self.style(number + attempt, random);
+            spread(instance, &[], style, target, random)
         };
-        self.time(&messages)
+        let fresh = (0..=repairs).find_map(|attempt| fresh(attempt, &mut random));
+        let mut plan = fresh.and_then(|messages| self.time(&messages)).or_else(|| self.best.clone())?;
+        for repair in 0..repairs {
+            let style = self.style(number + repair, &mut random);
+            plan = self.repaired(&plan, style, &mut random).unwrap_or(plan);
+        }
+        Some(plan)
+    }
+
+    /// Until when a search must be done: somewhere between the bound and the best plan so far. A search that may
+    /// take long fills slow links with messages that a shorter plan has no time for.
+    fn target(&self, best: Option<&Plan>, number: u32) -> Micros {
+        let bound = self.context.bound;
+        match best {
+            None if number < BATCH / 2 => Micros(f64::INFINITY),
+            None => bound * [1.001, 1.02, 1.1, 1.3][number as usize % 4],
+            Some(best) => {
+                let reach = [1.0, 0.5, 0.75, 0.25][number as usize % 4];
+                (bound + (best.makespan - bound) * reach).min(best.makespan * (1.0 - EQUAL))
+            }
+        }
+    }
+
+    /// What follows a random instant of `plan`, searched anew; `None` if that is no better.
+    fn repaired(&self, plan: &Plan, style: Style, random: &mut Pcg64Mcg) -> Option<Plan> {
+        let instant = plan.makespan * (f64::from(random.next_u32() % 1000) / 1000.0);
+        let kept: Vec<Transfer> = plan.transfers.iter().filter(|transfer| transfer.start < instant).cloned().collect();
+        let cutoff = self.target(Some(plan), random.next_u32() % 4);
+        let repaired = self.time(&spread(self.instance, &kept, style, cutoff, random)?)?;
+        repaired.is_better_than(plan).then_some(repaired)
     }
 
     /// Whether every chunk has at most one destination.

@@ -15,7 +15,8 @@ use super::instance::Instance;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message, Transfer};
-use topology::{LinkId, Micros, Rank};
+use std::collections::BTreeMap;
+use topology::{LinkId, Micros, Rank, ResourceId, Topology};
 
 /// How a restart makes its choices.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -189,23 +190,26 @@ impl<'a> State<'a> {
 
     /// Lets the free links among the awake ones choose, those with the fewest candidates first.
     fn choose(&mut self, now: Micros) {
-        let mut ready: Vec<(u32, u32, LinkId)> = Vec::with_capacity(self.awake.len());
-        for id in std::mem::take(&mut self.awake) {
-            self.is_awake[id.index()] = false;
-            if !self.calendar.is_free(id, now) {
+        let mut ready: Vec<Ready> = Vec::with_capacity(self.awake.len());
+        for link in std::mem::take(&mut self.awake) {
+            self.is_awake[link.index()] = false;
+            if !self.calendar.is_free(link, now) {
                 continue;
             }
-            let count: u32 = (0..self.words()).map(|word| self.candidates(id, word).count_ones()).sum();
-            if count > 0 {
-                ready.push((count, self.random.next_u32(), id));
+            let candidates: u32 = (0..self.words()).map(|word| self.candidates(link, word).count_ones()).sum();
+            if candidates > 0 {
+                ready.push(Ready { candidates, lot: self.random.next_u32(), link });
             }
         }
         ready.sort_unstable();
-        for (_, _, id) in ready {
-            if self.calendar.is_free(id, now) {
-                let chunks = self.pick(id, now);
+        if !self.instance.topology.resources().is_empty() {
+            ports_first(self.instance.topology, &mut ready);
+        }
+        for Ready { link, .. } in ready {
+            if self.calendar.is_free(link, now) {
+                let chunks = self.pick(link, now);
                 if !chunks.is_empty() {
-                    self.send(now, id, chunks);
+                    self.send(now, link, chunks);
                 }
             }
         }
@@ -309,4 +313,53 @@ impl<'a> State<'a> {
             other != id && there.0 < here.0 * (1.0 - 1e-6) && self.instance.problem.allows(chunk, other)
         })
     }
+}
+
+/// A link that could send now.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Ready {
+    candidates: u32,
+    lot: u32,
+    link: LinkId,
+}
+
+/// The most ready links that are put in an order that keeps ports busy; above, they stay as they are.
+const MOST_READY: usize = 4096;
+
+/// Reorders links so that few ports stay idle: the port with the fewest ready links left comes first, and of its
+/// links the one whose other ports have the fewest (Karp and Sipser's rule for large matchings).
+fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
+    if ready.len() > MOST_READY {
+        return;
+    }
+    let mut ports: BTreeMap<ResourceId, Vec<Ready>> = BTreeMap::new();
+    let mut ordered = Vec::with_capacity(ready.len());
+    for &one in ready.iter() {
+        let resources = &topology.link(one.link).resources;
+        resources.iter().for_each(|&resource| ports.entry(resource).or_default().push(one));
+        if resources.is_empty() {
+            ordered.push(one);
+        }
+    }
+    while let Some((&port, _)) = ports.iter().min_by_key(|(_, ready)| (ready.len(), ready[0].lot)) {
+        let crowd = |one: &Ready| {
+            let others = topology.link(one.link).resources.iter().filter(|&&other| other != port);
+            others.map(|other| ports[other].len()).sum::<usize>()
+        };
+        let Some(&chosen) = ports[&port].iter().min_by_key(|one| (crowd(one), one.lot)) else { break };
+        ordered.push(chosen);
+        // Its ports are taken: no other link of theirs can send now.
+        let taken = &topology.link(chosen.link).resources;
+        for resource in taken {
+            ports.remove(resource);
+        }
+        let is_blocked = |one: &Ready| topology.link(one.link).resources.iter().any(|other| taken.contains(other));
+        ports.values_mut().for_each(|ready| ready.retain(|one| !is_blocked(one)));
+        ports.retain(|_, ready| !ready.is_empty());
+    }
+    // A link whose candidates were all taken meanwhile leaves its ports to those that come last.
+    let mut listed = vec![false; topology.links().len()];
+    ordered.iter().for_each(|one| listed[one.link.index()] = true);
+    ordered.extend(ready.iter().filter(|one| !listed[one.link.index()]));
+    *ready = ordered;
 }
