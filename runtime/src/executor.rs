@@ -8,14 +8,13 @@ use crate::doorbell::Waiter;
 use crate::dtype::DType;
 use crate::error::{Phase, RunError, RunResult, Stamp};
 use crate::geometry::{Geometry, tiles_of};
-use crate::interpreter::{End, Interpreter, Lanes, RankPlan, Surroundings};
+use crate::interpreter::{Interpreter, RankPlan, Surroundings};
+use crate::lanes::Lanes;
 use crate::memory::{Call, Memory};
 use crate::options::Options;
 use crate::order::{ResourceOrder, transfer_count};
 use crate::pace::{Emulation, Pacer};
 use crate::probe::Flows;
-use crate::ring::{RingReceiver, RingSender};
-use crate::transport::{ReceiveLane, SendLane};
 use crate::trial::Sample;
 use schedule::program::{Program, digest};
 use std::num::NonZeroU64;
@@ -104,7 +103,7 @@ impl<'a> Executor<'a> {
         Ok(Self {
             board,
             emulation,
-            lanes: lanes(board, rank, program, &arena)?,
+            lanes: Lanes::new(board, rank, program, &arena)?,
             arena,
             order: emulation.map_or_else(ResourceOrder::default, |emulation| {
                 ResourceOrder::of(program, emulation.topology(), rank, plan.geometry.tiles())
@@ -192,29 +191,6 @@ fn first_word(digest: &str) -> u64 {
 pub(crate) fn arena(board: &Board, program: &Program, options: &Options) -> RunResult<Arena> {
     let flags = if options.emulation.is_some() { transfer_count(program) } else { 0 };
     board.lay_out(program.connections.len(), options.ring_bytes, flags)
-}
-
-/// The rank's ends of the program's connections.
-fn lanes(board: &Board, rank: Rank, program: &Program, arena: &Arena) -> RunResult<Lanes> {
-    let count = program.connections.len();
-    let mut lanes = Lanes { outgoing: Vec::with_capacity(count), incoming: Vec::with_capacity(count) };
-    for (connection, &place) in program.connections.iter().zip(&arena.rings) {
-        let region = board.region();
-        let taken = |peer| move |source| RunError::Lane { rank, peer, source };
-        lanes.outgoing.push(if connection.from == rank {
-            let ring = RingSender::new(region.clone(), place, board.bell(connection.to));
-            Some(End::new(Box::new(ring.map_err(taken(connection.to))?) as Box<dyn SendLane>))
-        } else {
-            None
-        });
-        lanes.incoming.push(if connection.to == rank {
-            let ring = RingReceiver::new(region.clone(), place, board.bell(connection.from));
-            Some(End::new(Box::new(ring.map_err(taken(connection.from))?) as Box<dyn ReceiveLane>))
-        } else {
-            None
-        });
-    }
-    Ok(lanes)
 }
 
 /// What surrounds a rank of a job: the coordinator's verdict, the doorbell, the progress counter.

@@ -11,9 +11,9 @@ use crate::clock::Moment;
 use crate::dtype::Kernel;
 use crate::error::{Phase, RunError, RunResult, Stamp};
 use crate::geometry::Geometry;
+use crate::lanes::Lanes;
 use crate::memory::{Memory, MemoryFault, Span};
 use crate::pace::{Pacer, Turn};
-use crate::transport::{ReceiveLane, SendLane};
 use schedule::program::{ConnectionId, Instruction, Program, RankProgram, Slice, Step, StepRef};
 use std::time::Duration;
 use topology::Rank;
@@ -21,30 +21,6 @@ use topology::Rank;
 /// The most bytes that one step moves before the next threadblock has its turn: large enough to amortise a
 /// poll, small enough to stay in a core's cache between writer and reader.
 const PIECE: usize = 128 << 10;
-
-/// A rank's end of a connection.
-pub(crate) struct End<L: ?Sized> {
-    lane: Box<L>,
-    /// How many bytes have passed, for alignment.
-    position: u64,
-}
-
-impl<L: ?Sized> End<L> {
-    pub(crate) fn new(lane: Box<L>) -> Self {
-        Self { lane, position: 0 }
-    }
-
-    /// How many bytes are skipped to align `size` bytes, so that no window of the lane ends inside them.
-    fn padding(&self, size: usize) -> usize {
-        (self.position.next_multiple_of(size as u64) - self.position) as usize
-    }
-}
-
-/// A rank's ends of a program's connections, by connection id; `None` where it has no such end.
-pub(crate) struct Lanes {
-    pub(crate) outgoing: Vec<Option<End<dyn SendLane>>>,
-    pub(crate) incoming: Vec<Option<End<dyn ReceiveLane>>>,
-}
 
 /// What a rank executes again and again.
 pub(crate) struct RankPlan<'a> {
@@ -224,7 +200,7 @@ impl<'a> Interpreter<'a> {
     fn open(&mut self, block: usize, step: &Step) -> RunResult<Option<Moment>> {
         let (from, to) = ends(&step.instruction);
         if let Some(id) = from.filter(|id| !self.opened[id.index()]) {
-            let Some(words) = self.receive_words::<2>(id)? else { return Ok(Some(NEVER)) };
+            let Some(words) = self.lanes.incoming.receive_words::<2>(id)? else { return Ok(Some(NEVER)) };
             let found = Stamp { epoch: words[0], plan: words[1] };
             if found != self.stamp {
                 let peer = self.plan.program.connections[id.index()].from;
@@ -233,7 +209,7 @@ impl<'a> Interpreter<'a> {
             self.opened[id.index()] = true;
         }
         if let Some(id) = to.filter(|id| !self.opened[id.index()]) {
-            if !self.send_words(id, [self.stamp.epoch, self.stamp.plan])? {
+            if !self.lanes.outgoing.send_words(id, [self.stamp.epoch, self.stamp.plan])? {
                 return Ok(Some(NEVER));
             }
             self.opened[id.index()] = true;
@@ -267,7 +243,7 @@ impl<'a> Interpreter<'a> {
         let mut ready = pacer.ready(block, index, step);
         if let Some(id) = from {
             if pacer.arrival(block).is_none() {
-                let Some([arrival]) = self.receive_words::<1>(id)? else { return Ok(Some(NEVER)) };
+                let Some([arrival]) = self.lanes.incoming.receive_words::<1>(id)? else { return Ok(Some(NEVER)) };
                 pacer.set_arrival(block, Moment(arrival));
             }
             ready = ready.max(pacer.arrival(block).unwrap_or_default());
@@ -283,7 +259,7 @@ impl<'a> Interpreter<'a> {
                 Turn::Contended => return Ok(Some(Moment::default())),
                 Turn::Later => return Ok(Some(NEVER)),
             };
-            if !self.send_words(id, [departure.arrival.max(ready).0])? {
+            if !self.lanes.outgoing.send_words(id, [departure.arrival.max(ready).0])? {
                 return Ok(Some(NEVER));
             }
         }
@@ -330,38 +306,39 @@ impl<'a> Interpreter<'a> {
             Span { buffer: slice.buffer, bytes: start..start + bytes }
         };
         let length = length.min(PIECE);
-        let fault = |fault: MemoryFault| RunError::Program { rank: plan.rank, fault: fault.to_string() };
-        let kernel = || plan.kernel.ok_or_else(|| program_fault(plan.rank, "a reduction without an operator"));
+        let program_fault = |fault: String| RunError::Program { rank: plan.rank, fault };
+        let fault = |fault: MemoryFault| program_fault(fault.to_string());
+        let kernel = || plan.kernel.ok_or_else(|| program_fault("it reduces without an operator".to_owned()));
         let taken = match *instruction {
             Instruction::Send { to, src } => {
-                let room = room(plan, &mut lanes.outgoing, to)?;
+                let room = lanes.outgoing.room(to)?;
                 let take = room.len().min(length);
                 room[..take].copy_from_slice(memory.read(&at(src, take)));
                 take
             }
             Instruction::Receive { from, dst } => {
-                let data = peek(plan, &mut lanes.incoming, from)?;
+                let data = lanes.incoming.peek(from)?;
                 let take = data.len().min(length);
                 memory.write(&at(dst, take)).map_err(fault)?.copy_from_slice(&data[..take]);
                 take
             }
             Instruction::ReceiveReduce { from, src, dst } => {
-                let data = peek(plan, &mut lanes.incoming, from)?;
+                let data = lanes.incoming.peek(from)?;
                 let take = data.len().min(length);
                 memory.combine(kernel()?, &at(src, take), &data[..take], &at(dst, take)).map_err(fault)?;
                 take
             }
             Instruction::ReceiveSend { from, to, dst } => {
-                let room = room(plan, &mut lanes.outgoing, to)?;
-                let data = peek(plan, &mut lanes.incoming, from)?;
+                let room = lanes.outgoing.room(to)?;
+                let data = lanes.incoming.peek(from)?;
                 let take = data.len().min(room.len()).min(length);
                 memory.write(&at(dst, take)).map_err(fault)?.copy_from_slice(&data[..take]);
                 room[..take].copy_from_slice(&data[..take]);
                 take
             }
             Instruction::ReceiveReduceSend { from, to, src, dst } => {
-                let room = room(plan, &mut lanes.outgoing, to)?;
-                let data = peek(plan, &mut lanes.incoming, from)?;
+                let room = lanes.outgoing.room(to)?;
+                let data = lanes.incoming.peek(from)?;
                 let take = data.len().min(room.len()).min(length);
                 (kernel()?.combine)(&mut room[..take], memory.read(&at(src, take)), &data[..take]);
                 if let Some(dst) = dst {
@@ -389,51 +366,12 @@ impl<'a> Interpreter<'a> {
             return Ok(());
         }
         if let Some(id) = to {
-            commit(self.plan, &mut self.lanes.outgoing, id, taken)?;
+            self.lanes.outgoing.commit(id, taken)?;
         }
         if let Some(id) = from {
-            release(self.plan, &mut self.lanes.incoming, id, taken)?;
+            self.lanes.incoming.release(id, taken)?;
         }
         Ok(())
-    }
-
-    /// Sends words ahead of a payload, all or none; whether they went.
-    fn send_words<const N: usize>(&mut self, id: ConnectionId, words: [u64; N]) -> RunResult<bool> {
-        let (plan, lanes) = (self.plan, &mut self.lanes.outgoing);
-        let padding = end(plan, lanes, id)?.padding(8 * N);
-        if room(plan, lanes, id)?.len() < padding {
-            return Ok(false);
-        }
-        commit(plan, lanes, id, padding)?;
-        let room = room(plan, lanes, id)?;
-        if room.len() < 8 * N {
-            return Ok(false);
-        }
-        for (place, word) in room.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *place = word.to_le_bytes();
-        }
-        commit(plan, lanes, id, 8 * N)?;
-        Ok(true)
-    }
-
-    /// Receives words ahead of a payload, all or none.
-    fn receive_words<const N: usize>(&mut self, id: ConnectionId) -> RunResult<Option<[u64; N]>> {
-        let (plan, lanes) = (self.plan, &mut self.lanes.incoming);
-        let padding = end(plan, lanes, id)?.padding(8 * N);
-        if peek(plan, lanes, id)?.len() < padding {
-            return Ok(None);
-        }
-        release(plan, lanes, id, padding)?;
-        let data = peek(plan, lanes, id)?;
-        if data.len() < 8 * N {
-            return Ok(None);
-        }
-        let mut words = [0; N];
-        for (word, bytes) in words.iter_mut().zip(data.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        release(plan, lanes, id, 8 * N)?;
-        Ok(Some(words))
     }
 
     /// Names the first step that waits for a peer, or else the first that waits.
@@ -480,46 +418,4 @@ pub(crate) fn shape(instruction: &Instruction) -> Slice {
         | Instruction::Reduce { src, .. } => src,
         Instruction::Receive { dst, .. } | Instruction::ReceiveSend { dst, .. } => dst,
     }
-}
-
-fn program_fault(rank: Rank, fault: &str) -> RunError {
-    RunError::Program { rank, fault: fault.to_owned() }
-}
-
-fn lost(plan: &RankPlan<'_>, id: ConnectionId, source: std::io::Error) -> RunError {
-    let connection = plan.program.connections[id.index()];
-    let peer = if connection.from == plan.rank { connection.to } else { connection.from };
-    RunError::Lane { rank: plan.rank, peer, source }
-}
-
-fn end<'l, L: ?Sized>(
-    plan: &RankPlan<'_>,
-    ends: &'l mut [Option<End<L>>],
-    id: ConnectionId,
-) -> RunResult<&'l mut End<L>> {
-    let end = ends[id.index()].as_mut();
-    end.ok_or_else(|| program_fault(plan.rank, "it uses a connection of other ranks"))
-}
-
-type Outgoing = Option<End<dyn SendLane>>;
-type Incoming = Option<End<dyn ReceiveLane>>;
-
-fn room<'l>(plan: &RankPlan<'_>, lanes: &'l mut [Outgoing], id: ConnectionId) -> RunResult<&'l mut [u8]> {
-    end(plan, lanes, id)?.lane.reserve().map_err(|source| lost(plan, id, source))
-}
-
-fn commit(plan: &RankPlan<'_>, lanes: &mut [Outgoing], id: ConnectionId, bytes: usize) -> RunResult<()> {
-    let end = end(plan, lanes, id)?;
-    end.position += bytes as u64;
-    end.lane.commit(bytes).map_err(|source| lost(plan, id, source))
-}
-
-fn peek<'l>(plan: &RankPlan<'_>, lanes: &'l mut [Incoming], id: ConnectionId) -> RunResult<&'l [u8]> {
-    end(plan, lanes, id)?.lane.peek().map_err(|source| lost(plan, id, source))
-}
-
-fn release(plan: &RankPlan<'_>, lanes: &mut [Incoming], id: ConnectionId, bytes: usize) -> RunResult<()> {
-    let end = end(plan, lanes, id)?;
-    end.position += bytes as u64;
-    end.lane.release(bytes).map_err(|source| lost(plan, id, source))
 }

@@ -16,6 +16,7 @@ mod executor;
 mod geometry;
 mod interpreter;
 mod job;
+mod lanes;
 mod memory;
 mod options;
 mod order;

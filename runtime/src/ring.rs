@@ -173,7 +173,7 @@ mod tests {
                         let wish = 1 + next(&mut state) % capacity as u64;
                         let room = lane.reserve().unwrap();
                         let take = (room.len() as u64).min(wish).min(BYTES - sent) as usize;
-                        room[..take].iter_mut().zip(sent..).for_each(|(byte, at)| *byte = (at * 31 >> 3) as u8);
+                        room[..take].iter_mut().zip(sent..).for_each(|(byte, at)| *byte = ((at * 31) >> 3) as u8);
                         if take == 0 {
                             assert!(Moment::now() < deadline);
                             waiter.idle(Moment::now(), deadline);
@@ -192,7 +192,7 @@ mod tests {
                     let data = lane.peek().unwrap();
                     let take = data.len().min(wish as usize);
                     for (&byte, at) in data[..take].iter().zip(received..) {
-                        assert_eq!(byte, (at * 31 >> 3) as u8, "seed {seed}, byte {at}");
+                        assert_eq!(byte, ((at * 31) >> 3) as u8, "seed {seed}, byte {at}");
                     }
                     if take == 0 {
                         assert!(Moment::now() < deadline);

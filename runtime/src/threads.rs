@@ -196,7 +196,11 @@ mod tests {
         program.ranks[2].threadblocks[0].steps.pop();
         let options = Options { work_limit: std::time::Duration::from_millis(100), ..Options::default() };
         let error = try_program(&program, &Trial::once(100, DType::F32), &options).unwrap_err();
-        assert!(error.to_string().contains("rank 1 waited") && error.to_string().contains("for rank 2"), "{error}");
+        let RunError::Deadline { rank, peer: Some(peer), finished: 1, .. } = error else { panic!("{error}") };
+        assert!(
+            rank.0 < 2 && peer.0 == rank.0 + 1,
+            "each waits for the next, and rank 1 for the one at fault: {error}"
+        );
     }
 
     #[test]

@@ -322,9 +322,8 @@ impl Drop for Job {
 }
 
 fn unexpected(answer: &Answer) -> (Cause, String) {
-    let mut text = format!("it said {answer:?} out of turn");
-    text.truncate(text.floor_char_boundary(200));
-    (Cause::Failed, text)
+    let text: String = format!("{answer:?}").chars().take(200).collect();
+    (Cause::Failed, format!("it said out of turn: {text}"))
 }
 
 /// Starts a worker and a thread that reads what it says.

@@ -24,7 +24,6 @@ fn assert_as_predicted(spec: &PlanSpec, slowdown: f64, report: &TrialReport) {
     let predicted = spec.schedule().schedule().makespan() * slowdown;
     let best = report.spans().into_iter().reduce(topology::Micros::min).unwrap();
     let ratio = best / predicted;
-    println!("{spec}: measured/predicted = {ratio:.4}");
     // Loose, because other tests share the cores.
     assert!((0.98..1.5).contains(&ratio), "{spec}: {best} measured, {predicted} predicted");
 }
