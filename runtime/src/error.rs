@@ -144,6 +144,14 @@ pub enum RunError {
         /// Their type.
         dtype: crate::DType,
     },
+    /// The buffers of all ranks together do not fit.
+    #[error("the ranks' buffers need {needed} bytes, but only {available} are available on this computer")]
+    NotEnoughMemory {
+        /// For all ranks, in bytes.
+        needed: u64,
+        /// What there is, in bytes.
+        available: u64,
+    },
     /// Rings for so many connections do not fit the shared memory.
     #[error("{connections} connections need more than the {bytes} bytes of shared memory that the job has")]
     TooManyConnections {

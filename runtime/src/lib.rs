@@ -13,6 +13,7 @@ mod doorbell;
 mod dtype;
 mod error;
 mod executor;
+mod footprint;
 mod geometry;
 mod interpreter;
 mod job;

@@ -7,6 +7,7 @@ use crate::board::{Board, BoardShape, Cause, Verdict};
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::executor::Executor;
+use crate::footprint;
 use crate::memory::Call;
 use crate::options::Options;
 use crate::trial::{Sample, Trial, TrialReport, run_rank};
@@ -53,6 +54,7 @@ pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) 
 }
 
 fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+    footprint::check(program, trial.count, trial.dtype)?;
     let board = board(program, options)?;
     let run = |rank, ()| {
         let mut executor = Executor::new(&board, rank, program, (trial.count, trial.dtype), options)?;

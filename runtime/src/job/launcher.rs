@@ -6,6 +6,7 @@ use crate::board::{Board, BoardShape, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
 use crate::executor::arena;
+use crate::footprint;
 use crate::options::Options;
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flow, Flows};
@@ -130,6 +131,7 @@ impl Job {
             let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), self.members.len());
             return Err(RunError::Mismatch { what });
         }
+        footprint::check(program, trial.count, trial.dtype)?;
         let task = Task::Trial { source: source.to_owned(), trial: trial.clone() };
         let ranks = self.perform(task, program, |finding| match finding {
             Finding::Trial(report) => Some(report),

@@ -1,9 +1,10 @@
 //! Ranks that die, stop, or disagree: nobody hangs, the right rank is named, no process is left.
 
 use crate::plans::PlanSpec;
-use crate::worker::{Mischief, launch};
+use crate::worker::{Mischief, launch, start_launcher};
 use runtime::{Cause, DType, JobSpec, Options, Phase, RunError, Trial, Verdict};
 use schedule::Collective;
+use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use topology::Rank;
@@ -114,4 +115,20 @@ fn workers_leave_with_the_job() {
     assert!(processes.iter().all(|&process| is_running(process)));
     drop(job);
     assert!(!processes.iter().any(|&process| is_running(process)));
+}
+
+#[test]
+fn workers_leave_when_the_launcher_is_killed() {
+    let mut launcher = start_launcher(&plan());
+    let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+    let workers = lines.find_map(|line| line.unwrap().rsplit_once("workers ").map(|(_, ids)| ids.to_owned())).unwrap();
+    let workers: Vec<u32> = workers.split(' ').map(|id| id.parse().unwrap()).collect();
+    assert_eq!(workers.len(), RANKS);
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while workers.iter().any(|&process| is_running(process)) {
+        assert!(Instant::now() < deadline, "workers outlive their launcher");
+        std::thread::yield_now();
+    }
 }

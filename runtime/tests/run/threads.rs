@@ -1,7 +1,7 @@
 //! Every collective in threads: ranks, counts, types, operators, in place and not, tiles and tiny rings.
 
 use crate::plans::{COLLECTIVES, PlanSpec};
-use runtime::{Call, DType, Options, Trial, run_threads, try_threads};
+use runtime::{Call, DType, Options, RunError, Trial, run_threads, try_threads};
 use schedule::{Collective, ReduceOp};
 
 const COUNTS: [u64; 6] = [0, 1, 3, 64, 1001, 20_011];
@@ -81,4 +81,6 @@ fn averages_and_impossible_counts_are_refused() {
     let spec = PlanSpec::new("ring:2", Collective::AllGather);
     let error = try_threads(&spec.program(), &Trial::once(u64::MAX / 3, DType::F64), &Options::default());
     assert!(error.unwrap_err().to_string().contains("more than this computer can address"));
+    let error = try_threads(&spec.program(), &Trial::once(1 << 50, DType::F64), &Options::default());
+    assert!(matches!(error, Err(RunError::NotEnoughMemory { .. })));
 }

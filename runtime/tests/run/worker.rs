@@ -1,13 +1,16 @@
 //! Worker processes for the tests: this test binary, run again with one test selected.
 
 use crate::plans::{PlanSpec, machine};
-use runtime::{Job, JobSpec, Loader, RunResult, control_from_stdin, serve};
+use runtime::{DType, Job, JobSpec, Loader, RunResult, Trial, control_from_stdin, serve};
 use schedule::program::VerifiedProgram;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use topology::{Rank, Topology};
 
 /// Set for workers only; what it says is mischief to do (see [`Mischief`]), or nothing.
 const ROLE: &str = "RUNTIME_TEST_WORKER";
+
+/// Set for launchers that are to be killed: the plan to run.
+const LAUNCHER: &str = "RUNTIME_TEST_LAUNCHER";
 
 /// How a worker of a test misbehaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,12 +61,33 @@ fn worker_process() {
     std::process::exit(i32::from(result.is_err()));
 }
 
+/// Not a test of its own: a launcher that prints its workers' process ids and then runs a trial without end.
+#[test]
+fn launcher_process() {
+    let Ok(spec) = std::env::var(LAUNCHER) else { return };
+    let spec: PlanSpec = spec.parse().unwrap();
+    let mut job =
+        launch(&JobSpec { ranks: spec.topology().rank_count(), ..JobSpec::default() }, |_| Mischief::None).unwrap();
+    let processes: Vec<_> = job.process_ids().iter().map(u32::to_string).collect();
+    println!("workers {}", processes.join(" "));
+    let trial = Trial { repetitions: u32::MAX, ..Trial::once(1000, DType::F32) };
+    job.run(&spec.to_string(), &spec.program(), &trial).unwrap();
+}
+
+/// Starts [`launcher_process`]; its output follows on standard output.
+pub(crate) fn start_launcher(spec: &PlanSpec) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "worker::launcher_process", "--nocapture"]).env(LAUNCHER, spec.to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
 /// Launches a job whose rank r misbehaves as `mischief(r)` says.
 pub(crate) fn launch(spec: &JobSpec, mischief: impl Fn(Rank) -> Mischief) -> RunResult<Job> {
     let name = |mischief| MISCHIEF.iter().find(|(_, known)| *known == mischief).unwrap().0;
     Job::launch(spec, |rank| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "worker::worker_process", "--nocapture"]).env(ROLE, name(mischief(rank)));
+        command.env_remove(LAUNCHER);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
     })

@@ -1,0 +1,41 @@
+//! Whether a trial fits this computer, asked before anything is allocated.
+
+use crate::dtype::DType;
+use crate::error::{RunError, RunResult};
+use crate::geometry::Geometry;
+use schedule::program::Program;
+use topology::Rank;
+
+/// # Errors
+/// [`RunError::NotEnoughMemory`] if the buffers of all ranks, which are local, need more than is available.
+pub(crate) fn check(program: &Program, count: u64, dtype: DType) -> RunResult<()> {
+    let mut needed: u64 = 0;
+    for (index, own) in program.ranks.iter().enumerate() {
+        let geometry = Geometry::new(program, Rank::from_index(index), count, dtype, 1)?;
+        for bytes in [geometry.input_bytes(own), geometry.output_bytes(own), geometry.scratch_bytes()] {
+            needed = needed.saturating_add(bytes as u64);
+        }
+    }
+    match available() {
+        Some(available) if needed > available => Err(RunError::NotEnoughMemory { needed, available }),
+        _ => Ok(()),
+    }
+}
+
+/// What the kernel thinks can be used without swapping, in bytes; `None` where it does not say.
+fn available() -> Option<u64> {
+    let report = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = report.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_how_much_there_is() {
+        assert!(available().unwrap() > 1 << 20);
+    }
+}
