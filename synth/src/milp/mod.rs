@@ -20,6 +20,9 @@ use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
 use search::Search;
 use timing::NAME;
 
+/// More chunks × links than this are not expanded: no model of them would be small enough.
+const MAX_ROUTES: usize = 400_000;
+
 /// The strategy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Milp;
@@ -35,6 +38,12 @@ impl Strategy for Milp {
             return Err(SynthError::NotApplicable { strategy: NAME, why });
         }
         check_reachable(problem)?;
+        let routes = problem.demand.chunks().len().saturating_mul(problem.topology.links().len());
+        if routes > MAX_ROUTES {
+            let why =
+                format!("its models start at {routes} 0/1 columns per epoch; symmetric or local methods go further");
+            return Err(SynthError::NotApplicable { strategy: NAME, why });
+        }
         let mut search = Search::new(problem, context);
         search.run()?;
         let stop = match () {

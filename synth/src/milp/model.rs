@@ -315,13 +315,14 @@ impl<'a> Builder<'a> {
     }
 
     /// x[own,l,t] ≤ 1 − relaying[l,t], x[other,l,t] ≤ relaying[l,t], relaying[l,t] ≤ relaying[l,t+1]: on a link
-    /// out of a rank, the rank's own chunks leave before those it relays.
+    /// between machines, the sender's own chunks leave before those it relays.
     fn own_chunks_leave_first(&mut self) {
         if self.problem.constraints.own_chunks_first.is_none() {
             return;
         }
-        for id in self.problem.topology.link_ids() {
-            let from = self.problem.topology.link(id).from;
+        let topology = &self.problem.topology;
+        for id in topology.link_ids().filter(|&id| topology.crosses_machines(topology.link(id))) {
+            let from = topology.link(id).from;
             let departures = std::mem::take(&mut self.on_link[id.index()]);
             let mut before: Option<Column> = None;
             for together in departures.chunk_by(|a, b| a.0 == b.0) {

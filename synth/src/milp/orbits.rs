@@ -1,10 +1,12 @@
 //! Which departures a symmetry makes equal.
 //!
-//! The principal type is [`Orbits`]. The sketch names automorphisms of the machine; where the demand has them
-//! too, (chunk, link) pairs that they map to each other share their 0/1 columns. A merged column that occurs twice
+//! The principal type is [`Orbits`]. Automorphisms of the machine come from the sketch, or are the evident ones
+//! (rotations, exchanges of machines); where the demand has them too, (chunk, link) pairs that they map to each
+//! other share their 0/1 columns: sixteen ranks on a switch need a sixteenth of them. A merged column that occurs twice
 //! in one capacity row counts twice there, so a symmetry whose image meets itself on a shared resource makes the
 //! model infeasible rather than its answer wrong.
 
+use crate::sketch::Symmetries;
 use crate::{Automorphism, Problem};
 use schedule::{Chunk, ChunkId, Demand, RankSet};
 use std::collections::BTreeMap;
@@ -17,15 +19,15 @@ pub(super) struct Orbits {
 }
 
 impl Orbits {
-    /// The orbits under the sketch's symmetries that the demand shares; `None` if there are none.
+    /// The orbits under the symmetries that the demand shares; `None` if there are none.
     pub(super) fn new(problem: &Problem) -> Option<Self> {
         let links = problem.topology.links().len();
-        let images: Vec<(Vec<ChunkId>, &Automorphism)> = problem
-            .constraints
-            .symmetry
-            .iter()
-            .filter_map(|symmetry| Some((image_of_chunks(&problem.demand, symmetry)?, symmetry)))
-            .collect();
+        let found = match problem.constraints.symmetry.is_empty() {
+            true => Symmetries::of(&problem.topology).detect(&problem.constraints),
+            false => problem.constraints.symmetry.clone(),
+        };
+        let shared = |symmetry| Some((image_of_chunks(&problem.demand, symmetry)?, symmetry));
+        let images: Vec<(Vec<ChunkId>, &Automorphism)> = found.iter().filter_map(shared).collect();
         if images.is_empty() {
             return None;
         }

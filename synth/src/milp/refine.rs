@@ -25,10 +25,8 @@ enum Freed {
     Chunks(Vec<ChunkId>),
 }
 
-/// How many epochs kept transfers may move, in turn.
-const SLACKS: [u32; 2] = [1, 4];
-/// At most this many rounds in a row may fail.
-const PATIENCE: usize = 8;
+/// At most this many turns over all grids may fail in a row.
+const PATIENCE: usize = 4;
 /// A round's model should be quick to decide.
 const MAX_COLUMNS: usize = 5_000;
 /// How many chunks a round frees at most, besides one that arrives last.
@@ -38,15 +36,15 @@ const OTHERS: usize = 7;
 pub(super) fn improve(search: &mut Search<'_>, grids: &[Grid]) -> Result<(), SynthError> {
     let mut random = Pcg64Mcg::seed_from_u64(search.seed());
     let mut failures = 0;
-    while failures < PATIENCE && !search.is_over() {
+    while failures < PATIENCE * grids.len() && !search.is_over() {
         let Some(schedule) = search.best_schedule() else { return Ok(()) };
         let grid = grids[failures % grids.len()];
-        let turn = failures / grids.len();
-        let slack = SLACKS[turn % SLACKS.len()];
-        // The ending first, once with each slack; then chunks, others each time.
-        let freed = match turn < SLACKS.len() {
-            true => Freed::Ending(0.75),
-            false => Freed::Chunks(late_and_random_chunks(&schedule, &mut random)),
+        // Little slack leaves room to free much, and the other way round.
+        let (freed, slack) = match failures / grids.len() {
+            0 => (Freed::Ending(0.75), 1),
+            1 => (Freed::Chunks(late_and_random_chunks(&schedule, &mut random)), 4),
+            2 => (Freed::Ending(0.75), 4),
+            _ => (Freed::Chunks(late_and_random_chunks(&schedule, &mut random)), 1),
         };
         let horizon = grid.epochs_over(schedule.makespan()).saturating_sub(1);
         let round = Round { search, grid, horizon, schedule: &schedule, slack };

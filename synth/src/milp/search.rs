@@ -98,14 +98,15 @@ impl<'a> Search<'a> {
             if self.is_over() {
                 break;
             }
-            if self.orbits.is_some() && self.search_horizon(grid, Symmetry::Imposed)? {
-                continue;
+            if self.orbits.is_some() {
+                self.search_horizon(grid, Symmetry::Imposed)?;
             }
-            self.search_horizon(grid, Symmetry::Ignored)?;
+            if !self.is_over() {
+                self.search_horizon(grid, Symmetry::Ignored)?;
+            }
         }
         self.grant_half();
-        let fine: Vec<Grid> = grids.into_iter().rev().take(2).collect();
-        if fine.is_empty() { Ok(()) } else { improve(self, &fine) }
+        improve(self, &grids)
     }
 
     /// Half of the limits are for whole models, half for improving what they found.
@@ -131,8 +132,8 @@ impl<'a> Search<'a> {
         grids
     }
 
-    /// Finds the smallest horizon with a schedule on one grid; false if none was found.
-    fn search_horizon(&mut self, grid: &Grid, symmetry: Symmetry) -> Result<bool, SynthError> {
+    /// Looks for the smallest horizon with a schedule on one grid.
+    fn search_horizon(&mut self, grid: &Grid, symmetry: Symmetry) -> Result<(), SynthError> {
         let free = vec![Leeway::Free; self.problem.demand.chunks().len()];
         let lowest = grid.epochs_over(self.context.bound * 0.9).max(1);
         // Rounded durations may sum to less than the true ones, so one epoch more than the best can still be better.
@@ -141,13 +142,13 @@ impl<'a> Search<'a> {
         let feasible = loop {
             match self.attempt(grid, horizon, &free, symmetry)? {
                 Verdict::Feasible => break horizon,
-                Verdict::Skipped => return Ok(false),
+                Verdict::Skipped => return Ok(()),
                 Verdict::Infeasible | Verdict::Undecided => below = horizon,
             }
             horizon = (horizon + step).min(highest);
             step *= 2;
             if horizon <= below || self.is_over() {
-                return Ok(false);
+                return Ok(());
             }
         };
         let mut above = feasible;
@@ -158,7 +159,7 @@ impl<'a> Search<'a> {
                 _ => below = middle,
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Builds and solves one model, times what it finds, and keeps it if it is the best so far.

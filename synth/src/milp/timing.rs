@@ -22,8 +22,11 @@ pub(super) const NAME: &str = "milp";
 pub(super) fn schedule_of(problem: &Problem, departures: Vec<Departure>) -> Result<Schedule, SynthError> {
     let mut sends = drop_useless(problem, departures);
     add_remaining_paths(problem, &mut sends);
-    let listed = list_order(problem, &sends);
-    let mut candidates = vec![one_by_one(&listed)];
+    let mut candidates = Vec::new();
+    // The list scheduler knows no rule about who goes first; the grid's order keeps it.
+    if problem.constraints.own_chunks_first.is_none() {
+        candidates.push(one_by_one(&list_order(problem, &sends)));
+    }
     sends.sort_by(|a, b| {
         let remaining = b.remaining.total_cmp(&a.remaining);
         a.departure.epoch.cmp(&b.departure.epoch).then(remaining).then(a.key().cmp(&b.key()))

@@ -42,6 +42,7 @@ pub use error::{Mistake, Position, SketchError};
 pub use file::{Connections, Objective, SizeRange, SketchFile};
 pub use obey::{BrokenRule, SketchViolation, obey};
 pub use resolve::{Pins, Sketch};
+pub(crate) use symmetry::Symmetries;
 pub use symmetry::{Ends, NotASymmetry};
 
 #[cfg(test)]

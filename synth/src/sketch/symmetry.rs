@@ -91,7 +91,7 @@ pub(super) fn rotation(ranks: usize, offset: usize, within: usize) -> Vec<Rank> 
 }
 
 /// Everything that comparing a topology with its image needs, sorted once for all renumberings.
-pub(super) struct Symmetries<'a> {
+pub(crate) struct Symmetries<'a> {
     topology: &'a Topology,
     links: Vec<(LinkKey, LinkId)>,
     resources: Vec<ResourceKey<'a>>,
@@ -129,7 +129,7 @@ struct ResourceKey<'a> {
 }
 
 impl<'a> Symmetries<'a> {
-    pub(super) fn of(topology: &'a Topology) -> Self {
+    pub(crate) fn of(topology: &'a Topology) -> Self {
         let mut links: Vec<_> = topology.link_ids().map(|id| (LinkKey::of(topology.link(id)), id)).collect();
         links.sort_unstable();
         let mut resources: Vec<_> = (0..topology.resources().len())
@@ -207,7 +207,7 @@ impl<'a> Symmetries<'a> {
     ///
     /// The result generates the group found: of rotations within equal blocks only the smallest offset, of
     /// machines only exchanges of neighbours.
-    pub(super) fn detect(&self, constraints: &Constraints) -> Vec<Automorphism> {
+    pub(crate) fn detect(&self, constraints: &Constraints) -> Vec<Automorphism> {
         let mut found: Vec<Automorphism> = Vec::new();
         let mut work = 0;
         for candidate in self.candidates() {
