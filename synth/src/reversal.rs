@@ -22,14 +22,18 @@ use topology::Rank;
 ///
 /// # Errors
 /// Those of the strategy.
-pub fn propose(problem: &Problem, context: &Context<'_>, strategy: &dyn Strategy) -> Result<Vec<Attempt>, SynthError> {
+pub(crate) fn propose(
+    problem: &Problem,
+    context: &Context<'_>,
+    strategy: &dyn Strategy,
+) -> Result<Vec<Attempt>, SynthError> {
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
         return strategy.propose(problem, context);
     }
     let mut attempts = Vec::new();
     for collectors in collectors(problem) {
         let halves = Halves::new(problem, &collectors)?;
-        attempts.extend(halves.propose(context, strategy, &collectors.label)?);
+        attempts.extend(halves.propose(context, strategy, collectors.label)?);
     }
     Ok(attempts)
 }

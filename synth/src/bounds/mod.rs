@@ -143,3 +143,156 @@ fn turn_around(bound: &mut Bound, topology: &Topology) {
         Certificate::Volume { .. } => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use schedule::{Collective, Demand, Request};
+    use std::fmt::Write;
+    use std::sync::Arc;
+    use topology::resolve;
+
+    fn of(spec: &str, collective: Collective, size: u64, chunks: u32) -> Bounds {
+        let topology = Arc::new(resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), size).with_chunks(chunks);
+        bounds(&Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request"))))
+    }
+
+    fn check(spec: &str, collective: Collective, size: u64, chunks: u32, expected: Expect) {
+        let mut text = String::new();
+        for Bound { name, scope, value, .. } in of(spec, collective, size, chunks).list {
+            writeln!(text, "{name} {scope:?} {:.4}", value.0).expect("strings take any text");
+        }
+        expected.assert_eq(&text);
+    }
+
+    #[test]
+    fn published_machines() {
+        let gather = Collective::AllGather;
+        check("dgx1", gather, 1_000_000_000, 1, expect![[r#"
+            latency AnyChunking 1.4000
+            latency ThisChunking 7501.4000
+            ingress AnyChunking 5834.0333
+            ingress ThisChunking 7500.7000
+            ingress OneChunkPerMessage 7502.1000
+            egress AnyChunking 834.0333
+            egress ThisChunking 2500.7000
+            egress OneChunkPerMessage 2500.7000
+            wire AnyChunking 5834.0333
+        "#]]);
+        check("ndv2x2", gather, 1_000_000_000, 1, expect![[r#"
+            latency AnyChunking 4.1000
+            latency ThisChunking 12504.1000
+            ingress AnyChunking 6250.7000
+            ingress ThisChunking 7500.7000
+            ingress OneChunkPerMessage 7500.7000
+            egress AnyChunking 417.3667
+            egress ThisChunking 1250.7000
+            egress OneChunkPerMessage 1250.7000
+            cut AnyChunking 40001.3000
+            cut_tail ThisChunking 43752.7000
+            wire AnyChunking 6186.2670
+        "#]]);
+        check("ndv2x2", gather, 1_000_000_000, 8, expect![[r#"
+            latency AnyChunking 4.1000
+            latency ThisChunking 1566.6000
+            ingress AnyChunking 6250.7000
+            ingress ThisChunking 6250.7000
+            ingress OneChunkPerMessage 6250.7000
+            egress AnyChunking 417.3667
+            egress ThisChunking 469.4500
+            egress OneChunkPerMessage 469.4500
+            cut AnyChunking 40001.3000
+            cut_tail ThisChunking 40471.4500
+            wire AnyChunking 6186.2670
+        "#]]);
+        check("ndv2x2", Collective::AllToAll, 1_000_000_000, 1, expect![[r#"
+            latency AnyChunking 4.1000
+            latency ThisChunking 12504.1000
+            ingress AnyChunking 6250.7000
+            ingress ThisChunking 7500.7000
+            ingress OneChunkPerMessage 7500.7000
+            egress AnyChunking 6250.7000
+            egress ThisChunking 7500.7000
+            egress OneChunkPerMessage 7500.7000
+            cut AnyChunking 320001.3000
+            cut_tail ThisChunking 320001.3000
+            wire AnyChunking 6186.2670
+        "#]]);
+        check("dgx2x2", gather, 1_000_000_000, 1, expect![[r#"
+            latency AnyChunking 4.0000
+            latency ThisChunking 3004.0000
+            ingress AnyChunking 7750.7000
+            ingress ThisChunking 7750.7000
+            ingress OneChunkPerMessage 7750.7000
+            egress AnyChunking 250.7000
+            egress ThisChunking 250.7000
+            egress OneChunkPerMessage 250.7000
+            cut AnyChunking 5002.6000
+            cut_tail ThisChunking 5253.3000
+            wire AnyChunking 7381.6524
+        "#]]);
+    }
+
+    #[test]
+    fn steps_on_tori() {
+        for (spec, ranks, steps) in [("4x4", 16, 4.0), ("5x5", 25, 6.0), ("8x8", 64, 16.0)] {
+            let spec = format!("torus2d:{spec},alpha=0.5us,bandwidth=50GiBps");
+            let bounds = of(&spec, Collective::AllGather, ranks << 20, 1);
+            let single = bounds.list.iter().find(|b| b.scope == Scope::OneChunkPerMessage && b.name == "ingress");
+            let value = single.expect("an ingress bound").value.0;
+            assert!((value / 20.03125 - steps).abs() < 1e-9, "{spec}: {value}");
+        }
+    }
+
+    #[test]
+    fn sums_are_bounded_where_they_flow() {
+        check("line:3,alpha=1us,bandwidth=1GBps", Collective::ReduceScatter, 3_000, 1, expect![[r#"
+            latency AnyChunking 2.0000
+            latency ThisChunking 4.0000
+            egress AnyChunking 3.0000
+            egress ThisChunking 3.0000
+            egress OneChunkPerMessage 4.0000
+            ingress AnyChunking 2.0000
+            ingress ThisChunking 2.0000
+            ingress OneChunkPerMessage 2.0000
+            wire AnyChunking 2.5000
+        "#]]);
+        check("ring:4,alpha=1us,bandwidth=1GBps", Collective::AllReduce, 4_000, 1, expect![[r#"
+            latency AnyChunking 3.0000
+            latency ThisChunking 6.0000
+            ingress AnyChunking 5.0000
+            ingress ThisChunking 5.0000
+            ingress OneChunkPerMessage 8.0000
+            egress AnyChunking 5.0000
+            egress ThisChunking 5.0000
+            egress OneChunkPerMessage 8.0000
+            wire AnyChunking 7.0000
+        "#]]);
+        check("switch:4,alpha=1us,bandwidth=1GBps", Collective::Reduce, 4_000, 2, expect![[r#"
+            latency AnyChunking 1.0000
+            latency ThisChunking 3.0000
+            egress AnyChunking 5.0000
+            egress ThisChunking 5.0000
+            egress OneChunkPerMessage 6.0000
+            ingress AnyChunking 5.0000
+            ingress ThisChunking 5.0000
+            ingress OneChunkPerMessage 6.0000
+            wire AnyChunking 4.0000
+        "#]]);
+    }
+
+    #[test]
+    fn a_cut_on_the_reversed_topology_names_the_ranks_that_send() {
+        let bounds = of("line:3,alpha=1us,bandwidth=1GBps", Collective::Reduce, 1_000, 1);
+        let egress = bounds.list.iter().find(|bound| bound.name == "egress").expect("everybody sends");
+        let Certificate::Cut { ranks, capacity } = &egress.certificate else { panic!("a cut, not {egress:?}") };
+        assert_eq!((ranks.as_slice(), capacity.0), (&[Rank(2)][..], 0.001));
+    }
+
+    #[test]
+    fn nothing_to_move_takes_no_time() {
+        assert_eq!(of("ring:1", Collective::AllReduce, 1_000, 1).best().value, Micros::ZERO);
+    }
+}

@@ -206,7 +206,7 @@ impl<'a> Search<'a> {
             urgency: if number.is_multiple_of(2) { 1.0 + weight() } else { weight() },
             rarity: weight(),
             chance: 0.01 + weight() * weight() * 0.5,
-            patience: if number / 4 % 2 == 0 { Patience::Waits } else { Patience::Greedy },
+            patience: if (number / 4).is_multiple_of(2) { Patience::Waits } else { Patience::Greedy },
         }
     }
 
@@ -217,5 +217,82 @@ impl<'a> Search<'a> {
             .best
             .map(|best| Schedule::new(instance.topology, instance.problem.demand.clone(), best.transfers, name));
         Attempt { name: name.to_owned(), schedule, stop: self.stop, note }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Deadline, Limits, Options, bounds};
+    use schedule::{Collective, Demand, Request, verify};
+    use std::sync::Arc;
+    use topology::{Rank, resolve};
+
+    /// The verified makespan that default limits find.
+    fn makespan(spec: &str, collective: Collective, size: u64, chunks: u32) -> f64 {
+        let topology = Arc::new(resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), size).with_chunks(chunks);
+        let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
+        let options = Options { limits: Limits { restarts: 16, ..Limits::default() }, ..Options::default() };
+        let (bound, deadline) = (bounds(&problem).best().value, Deadline::default());
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let mut attempts = Matching.propose(&problem, &context).expect("a connected topology");
+        let schedule = attempts.remove(0).schedule.expect("a schedule");
+        let makespan = schedule.makespan().0;
+        verify(schedule, &topology).expect("a right schedule");
+        makespan
+    }
+
+    #[test]
+    fn tori_finish_in_as_few_steps_as_their_links_permit() {
+        for (spec, ranks, steps) in [("4x4", 16, 4.0), ("5x5", 25, 6.0), ("6x6", 36, 9.0), ("8x8", 64, 16.0)] {
+            let spec = format!("torus2d:{spec},alpha=0.5us,bandwidth=50GiBps");
+            let found = makespan(&spec, Collective::AllGather, ranks << 20, 1);
+            assert!(found <= steps * 20.03125 * (1.0 + 1e-9), "{spec}: {found} µs");
+        }
+    }
+
+    #[test]
+    fn machines_with_unequal_links() {
+        let gather = Collective::AllGather;
+        for (spec, collective, size, chunks, bar) in [
+            ("dgx1", gather, 1_000_000_000, 2, 6254.0),
+            ("dgx1", gather, 1_000_000_000, 4, 6257.1),
+            ("dgx1", gather, 1_000_000_000, 8, 5951.0),
+            ("ndv2x2", gather, 1_000_000_000, 1, 43_752.701),
+            ("ndv2x2", gather, 1_000_000_000, 8, 40_472.0),
+            ("ndv2x2", gather, 1_000, 1, 4.2),
+            ("dgx2x2", gather, 1_000_000_000, 1, 7_750.701),
+            ("ndv2x2", Collective::AllToAll, 1_000_000_000, 1, 320_001.301),
+            ("dgx2x2", Collective::AllToAll, 1_000_000_000, 1, 80_500.0),
+        ] {
+            let found = makespan(spec, collective, size, chunks);
+            assert!(found <= bar, "{spec} {collective} {size} C={chunks}: {found} µs, not {bar}");
+        }
+    }
+
+    #[test]
+    fn a_clique_takes_one_step_and_a_small_message_is_merged() {
+        assert_eq!(makespan("clique:6,alpha=1us,bandwidth=1GBps", Collective::AllToAll, 6_000, 1), 2.0);
+        // Two chunks over one link: one message of 2 KB, not two of 1 KB.
+        assert_eq!(makespan("line:2,alpha=1us,bandwidth=1GBps", Collective::AllGather, 4_000, 2), 3.0);
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_an_error() {
+        let topology = Arc::new(resolve("ring:4").expect("a family"));
+        let forbidden = topology.links().iter().map(|link| (link.to == Rank(2)).then_some(9)).collect();
+        let constraints = Arc::new(crate::Constraints { forbidden, ..crate::Constraints::none() });
+        let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 4, 400)).expect("a valid request"));
+        let options = Options::default();
+        let context = Context {
+            options: &options,
+            deadline: &Deadline::default(),
+            incumbent: None,
+            bound: Micros::ZERO,
+            progress: &|_| {},
+        };
+        let refused = Matching.propose(&Problem { topology, demand, constraints }, &context);
+        assert!(matches!(refused, Err(SynthError::Infeasible { rank: Rank(2), .. })), "{refused:?}");
     }
 }
