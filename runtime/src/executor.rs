@@ -108,7 +108,8 @@ impl<'a> Executor<'a> {
             order: emulation.map_or_else(ResourceOrder::default, |emulation| {
                 ResourceOrder::of(program, emulation.topology(), rank, plan.geometry.tiles())
             }),
-            scratch: vec![0; plan.geometry.scratch_bytes()],
+            // Not zeroes, which the kernel would provide only when they are first touched: in the measured part.
+            scratch: vec![0xcc; plan.geometry.scratch_bytes()],
             digest: digest(program),
             limit: options.work_limit,
             lead: emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD),

@@ -7,11 +7,13 @@
 use crate::board::{Board, BoardShape};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
-use crate::executor::Executor;
+use crate::executor::{Executor, arena};
 use crate::job::Job;
 use crate::memory::Call;
 use crate::options::Options;
+use crate::pace::Emulation;
 use crate::threads::each_rank;
+use crate::trial::first_epoch;
 use schedule::program::{
     Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Slice, Step, Threadblock, Transform,
 };
@@ -160,12 +162,32 @@ fn failed(error: RunError) -> ProbeError {
 pub struct ThreadProbe {
     ranks: usize,
     options: Options,
+    /// Kept from run to run, so that its memory is warm; gone after an error.
+    board: Option<Board>,
+    runs: u64,
 }
 
 impl ThreadProbe {
     /// `ranks` threads, which imitate another machine if `options` say so.
     pub fn new(ranks: usize, options: Options) -> Self {
-        Self { ranks, options }
+        Self { ranks, options, board: None, runs: 0 }
+    }
+
+    fn arrivals(&mut self, flows: &Flows) -> RunResult<Vec<Arrivals>> {
+        let machine = self.options.emulation.as_ref();
+        let board = match self.board.take() {
+            Some(board) => board,
+            None => Board::create(BoardShape::new(self.ranks, machine, self.options.arena_bytes))?,
+        };
+        board.reset(&arena(&board, flows.program(), &self.options)?);
+        self.runs += 1;
+        let run = |rank, ()| {
+            let mut executor = Executor::of_flows(&board, rank, flows, &self.options)?;
+            flows.run_rank(&mut executor, first_epoch(self.runs))
+        };
+        let arrivals = each_rank(&board, vec![(); self.ranks], run)?;
+        self.board = Some(board);
+        Ok(arrivals)
     }
 }
 
@@ -175,15 +197,10 @@ impl Probe for ThreadProbe {
     }
 
     fn run(&mut self, exchanges: &[Exchange]) -> Result<Vec<Micros>, ProbeError> {
-        let machine = self.options.emulation.as_ref();
-        let flows =
-            Flows::new(wire(exchanges), self.ranks, machine.map(|machine| machine.topology())).map_err(failed)?;
-        let board = Board::create(BoardShape::new(self.ranks, machine, self.options.arena_bytes)).map_err(failed)?;
-        let run = |rank, ()| {
-            let mut executor = Executor::of_flows(&board, rank, &flows, &self.options)?;
-            flows.run_rank(&mut executor, 1)
-        };
-        flows.collect(each_rank(&board, vec![(); self.ranks], run).map_err(failed)?)
+        let machine = self.options.emulation.as_ref().map(Emulation::topology);
+        let flows = Flows::new(wire(exchanges), self.ranks, machine).map_err(failed)?;
+        let arrivals = self.arrivals(&flows).map_err(failed)?;
+        flows.collect(arrivals)
     }
 }
 
