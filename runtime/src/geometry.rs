@@ -105,3 +105,64 @@ pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: 
     let slot = count.div_ceil(u64::from(program.parts.max(1))).saturating_mul(dtype.size() as u64);
     usize::try_from(slot.div_ceil(tile_bytes.max(1) as u64)).unwrap_or(usize::MAX).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+
+    fn program(parts: u32) -> Program {
+        let own = RankProgram { input_slots: 2 * parts, scratch_parts: vec![parts - 1, 0], ..RankProgram::default() };
+        let demand = Demand::new(Request::new(Collective::AllGather, 1, 0)).unwrap();
+        let (connections, ranks) = (Vec::new(), vec![own]);
+        Program { demand: Arc::new(demand), op: None, in_place: false, parts, connections, ranks }
+    }
+
+    fn slice(buffer: Buffer, count: u32) -> Slice {
+        Slice { buffer, index: 0, count }
+    }
+
+    #[test]
+    fn tiles_of_slots_cover_a_buffer_exactly_once_and_in_order() {
+        for (parts, count, tiles) in [(1, 0, 1), (3, 2, 1), (3, 10, 4), (5, 1003, 7), (1, 5, 9)] {
+            let geometry = Geometry::new(&program(parts), Rank(0), count, DType::F64, tiles).unwrap();
+            let mut end = 0;
+            for slot in 0..2 * parts {
+                for tile in 0..tiles {
+                    let piece = geometry.piece(slice(Buffer::Input, 2 * parts), slot, tile);
+                    assert_eq!(piece.start, end, "{parts} parts, {count} elements, {tiles} tiles");
+                    end = piece.end;
+                }
+            }
+            assert_eq!(end, 2 * 8 * count as usize);
+            assert_eq!(geometry.input_bytes(&program(parts).ranks[0]), end);
+        }
+    }
+
+    #[test]
+    fn scratch_slots_have_the_shape_of_their_part() {
+        let geometry = Geometry::new(&program(3), Rank(0), 10, DType::F32, 1).unwrap();
+        // 10 elements in 3 parts: 3, 3, 4.
+        assert_eq!(geometry.piece(slice(Buffer::Scratch, 2), 0, 0), 0..16);
+        assert_eq!(geometry.piece(slice(Buffer::Scratch, 2), 1, 0), 16..28);
+        assert_eq!((geometry.scratch_bytes(), geometry.slice_bytes(slice(Buffer::Scratch, 2), 0)), (28, 28));
+    }
+
+    #[test]
+    fn offsets_beyond_four_gibibytes_are_exact_and_beyond_the_address_space_refused() {
+        let count = (3 << 32) + 1;
+        let geometry = Geometry::new(&program(2), Rank(0), count, DType::F64, 1).unwrap();
+        assert_eq!(geometry.piece(slice(Buffer::Input, 4), 3, 0).end as u64, 16 * count);
+        for count in [u64::MAX, u64::MAX / 16, 1 << 60] {
+            let error = Geometry::new(&program(2), Rank(0), count, DType::F64, 1).unwrap_err();
+            assert!(matches!(error, RunError::TooLarge { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn tiles_have_about_the_bytes_asked_for() {
+        let tiles = |count, bytes| tiles_of(&program(4), count, DType::F32, bytes);
+        assert_eq!([tiles(0, 100), tiles(100, 100), tiles(101, 100), tiles(1000, 100)], [1, 1, 2, 10]);
+    }
+}

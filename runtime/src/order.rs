@@ -75,3 +75,65 @@ fn senders(program: &Program) -> BTreeMap<u32, LinkId> {
 pub(crate) fn transfer_count(program: &Program) -> usize {
     steps(program).filter_map(|step| step.transfer).max().map_or(0, |last| last as usize + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::program::{
+        Buffer, Connection, ConnectionId, Instruction, RankProgram, Slice, Threadblock, Transform,
+    };
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::{Latency, Link, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};
+
+    /// Ranks 0 and 1 send to rank 2 through one port: transfers 0 and 3 from rank 0, 1 and 2 from rank 1.
+    fn port() -> (Program, Topology) {
+        let link = |from| Link {
+            from: Rank(from),
+            to: Rank(2),
+            alpha: Micros(1.0),
+            beta: MicrosPerByte(1.0),
+            latency: Latency::Occupies,
+            resources: [ResourceId(0)].into(),
+        };
+        let resources = vec![Resource { name: "port".to_owned(), beta: MicrosPerByte(1.0) }];
+        let links = vec![link(0), link(1)];
+        let topology = Topology::new(TopologyParts { ranks: 3, links, resources, ..Default::default() }).unwrap();
+        let sender = |id: u32, transfers: [u32; 2]| {
+            let src = Slice { buffer: Buffer::Input, index: 0, count: 1 };
+            let instruction = Instruction::Send { to: ConnectionId(id), src };
+            let transform = Transform::Identity;
+            let steps =
+                transfers.map(|transfer| Step { instruction, after: vec![], transform, transfer: Some(transfer) });
+            RankProgram { threadblocks: vec![Threadblock { steps: steps.to_vec() }], ..Default::default() }
+        };
+        let connection = |from| Connection { from: Rank(from), to: Rank(2), channel: 0, link: LinkId(from) };
+        let demand = Arc::new(Demand::new(Request::new(Collective::Gather, 3, 0)).unwrap());
+        let ranks = vec![sender(0, [0, 3]), sender(1, [1, 2]), RankProgram::default()];
+        let connections = vec![connection(0), connection(1)];
+        (Program { demand, op: None, in_place: false, parts: 1, connections, ranks }, topology)
+    }
+
+    #[test]
+    fn a_message_waits_for_the_one_before_it_on_the_port() {
+        let (program, topology) = port();
+        let neighbours = |transfer, before: &[u32], next: &[u32]| Neighbours {
+            transfer,
+            before: before.to_vec(),
+            next: next.iter().copied().map(Rank).collect(),
+        };
+        let order = ResourceOrder::of(&program, &topology, Rank(0), 1);
+        assert_eq!(order.around(Some(0)), Some(&neighbours(0, &[], &[1])));
+        assert_eq!(order.around(Some(3)), Some(&neighbours(3, &[2], &[])));
+        let order = ResourceOrder::of(&program, &topology, Rank(1), 1);
+        assert_eq!(order.around(Some(1)), Some(&neighbours(1, &[0], &[])));
+        assert_eq!(order.around(Some(2)), Some(&neighbours(2, &[1], &[0])));
+        assert_eq!(transfer_count(&program), 4);
+    }
+
+    #[test]
+    fn tiles_take_whatever_order_comes() {
+        let (program, topology) = port();
+        assert_eq!(ResourceOrder::of(&program, &topology, Rank(0), 2), ResourceOrder::default());
+    }
+}

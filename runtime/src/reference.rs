@@ -144,3 +144,71 @@ fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::Rank;
+
+    fn demand(collective: Collective) -> Demand {
+        Demand::new(Request::new(collective, 3, 0)).unwrap()
+    }
+
+    /// The outputs of ranks 0, 1 and 2 of a collective of blocks of two, written as (rank, element) of inputs.
+    fn check(collective: Collective, expected: [&[(u32, usize)]; 3]) {
+        let demand = demand(collective);
+        let reference = Reference::new(&demand, None, 2, 9);
+        for (rank, expected) in (0..3).map(Rank).zip(expected) {
+            assert_eq!(reference.places(rank).output, expected.len(), "{collective}, rank {rank}");
+            for (index, &(from, element)) in expected.iter().enumerate() {
+                let value = reference.input(Rank(from), element);
+                assert_eq!(reference.output(rank, index), value, "{collective}, rank {rank}, element {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn outputs_are_the_inputs_that_the_definition_names() {
+        let gathered: &[(u32, usize)] = &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)];
+        check(Collective::AllGather, [gathered; 3]);
+        check(Collective::Gather, [gathered, &[], &[]]);
+        check(Collective::Broadcast, [&[(0, 0), (0, 1)]; 3]);
+        check(Collective::Scatter, [&[(0, 0), (0, 1)], &[(0, 2), (0, 3)], &[(0, 4), (0, 5)]]);
+        check(Collective::SendRecv, [&[(2, 0), (2, 1)], &[(0, 0), (0, 1)], &[(1, 0), (1, 1)]]);
+        let exchanged =
+            |first| vec![(0, first), (0, first + 1), (1, first), (1, first + 1), (2, first), (2, first + 1)];
+        check(Collective::AllToAll, [&exchanged(0), &exchanged(2), &exchanged(4)]);
+    }
+
+    #[test]
+    fn reductions_take_one_value_of_every_member_and_stay_exact() {
+        for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
+            let (all, part) = (demand(Collective::AllReduce), demand(Collective::ReduceScatter));
+            let (all, part) = (Reference::new(&all, Some(op), 6, 9), Reference::new(&part, Some(op), 2, 9));
+            for index in 0..2 {
+                let [a, b, c] = [0, 1, 2].map(|rank| all.input(Rank(rank), index));
+                let expected = match op {
+                    ReduceOp::Sum | ReduceOp::Avg => a + b + c,
+                    ReduceOp::Prod => a * b * c,
+                    ReduceOp::Min => a.min(b).min(c),
+                    ReduceOp::Max => a.max(b).max(c),
+                };
+                assert_eq!(all.output(Rank(1), index), expected);
+                assert_eq!(expected as f32 as i64, expected);
+            }
+            assert_eq!(part.output(Rank(2), 1), all.output(Rank(0), 5), "block 2 starts at element 4");
+        }
+    }
+
+    #[test]
+    fn inputs_differ_by_rank_element_and_seed() {
+        let demand = demand(Collective::AllGather);
+        let value = |seed, rank, index| Reference::new(&demand, None, 2, seed).input(Rank(rank), index);
+        let mut values: Vec<_> =
+            (0..4).flat_map(|at| [value(at, 0, 0), value(9, at as u32, 1), value(9, 0, 2 + at as usize)]).collect();
+        let count = values.len();
+        values.sort_unstable();
+        values.dedup();
+        assert_eq!(values.len(), count);
+    }
+}

@@ -212,4 +212,18 @@ mod tests {
         let error = run_program(&program, (10, DType::F32), vec![call], &Options::default()).unwrap_err();
         assert!(matches!(error, RunError::BufferSize { given: 39, needed: 40, .. }), "{error}");
     }
+
+    #[test]
+    fn ranks_with_different_plans_notice_at_the_first_message() {
+        let programs = [line_reduce(2, 1, ReduceOp::Sum), line_reduce(2, 1, ReduceOp::Max)];
+        let options = Options::default();
+        let board = board(&programs[0], &options).unwrap();
+        let run = |rank, program| {
+            let mut executor = Executor::new(&board, rank, program, (10, DType::F32), &options)?;
+            run_rank(&mut executor, &Trial::once(10, DType::F32), 0)
+        };
+        let error = each_rank(&board, programs.iter().collect(), run).unwrap_err();
+        let RunError::Stamp { rank: Rank(0), peer: Rank(1), expected, found } = error else { panic!("{error}") };
+        assert!(expected.epoch == found.epoch && expected.plan != found.plan);
+    }
 }
