@@ -4,11 +4,10 @@
 
 use crate::board::{Arena, Board};
 use crate::clock::Moment;
-use crate::doorbell::Waiter;
 use crate::dtype::DType;
 use crate::error::{Phase, RunError, RunResult, Stamp};
 use crate::geometry::{Geometry, tiles_of};
-use crate::interpreter::{Interpreter, RankPlan, Surroundings};
+use crate::interpreter::{Interpreter, RankPlan};
 use crate::lanes::Lanes;
 use crate::memory::{Call, Memory};
 use crate::options::Options;
@@ -16,9 +15,9 @@ use crate::order::{ResourceOrder, transfer_count};
 use crate::pace::{Emulation, Pacer};
 use crate::probe::Flows;
 use crate::trial::Sample;
+use crate::watch::Watch;
 use schedule::program::{Program, digest};
 use std::num::NonZeroU64;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topology::Rank;
 
@@ -58,7 +57,8 @@ impl<'a> Executor<'a> {
         board: &'a Board,
         rank: Rank,
         program: &'a Program,
-        (count, dtype): (u64, DType),
+        count: u64,
+        dtype: DType,
         options: &'a Options,
     ) -> RunResult<Self> {
         let emulation = options.emulation.as_ref();
@@ -161,11 +161,8 @@ impl<'a> Executor<'a> {
         board.enter(rank, Phase::Start);
         let announced = board.meet(rank, 2 * epoch, self.lead, self.limit)?;
         board.enter(rank, Phase::Work);
-        let imitate =
-            |emulation| Pacer::new((board, &self.arena), emulation, (&self.plan, &self.order), announced, epoch);
+        let imitate = |emulation| Pacer::new(board, &self.arena, emulation, &self.plan, &self.order, announced, epoch);
         let pacer = self.emulation.map(imitate);
-        let waiter = Waiter::new(board.bell(rank), board.patience());
-        let mut around = Around { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed) };
         let memory = Memory { call, scratch: &mut self.scratch };
         let stamp = Stamp { epoch, plan: first_word(&self.digest) };
         let start = match self.emulation {
@@ -174,7 +171,7 @@ impl<'a> Executor<'a> {
             None => announced.wait(),
         };
         let interpreter = Interpreter::new(&self.plan, &mut self.lanes, memory, pacer, stamp);
-        let threadblocks = interpreter.run(self.limit, &mut around)?;
+        let threadblocks = interpreter.run(self.limit, &mut Watch::new(board, rank))?;
         let sample = Sample { start, end: Moment::now() };
         // What ranks do afterwards must not slow down those that still work.
         board.enter(rank, Phase::Report);
@@ -192,27 +189,4 @@ fn first_word(digest: &str) -> u64 {
 pub(crate) fn arena(board: &Board, program: &Program, options: &Options) -> RunResult<Arena> {
     let flags = if options.emulation.is_some() { transfer_count(program) } else { 0 };
     board.lay_out(program.connections.len(), options.ring_bytes, flags)
-}
-
-/// What surrounds a rank of a job: the coordinator's verdict, the doorbell, the progress counter.
-struct Around<'a> {
-    board: &'a Board,
-    rank: Rank,
-    waiter: Waiter,
-    before: u64,
-}
-
-impl Surroundings for Around<'_> {
-    fn check(&mut self) -> RunResult<()> {
-        self.board.check_verdict()
-    }
-
-    fn progressed(&mut self, finished: u64) {
-        self.waiter.progressed();
-        self.board.progress(self.rank).store(self.before + finished, Ordering::Relaxed);
-    }
-
-    fn idle(&mut self, now: Moment, until: Moment) {
-        self.waiter.idle(now, until);
-    }
 }

@@ -14,6 +14,7 @@ use crate::geometry::Geometry;
 use crate::lanes::Lanes;
 use crate::memory::{Memory, MemoryFault, Span};
 use crate::pace::{Pacer, Turn};
+use crate::watch::Watch;
 use schedule::program::{ConnectionId, Instruction, Program, RankProgram, Slice, Step, StepRef};
 use std::time::Duration;
 use topology::Rank;
@@ -35,17 +36,6 @@ impl<'a> RankPlan<'a> {
     pub(crate) fn own(&self) -> &'a RankProgram {
         &self.program.ranks[self.rank.index()]
     }
-}
-
-/// What to do between two polls.
-pub(crate) trait Surroundings {
-    /// # Errors
-    /// The coordinator's verdict, if there is one.
-    fn check(&mut self) -> RunResult<()>;
-    /// Something moved; so many steps are finished in all.
-    fn progressed(&mut self, finished: u64);
-    /// Nothing moved, and nothing will before `until` unless a peer rings.
-    fn idle(&mut self, now: Moment, until: Moment);
 }
 
 /// Where a threadblock is.
@@ -104,12 +94,13 @@ impl<'a> Interpreter<'a> {
         Self { plan, own, lanes, memory, pacer, stamp, opened, cursors, ends, finished: 0 }
     }
 
-    /// Runs to the end, and returns when each threadblock got there; `limit` is the longest time without any progress of this rank.
+    /// Runs to the end, and returns when each threadblock got there; `limit` is the longest time without any
+    /// progress of this rank.
     ///
     /// # Errors
     /// A verdict, a missed deadline, a peer that executes something else, a broken lane, or a program that no
     /// verifier accepts.
-    pub(crate) fn run(mut self, limit: Duration, around: &mut impl Surroundings) -> RunResult<Vec<Moment>> {
+    pub(crate) fn run(mut self, limit: Duration, watch: &mut Watch<'_>) -> RunResult<Vec<Moment>> {
         let mut last_moved = Moment::now();
         loop {
             let deadline = last_moved.after(limit);
@@ -125,15 +116,15 @@ impl<'a> Interpreter<'a> {
             if !working {
                 return Ok(self.ends);
             }
-            around.check()?;
+            watch.check()?;
             let now = Moment::now();
             if moved {
                 last_moved = now;
-                around.progressed(self.finished);
+                watch.progressed(self.finished);
             } else if now > deadline {
                 return Err(self.overdue(now.since(last_moved)));
             } else {
-                around.idle(now, wake);
+                watch.idle(now, wake);
             }
         }
     }
@@ -214,32 +205,14 @@ impl<'a> Interpreter<'a> {
             }
             self.opened[id.index()] = true;
         }
-        self.open_paced(block, step, from, to)
+        self.pace(block, step)
     }
 
     /// The emulated half of [`Self::open`].
-    fn open_paced(
-        &mut self,
-        block: usize,
-        step: &Step,
-        from: Option<ConnectionId>,
-        to: Option<ConnectionId>,
-    ) -> RunResult<Option<Moment>> {
-        let Some(mut pacer) = self.pacer.take() else { return Ok(None) };
+    fn pace(&mut self, block: usize, step: &Step) -> RunResult<Option<Moment>> {
+        let Some(pacer) = &mut self.pacer else { return Ok(None) };
         let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
-        let wait = self.pace(&mut pacer, (block, index, tile), step, from, to);
-        self.pacer = Some(pacer);
-        wait
-    }
-
-    fn pace(
-        &mut self,
-        pacer: &mut Pacer<'a>,
-        (block, index, tile): (usize, usize, usize),
-        step: &Step,
-        from: Option<ConnectionId>,
-        to: Option<ConnectionId>,
-    ) -> RunResult<Option<Moment>> {
+        let (from, to) = ends(&step.instruction);
         let mut ready = pacer.ready(block, index, step);
         if let Some(id) = from {
             if pacer.arrival(block).is_none() {

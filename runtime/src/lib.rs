@@ -31,6 +31,7 @@ mod ring;
 mod threads;
 mod transport;
 mod trial;
+mod watch;
 
 pub use board::{Cause, Verdict};
 pub use clock::Moment;

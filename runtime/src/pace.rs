@@ -131,9 +131,11 @@ pub(crate) struct Pacer<'a> {
 
 impl<'a> Pacer<'a> {
     pub(crate) fn new(
-        (board, arena): (&'a Board, &'a Arena),
+        board: &'a Board,
+        arena: &'a Arena,
         emulation: &'a Emulation,
-        (plan, order): (&'a RankPlan<'a>, &'a ResourceOrder),
+        plan: &'a RankPlan<'a>,
+        order: &'a ResourceOrder,
         start: Moment,
         epoch: u64,
     ) -> Self {

@@ -20,16 +20,18 @@ use topology::Rank;
 /// The first [`RunError`] of any rank; the others have stopped by then.
 pub fn run_threads(
     program: &VerifiedProgram,
-    (count, dtype): (u64, DType),
+    count: u64,
+    dtype: DType,
     calls: Vec<Call<'_>>,
     options: &Options,
 ) -> RunResult<Vec<Sample>> {
-    run_program(program.program(), (count, dtype), calls, options)
+    run_program(program.program(), count, dtype, calls, options)
 }
 
 fn run_program(
     program: &Program,
-    (count, dtype): (u64, DType),
+    count: u64,
+    dtype: DType,
     calls: Vec<Call<'_>>,
     options: &Options,
 ) -> RunResult<Vec<Sample>> {
@@ -39,7 +41,7 @@ fn run_program(
     }
     let board = board(program, options)?;
     let run = |rank, call| {
-        let mut executor = Executor::new(&board, rank, program, (count, dtype), options)?;
+        let mut executor = Executor::new(&board, rank, program, count, dtype, options)?;
         executor.run(call, 1).map(|run| run.sample)
     };
     each_rank(&board, calls, run)
@@ -57,7 +59,7 @@ fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult
     footprint::check(program, trial.count, trial.dtype)?;
     let board = board(program, options)?;
     let run = |rank, ()| {
-        let mut executor = Executor::new(&board, rank, program, (trial.count, trial.dtype), options)?;
+        let mut executor = Executor::new(&board, rank, program, trial.count, trial.dtype, options)?;
         run_rank(&mut executor, trial, 0)
     };
     Ok(TrialReport { ranks: each_rank(&board, vec![(); program.ranks.len()], run)? })
@@ -209,7 +211,7 @@ mod tests {
     fn buffers_of_the_wrong_size_are_refused() {
         let program = line_reduce(1, 1, ReduceOp::Sum);
         let call = Call::OutOfPlace { input: &[0; 39], output: &mut [0; 40] };
-        let error = run_program(&program, (10, DType::F32), vec![call], &Options::default()).unwrap_err();
+        let error = run_program(&program, 10, DType::F32, vec![call], &Options::default()).unwrap_err();
         assert!(matches!(error, RunError::BufferSize { given: 39, needed: 40, .. }), "{error}");
     }
 
@@ -219,7 +221,7 @@ mod tests {
         let options = Options::default();
         let board = board(&programs[0], &options).unwrap();
         let run = |rank, program| {
-            let mut executor = Executor::new(&board, rank, program, (10, DType::F32), &options)?;
+            let mut executor = Executor::new(&board, rank, program, 10, DType::F32, &options)?;
             run_rank(&mut executor, &Trial::once(10, DType::F32), 0)
         };
         let error = each_rank(&board, programs.iter().collect(), run).unwrap_err();

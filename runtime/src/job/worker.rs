@@ -163,8 +163,8 @@ impl Worker {
 
     fn trial(&self, job: u64, source: &str, trial: &Trial, loader: &dyn Loader) -> RunResult<RankReport> {
         let program = loader.program(source).map_err(|what| RunError::Mismatch { what })?;
-        let (program, call) = (program.program(), (trial.count, trial.dtype));
-        let mut executor = Executor::new(&self.board, self.rank, program, call, &self.options)?;
+        let program = program.program();
+        let mut executor = Executor::new(&self.board, self.rank, program, trial.count, trial.dtype, &self.options)?;
         self.await_run(job, &executor)?;
         run_rank(&mut executor, trial, job)
     }

@@ -31,7 +31,7 @@ fn assert_as_predicted(spec: &PlanSpec, slowdown: f64, report: &TrialReport) {
 #[test]
 fn threads_take_the_predicted_time() {
     for collective in [Collective::AllGather, Collective::AllToAll, Collective::Scatter] {
-        let trial = Trial { repetitions: 3, ..Trial::once(COUNT, DType::F32) };
+        let trial = Trial { repetitions: 5, ..Trial::once(COUNT, DType::F32) };
         let report = try_threads(&plan(collective).program(), &trial, &options(2.0)).unwrap();
         assert_as_predicted(&plan(collective), 2.0, &report);
     }
@@ -42,7 +42,7 @@ fn processes_take_the_predicted_time() {
     let spec = JobSpec { ranks: 4, options: options(1.0), emulated_source: MACHINE.to_owned() };
     let mut job = launch(&spec, |_| Mischief::None).unwrap();
     for collective in [Collective::AllGather, Collective::Gather] {
-        let trial = Trial { repetitions: 3, ..Trial::once(COUNT, DType::F32) };
+        let trial = Trial { repetitions: 5, ..Trial::once(COUNT, DType::F32) };
         let report = job.run(&plan(collective).to_string(), &plan(collective).program(), &trial).unwrap();
         assert_as_predicted(&plan(collective), 1.0, &report);
     }

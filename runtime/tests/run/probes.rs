@@ -20,10 +20,11 @@ fn emulated() -> Options {
 /// Three exchanges at once; every message costs its α.
 fn assert_costs_of_the_machine(probe: &mut dyn Probe) {
     let exchanges = [exchange(0, 1, 1_000_000, 1), exchange(1, 2, 100_000, 4), exchange(2, 0, 0, 3)];
-    let times = probe.run(&exchanges).unwrap();
-    for (time, expected) in times.into_iter().zip([7_000.0, 10_000.0, 6_000.0]) {
+    let runs: Vec<_> = (0..5).map(|_| probe.run(&exchanges).unwrap()).collect();
+    for (index, expected) in [7_000.0, 10_000.0, 6_000.0].into_iter().enumerate() {
+        let time = runs.iter().map(|times| times[index]).reduce(Micros::min).unwrap();
         let ratio = time / Micros(expected);
-        // Loose, because other tests share the cores.
+        // The best of several, and loose, because other tests share the cores.
         assert!((0.99..1.5).contains(&ratio), "{time} measured, {expected} µs expected");
     }
 }
@@ -33,7 +34,6 @@ fn an_emulated_machine_shows_its_costs() {
     assert_costs_of_the_machine(&mut ThreadProbe::new(3, emulated()));
     let spec = JobSpec { ranks: 3, options: emulated(), emulated_source: MACHINE.to_owned() };
     let mut job = launch(&spec, |_| Mischief::None).unwrap();
-    assert_costs_of_the_machine(&mut job);
     assert_costs_of_the_machine(&mut job);
 }
 

@@ -60,7 +60,7 @@ fn the_callers_own_buffers_are_used_at_any_alignment() {
     let mut outputs = vec![vec![0; 401]; 3];
     let calls = inputs.iter().zip(&mut outputs);
     let calls = calls.map(|(input, output)| Call::OutOfPlace { input: &input[1..], output: &mut output[1..] });
-    run_threads(&program, (100, DType::F32), calls.collect(), &Options::default()).unwrap();
+    run_threads(&program, 100, DType::F32, calls.collect(), &Options::default()).unwrap();
     for output in &outputs {
         let sums = output[1..].chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap()));
         assert!(sums.enumerate().all(|(index, sum)| sum == 3.0 * index as f32));
