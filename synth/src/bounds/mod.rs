@@ -12,6 +12,7 @@ mod cut;
 mod degree;
 mod flow;
 mod latency;
+mod prices;
 mod wire;
 
 use crate::Problem;
@@ -53,6 +54,14 @@ pub enum Certificate {
         #[serde(rename = "capacity_us_per_byte")]
         capacity: MicrosPerByte,
     },
+    /// Every chunk pays, for each byte, the price of the links it uses, in µs; in all no more can be paid than the
+    /// time that the links have.
+    Prices {
+        /// For each link, what a byte pays.
+        prices: Vec<MicrosPerByte>,
+        /// How many links and resources have time to sell.
+        sellers: usize,
+    },
     /// A shortest path that some chunk must travel.
     Path {
         /// The links, first link first.
@@ -70,7 +79,7 @@ impl Certificate {
 /// A proven lower bound on the makespan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bound {
-    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `wire`.
+    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `wire`, `flow`.
     pub name: &'static str,
     /// Which schedules it speaks about.
     pub scope: Scope,
@@ -124,6 +133,7 @@ fn direct(problem: &Problem) -> Bounds {
     list.extend(degree(problem, Side::Egress));
     list.extend(cut::cut(problem));
     list.extend(wire::wire(problem));
+    list.extend(prices::flow(problem));
     Bounds { list }
 }
 
@@ -140,7 +150,7 @@ fn turn_around(bound: &mut Bound, topology: &Topology) {
             *ranks = outside.collect();
         }
         Certificate::Path { links } => links.reverse(),
-        Certificate::Volume { .. } => {}
+        Certificate::Volume { .. } | Certificate::Prices { .. } => {}
     }
 }
 
@@ -170,69 +180,104 @@ mod tests {
     #[test]
     fn published_machines() {
         let gather = Collective::AllGather;
-        check("dgx1", gather, 1_000_000_000, 1, expect![[r#"
-            latency AnyChunking 1.4000
-            latency ThisChunking 7501.4000
-            ingress AnyChunking 5834.0333
-            ingress ThisChunking 7500.7000
-            ingress OneChunkPerMessage 7502.1000
-            egress AnyChunking 834.0333
-            egress ThisChunking 2500.7000
-            egress OneChunkPerMessage 2500.7000
-            wire AnyChunking 5834.0333
-        "#]]);
-        check("ndv2x2", gather, 1_000_000_000, 1, expect![[r#"
-            latency AnyChunking 4.1000
-            latency ThisChunking 12504.1000
-            ingress AnyChunking 6250.7000
-            ingress ThisChunking 7500.7000
-            ingress OneChunkPerMessage 7500.7000
-            egress AnyChunking 417.3667
-            egress ThisChunking 1250.7000
-            egress OneChunkPerMessage 1250.7000
-            cut AnyChunking 40001.3000
-            cut_tail ThisChunking 43752.7000
-            wire AnyChunking 6186.2670
-        "#]]);
-        check("ndv2x2", gather, 1_000_000_000, 8, expect![[r#"
-            latency AnyChunking 4.1000
-            latency ThisChunking 1566.6000
-            ingress AnyChunking 6250.7000
-            ingress ThisChunking 6250.7000
-            ingress OneChunkPerMessage 6250.7000
-            egress AnyChunking 417.3667
-            egress ThisChunking 469.4500
-            egress OneChunkPerMessage 469.4500
-            cut AnyChunking 40001.3000
-            cut_tail ThisChunking 40471.4500
-            wire AnyChunking 6186.2670
-        "#]]);
-        check("ndv2x2", Collective::AllToAll, 1_000_000_000, 1, expect![[r#"
-            latency AnyChunking 4.1000
-            latency ThisChunking 12504.1000
-            ingress AnyChunking 6250.7000
-            ingress ThisChunking 7500.7000
-            ingress OneChunkPerMessage 7500.7000
-            egress AnyChunking 6250.7000
-            egress ThisChunking 7500.7000
-            egress OneChunkPerMessage 7500.7000
-            cut AnyChunking 320001.3000
-            cut_tail ThisChunking 320001.3000
-            wire AnyChunking 6186.2670
-        "#]]);
-        check("dgx2x2", gather, 1_000_000_000, 1, expect![[r#"
-            latency AnyChunking 4.0000
-            latency ThisChunking 3004.0000
-            ingress AnyChunking 7750.7000
-            ingress ThisChunking 7750.7000
-            ingress OneChunkPerMessage 7750.7000
-            egress AnyChunking 250.7000
-            egress ThisChunking 250.7000
-            egress OneChunkPerMessage 250.7000
-            cut AnyChunking 5002.6000
-            cut_tail ThisChunking 5253.3000
-            wire AnyChunking 7381.6524
-        "#]]);
+        check(
+            "dgx1",
+            gather,
+            1_000_000_000,
+            1,
+            expect![[r#"
+                latency AnyChunking 1.4000
+                latency ThisChunking 7501.4000
+                ingress AnyChunking 5834.0333
+                ingress ThisChunking 7500.7000
+                ingress OneChunkPerMessage 7502.1000
+                egress AnyChunking 834.0333
+                egress ThisChunking 2500.7000
+                egress OneChunkPerMessage 2500.7000
+                wire AnyChunking 5834.0333
+                flow AnyChunking 1875.7000
+            "#]],
+        );
+        check(
+            "ndv2x2",
+            gather,
+            1_000_000_000,
+            1,
+            expect![[r#"
+                latency AnyChunking 4.1000
+                latency ThisChunking 12504.1000
+                ingress AnyChunking 6250.7000
+                ingress ThisChunking 7500.7000
+                ingress OneChunkPerMessage 7500.7000
+                egress AnyChunking 417.3667
+                egress ThisChunking 1250.7000
+                egress OneChunkPerMessage 1250.7000
+                cut AnyChunking 40001.3000
+                cut_tail ThisChunking 43752.7000
+                wire AnyChunking 6186.2670
+                flow AnyChunking 2652.2152
+            "#]],
+        );
+        check(
+            "ndv2x2",
+            gather,
+            1_000_000_000,
+            8,
+            expect![[r#"
+                latency AnyChunking 4.1000
+                latency ThisChunking 1566.6000
+                ingress AnyChunking 6250.7000
+                ingress ThisChunking 6250.7000
+                ingress OneChunkPerMessage 6250.7000
+                egress AnyChunking 417.3667
+                egress ThisChunking 469.4500
+                egress OneChunkPerMessage 469.4500
+                cut AnyChunking 40001.3000
+                cut_tail ThisChunking 40471.4500
+                wire AnyChunking 6186.2670
+                flow AnyChunking 2652.2152
+            "#]],
+        );
+        check(
+            "ndv2x2",
+            Collective::AllToAll,
+            1_000_000_000,
+            1,
+            expect![[r#"
+                latency AnyChunking 4.1000
+                latency ThisChunking 12504.1000
+                ingress AnyChunking 6250.7000
+                ingress ThisChunking 7500.7000
+                ingress OneChunkPerMessage 7500.7000
+                egress AnyChunking 6250.7000
+                egress ThisChunking 7500.7000
+                egress OneChunkPerMessage 7500.7000
+                cut AnyChunking 320001.3000
+                cut_tail ThisChunking 320001.3000
+                wire AnyChunking 6186.2670
+                flow AnyChunking 22424.9424
+            "#]],
+        );
+        check(
+            "dgx2x2",
+            gather,
+            1_000_000_000,
+            1,
+            expect![[r#"
+                latency AnyChunking 4.0000
+                latency ThisChunking 3004.0000
+                ingress AnyChunking 7750.7000
+                ingress ThisChunking 7750.7000
+                ingress OneChunkPerMessage 7750.7000
+                egress AnyChunking 250.7000
+                egress ThisChunking 250.7000
+                egress OneChunkPerMessage 250.7000
+                cut AnyChunking 5002.6000
+                cut_tail ThisChunking 5253.3000
+                wire AnyChunking 7381.6524
+                flow AnyChunking 1300.7000
+            "#]],
+        );
     }
 
     #[test]
@@ -248,18 +293,30 @@ mod tests {
 
     #[test]
     fn sums_are_bounded_where_they_flow() {
-        check("line:3,alpha=1us,bandwidth=1GBps", Collective::ReduceScatter, 3_000, 1, expect![[r#"
-            latency AnyChunking 2.0000
-            latency ThisChunking 4.0000
-            egress AnyChunking 3.0000
-            egress ThisChunking 3.0000
-            egress OneChunkPerMessage 4.0000
-            ingress AnyChunking 2.0000
-            ingress ThisChunking 2.0000
-            ingress OneChunkPerMessage 2.0000
-            wire AnyChunking 2.5000
-        "#]]);
-        check("ring:4,alpha=1us,bandwidth=1GBps", Collective::AllReduce, 4_000, 1, expect![[r#"
+        check(
+            "line:3,alpha=1us,bandwidth=1GBps",
+            Collective::ReduceScatter,
+            3_000,
+            1,
+            expect![[r#"
+                latency AnyChunking 2.0000
+                latency ThisChunking 4.0000
+                egress AnyChunking 3.0000
+                egress ThisChunking 3.0000
+                egress OneChunkPerMessage 4.0000
+                ingress AnyChunking 2.0000
+                ingress ThisChunking 2.0000
+                ingress OneChunkPerMessage 2.0000
+                wire AnyChunking 2.5000
+                flow AnyChunking 2.2500
+            "#]],
+        );
+        check(
+            "ring:4,alpha=1us,bandwidth=1GBps",
+            Collective::AllReduce,
+            4_000,
+            1,
+            expect![[r#"
             latency AnyChunking 3.0000
             latency ThisChunking 6.0000
             ingress AnyChunking 5.0000
@@ -269,18 +326,26 @@ mod tests {
             egress ThisChunking 5.0000
             egress OneChunkPerMessage 8.0000
             wire AnyChunking 7.0000
-        "#]]);
-        check("switch:4,alpha=1us,bandwidth=1GBps", Collective::Reduce, 4_000, 2, expect![[r#"
-            latency AnyChunking 1.0000
-            latency ThisChunking 3.0000
-            egress AnyChunking 5.0000
-            egress ThisChunking 5.0000
-            egress OneChunkPerMessage 6.0000
-            ingress AnyChunking 5.0000
-            ingress ThisChunking 5.0000
-            ingress OneChunkPerMessage 6.0000
-            wire AnyChunking 4.0000
-        "#]]);
+        "#]],
+        );
+        check(
+            "switch:4,alpha=1us,bandwidth=1GBps",
+            Collective::Reduce,
+            4_000,
+            2,
+            expect![[r#"
+                latency AnyChunking 1.0000
+                latency ThisChunking 3.0000
+                egress AnyChunking 5.0000
+                egress ThisChunking 5.0000
+                egress OneChunkPerMessage 6.0000
+                ingress AnyChunking 5.0000
+                ingress ThisChunking 5.0000
+                ingress OneChunkPerMessage 6.0000
+                wire AnyChunking 4.0000
+                flow AnyChunking 2.0000
+            "#]],
+        );
     }
 
     #[test]

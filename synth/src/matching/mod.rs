@@ -34,6 +34,8 @@ const BATCH: u32 = 8;
 const EQUAL: f64 = 1e-9;
 /// Work of all searches together, in looks of a link at 64 chunks: one or two seconds of one core.
 const WORK: u64 = 60_000_000;
+/// How often every route is found anew.
+const ROUNDS: u32 = 6;
 /// The most repairs of one restart.
 const REPAIRS: u32 = 31;
 
@@ -118,12 +120,21 @@ impl<'a> Search<'a> {
 
     /// How many searches the work limit pays for.
     fn affordable_attempts(&self) -> u32 {
-        let demand = self.instance.demand;
-        let words = demand.chunks().len().div_ceil(64) as u64;
-        let deliveries: u64 = demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
-        let lookahead =
-            if self.instance.distance.is_some() { 4 * self.instance.topology.rank_count() as u64 } else { 0 };
-        u32::try_from(WORK / (deliveries * (words + 64 + lookahead)).max(1)).unwrap_or(u32::MAX).max(1)
+        let (topology, demand) = (self.instance.topology, self.instance.demand);
+        let words = demand.chunks().len().div_ceil(64);
+        let deliveries: usize = demand.chunks().iter().map(|chunk| chunk.wanted_by.len()).sum();
+        let lookahead = if self.instance.distance.is_some() { 4 * topology.rank_count() } else { 0 };
+        let work = match self.is_unicast() {
+            true => ROUNDS as usize * (demand.chunks().len() / self.stride() + 1) * topology.links().len(),
+            false => deliveries * (words + 64 + lookahead + topology.resources().len()),
+        };
+        u32::try_from(WORK / (work as u64).max(1)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// How many chunks of one rank are routed together, so that one routing costs a few per cent of the work limit.
+    fn stride(&self) -> usize {
+        let (links, chunks) = (self.instance.topology.links().len(), self.instance.demand.chunks().len());
+        (links * chunks * ROUNDS as usize).div_ceil(WORK as usize / 32).max(1)
     }
 
     /// One restart and its repairs; `None` if it found nothing that ends before the best so far.
@@ -132,7 +143,8 @@ impl<'a> Search<'a> {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let instance = self.instance;
         if self.is_unicast() {
-            let routing = Routing { spreading: [4.0, 16.0, 1.0, 0.0][number as usize % 4], rounds: 6 };
+            let spreading = [4.0, 16.0, 1.0, 0.0][number as usize % 4];
+            let routing = Routing { spreading, rounds: ROUNDS, stride: self.stride() };
             let routes = route(instance, routing, &mut random);
             return self.time(&order(instance, &routes, self.merge(number / 4), &mut random));
         }

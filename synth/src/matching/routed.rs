@@ -24,6 +24,8 @@ pub(super) struct Routing {
     pub(super) spreading: f64,
     /// How often every chunk is routed.
     pub(super) rounds: u32,
+    /// How many chunks of one rank share a look at the loads.
+    pub(super) stride: usize,
 }
 
 /// Longer than any path, in microseconds.
@@ -37,22 +39,34 @@ pub(super) fn route(instance: &Instance<'_>, routing: Routing, random: &mut Pcg6
     // Under a hop limit a path crosses as seldom as it can, however long it gets.
     let toll = if instance.problem.constraints.max_machine_hops.is_some() { PROHIBITIVE } else { 0.0 };
     let mut order: Vec<ChunkId> = demand.chunk_ids().filter(|&id| destination(instance, id).is_some()).collect();
+    let (topology, problem) = (instance.topology, instance.problem);
     for round in 0..routing.rounds {
         shuffle(&mut order, random);
+        // Chunks of one rank stand together where they share a look.
+        if routing.stride > 1 {
+            order.sort_by_key(|&id| demand.chunk(id).holders[0]);
+        }
         let steepness = routing.spreading * f64::from(round + 1) / f64::from(routing.rounds);
-        for &id in &order {
-            let Some(to) = destination(instance, id) else { continue };
-            let bytes = demand.bytes_of(id);
-            load.change(instance, &routes[id.index()], bytes.0, -1.0);
+        let alike = |a: &ChunkId, b: &ChunkId| {
+            demand.chunk(*a).holders == demand.chunk(*b).holders && demand.bytes_of(*a) == demand.bytes_of(*b)
+        };
+        for group in order.chunk_by(alike).flat_map(|group| group.chunks(routing.stride)) {
+            let bytes = demand.bytes_of(group[0]);
+            for &id in group {
+                load.change(instance, &routes[id.index()], bytes.0, -1.0);
+            }
             let length = |link: LinkId| {
                 let price = 1.0 + steepness * load.of(instance, link);
-                let toll = if instance.topology.crosses_machines(instance.topology.link(link)) { toll } else { 0.0 };
-                let time = instance.topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
-                instance.problem.allows(id, link).then_some(time * price + toll)
+                let toll = if topology.crosses_machines(topology.link(link)) { toll } else { 0.0 };
+                let time = topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
+                problem.allows(group[0], link).then_some(time * price + toll)
             };
-            let tree = PathTree::new(instance.topology, demand.chunk(id).holders.iter().copied(), length);
-            routes[id.index()] = tree.path_to(instance.topology, to);
-            load.change(instance, &routes[id.index()], bytes.0, 1.0);
+            let tree = PathTree::new(topology, demand.chunk(group[0]).holders.iter().copied(), length);
+            for &id in group {
+                let Some(to) = destination(instance, id) else { continue };
+                routes[id.index()] = tree.path_to(topology, to);
+                load.change(instance, &routes[id.index()], bytes.0, 1.0);
+            }
         }
     }
     routes

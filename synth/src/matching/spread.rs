@@ -323,43 +323,33 @@ struct Ready {
     link: LinkId,
 }
 
-/// The most ready links that are put in an order that keeps ports busy; above, they stay as they are.
-const MOST_READY: usize = 4096;
-
 /// Reorders links so that few ports stay idle: the port with the fewest ready links left comes first, and of its
 /// links the one whose other ports have the fewest (Karp and Sipser's rule for large matchings).
 fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
-    if ready.len() > MOST_READY {
-        return;
+    let resources = |position: usize| topology.link(ready[position].link).resources.iter().copied();
+    let mut users: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
+    for position in 0..ready.len() {
+        resources(position).for_each(|port| users.entry(port).or_default().push(position));
     }
-    let mut ports: BTreeMap<ResourceId, Vec<Ready>> = BTreeMap::new();
+    let mut left: BTreeMap<ResourceId, usize> = users.iter().map(|(&port, users)| (port, users.len())).collect();
+    let mut placed = vec![false; ready.len()];
     let mut ordered = Vec::with_capacity(ready.len());
-    for &one in ready.iter() {
-        let resources = &topology.link(one.link).resources;
-        resources.iter().for_each(|&resource| ports.entry(resource).or_default().push(one));
-        if resources.is_empty() {
-            ordered.push(one);
+    loop {
+        let open = left.iter().filter(|(_, left)| **left > 0);
+        let Some((port, _)) = open.min_by_key(|(port, left)| (**left, ready[users[*port][0]].lot)) else { break };
+        let crowd = |position: &usize| resources(*position).map(|port| left[&port]).sum::<usize>();
+        let open = users[port].iter().copied().filter(|&position| !placed[position]);
+        let Some(chosen) = open.min_by_key(|position| (crowd(position), ready[*position].lot)) else { break };
+        ordered.push(ready[chosen]);
+        // Its ports are taken: the others of their links come last, in case it finds its candidates gone.
+        for other in resources(chosen).flat_map(|port| &users[&port]) {
+            if !std::mem::replace(&mut placed[*other], true) {
+                resources(*other).for_each(|port| *left.entry(port).or_default() -= 1);
+            }
         }
     }
-    while let Some((&port, _)) = ports.iter().min_by_key(|(_, ready)| (ready.len(), ready[0].lot)) {
-        let crowd = |one: &Ready| {
-            let others = topology.link(one.link).resources.iter().filter(|&&other| other != port);
-            others.map(|other| ports[other].len()).sum::<usize>()
-        };
-        let Some(&chosen) = ports[&port].iter().min_by_key(|one| (crowd(one), one.lot)) else { break };
-        ordered.push(chosen);
-        // Its ports are taken: no other link of theirs can send now.
-        let taken = &topology.link(chosen.link).resources;
-        for resource in taken {
-            ports.remove(resource);
-        }
-        let is_blocked = |one: &Ready| topology.link(one.link).resources.iter().any(|other| taken.contains(other));
-        ports.values_mut().for_each(|ready| ready.retain(|one| !is_blocked(one)));
-        ports.retain(|_, ready| !ready.is_empty());
-    }
-    // A link whose candidates were all taken meanwhile leaves its ports to those that come last.
-    let mut listed = vec![false; topology.links().len()];
-    ordered.iter().for_each(|one| listed[one.link.index()] = true);
-    ordered.extend(ready.iter().filter(|one| !listed[one.link.index()]));
+    let is_first = |one: &Ready| ordered.iter().any(|first| first.link == one.link);
+    let last: Vec<Ready> = ready.iter().filter(|one| !is_first(one)).copied().collect();
+    ordered.extend(last);
     *ready = ordered;
 }
