@@ -141,6 +141,16 @@ mod tests {
     }
 
     #[test]
+    fn slots_lie_where_the_schedule_crate_says() {
+        let geometry = Geometry::new(&program(7), Rank(0), 1003, DType::F32, 1).unwrap();
+        for slot in 0..14 {
+            let elements = schedule::program::slot_elements(1003, 7, slot);
+            let bytes = geometry.piece(slice(Buffer::Output, 14), slot, 0);
+            assert_eq!(bytes, 4 * elements.start as usize..4 * elements.end as usize);
+        }
+    }
+
+    #[test]
     fn scratch_slots_have_the_shape_of_their_part() {
         let geometry = Geometry::new(&program(3), Rank(0), 10, DType::F32, 1).unwrap();
         // 10 elements in 3 parts: 3, 3, 4.

@@ -14,7 +14,8 @@ pub struct Options {
     pub tile_bytes: Option<usize>,
     /// How long all ranks together may take to get ready.
     pub ready_limit: Duration,
-    /// The longest time without any progress while trials run; beware of it when single messages take longer.
+    /// The longest time without any progress of any rank while a trial runs. Must exceed the time of the longest
+    /// single message, which matters on slow emulated links.
     pub work_limit: Duration,
     /// The machine to imitate, if any.
     pub emulation: Option<Emulation>,

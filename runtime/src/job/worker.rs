@@ -2,7 +2,8 @@
 //!
 //! The principal function is [`serve`]. The main thread executes; a control thread reads the launcher's commands
 //! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher is gone (end of
-//! file) the control thread ends all waiting, and the process if that does not help.
+//! file) the control thread ends all waiting, and the process if that does not help. The kernel's parent-death
+//! signal is not used: it follows the launching *thread*, which may end while its job goes on.
 
 use super::frame::{Answer, Command, Finding, Inbox, PROTOCOL, Task, Welcome, receive_descriptor, send};
 use crate::board::{Board, Cause, Verdict};
