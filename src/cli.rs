@@ -10,7 +10,7 @@ use synth::StrategyKind;
 /// them, and measures them against the stock ones.
 #[derive(Parser, Debug)]
 #[command(name = "antiphon", version, propagate_version = true, infer_subcommands = false)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -21,7 +21,7 @@ pub struct Cli {
 
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
-pub struct Voice {
+pub(crate) struct Voice {
     /// Print the machine-readable result on stdout, and nothing else there.
     #[arg(long, global = true)]
     pub json: bool,
@@ -35,7 +35,7 @@ pub struct Voice {
 
 /// The commands of design page 2.
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// The main job end to end on this computer: profile, plan under a sketch, verify, run, check, compare.
     Demo(DemoArgs),
     /// Known machines; the normalized topology of a SPEC; validation.
@@ -74,7 +74,7 @@ pub enum Command {
 
 /// `antiphon topology …`
 #[derive(Subcommand, Debug)]
-pub enum TopologyCommand {
+pub(crate) enum TopologyCommand {
     /// Lists the families and machines a SPEC can name.
     List,
     /// Prints the normalized topology of a SPEC.
@@ -91,7 +91,7 @@ pub enum TopologyCommand {
 
 /// `antiphon sketch …`
 #[derive(Subcommand, Debug)]
-pub enum SketchCommand {
+pub(crate) enum SketchCommand {
     /// Resolves a sketch against a topology.
     Check {
         /// The sketch file.
@@ -104,7 +104,7 @@ pub enum SketchCommand {
 
 /// What to plan: topology, collective, size.
 #[derive(Args, Clone, Debug)]
-pub struct RequestArgs {
+pub(crate) struct RequestArgs {
     /// The machine: `name[:params][,key=value]…`, or a path to a topology file.
     #[arg(long, value_name = "SPEC")]
     pub topology: String,
@@ -139,7 +139,7 @@ pub struct RequestArgs {
 
 /// How hard to look.
 #[derive(Args, Clone, Debug)]
-pub struct SearchArgs {
+pub(crate) struct SearchArgs {
     /// Only this strategy: classic, matching, milp; or auto.
     #[arg(long, default_value = "auto", value_name = "NAME|auto")]
     pub strategy: StrategyChoice,
@@ -156,7 +156,7 @@ pub struct SearchArgs {
 
 /// `antiphon bound`
 #[derive(Args, Debug)]
-pub struct BoundArgs {
+pub(crate) struct BoundArgs {
     /// What to bound.
     #[command(flatten)]
     pub request: RequestArgs,
@@ -164,7 +164,7 @@ pub struct BoundArgs {
 
 /// `antiphon synth`
 #[derive(Args, Debug)]
-pub struct SynthArgs {
+pub(crate) struct SynthArgs {
     /// What to plan.
     #[command(flatten)]
     pub request: RequestArgs,
@@ -178,7 +178,7 @@ pub struct SynthArgs {
 
 /// `antiphon verify`
 #[derive(Args, Debug)]
-pub struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     /// The schedule file.
     pub file: PathBuf,
     /// The topology (default: the SPEC that the file names).
@@ -191,7 +191,7 @@ pub struct VerifyArgs {
 
 /// A schedule file and its topology.
 #[derive(Args, Clone, Debug)]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     /// The schedule file.
     pub file: PathBuf,
     /// The topology (default: the SPEC that the file names).
@@ -201,7 +201,7 @@ pub struct PlanArgs {
 
 /// `antiphon simulate`
 #[derive(Args, Debug)]
-pub struct SimulateArgs {
+pub(crate) struct SimulateArgs {
     /// What to replay.
     #[command(flatten)]
     pub plan: PlanArgs,
@@ -215,7 +215,7 @@ pub struct SimulateArgs {
 
 /// `antiphon explain`
 #[derive(Args, Debug)]
-pub struct ExplainArgs {
+pub(crate) struct ExplainArgs {
     /// What to explain.
     #[command(flatten)]
     pub plan: PlanArgs,
@@ -223,7 +223,7 @@ pub struct ExplainArgs {
 
 /// `antiphon export`
 #[derive(Args, Debug)]
-pub struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// What to export.
     #[command(flatten)]
     pub plan: PlanArgs,
@@ -237,7 +237,7 @@ pub struct ExportArgs {
 
 /// What `export` can write.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ExportFormat {
+pub(crate) enum ExportFormat {
     /// Perfetto/Chrome trace events.
     Trace,
     /// Graphviz: who sends what to whom, when.
@@ -248,7 +248,7 @@ pub enum ExportFormat {
 
 /// `antiphon run`
 #[derive(Args, Debug)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// A schedule file (default: the best classic algorithm).
     pub file: Option<PathBuf>,
     /// The operation (default: the schedule's).
@@ -297,7 +297,7 @@ pub struct RunArgs {
 
 /// How local ranks talk.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TransportChoice {
+pub(crate) enum TransportChoice {
     /// One process per rank, shared memory between them.
     Shm,
     /// One thread per rank.
@@ -306,7 +306,7 @@ pub enum TransportChoice {
 
 /// `antiphon profile`
 #[derive(Args, Debug)]
-pub struct ProfileArgs {
+pub(crate) struct ProfileArgs {
     /// How many local ranks.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=256))]
     pub ranks: u32,
@@ -323,7 +323,7 @@ pub struct ProfileArgs {
 
 /// `antiphon demo`
 #[derive(Args, Debug)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Where to leave topologies, schedules, traces and the table.
     #[arg(short, long, default_value = "demo-out", value_name = "DIR")]
     pub output: PathBuf,
@@ -340,7 +340,7 @@ pub struct DemoArgs {
 
 /// How many chunks to cut a rank's data into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Chunks {
+pub(crate) enum Chunks {
     /// Search.
     Auto,
     /// Exactly this many.
@@ -360,7 +360,7 @@ impl std::str::FromStr for Chunks {
 
 /// All strategies, or one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StrategyChoice(pub Option<StrategyKind>);
+pub(crate) struct StrategyChoice(pub Option<StrategyKind>);
 
 impl std::str::FromStr for StrategyChoice {
     type Err = String;

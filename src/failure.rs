@@ -11,11 +11,11 @@ use std::fmt;
 use std::process::ExitCode;
 
 /// The result of a command.
-pub type Outcome<T = ()> = Result<T, Failure>;
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// Whether the input or the answer is at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The answer is "no".
     No,
     /// The input is bad.
@@ -24,7 +24,7 @@ pub enum Kind {
 
 /// Why a command did not succeed.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     kind: Kind,
     error: anyhow::Error,
     hints: Vec<String>,
@@ -32,32 +32,32 @@ pub struct Failure {
 
 impl Failure {
     /// The answer is "no", because of `error`.
-    pub fn no(error: impl Into<anyhow::Error>) -> Self {
+    pub(crate) fn no(error: impl Into<anyhow::Error>) -> Self {
         Self { kind: Kind::No, error: error.into(), hints: Vec::new() }
     }
 
     /// The input is bad, because of `error`.
-    pub fn bad_input(error: impl Into<anyhow::Error>) -> Self {
+    pub(crate) fn bad_input(error: impl Into<anyhow::Error>) -> Self {
         Self { kind: Kind::BadInput, error: error.into(), hints: Vec::new() }
     }
 
     /// Says what was being done, before the cause.
     #[must_use]
-    pub fn context(mut self, what: impl fmt::Display + Send + Sync + 'static) -> Self {
+    pub(crate) fn context(mut self, what: impl fmt::Display + Send + Sync + 'static) -> Self {
         self.error = self.error.context(what);
         self
     }
 
     /// Adds advice.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
     /// Adds advice, where there is some.
     #[must_use]
-    pub fn hint_if(self, hint: Option<impl Into<String>>) -> Self {
+    pub(crate) fn hint_if(self, hint: Option<impl Into<String>>) -> Self {
         match hint {
             Some(hint) => self.hint(hint),
             None => self,
@@ -65,7 +65,7 @@ impl Failure {
     }
 
     /// The exit code of the process.
-    pub fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> ExitCode {
         match self.kind {
             Kind::No => ExitCode::from(1),
             Kind::BadInput => ExitCode::from(2),
@@ -103,11 +103,11 @@ bad_input!(schedule::DemandError, topology::TopologyError);
 ///
 /// # Errors
 /// Bad input, with the path and what the system said.
-pub fn read_text(path: &std::path::Path) -> Outcome<String> {
+pub(crate) fn read_text(path: &std::path::Path) -> Outcome<String> {
     std::fs::read_to_string(path).map_err(|error| io_failure(path, error))
 }
 
 /// Bad input about a file the user named.
-pub fn io_failure(path: &std::path::Path, error: impl Error + Send + Sync + 'static) -> Failure {
+pub(crate) fn io_failure(path: &std::path::Path, error: impl Error + Send + Sync + 'static) -> Failure {
     Failure::bad_input(error).context(format!("{}: cannot be used", path.display()))
 }

@@ -11,12 +11,12 @@ use synth::{Cancel, Options, Problem};
 use topology::{Rank, Topology};
 
 /// Resolves a SPEC or reads a topology file.
-pub fn topology(spec: &str) -> Outcome<Topology> {
+pub(crate) fn topology(spec: &str) -> Outcome<Topology> {
     Ok(::topology::load(spec)?)
 }
 
 /// What is to be planned, resolved.
-pub struct Task {
+pub(crate) struct Task {
     /// One problem per chunk count worth trying, or one for the pinned count; never empty.
     pub problems: Vec<Problem>,
     /// The sketch, if one was given.
@@ -24,7 +24,7 @@ pub struct Task {
 }
 
 /// Resolves the topology, the sketch and the request.
-pub fn task(args: &RequestArgs) -> Outcome<Task> {
+pub(crate) fn task(args: &RequestArgs) -> Outcome<Task> {
     let topology = Arc::new(topology(&args.topology)?);
     let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
     let request = request(args, &topology)?;
@@ -38,7 +38,12 @@ pub fn task(args: &RequestArgs) -> Outcome<Task> {
     Ok(Task { problems, sketch })
 }
 
-fn problem(args: &RequestArgs, topology: &Arc<Topology>, request: Request, sketch: Option<&Sketch>) -> Outcome<Problem> {
+fn problem(
+    args: &RequestArgs,
+    topology: &Arc<Topology>,
+    request: Request,
+    sketch: Option<&Sketch>,
+) -> Outcome<Problem> {
     let demand = match (&args.matrix, &args.demand) {
         (Some(path), _) => {
             let matrix = synth::matrix::parse(&read_text(path)?, &path.display().to_string());
@@ -58,7 +63,7 @@ fn problem(args: &RequestArgs, topology: &Arc<Topology>, request: Request, sketc
 }
 
 /// What the user asks for, before a chunk count is chosen.
-pub fn request(args: &RequestArgs, topology: &Topology) -> Outcome<Request> {
+pub(crate) fn request(args: &RequestArgs, topology: &Topology) -> Outcome<Request> {
     let mut request = Request::new(args.collective, topology.rank_count(), args.size);
     if let Some(members) = &args.members {
         let set: RankSet = members.iter().copied().map(Rank).collect();
@@ -85,7 +90,7 @@ pub fn request(args: &RequestArgs, topology: &Topology) -> Outcome<Request> {
 }
 
 /// Reads a sketch and resolves it against a topology.
-pub fn sketch(path: &Path, topology: &Topology) -> Outcome<Sketch> {
+pub(crate) fn sketch(path: &Path, topology: &Topology) -> Outcome<Sketch> {
     let text = read_text(path)?;
     let file = SketchFile::parse(&text, &path.display().to_string());
     file.and_then(|file| file.resolve(topology)).map_err(|error| {
@@ -95,7 +100,7 @@ pub fn sketch(path: &Path, topology: &Topology) -> Outcome<Sketch> {
 }
 
 /// Planner options from the command line, then from the sketch; Ctrl-C raises the cancellation.
-pub fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
+pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
     let cancel = Cancel::default();
     let raised = cancel.clone();
     // A second handler cannot be set; the first one already raises a cancellation.
@@ -119,7 +124,7 @@ pub fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
 }
 
 /// A schedule file and the topology it is for, not yet verified.
-pub struct Claim {
+pub(crate) struct Claim {
     /// As read.
     pub file: ScheduleFile,
     /// From `--topology`, or the SPEC that the file names.
@@ -127,7 +132,7 @@ pub struct Claim {
 }
 
 /// Opens a schedule file; its topology is `spec`, or the SPEC that the file names.
-pub fn open(path: &Path, spec: Option<&str>) -> Outcome<Claim> {
+pub(crate) fn open(path: &Path, spec: Option<&str>) -> Outcome<Claim> {
     let file = file::read(&read_text(path)?, &path.display().to_string()).map_err(Failure::bad_input)?;
     let named = &file.schedule.topology.name;
     let topology = topology(spec.unwrap_or(named)).map_err(|failure| match spec {
@@ -140,7 +145,7 @@ pub fn open(path: &Path, spec: Option<&str>) -> Outcome<Claim> {
 }
 
 /// Opens and verifies a schedule file.
-pub fn open_verified(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedule, Topology)> {
+pub(crate) fn open_verified(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedule, Topology)> {
     let Claim { file, topology } = open(path, spec)?;
     let verified = file.verify(&topology).map_err(|rejection| {
         Failure::no(rejection)
@@ -151,7 +156,7 @@ pub fn open_verified(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedu
 }
 
 /// Writes a verified schedule.
-pub fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
+pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
     let failed = |error| crate::failure::io_failure(path, error);
     let file = std::fs::File::create(path).map_err(failed)?;
     let mut writer = std::io::BufWriter::new(file);
@@ -159,7 +164,7 @@ pub fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
 }
 
 /// One line about a schedule, such as `allgather 8 MB over 16 ranks, 1 chunk each`.
-pub fn describe(schedule: &Schedule) -> String {
+pub(crate) fn describe(schedule: &Schedule) -> String {
     let request = schedule.demand.request();
     let plural = if request.chunks_per_rank == 1 { "" } else { "s" };
     format!(

@@ -12,14 +12,14 @@ use std::time::Duration;
 use synth::Progress;
 
 /// Where and how to print.
-pub struct Screen {
+pub(crate) struct Screen {
     json: bool,
     quiet: bool,
 }
 
 impl Screen {
     /// Sets up printing and diagnostics as the user asked.
-    pub fn new(voice: &Voice) -> Self {
+    pub(crate) fn new(voice: &Voice) -> Self {
         let level = match voice.verbose {
             0 => "warn",
             1 => "info",
@@ -32,7 +32,7 @@ impl Screen {
     }
 
     /// Whether the result is wanted as JSON.
-    pub fn is_json(&self) -> bool {
+    pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
@@ -40,7 +40,7 @@ impl Screen {
     ///
     /// # Errors
     /// If the value cannot be serialised, which would be a defect of ours.
-    pub fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
+    pub(crate) fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
         if self.json {
             self.line(&serde_json::to_string(value).map_err(Failure::no)?);
         } else {
@@ -50,32 +50,32 @@ impl Screen {
     }
 
     /// Prints one line (or a ready block of lines) on stdout.
-    pub fn line(&self, text: &str) {
+    pub(crate) fn line(&self, text: &str) {
         // A reader that has gone away is no error of ours.
         drop(writeln!(std::io::stdout().lock(), "{text}"));
     }
 
     /// Prints text for people only: on stdout, or nowhere with `--json`.
-    pub fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         if !self.json {
             self.line(text);
         }
     }
 
     /// Prints a remark on stderr.
-    pub fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             drop(writeln!(std::io::stderr().lock(), "{text}"));
         }
     }
 
     /// Prints why the command failed.
-    pub fn fail(&self, failure: &Failure) {
+    pub(crate) fn fail(&self, failure: &Failure) {
         drop(writeln!(std::io::stderr().lock(), "{failure}"));
     }
 
     /// A progress line on stderr; invisible when stderr is no terminal, with `--quiet`, or for short work.
-    pub fn progress(&self, what: &str) -> Bar {
+    pub(crate) fn progress(&self, what: &str) -> Bar {
         let target = if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(None, target);
         let style = ProgressStyle::with_template("{spinner} {elapsed} {prefix}  {msg}");
@@ -87,11 +87,11 @@ impl Screen {
 }
 
 /// A running progress line; disappears when dropped.
-pub struct Bar(ProgressBar);
+pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
     /// Shows the state of a search: incumbent, bound, gap.
-    pub fn show(&self, progress: &Progress) {
+    pub(crate) fn show(&self, progress: &Progress) {
         let mut parts = vec![progress.strategy.to_owned()];
         if let Some(incumbent) = progress.incumbent {
             parts.push(format!("incumbent {}", time(incumbent.0)));
@@ -107,7 +107,7 @@ impl Bar {
     }
 
     /// Shows any text.
-    pub fn message(&self, text: impl Into<String>) {
+    pub(crate) fn message(&self, text: impl Into<String>) {
         self.0.set_message(text.into());
     }
 }
@@ -119,22 +119,22 @@ impl Drop for Bar {
 }
 
 /// A time in microseconds, for people.
-pub fn time(us: f64) -> String {
+pub(crate) fn time(us: f64) -> String {
     topology::quantity::show_duration(topology::Micros(us))
 }
 
 /// A size in bytes, for people.
-pub fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     topology::quantity::show_bytes(topology::Bytes(count as f64))
 }
 
 /// A gap as a percentage, or a dash.
-pub fn percent(gap: Option<f64>) -> String {
+pub(crate) fn percent(gap: Option<f64>) -> String {
     gap.map_or_else(|| "–".to_owned(), |gap| format!("{:.2} %", gap * 100.0))
 }
 
 /// Aligns rows into columns: the first column to the left, the others to the right.
-pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)

@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use topology::Topology;
+use topology::{Probe, Topology};
 
 /// What to measure on.
-pub struct Setup {
+pub(crate) struct Setup {
     /// How many local ranks.
     pub ranks: usize,
     /// Processes or threads.
@@ -29,7 +29,7 @@ pub struct Setup {
 }
 
 /// Local ranks, ready to run plans.
-pub struct Workbench {
+pub(crate) struct Workbench {
     folder: tempfile::TempDir,
     ranks: Ranks,
     plans: usize,
@@ -41,7 +41,7 @@ enum Ranks {
 }
 
 /// A plan that the ranks can load.
-pub struct Installed {
+pub(crate) struct Installed {
     schedule: PathBuf,
     topology: PathBuf,
     request: Request,
@@ -52,7 +52,7 @@ pub struct Installed {
 /// Whether input and output are the same memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Memory {
+pub(crate) enum Memory {
     /// Separate buffers.
     OutOfPlace,
     /// nccl-tests' in-place convention.
@@ -70,7 +70,7 @@ struct Source {
 
 impl Workbench {
     /// Starts the ranks.
-    pub fn open(setup: &Setup) -> Outcome<Self> {
+    pub(crate) fn open(setup: &Setup) -> Outcome<Self> {
         let folder = tempfile::tempdir().map_err(Failure::no)?;
         let mut options = runtime::Options { work_limit: setup.timeout, ..runtime::Options::default() };
         let mut emulated_source = String::new();
@@ -100,7 +100,7 @@ impl Workbench {
     }
 
     /// Writes a plan where the ranks find it, and lowers it both ways.
-    pub fn install(&mut self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
+    pub(crate) fn install(&mut self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
         self.plans += 1;
         let file = |what: &str| self.folder.path().join(format!("{what}-{}.json", self.plans));
         let (schedule_file, topology_file) = (file("schedule"), file("topology"));
@@ -115,8 +115,16 @@ impl Workbench {
         })
     }
 
+    /// The ranks as something that times exchanges.
+    pub(crate) fn probe(&mut self) -> Outcome<&mut dyn Probe> {
+        match &mut self.ranks {
+            Ranks::Processes(job) => Ok(&mut **job),
+            Ranks::Threads(_) => Err(Failure::bad_input(anyhow::anyhow!("only processes are profiled"))),
+        }
+    }
+
     /// Runs one trial.
-    pub fn run(&mut self, plan: &Installed, memory: Memory, trial: &Trial) -> Outcome<TrialReport> {
+    pub(crate) fn run(&mut self, plan: &Installed, memory: Memory, trial: &Trial) -> Outcome<TrialReport> {
         let program = match memory {
             Memory::OutOfPlace => &plan.out_of_place,
             Memory::InPlace => &plan.in_place,
@@ -153,7 +161,7 @@ fn compile(schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgr
 }
 
 /// Finds what the launcher's words refer to, on the worker's side.
-pub struct Files;
+pub(crate) struct Files;
 
 impl runtime::Loader for Files {
     fn program(&self, source: &str) -> Result<VerifiedProgram, String> {
@@ -170,13 +178,13 @@ impl runtime::Loader for Files {
 
 impl Installed {
     /// What the plan answers.
-    pub fn request(&self) -> &Request {
+    pub(crate) fn request(&self) -> &Request {
         &self.request
     }
 }
 
 /// How many elements of `dtype` a block has for a total of at most `size_bytes`, and the bytes in all.
-pub fn count(request: &Request, size_bytes: u64, dtype: DType) -> (u64, u64) {
+pub(crate) fn count(request: &Request, size_bytes: u64, dtype: DType) -> (u64, u64) {
     let blocks = match request.collective {
         Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => request.members.len() as u64,
         Collective::Gather | Collective::Scatter => request.members.len() as u64,
@@ -187,7 +195,7 @@ pub fn count(request: &Request, size_bytes: u64, dtype: DType) -> (u64, u64) {
 }
 
 /// busbw / algbw, as nccl-tests defines it.
-pub fn bus_factor(request: &Request) -> f64 {
+pub(crate) fn bus_factor(request: &Request) -> f64 {
     let members = request.members.len() as f64;
     match request.collective {
         Collective::AllReduce => 2.0 * (members - 1.0) / members,
@@ -195,4 +203,3 @@ pub fn bus_factor(request: &Request) -> f64 {
         _ => (members - 1.0) / members,
     }
 }
-

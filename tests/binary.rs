@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// What a run printed, and how it ended.
-pub struct Ran {
+pub(crate) struct Ran {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
@@ -13,24 +13,24 @@ pub struct Ran {
 
 impl Ran {
     /// The JSON on stdout.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}{}", self.stdout, self.stderr))
     }
 
     /// This run, which must have succeeded.
-    pub fn ok(self) -> Self {
+    pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
         self
     }
 }
 
 /// Runs `antiphon` with a command line split at spaces.
-pub fn antiphon(arguments: &str) -> Ran {
+pub(crate) fn antiphon(arguments: &str) -> Ran {
     antiphon_in(Path::new("."), arguments)
 }
 
 /// The same in a folder.
-pub fn antiphon_in(folder: &Path, arguments: &str) -> Ran {
+pub(crate) fn antiphon_in(folder: &Path, arguments: &str) -> Ran {
     let output: Output = Command::new(env!("CARGO_BIN_EXE_antiphon"))
         .args(arguments.split_whitespace())
         .current_dir(folder)
@@ -44,16 +44,16 @@ pub fn antiphon_in(folder: &Path, arguments: &str) -> Ran {
 }
 
 /// The normalized topology of a SPEC.
-pub fn topology(spec: &str) -> Value {
+pub(crate) fn topology(spec: &str) -> Value {
     antiphon(&format!("topology show {spec} --json")).ok().json()
 }
 
 /// Reads a JSON file.
-pub fn read(path: &Path) -> Value {
+pub(crate) fn read(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// A folder of this repository.
-pub fn repository(folder: &str) -> PathBuf {
+pub(crate) fn repository(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
 }

@@ -29,7 +29,7 @@ struct Event<'a> {
 }
 
 /// What a request must look like in the file, as the test made it.
-pub struct Wish<'a> {
+pub(crate) struct Wish<'a> {
     pub collective: &'a str,
     pub ranks: u64,
     pub members: Vec<u64>,
@@ -38,14 +38,14 @@ pub struct Wish<'a> {
 }
 
 impl<'a> Wish<'a> {
-    pub fn all(collective: &'a str, ranks: u64, size: u64) -> Self {
+    pub(crate) fn all(collective: &'a str, ranks: u64, size: u64) -> Self {
         let rooted = ["broadcast", "reduce", "gather", "scatter"].contains(&collective);
         Self { collective, ranks, members: (0..ranks).collect(), size, root: rooted.then_some(0) }
     }
 }
 
 /// Judges a schedule on a topology against a wish; the makespan in microseconds, or the first thing wrong.
-pub fn judge(schedule: &Value, topology: &Value, wish: &Wish) -> Result<f64, String> {
+pub(crate) fn judge(schedule: &Value, topology: &Value, wish: &Wish) -> Result<f64, String> {
     let links: Vec<Link> = list(&topology["links"]).iter().map(link).collect();
     let chunk_bytes = check_request(schedule, wish)?;
     let bytes = |id: u64, chunks: &BTreeMap<u64, &Value>| chunks[&id]["bytes"].as_f64().unwrap_or(chunk_bytes);
@@ -175,9 +175,9 @@ fn check_chunk(id: u64, chunk: &Value, events: &[Event]) -> Result<(), String> {
         ensure(combine || !event.reduce, || format!("chunk {id} does not combine"))?;
         in_flight.push((event, value.clone()));
         if combine && !event.reduce {
-            let clash = carrying.iter().any(|other| {
-                !std::ptr::eq(*other, *event) && other.to == event.to && close(other.end, event.end)
-            });
+            let clash = carrying
+                .iter()
+                .any(|other| !std::ptr::eq(*other, *event) && other.to == event.to && close(other.end, event.end));
             ensure(!clash, || format!("a copy of chunk {id} lands with another arrival at {}", event.to))?;
         }
     }

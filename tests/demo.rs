@@ -13,7 +13,15 @@ fn the_demo_leaves_what_it_promises_in_under_a_minute() {
         assert!(ran.stdout.contains(word), "no `{word}` in\n{}", ran.stdout);
     }
     let left = folder.path().join("demo-out");
-    for file in ["measured.yaml", "sketch.yaml", "tuning.json", "results.json", "table.txt"] {
+    for file in [
+        "measured.yaml",
+        "sketch.yaml",
+        "tuning.json",
+        "tuning-emulated.json",
+        "results.json",
+        "table.txt",
+        "timeline.html",
+    ] {
         assert!(left.join(file).is_file(), "{file} is missing");
     }
     let results = std::fs::read_to_string(left.join("results.json")).unwrap();

@@ -71,7 +71,9 @@ fn the_whole_chain_profile_sketch_milp_verify_run() {
     )
     .unwrap();
     here("profile --ranks 4 -o measured.yaml");
-    here("synth --topology ./measured.yaml --collective allgather --size 1MB --sketch sketch.yaml --strategy milp -o plan.json");
+    here(
+        "synth --topology ./measured.yaml --collective allgather --size 1MB --sketch sketch.yaml --strategy milp -o plan.json",
+    );
     here("verify plan.json --topology ./measured.yaml --sketch sketch.yaml");
     let plan: Value = serde_json::from_str(&std::fs::read_to_string(folder.path().join("plan.json")).unwrap()).unwrap();
     for transfer in plan["transfers"].as_array().unwrap() {

@@ -29,17 +29,8 @@ fn judged(spec: &str, wish: &Wish, options: &str) -> f64 {
     makespan
 }
 
-const COLLECTIVES: &[&str] = &[
-    "allgather",
-    "reducescatter",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "sendrecv",
-];
+const COLLECTIVES: &[&str] =
+    &["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "reduce", "gather", "scatter", "sendrecv"];
 
 #[test]
 fn every_collective_on_every_kind_of_machine() {

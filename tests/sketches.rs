@@ -29,7 +29,8 @@ fn machines(name: &str) -> &str {
 fn forbidden_links_stay_unused_by_every_strategy_and_collective() {
     let folder = tempfile::tempdir().unwrap();
     let sketch = folder.path().join("sketch.yaml");
-    std::fs::write(&sketch, "name: cut\nlinks:\n  forbid:\n    - {from: 0, to: 1}\n    - {from: 3, to: [2, 4]}\n").unwrap();
+    std::fs::write(&sketch, "name: cut\nlinks:\n  forbid:\n    - {from: 0, to: 1}\n    - {from: 3, to: [2, 4]}\n")
+        .unwrap();
     let plan = folder.path().join("plan.json");
     for collective in ["allgather", "reducescatter", "allreduce", "alltoall"] {
         for strategy in ["classic", "matching", "milp", "auto"] {
@@ -49,7 +50,8 @@ fn forbidden_links_stay_unused_by_every_strategy_and_collective() {
 fn an_infeasible_sketch_names_the_line_to_relax() {
     let folder = tempfile::tempdir().unwrap();
     let sketch = folder.path().join("island.yaml");
-    std::fs::write(&sketch, "name: island\nlinks:\n  forbid:\n    - {from: 0, to: 1}\n    - {from: 2, to: 1}\n").unwrap();
+    std::fs::write(&sketch, "name: island\nlinks:\n  forbid:\n    - {from: 0, to: 1}\n    - {from: 2, to: 1}\n")
+        .unwrap();
     for strategy in ["auto", "matching", "milp"] {
         let line = format!("synth --topology clique:3 --collective allgather --size 1KB --strategy {strategy}");
         let ran = antiphon(&format!("{line} --sketch {}", sketch.display()));

@@ -7,7 +7,7 @@ use crate::screen::{Screen, table, time};
 use synth::{Certificate, Scope};
 
 /// Runs the command. With `--chunks auto` the bounds are for one chunk per rank.
-pub fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let mut request = args.request.clone();
     if request.chunks == Chunks::Auto {
         request.chunks = Chunks::Pinned(1);
@@ -21,7 +21,12 @@ pub fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     });
     screen.result(&value, || {
         let rows = bounds.list.iter().map(|bound| {
-            vec![bound.name.to_owned(), time(bound.value.0), scope(bound.scope).to_owned(), evidence(&bound.certificate)]
+            vec![
+                bound.name.to_owned(),
+                time(bound.value.0),
+                scope(bound.scope).to_owned(),
+                evidence(&bound.certificate),
+            ]
         });
         let rows: Vec<_> = rows.collect();
         let request = problem.demand.request();

@@ -1,10 +1,340 @@
-//! `antiphon demo`: the main job.
+//! `antiphon demo`: the main job, end to end, on this computer.
+//!
+//! Two arenas: this computer as it is, profiled a moment ago, and an unequal cluster emulated on it with paced
+//! links. In each, for three collectives and three sizes: the best classic algorithm (stock) and a plan made under
+//! a sketch, both verified, run by real processes on real buffers, checked, measured in turn, and compared.
 
-use crate::cli::DemoArgs;
-use crate::failure::{Failure, Outcome};
-use crate::screen::Screen;
+use crate::cli::{DemoArgs, TransportChoice};
+use crate::commands::profile;
+use crate::commands::simulate::write_to;
+use crate::failure::{Failure, Outcome, io_failure};
+use crate::plan;
+use crate::screen::{Screen, bytes, percent, table, time};
+use crate::workbench::{Memory, Setup, Workbench, count};
+use runtime::{Check, DType, Trial};
+use schedule::{Collective, Demand, Request, VerifiedSchedule, export};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use synth::sketch::{Sketch, SketchFile};
+use synth::{Options, Problem, StrategyKind, Synthesis};
+use topology::Topology;
+use topology::profile::ProfileOptions;
+use tune::{Choice, Entry, Plan, STOCK, Summary, Table, decide, interleaved, summarize};
+
+const RANKS: u32 = 8;
+const COLLECTIVES: [Collective; 3] = [Collective::AllGather, Collective::AllReduce, Collective::AllToAll];
+const SIZES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
+/// Emulated links are this much slower than the real ones, so that this computer is not what binds.
+const SLOWDOWN: f64 = 2000.0;
+/// The most time for one plan; nearly all need far less.
+const PLANNING: Duration = Duration::from_millis(1200);
+/// Repetitions of each candidate, in this many blocks that take turns.
+const REPETITIONS: u32 = 9;
+const BLOCKS: u32 = 3;
+/// The sketch where none is given.
+const SKETCH: &str = include_str!("../../sketches/demo.yaml");
+
+/// Where collectives are compared.
+struct Arena {
+    name: &'static str,
+    topology: Arc<Topology>,
+    sketch: Option<Sketch>,
+    emulate: Option<(String, f64)>,
+}
+
+/// One algorithm in one cell.
+#[derive(Serialize)]
+struct Side {
+    plan: String,
+    file: String,
+    predicted_us: f64,
+    measured: Summary,
+}
+
+/// One collective at one size.
+#[derive(Serialize)]
+struct Cell {
+    arena: &'static str,
+    topology: String,
+    collective: Collective,
+    size_bytes: u64,
+    ranks: usize,
+    stock: Side,
+    planned: Side,
+    gap: Option<f64>,
+    choice: Choice,
+    speedup_predicted: f64,
+    speedup_measured: f64,
+    wrong: u64,
+}
 
 /// Runs the command.
-pub fn run(_args: &DemoArgs, _screen: &Screen) -> Outcome {
-    Err(Failure::no(anyhow::anyhow!("not wired yet")))
+pub(crate) fn run(args: &DemoArgs, screen: &Screen) -> Outcome {
+    let started = Instant::now();
+    let plans = args.output.join("plans");
+    std::fs::create_dir_all(&plans).map_err(|error| io_failure(&plans, error))?;
+    let arenas = [local(args, screen)?, emulated(args, screen)?];
+    let mut cells = Vec::new();
+    let mut text = String::new();
+    for arena in &arenas {
+        let fresh = compare(args, arena, screen)?;
+        let block = format!("\n{}\n{}\n", heading(arena), report(&fresh));
+        screen.say(&block);
+        text.push_str(&block);
+        tuning(&args.output, arena, &fresh)?;
+        cells.extend(fresh);
+    }
+    write_text(&args.output.join("table.txt"), &text)?;
+    write_text(&args.output.join("results.json"), &serde_json::to_string_pretty(&cells).map_err(Failure::no)?)?;
+    draw(args, &arenas[1])?;
+    if screen.is_json() {
+        screen.line(&serde_json::to_string(&cells).map_err(Failure::no)?);
+    }
+    screen.say(&format!(
+        "everything is in {}, made in {:.0} s",
+        args.output.display(),
+        started.elapsed().as_secs_f64()
+    ));
+    match cells.iter().map(|cell| cell.wrong).sum::<u64>() {
+        0 => Ok(()),
+        wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
+    }
+}
+
+/// This computer, profiled now.
+fn local(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
+    let path = args.output.join("measured.yaml");
+    // Few repetitions: a demo shall be quick; `antiphon profile` takes its time.
+    let options =
+        ProfileOptions { least_repetitions: 5, most_repetitions: 5, ..ProfileOptions::for_ranks(RANKS as usize) };
+    let measured = profile::measure(RANKS, None, &options, screen)?;
+    write_text(&path, &measured.to_yaml(&profile::about(RANKS, None)))?;
+    screen.say(&format!("profile  {} → {}", profile::summary(&measured), path.display()));
+    let topology = plan::topology(&path.display().to_string().replace('\\', "/"))?;
+    arena("this computer", topology, None, args, screen)
+}
+
+/// An unequal cluster, by paced links.
+fn emulated(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
+    let topology = plan::topology(&args.emulate)?;
+    arena("emulated", topology, Some((args.emulate.clone(), SLOWDOWN)), args, screen)
+}
+
+fn arena(
+    name: &'static str,
+    topology: Topology,
+    emulate: Option<(String, f64)>,
+    args: &DemoArgs,
+    screen: &Screen,
+) -> Outcome<Arena> {
+    let sketch = match &args.sketch {
+        Some(path) => Some(plan::sketch(path, &topology)?),
+        None => {
+            let path = args.output.join("sketch.yaml");
+            write_text(&path, SKETCH)?;
+            let file = SketchFile::parse(SKETCH, &path.display().to_string()).map_err(Failure::no)?;
+            let fitting = file.resolve(&topology);
+            fitting.inspect_err(|misfit| screen.note(&format!("planning without a sketch: {misfit}"))).ok()
+        }
+    };
+    Ok(Arena { name, topology: Arc::new(topology), sketch, emulate })
+}
+
+/// Plans, runs and measures every cell of an arena.
+fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>> {
+    let setup = Setup {
+        ranks: arena.topology.rank_count(),
+        transport: TransportChoice::Shm,
+        emulate: arena.emulate.clone(),
+        timeout: Duration::from_secs(30),
+    };
+    let mut bench = Workbench::open(&setup)?;
+    let bar = screen.progress(arena.name);
+    let mut cells = Vec::new();
+    for collective in COLLECTIVES {
+        for size in SIZES {
+            bar.message(format!("{collective} {}", bytes(size)));
+            let stock = synthesize(arena, collective, size, StrategyKind::Classic, args)?;
+            let planned = planned(arena, collective, size, args)?;
+            cells.push(measure(args, arena, &mut bench, [stock, planned])?);
+        }
+    }
+    Ok(cells)
+}
+
+/// The best classic algorithm, without a sketch.
+fn synthesize(
+    arena: &Arena,
+    collective: Collective,
+    size: u64,
+    strategy: StrategyKind,
+    args: &DemoArgs,
+) -> Outcome<Synthesis> {
+    let options = Options { strategy: Some(strategy), seed: args.seed, ..Options::default() };
+    solve(arena, None, collective, size, &options)
+}
+
+/// Our plan, under the sketch.
+fn planned(arena: &Arena, collective: Collective, size: u64, args: &DemoArgs) -> Outcome<Synthesis> {
+    let options = Options { time_limit: Some(PLANNING), seed: args.seed, ..Options::default() };
+    solve(arena, arena.sketch.as_ref(), collective, size, &options)
+}
+
+fn solve(
+    arena: &Arena,
+    sketch: Option<&Sketch>,
+    collective: Collective,
+    size: u64,
+    options: &Options,
+) -> Outcome<Synthesis> {
+    let request = Request::new(collective, arena.topology.rank_count(), size);
+    let pinned = sketch.and_then(|sketch| sketch.pins.chunks_per_rank);
+    let counts = pinned.map_or_else(|| synth::chunk_counts(&arena.topology, &request), |count| vec![count]);
+    let problem = |count: u32| {
+        let demand = Demand::new(request.clone().with_chunks(count))?;
+        let mut problem = Problem::new(arena.topology.clone(), Arc::new(demand));
+        if let Some(sketch) = sketch {
+            problem.constraints = Arc::new(sketch.constraints.clone());
+        }
+        Ok(problem)
+    };
+    let problems = counts.into_iter().map(problem).collect::<Outcome<Vec<_>>>()?;
+    synth::synthesize(&problems, options, &|_| {}).map_err(Failure::no)
+}
+
+/// Runs stock and plan in turn, and decides.
+fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planned]: [Synthesis; 2]) -> Outcome<Cell> {
+    let request = planned.schedule.schedule().demand.request().clone();
+    let (count, size_bytes) = count(&request, request.size_bytes, DType::F32);
+    let installed =
+        [bench.install(&stock.schedule, &arena.topology)?, bench.install(&planned.schedule, &arena.topology)?];
+    let mut spans = [Vec::new(), Vec::new()];
+    let mut wrong = 0;
+    for turn in interleaved(installed.len(), BLOCKS, REPETITIONS) {
+        let (warmups, repetitions) = (turn.warmups, turn.repetitions);
+        let trial =
+            Trial { count, dtype: DType::F32, warmups, repetitions, seed: args.seed, check: Check::FirstAndLast };
+        let report = bench.run(&installed[turn.candidate], Memory::OutOfPlace, &trial)?;
+        spans[turn.candidate].extend(report.spans().iter().map(|span| span.0));
+        wrong += report.wrong();
+    }
+    let slowdown = arena.emulate.as_ref().map_or(1.0, |(_, slowdown)| *slowdown);
+    let side = |label: &str, synthesis: &Synthesis, spans: &[f64]| -> Outcome<Side> {
+        let file = save(args, arena, label, &synthesis.schedule)?;
+        let measured = summarize(spans).ok_or_else(|| Failure::no(anyhow::anyhow!("nothing was measured")))?;
+        let predicted_us = synthesis.report.makespan_us * slowdown;
+        Ok(Side { plan: synthesis.report.strategy.clone(), file, predicted_us, measured })
+    };
+    let gap = planned.report.gap;
+    let (stock, planned) = (side("stock", &stock, &spans[0])?, side("planned", &planned, &spans[1])?);
+    let decision = decide(&stock.measured, &planned.measured);
+    Ok(Cell {
+        arena: arena.name,
+        topology: arena.topology.name().to_owned(),
+        collective: request.collective,
+        size_bytes,
+        ranks: request.ranks,
+        speedup_predicted: stock.predicted_us / planned.predicted_us,
+        speedup_measured: decision.speedup,
+        choice: decision.choice,
+        stock,
+        planned,
+        gap,
+        wrong,
+    })
+}
+
+fn save(args: &DemoArgs, arena: &Arena, label: &str, schedule: &VerifiedSchedule) -> Outcome<String> {
+    let request = schedule.schedule().demand.request();
+    let place = if arena.emulate.is_some() { "emulated" } else { "local" };
+    let name = format!("plans/{place}-{}-{}-{label}.json", request.collective, request.size_bytes);
+    plan::save(schedule, &args.output.join(&name))?;
+    Ok(name)
+}
+
+fn heading(arena: &Arena) -> String {
+    let what = match &arena.emulate {
+        None => format!("{} local processes over shared memory, as measured above", arena.topology.rank_count()),
+        Some((spec, slowdown)) => format!(
+            "{spec} on this computer: links paced to their α and β, {slowdown} times slower; nothing else is simulated"
+        ),
+    };
+    let sketch =
+        arena.sketch.as_ref().map_or(String::new(), |sketch| format!("; planned under sketch `{}`", sketch.name));
+    format!("{}: {what}{sketch}", arena.name)
+}
+
+/// Stock (the best classic algorithm) against planned, predicted and measured.
+fn report(cells: &[Cell]) -> String {
+    let row = |cell: &Cell| {
+        let verdict = match cell.choice {
+            Choice::Candidate => "planned wins",
+            Choice::Stock => "stock wins",
+            Choice::Tie => "tie: stock stays",
+        };
+        vec![
+            cell.collective.to_string(),
+            bytes(cell.size_bytes),
+            cell.stock.plan.clone(),
+            time(cell.stock.predicted_us),
+            time(cell.stock.measured.median_us),
+            cell.planned.plan.clone(),
+            time(cell.planned.predicted_us),
+            time(cell.planned.measured.median_us),
+            percent(cell.gap),
+            format!("{:.2}×", cell.speedup_predicted),
+            format!("{:.2}×", cell.speedup_measured),
+            cell.wrong.to_string(),
+            verdict.to_owned(),
+        ]
+    };
+    let header = [
+        "collective",
+        "size",
+        "stock",
+        "predicted",
+        "measured",
+        "planned",
+        "predicted",
+        "measured",
+        "gap",
+        "predicted",
+        "measured",
+        "#wrong",
+        "verdict",
+    ];
+    table(&header, &cells.iter().map(row).collect::<Vec<_>>())
+}
+
+/// The tuning table of an arena: what to use for which size.
+fn tuning(output: &Path, arena: &Arena, cells: &[Cell]) -> Outcome {
+    let entries = cells.iter().map(|cell| {
+        let wins = cell.choice == Choice::Candidate;
+        let (name, side) = if wins { (&*cell.planned.plan, &cell.planned) } else { (STOCK, &cell.stock) };
+        Entry {
+            collective: cell.collective,
+            from_bytes: cell.size_bytes,
+            to_bytes: cell.size_bytes,
+            plan: Plan { name: name.to_owned(), file: wins.then(|| cell.planned.file.clone()) },
+            median_us: side.measured.median_us,
+            stock_us: cell.stock.measured.median_us,
+        }
+    });
+    let name = if arena.emulate.is_some() { "tuning-emulated.json" } else { "tuning.json" };
+    Table::new(&arena.topology, entries.collect()).write(&output.join(name)).map_err(Failure::bad_input)
+}
+
+/// A timeline of one plan, to look at.
+fn draw(args: &DemoArgs, arena: &Arena) -> Outcome {
+    let name = format!("plans/emulated-allgather-{}-planned.json", SIZES[1]);
+    let (schedule, topology) = plan::open_verified(&args.output.join(name), Some(arena.topology.name()))?;
+    let file = |name: &str| -> PathBuf { args.output.join(name) };
+    write_to(&file("timeline.html"), |out| export::html(&schedule, &topology, out))?;
+    write_to(&file("trace.json"), |out| export::trace(&schedule, &topology, out))
+}
+
+fn write_text(path: &Path, text: &str) -> Outcome {
+    std::fs::write(path, text).map_err(|error| io_failure(path, error))
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use topology::Topology;
 
 /// Runs the command.
-pub fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
     let (schedule, topology) = plan::open_verified(&args.plan.file, args.plan.topology.as_deref())?;
     let path = critical_path(&schedule, &topology);
     let simulation = simulate(&schedule, &topology);

@@ -9,7 +9,7 @@ use schedule::export;
 use schedule::program::{LowerOptions, lower};
 
 /// Runs the command.
-pub fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
     let (schedule, topology) = plan::open_verified(&args.plan.file, args.plan.topology.as_deref())?;
     let path = args.output.as_deref();
     match args.format {

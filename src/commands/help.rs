@@ -6,7 +6,7 @@ use crate::screen::Screen;
 use clap::CommandFactory;
 
 /// Prints completions for a shell.
-pub fn completions(shell: clap_complete::Shell, screen: &Screen) -> Outcome {
+pub(crate) fn completions(shell: clap_complete::Shell, screen: &Screen) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "antiphon", &mut script);
     screen.line(String::from_utf8_lossy(&script).trim_end());
@@ -14,7 +14,7 @@ pub fn completions(shell: clap_complete::Shell, screen: &Screen) -> Outcome {
 }
 
 /// Prints the man page.
-pub fn man(screen: &Screen) -> Outcome {
+pub(crate) fn man(screen: &Screen) -> Outcome {
     let mut page = Vec::new();
     clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::no)?;
     screen.line(String::from_utf8_lossy(&page).trim_end());

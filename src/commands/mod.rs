@@ -1,15 +1,15 @@
 //! One file per command: from its arguments to its result. The order of help is the order of work.
 
-pub mod bound;
-pub mod demo;
-pub mod explain;
-pub mod export;
-pub mod help;
-pub mod profile;
-pub mod run;
-pub mod simulate;
-pub mod sketch;
-pub mod synth;
-pub mod topology;
-pub mod verify;
-pub mod worker;
+pub(crate) mod bound;
+pub(crate) mod demo;
+pub(crate) mod explain;
+pub(crate) mod export;
+pub(crate) mod help;
+pub(crate) mod profile;
+pub(crate) mod run;
+pub(crate) mod simulate;
+pub(crate) mod sketch;
+pub(crate) mod synth;
+pub(crate) mod topology;
+pub(crate) mod verify;
+pub(crate) mod worker;

@@ -32,7 +32,7 @@ struct Row {
 }
 
 /// Runs the command.
-pub fn run(args: &RunArgs, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     let fixed = args.file.as_deref().map(|path| plan::open_verified(path, args.topology.as_deref())).transpose()?;
     let fixed = fixed.map(|(schedule, topology)| adapted(schedule, topology, args)).transpose()?;
     let ranks = match (&fixed, args.ranks) {

@@ -12,7 +12,7 @@ use std::path::Path;
 use topology::Topology;
 
 /// Runs the command.
-pub fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
     let (schedule, topology) = plan::open_verified(&args.plan.file, args.plan.topology.as_deref())?;
     let simulation = simulate(&schedule, &topology);
     if let Some(path) = &args.trace {
@@ -25,7 +25,7 @@ pub fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
 }
 
 /// Writes a file through a buffer.
-pub fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
+pub(crate) fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
     let written = File::create(path).and_then(|file| {
         let mut out = BufWriter::new(file);
         write(&mut out)?;
@@ -35,9 +35,7 @@ pub fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()
 }
 
 fn as_json(simulation: &Simulation, topology: &Topology) -> Value {
-    let usage = |usage: &Usage| {
-        json!({"busy_us": usage.busy, "utilisation": usage.utilisation, "bytes": usage.bytes, "messages": usage.messages})
-    };
+    let usage = |usage: &Usage| json!({"busy_us": usage.busy, "utilisation": usage.utilisation, "bytes": usage.bytes, "messages": usage.messages});
     let links = topology.links().iter().zip(&simulation.links).enumerate().map(|(id, (link, used))| {
         let mut value = usage(used);
         value["link"] = id.into();
@@ -87,7 +85,7 @@ fn for_people(schedule: &VerifiedSchedule, simulation: &Simulation, topology: &T
 }
 
 /// Writes to a file, or to stdout where none is named.
-pub fn write_or_print(
+pub(crate) fn write_or_print(
     path: Option<&Path>,
     screen: &Screen,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,

@@ -7,7 +7,7 @@ use crate::screen::Screen;
 use synth::sketch::describe;
 
 /// Runs the command.
-pub fn run(command: &SketchCommand, screen: &Screen) -> Outcome {
+pub(crate) fn run(command: &SketchCommand, screen: &Screen) -> Outcome {
     let SketchCommand::Check { file, topology } = command;
     let topology = plan::topology(topology)?;
     let sketch = plan::sketch(file, &topology)?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use synth::{Options, Problem, Report, SynthError, Synthesis};
 
 /// Runs the command.
-pub fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     let task = plan::task(&args.request)?;
     let options = plan::options(&args.search, task.sketch.as_ref());
     let synthesis = synthesize(&task.problems, &options, args.request.sketch.as_deref(), screen)?;
@@ -19,7 +19,7 @@ pub fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
 }
 
 /// Plans with a progress line; a failure names the sketch line to relax.
-pub fn synthesize(
+pub(crate) fn synthesize(
     problems: &[Problem],
     options: &Options,
     sketch: Option<&Path>,

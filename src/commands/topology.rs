@@ -7,7 +7,7 @@ use crate::screen::{Screen, table};
 use topology::Topology;
 
 /// Runs the command.
-pub fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
+pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
     match command {
         TopologyCommand::List => list(screen),
         TopologyCommand::Show { spec } => show(&plan::topology(spec)?, screen),

@@ -8,7 +8,7 @@ use schedule::Violation;
 use serde_json::{Value, json};
 
 /// Runs the command.
-pub fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
     let Claim { file, topology } = plan::open(&args.file, args.topology.as_deref())?;
     let summary = plan::describe(&file.schedule);
     let (schedule, violations) = match file.verify(&topology) {

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::workbench::Files;
 
 /// Serves one job.
-pub fn run() -> Outcome {
+pub(crate) fn run() -> Outcome {
     let control = runtime::control_from_stdin().map_err(Failure::bad_input)?;
     // The launcher has been told, and reports for all ranks.
     drop(runtime::serve(control, &Files));
