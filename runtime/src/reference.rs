@@ -5,7 +5,7 @@
 //! integers that differ by rank and element and are exact in every type, so any order of reduction gives the same
 //! bytes, and one wrong element is found.
 //!
-//! [1] https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+//! [1] <https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>
 
 use crate::dtype::DType;
 use schedule::{Collective, Demand, ReduceOp, Request};
