@@ -124,9 +124,18 @@ impl<'a> Search<'a> {
         let words = demand.chunks().len().div_ceil(64);
         let deliveries: usize = demand.chunks().iter().map(|chunk| chunk.wanted_by.len()).sum();
         let lookahead = if self.instance.distance.is_some() { 4 * topology.rank_count() } else { 0 };
+        // With shared ports every instant looks at all links of the ports that became free.
+        let ports = if topology.resources().is_empty() {
+            0
+        } else {
+            topology.resources().len() + topology.links().len() / topology.rank_count()
+        };
         let work = match self.is_unicast() {
-            true => ROUNDS as usize * (demand.chunks().len() / self.stride() + 1) * topology.links().len(),
-            false => deliveries * (words + 64 + lookahead + topology.resources().len()),
+            true => {
+                ROUNDS as usize * (demand.chunks().len() / self.stride() + 1) * topology.links().len()
+                    + 256 * deliveries
+            }
+            false => deliveries * (words + 64 + lookahead + ports),
         };
         u32::try_from(WORK / (work as u64).max(1)).unwrap_or(u32::MAX).max(1)
     }

@@ -333,6 +333,7 @@ fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
     }
     let mut left: BTreeMap<ResourceId, usize> = users.iter().map(|(&port, users)| (port, users.len())).collect();
     let mut placed = vec![false; ready.len()];
+    let mut is_first = vec![false; ready.len()];
     let mut ordered = Vec::with_capacity(ready.len());
     loop {
         let open = left.iter().filter(|(_, left)| **left > 0);
@@ -341,6 +342,7 @@ fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
         let open = users[port].iter().copied().filter(|&position| !placed[position]);
         let Some(chosen) = open.min_by_key(|position| (crowd(position), ready[*position].lot)) else { break };
         ordered.push(ready[chosen]);
+        is_first[chosen] = true;
         // Its ports are taken: the others of their links come last, in case it finds its candidates gone.
         for other in resources(chosen).flat_map(|port| &users[&port]) {
             if !std::mem::replace(&mut placed[*other], true) {
@@ -348,8 +350,6 @@ fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
             }
         }
     }
-    let is_first = |one: &Ready| ordered.iter().any(|first| first.link == one.link);
-    let last: Vec<Ready> = ready.iter().filter(|one| !is_first(one)).copied().collect();
-    ordered.extend(last);
+    ordered.extend(ready.iter().zip(&is_first).filter(|(_, first)| !**first).map(|(one, _)| *one));
     *ready = ordered;
 }
