@@ -50,6 +50,19 @@ impl Expansion {
         Self { departures: builder.departures, model: builder.model }
     }
 
+    /// minimise Σ x[c,l,t] over the arrivals in the last epoch: what is left there decides the next horizon.
+    pub(super) fn empty_the_last_epoch(&mut self, routes: &Routes, horizon: u32) {
+        let latency = |departure: &Departure| {
+            let at = routes.all.binary_search_by_key(&(departure.chunk, departure.link), |it| (it.chunk, it.link));
+            at.map_or(0, |at| routes.all[at].latency)
+        };
+        for (departure, column) in &self.departures {
+            if departure.epoch + latency(departure) == horizon {
+                self.model.set_cost(*column, 1.0);
+            }
+        }
+    }
+
     /// The departures of a solution, in no particular order.
     pub(super) fn departures(&self, solution: &Solution) -> Vec<Departure> {
         self.departures.iter().filter(|(_, column)| solution.is_set(*column)).map(|(departure, _)| *departure).collect()
@@ -340,5 +353,181 @@ impl<'a> Builder<'a> {
             }
             self.on_link[id.index()] = departures;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::routes::Leeway;
+    use super::super::solver::{Controls, Ending, solve};
+    use super::*;
+    use crate::{Constraints, Deadline};
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::{Latency, Link, MicrosPerByte, Resource, ResourceId, Topology, TopologyParts};
+
+    /// From, to, µs per byte, resource.
+    type Wire = (u32, u32, f64, Option<u32>);
+
+    /// A broadcast of `chunks` chunks of one byte from rank 0, on machines of `per_machine` ranks.
+    fn broadcast(ranks: usize, per_machine: usize, wires: &[Wire], chunks: u32) -> Problem {
+        let link = |&(from, to, beta, resource): &Wire| Link {
+            from: Rank(from),
+            to: Rank(to),
+            alpha: Micros::ZERO,
+            beta: MicrosPerByte(beta),
+            latency: Latency::Occupies,
+            resources: resource.map(ResourceId).into_iter().collect(),
+        };
+        let all: Vec<Rank> = (0..ranks).map(Rank::from_index).collect();
+        let parts = TopologyParts {
+            name: "wires".into(),
+            ranks,
+            machines: all.chunks(per_machine).map(<[Rank]>::to_vec).collect(),
+            links: wires.iter().map(link).collect(),
+            resources: vec![Resource { name: "shared".into(), beta: MicrosPerByte(1.0) }],
+        };
+        let request = Request::new(Collective::Broadcast, ranks, u64::from(chunks)).with_chunks(chunks);
+        Problem::new(Arc::new(Topology::new(parts).unwrap()), Arc::new(Demand::new(request).unwrap()))
+    }
+
+    /// Whether the model of `horizon` epochs of 1 µs admits exactly these (chunk, link, epoch).
+    fn admits(problem: &Problem, horizon: u32, schedule: &[(u32, u32, u32)]) -> bool {
+        let grid = Grid::new(problem, Micros(1.0));
+        let free = vec![Leeway::Free; problem.demand.chunks().len()];
+        let routes = Routes::new(problem, &grid, horizon, &free).unwrap();
+        let mut expansion = Expansion::new(problem, &grid, horizon, &routes, None);
+        let mut missing: Vec<_> = schedule.to_vec();
+        for (departure, column) in &expansion.departures {
+            let key = (departure.chunk.0, departure.link.0, departure.epoch);
+            let wanted = missing.iter().position(|other| *other == key).map(|at| missing.remove(at));
+            expansion.model.fix(*column, if wanted.is_some() { 1.0 } else { 0.0 });
+        }
+        assert!(missing.is_empty(), "no column for {missing:?}: the test would show nothing");
+        let deadline = Deadline::default();
+        let controls =
+            Controls { iterations: 10_000, nodes: 100, relative_gap: 0.0, cutoff: None, seed: 0, deadline: &deadline };
+        match solve(&expansion.model, &[], &controls, &mut |_| {}).unwrap().ending {
+            Ending::Optimal(_) => true,
+            Ending::Infeasible => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_chunk_leaves_only_after_it_came() {
+        let problem = broadcast(3, 3, &[(0, 1, 1.0, None), (1, 2, 1.0, None)], 1);
+        assert!(admits(&problem, 3, &[(0, 0, 0), (0, 1, 1)]));
+        assert!(!admits(&problem, 3, &[(0, 0, 1), (0, 1, 1)]));
+    }
+
+    #[test]
+    fn a_rank_receives_a_chunk_once() {
+        let problem = broadcast(3, 3, &[(0, 1, 1.0, None), (1, 2, 1.0, None), (0, 2, 1.0, None)], 1);
+        assert!(admits(&problem, 3, &[(0, 0, 0), (0, 1, 1)]));
+        assert!(!admits(&problem, 3, &[(0, 0, 0), (0, 1, 1), (0, 2, 0)]));
+    }
+
+    #[test]
+    fn everybody_who_wants_a_chunk_gets_it() {
+        let problem = broadcast(3, 3, &[(0, 1, 1.0, None), (0, 2, 1.0, None), (1, 2, 1.0, None)], 1);
+        assert!(!admits(&problem, 3, &[(0, 0, 0)]));
+        assert!(!admits(&problem, 3, &[(0, 1, 0)]));
+    }
+
+    #[test]
+    fn a_link_carries_one_chunk_at_a_time() {
+        let problem = broadcast(2, 2, &[(0, 1, 1.0, None)], 2);
+        assert!(admits(&problem, 2, &[(0, 0, 0), (1, 0, 1)]));
+        assert!(!admits(&problem, 2, &[(0, 0, 0), (1, 0, 0)]));
+    }
+
+    #[test]
+    fn a_slow_link_is_busy_for_several_epochs() {
+        let problem = broadcast(2, 2, &[(0, 1, 2.0, None)], 2);
+        assert!(admits(&problem, 5, &[(0, 0, 0), (1, 0, 2)]));
+        assert!(!admits(&problem, 5, &[(0, 0, 0), (1, 0, 1)]));
+    }
+
+    #[test]
+    fn a_fast_link_carries_several_chunks_an_epoch() {
+        let problem = broadcast(2, 2, &[(0, 1, 0.5, None)], 3);
+        assert!(admits(&problem, 2, &[(0, 0, 0), (1, 0, 0), (2, 0, 1)]));
+        assert!(!admits(&problem, 2, &[(0, 0, 0), (1, 0, 0), (2, 0, 0)]));
+    }
+
+    #[test]
+    fn links_that_share_a_resource_take_turns() {
+        let shared = broadcast(3, 3, &[(0, 1, 1.0, Some(0)), (0, 2, 1.0, Some(0))], 1);
+        let apart = broadcast(3, 3, &[(0, 1, 1.0, None), (0, 2, 1.0, None)], 1);
+        let (together, in_turn) = ([(0, 0, 0), (0, 1, 0)], [(0, 0, 0), (0, 1, 1)]);
+        assert!(admits(&apart, 2, &together));
+        assert!(!admits(&shared, 2, &together));
+        assert!(admits(&shared, 2, &in_turn));
+    }
+
+    #[test]
+    fn a_copy_crosses_between_machines_only_so_often() {
+        // Machines 0 1 | 2 3 | 4; rank 4 can be reached over machine 1 or from rank 1.
+        let wires = [(0, 1), (0, 2), (2, 3), (3, 4), (1, 4)].map(|(from, to)| (from, to, 1.0, None));
+        let mut problem = broadcast(5, 2, &wires, 1);
+        let over_the_middle = [(0, 0, 0), (0, 1, 0), (0, 2, 1), (0, 3, 2)];
+        let straight = [(0, 0, 0), (0, 1, 0), (0, 2, 1), (0, 4, 1)];
+        assert!(admits(&problem, 4, &over_the_middle));
+        let limit = |limit| Arc::new(Constraints { max_machine_hops: Some((limit, 1)), ..Constraints::none() });
+        problem.constraints = limit(2);
+        assert!(admits(&problem, 4, &over_the_middle));
+        problem.constraints = limit(1);
+        assert!(admits(&problem, 4, &straight));
+        let grid = Grid::new(&problem, Micros(1.0));
+        let routes = Routes::new(&problem, &grid, 4, &[Leeway::Free]).unwrap();
+        assert!(routes.all.iter().all(|route| route.link != LinkId(3)), "the second crossing has no columns at all");
+    }
+
+    #[test]
+    fn a_detour_does_not_hide_a_crossing() {
+        // Rank 2 is in the middle machine on either path, but only the one over rank 1 has crossings left to spend.
+        let wires = [(0, 1), (1, 0), (0, 2), (2, 3), (3, 1), (1, 4)].map(|(from, to)| (from, to, 1.0, None));
+        let mut problem = broadcast(5, 2, &wires, 1);
+        let back_and_forth = [(0, 2, 0), (0, 3, 1), (0, 4, 2), (0, 5, 3)];
+        assert!(admits(&problem, 4, &back_and_forth));
+        problem.constraints = Arc::new(Constraints { max_machine_hops: Some((2, 1)), ..Constraints::none() });
+        assert!(!admits(&problem, 4, &back_and_forth));
+        assert!(admits(&problem, 4, &[(0, 0, 0), (0, 2, 0), (0, 3, 1), (0, 5, 1)]));
+    }
+
+    #[test]
+    fn own_chunks_leave_a_machine_before_relayed_ones() {
+        // Chunk 0 is rank 0's and passes through rank 1; chunk 1 is rank 1's; both go on to rank 2 elsewhere.
+        let wires = [(0, 1, 1.0, None), (1, 0, 1.0, None), (1, 2, 1.0, None), (2, 1, 1.0, None)];
+        let mut problem = broadcast(3, 2, &wires, 1);
+        problem.demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 3)).unwrap());
+        let elsewhere = [(0, 0, 0), (1, 1, 0), (2, 3, 0), (2, 1, 1)];
+        let relayed_first: Vec<_> = elsewhere.into_iter().chain([(0, 2, 1), (1, 2, 2)]).collect();
+        let own_first: Vec<_> = elsewhere.into_iter().chain([(1, 2, 1), (0, 2, 2)]).collect();
+        assert!(admits(&problem, 3, &relayed_first));
+        problem.constraints = Arc::new(Constraints { own_chunks_first: Some(1), ..Constraints::none() });
+        assert!(!admits(&problem, 3, &relayed_first));
+        assert!(admits(&problem, 3, &own_first));
+    }
+
+    #[test]
+    fn messages_on_a_shared_resource_pay_their_own_alpha() {
+        // α 0.4 and 0.1 a chunk: one link takes six chunks in an epoch, but two links on one resource only two
+        // messages with two chunks.
+        let problem = |links: u32| {
+            let wires: Vec<Wire> = (0..links).map(|_| (0, 1, 1.0, Some(0))).collect();
+            let problem = broadcast(2, 2, &wires, 6);
+            let links = problem.topology.links().iter().cloned();
+            let links = links.map(|link| Link { alpha: Micros(0.4), beta: MicrosPerByte(0.1), ..link }).collect();
+            let resources = vec![Resource { name: "shared".into(), beta: MicrosPerByte(0.1) }];
+            let parts = TopologyParts { ranks: 2, links, resources, ..TopologyParts::default() };
+            Problem { topology: Arc::new(Topology::new(parts).unwrap()), ..problem }
+        };
+        let one_message: Vec<_> = (0..6).map(|chunk| (chunk, 0, 0)).collect();
+        assert!(admits(&problem(1), 1, &one_message));
+        let two_messages: Vec<_> = (0..6).map(|chunk| (chunk, chunk % 2, 0)).collect();
+        assert!(!admits(&problem(2), 1, &two_messages));
+        assert!(admits(&problem(2), 1, &one_message));
     }
 }

@@ -7,7 +7,7 @@
 
 use super::grid::Grid;
 use super::routes::{Leeway, Routes};
-use super::search::{Search, Symmetry};
+use super::search::{Scope, Search};
 use crate::SynthError;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -49,7 +49,7 @@ pub(super) fn improve(search: &mut Search<'_>, grids: &[Grid]) -> Result<(), Syn
         let horizon = grid.epochs_over(schedule.makespan()).saturating_sub(1);
         let round = Round { search, grid, horizon, schedule: &schedule, slack };
         if let Some(leeway) = round.neighbourhood(freed) {
-            search.attempt(&grid, horizon, &leeway, Symmetry::Ignored)?;
+            search.attempt(&grid, horizon, &leeway, Scope::Nearby)?;
         }
         let improved = search.best.is_some_and(|best| best < schedule.makespan());
         failures = if improved { 0 } else { failures + 1 };

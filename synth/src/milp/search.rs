@@ -46,7 +46,7 @@ pub(super) struct Search<'a> {
     pub(super) problem: &'a Problem,
     context: &'a Context<'a>,
     orbits: Option<Orbits>,
-    /// Better than what the planner had, if anything is.
+    /// Our schedule, if it is better than the one to beat.
     pub(super) found: Option<Schedule>,
     /// The makespan to beat.
     pub(super) best: Option<Micros>,
@@ -99,10 +99,10 @@ impl<'a> Search<'a> {
                 break;
             }
             if self.orbits.is_some() {
-                self.search_horizon(grid, Symmetry::Imposed)?;
+                self.search_horizon(grid, Scope::Symmetric)?;
             }
             if !self.is_over() {
-                self.search_horizon(grid, Symmetry::Ignored)?;
+                self.search_horizon(grid, Scope::Whole)?;
             }
         }
         self.grant_half();
@@ -133,16 +133,20 @@ impl<'a> Search<'a> {
     }
 
     /// Looks for the smallest horizon with a schedule on one grid.
-    fn search_horizon(&mut self, grid: &Grid, symmetry: Symmetry) -> Result<(), SynthError> {
+    fn search_horizon(&mut self, grid: &Grid, scope: Scope) -> Result<(), SynthError> {
         let free = vec![Leeway::Free; self.problem.demand.chunks().len()];
         let lowest = grid.epochs_over(self.context.bound * 0.9).max(1);
         // Rounded durations may sum to less than the true ones, so one epoch more than the best can still be better.
         let highest = self.best.map_or(lowest.saturating_mul(4).max(16), |best| grid.epochs_over(best));
         let (mut below, mut horizon, mut step) = (lowest - 1, lowest, 1);
+        let mut refuted = None;
         let feasible = loop {
-            match self.attempt(grid, horizon, &free, symmetry)? {
+            match self.attempt(grid, horizon, &free, scope)? {
                 Verdict::Feasible => break horizon,
                 Verdict::Skipped => return Ok(()),
+                Verdict::Infeasible if scope == Scope::Whole => {
+                    (below, refuted) = (horizon, Some(horizon));
+                }
                 Verdict::Infeasible | Verdict::Undecided => below = horizon,
             }
             horizon = (horizon + step).min(highest);
@@ -154,11 +158,15 @@ impl<'a> Search<'a> {
         let mut above = feasible;
         while above > below + 1 && !self.is_over() {
             let middle = below + (above - below) / 2;
-            match self.attempt(grid, middle, &free, symmetry)? {
+            match self.attempt(grid, middle, &free, scope)? {
                 Verdict::Feasible => above = middle,
+                Verdict::Infeasible if scope == Scope::Whole => (below, refuted) = (middle, Some(middle)),
                 _ => below = middle,
             }
         }
+        // Only a fact about this grid: rounding may have made the true problem harder, or easier.
+        let refuted = refuted.map_or(String::new(), |refuted| format!(", refuted {refuted}"));
+        self.findings.push(format!("epochs of {:.3}: found {above}{refuted}", grid.epoch));
         Ok(())
     }
 
@@ -168,16 +176,20 @@ impl<'a> Search<'a> {
         grid: &Grid,
         horizon: u32,
         leeway: &[Leeway],
-        symmetry: Symmetry,
+        scope: Scope,
     ) -> Result<Verdict, SynthError> {
         let Some(routes) = Routes::new(self.problem, grid, horizon, leeway) else { return Ok(Verdict::Infeasible) };
-        let orbits = self.orbits.as_ref().filter(|_| symmetry == Symmetry::Imposed);
+        let orbits = self.orbits.as_ref().filter(|_| scope == Scope::Symmetric);
         if routes.columns(orbits) > MAX_BINARIES || self.calls_left == 0 {
             return Ok(Verdict::Skipped);
         }
         self.calls_left -= 1;
-        let expansion = Expansion::new(self.problem, grid, horizon, &routes, orbits);
-        self.announce(grid, horizon, expansion.model.columns());
+        let mut expansion = Expansion::new(self.problem, grid, horizon, &routes, orbits);
+        if scope == Scope::Nearby {
+            expansion.empty_the_last_epoch(&routes, horizon);
+        }
+        let activity = format!("{horizon} epochs of {:.3}, {} columns", grid.epoch, expansion.model.columns());
+        self.announce(activity.clone());
         let options = self.context.options;
         let columns = expansion.model.columns() as u64;
         let full = options.limits.solver_iterations.saturating_mul(FULL_COLUMNS).min(self.work_left);
@@ -189,7 +201,9 @@ impl<'a> Search<'a> {
             seed: options.seed,
             deadline: self.context.deadline,
         };
-        let outcome = solve(&expansion.model, &[], &controls, &mut |_| {})?;
+        let outcome = solve(&expansion.model, &[], &controls, &mut |found| {
+            self.announce(format!("{activity}, {} to {} arrivals in the last", found.bound.max(0.0), found.objective));
+        })?;
         self.work_left = self.work_left.saturating_sub(outcome.iterations * columns.max(FULL_COLUMNS));
         let verdict = match outcome.ending {
             Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
@@ -211,19 +225,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn announce(&self, grid: &Grid, horizon: u32, columns: usize) {
-        (self.context.progress)(Progress {
-            strategy: NAME,
-            incumbent: self.best,
-            bound: None,
-            activity: format!("{horizon} epochs of {:.3}, {columns} columns", grid.epoch),
-        });
+    fn announce(&self, activity: String) {
+        (self.context.progress)(Progress { strategy: NAME, incumbent: self.best, bound: None, activity });
     }
 }
 
-/// Whether the sketch's symmetries are imposed on the schedule.
+/// How much of the problem a model covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Symmetry {
-    Imposed,
-    Ignored,
+pub(super) enum Scope {
+    /// All of it, with symmetric departures merged.
+    Symmetric,
+    /// All of it.
+    Whole,
+    /// What is near the best schedule.
+    Nearby,
 }
