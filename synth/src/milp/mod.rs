@@ -2,7 +2,9 @@
 //!
 //! The principal type is [`Milp`]. Time is cut into epochs ([`grid`]); which chunk departs on which link in which
 //! epoch is a feasibility model of a fixed horizon ([`model`]), decided by HiGHS ([`solver`]); the horizon is
-//! searched, coarse grids first ([`search`]); every solution is timed exactly by `schedule::replay` ([`timing`]).
+//! searched, coarse grids first ([`search`]), whole models with evident symmetries merged ([`orbits`]) before those
+//! without, then near the best schedule on fine grids ([`refine`]); every solution is timed exactly by
+//! `schedule::replay` ([`timing`]).
 //! The formulation decides: on two machines of eight ranks HiGHS answers this model in a tenth of a second where
 //! the routing model with big-M times finds nothing.
 
@@ -145,7 +147,7 @@ mod tests {
         let unproven = attempt(&problem, &quick(), Some(&best), 7000.0);
         assert!(unproven.schedule.is_none_or(|schedule| schedule.makespan() < best.makespan()));
         let mut worse = best.clone();
-        worse.transfers.iter_mut().for_each(|transfer| transfer.end = transfer.end + Micros(5000.0));
+        worse.transfers.iter_mut().for_each(|transfer| transfer.end += Micros(5000.0));
         assert!(attempt(&problem, &quick(), Some(&worse), 7502.1).schedule.unwrap().makespan() <= best.makespan());
     }
 

@@ -165,8 +165,9 @@ impl<'a> Search<'a> {
             }
         }
         // Only a fact about this grid: rounding may have made the true problem harder, or easier.
-        let refuted = refuted.map_or(String::new(), |refuted| format!(", refuted {refuted}"));
-        self.findings.push(format!("epochs of {:.3}: found {above}{refuted}", grid.epoch));
+        if let Some(refuted) = refuted {
+            self.findings.push(format!("no schedule in {refuted} epochs of {:.3}", grid.epoch));
+        }
         Ok(())
     }
 
