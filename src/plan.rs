@@ -2,6 +2,7 @@
 
 use crate::cli::{Chunks, RequestArgs, SearchArgs};
 use crate::failure::{Failure, Outcome, read_text};
+use crate::screen::Screen;
 use schedule::file::{self, ScheduleFile};
 use schedule::{Collective, Demand, RankSet, Request, Schedule, VerifiedSchedule};
 use std::path::Path;
@@ -24,9 +25,12 @@ pub(crate) struct Task {
 }
 
 /// Resolves the topology, the sketch and the request.
-pub(crate) fn task(args: &RequestArgs) -> Outcome<Task> {
+pub(crate) fn task(args: &RequestArgs, screen: &Screen) -> Outcome<Task> {
     let topology = Arc::new(topology(&args.topology)?);
     let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
+    if let Some(sketch) = sketch.as_ref().filter(|sketch| !sketch.pins.sizes.contains(args.size)) {
+        screen.note(&format!("note: sketch {} is meant for {}, not for this size", sketch.name, sketch.pins.sizes));
+    }
     let request = request(args, &topology)?;
     let pinned = match args.chunks {
         Chunks::Pinned(count) => Some(count),

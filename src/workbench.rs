@@ -6,7 +6,7 @@
 use crate::cli::TransportChoice;
 use crate::failure::{Failure, Outcome};
 use crate::plan;
-use runtime::{DType, Emulation, Job, JobSpec, RunError, Trial, TrialReport};
+use runtime::{Cause, DType, Emulation, Job, JobSpec, RunError, Trial, TrialReport};
 use schedule::program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::{Collective, Request, VerifiedSchedule};
 use serde::{Deserialize, Serialize};
@@ -142,7 +142,11 @@ impl Workbench {
 
 /// A fault of a run: the answer is "no", and the hint depends on what happened.
 fn fault(error: RunError) -> Failure {
-    let slow = matches!(error, RunError::Deadline { .. });
+    let slow = match &error {
+        RunError::Deadline { .. } => true,
+        RunError::Ended { verdict, .. } => matches!(verdict.cause, Cause::Late | Cause::Silent),
+        _ => false,
+    };
     let mut lines = vec![error.to_string()];
     if let RunError::Ended { reports, .. } = &error {
         lines.extend(reports.iter().map(|(rank, words)| format!("  rank {rank}: {words}")));

@@ -6,5 +6,6 @@ mod demo;
 mod execution;
 mod hostile;
 mod house;
+mod long;
 mod schedules;
 mod sketches;

@@ -12,7 +12,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     if request.chunks == Chunks::Auto {
         request.chunks = Chunks::Pinned(1);
     }
-    let task = plan::task(&request)?;
+    let task = plan::task(&request, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
     let bounds = synth::bounds(problem);
     let best = bounds.best();
@@ -63,7 +63,12 @@ fn evidence(certificate: &Certificate) -> String {
             let ranks = list(ranks.iter().map(ToString::to_string).collect());
             format!("cut around ranks {ranks}: {:.3} GB/s leave", capacity.gbps())
         }
-        Certificate::Volume { .. } => "bytes against the throughput of all links".to_owned(),
+        Certificate::Volume { bytes, capacity } => {
+            format!("{bytes:.0} bytes in all deliveries, {:.3} GB/s over all links", capacity.gbps())
+        }
+        Certificate::Prices { prices, sellers } => {
+            format!("prices on {} links; {sellers} links and resources sell their time", prices.len())
+        }
         Certificate::Path { links } => {
             format!("path over links {}", list(links.iter().map(ToString::to_string).collect()))
         }

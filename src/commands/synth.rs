@@ -9,7 +9,7 @@ use synth::{Options, Problem, Report, SynthError, Synthesis};
 
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
-    let task = plan::task(&args.request)?;
+    let task = plan::task(&args.request, screen)?;
     let options = plan::options(&args.search, task.sketch.as_ref());
     let synthesis = synthesize(&task.problems, &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {

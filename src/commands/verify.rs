@@ -20,7 +20,7 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
     if let Some(path) = &args.sketch {
         let sketch = plan::sketch(path, &topology)?;
         for violation in synth::sketch::obey(&schedule, &topology, &sketch.constraints) {
-            values.push(json!({"kind": "sketch", "text": violation.to_string()}));
+            values.push(serde_json::to_value(&violation).map_err(Failure::no)?);
             texts.push(format!("{}: {violation}", path.display()));
         }
     }

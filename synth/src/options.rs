@@ -94,6 +94,15 @@ pub struct Limits {
     pub solver_calls: u32,
 }
 
+impl Limits {
+    /// Limits for a solver that is one of several strategies rather than the one asked for: it gets a share of
+    /// the patience, because what came before it is often good enough already.
+    #[must_use]
+    pub fn brief(self) -> Self {
+        Self { solver_iterations: self.solver_iterations / 6, solver_calls: self.solver_calls / 4, ..self }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { restarts: 48, solver_iterations: 60_000, solver_calls: 24 }

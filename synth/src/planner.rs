@@ -150,8 +150,12 @@ impl Session<'_> {
         let strategy = strategy_of(kind);
         let started = Instant::now();
         self.announce(search, strategy.name());
+        let mut options = self.options.clone();
+        if options.strategy.is_none() {
+            options.limits = options.limits.brief();
+        }
         let context = Context {
-            options: self.options,
+            options: &options,
             deadline: self.deadline,
             incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
             bound: search.bound.value,
@@ -263,7 +267,8 @@ fn conclude(
         _ if options.cancel.is_cancelled() => StopReason::TimeLimit,
         stop => stop,
     };
-    let schedule = best.schedule.schedule();
+    let best_schedule = credited(best.schedule, search.problem, options);
+    let schedule = best_schedule.schedule();
     let report = Report {
         makespan_us: best.makespan.0,
         lower_bound_us: schedule.bound.as_ref().map_or(0.0, |bound| bound.value.0),
@@ -274,5 +279,17 @@ fn conclude(
         seconds: seconds(),
         candidates,
     };
-    Ok(Synthesis { schedule: best.schedule, report, bounds: search.bounds })
+    Ok(Synthesis { schedule: best_schedule, report, bounds: search.bounds })
+}
+
+/// Where a strategy was asked for and its warm start stands, the schedule is its answer, and says whose it was.
+fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) -> VerifiedSchedule {
+    let Some(asked) = options.strategy.map(StrategyKind::as_str) else { return schedule };
+    if schedule.schedule().produced_by.strategy.starts_with(asked) {
+        return schedule;
+    }
+    let mut relabelled = schedule.clone().into_schedule();
+    let finder = std::mem::replace(&mut relabelled.produced_by.strategy, asked.to_owned());
+    relabelled.produced_by.options.insert("warm_start_stands".to_owned(), finder);
+    verify(relabelled, &problem.topology).unwrap_or(schedule)
 }

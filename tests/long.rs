@@ -1,0 +1,183 @@
+//! Random machines, random faults, random bytes. `make test` runs a few of each, `make test-long` many
+//! (`ANTIPHON_TEST_EFFORT=long`); every case is named by its seed.
+
+use crate::binary::{antiphon, read, repository};
+use crate::checker::{Wish, judge};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How many cases to try.
+fn cases(short: u64, long: u64) -> std::ops::Range<u64> {
+    match std::env::var("ANTIPHON_TEST_EFFORT").as_deref() {
+        Ok("long") => 0..long,
+        _ => 0..short,
+    }
+}
+
+/// A small generator with a fixed stream (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len() as u64) as usize]
+    }
+}
+
+/// A strongly connected machine: a cycle in random order, chords, mixed costs, shared resources, parallel links.
+fn machine(random: &mut Random) -> Value {
+    let ranks = 2 + random.below(9);
+    let mut order: Vec<u64> = (0..ranks).collect();
+    for index in (1..order.len()).rev() {
+        order.swap(index, random.below(index as u64 + 1) as usize);
+    }
+    let mut pairs: Vec<(u64, u64)> = (0..order.len()).map(|i| (order[i], order[(i + 1) % order.len()])).collect();
+    for _ in 0..random.below(2 * ranks) {
+        let (from, to) = (random.below(ranks), random.below(ranks));
+        if from != to {
+            pairs.push((from, to));
+        }
+    }
+    let resources = random.below(4);
+    let betas = [1e-5, 2e-5, 1e-4, 3e-4];
+    let links = pairs.iter().enumerate().map(|(id, (from, to))| {
+        let shared: Vec<u64> = (0..resources).filter(|_| random.below(3) == 0).collect();
+        json!({"id": id, "from": from, "to": to, "alpha_us": *random.pick(&[0.0, 0.3, 0.7, 2.6]),
+            "beta_us_per_byte": *random.pick(&betas), "latency": *random.pick(&["occupies", "pipelines"]),
+            "resources": shared})
+    });
+    let links: Vec<Value> = links.collect();
+    let resources: Vec<Value> =
+        (0..resources).map(|id| json!({"id": id, "name": format!("shared{id}"), "beta_us_per_byte": 1e-5})).collect();
+    json!({"format": "antiphon-topology/1", "name": "random", "ranks": ranks, "links": links, "resources": resources})
+}
+
+#[test]
+fn long_random_machines_get_right_plans() {
+    let folder = tempfile::tempdir().unwrap();
+    let collectives =
+        ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "reduce", "gather", "scatter", "sendrecv"];
+    for seed in cases(24, 400) {
+        let mut random = Random(seed);
+        let machine = machine(&mut random);
+        let (spec, plan) = (folder.path().join("machine.json"), folder.path().join("plan.json"));
+        std::fs::write(&spec, machine.to_string()).unwrap();
+        let collective = *random.pick(&collectives);
+        let size = *random.pick(&[1, 1000, 99_999, 8_000_000]);
+        let chunks = *random.pick(&["1", "2", "3", "auto"]);
+        let strategy = *random.pick(&["matching", "matching", "milp", "auto"]);
+        let line = format!(
+            "synth --topology {} --collective {collective} --size {size} --chunks {chunks} --strategy {strategy} --time-limit 10s",
+            spec.display()
+        );
+        let ran = antiphon(&format!("{line} -o {}", plan.display()));
+        assert_eq!(ran.code, 0, "seed {seed}: {line}\n{}\n{machine}", ran.stderr);
+        let wish = Wish::all(collective, machine["ranks"].as_u64().unwrap(), size);
+        let normalized = antiphon(&format!("topology show {} --json", spec.display())).ok().json();
+        let verdict = judge(&read(&plan), &normalized, &wish);
+        assert!(verdict.is_ok(), "seed {seed}: {line}: {verdict:?}\n{machine}");
+    }
+}
+
+#[test]
+fn long_damaged_files_never_crash_a_parser() {
+    let folder = tempfile::tempdir().unwrap();
+    let sketch = repository("sketches/sk1-ndv2-n2.yaml");
+    let sources: [(&Path, &str, &str); 3] = [
+        (&repository("tests/data/example-topology.json"), "json", "topology check FILE"),
+        (&repository("tests/data/example-schedule.json"), "json", "verify FILE"),
+        (&sketch, "yaml", "sketch check FILE --topology ndv2x2,costs=taccl-1mb"),
+    ];
+    for seed in cases(60, 1500) {
+        let mut random = Random(seed);
+        let (source, extension, command) = random.pick(&sources);
+        let mut bytes = std::fs::read(source).unwrap();
+        for _ in 0..=random.below(3) {
+            damage(&mut bytes, &mut random);
+        }
+        let path = folder.path().join(format!("damaged.{extension}"));
+        std::fs::write(&path, &bytes).unwrap();
+        let ran = antiphon(&command.replace("FILE", path.to_str().unwrap()));
+        let told = ran.code == 0 || !ran.stderr.is_empty();
+        assert!((0..=2).contains(&ran.code) && told, "seed {seed}: exit {}: {}", ran.code, ran.stderr);
+        assert!(!ran.stderr.contains("panicked"), "seed {seed}: {}", ran.stderr);
+    }
+}
+
+/// Cuts, repeats, flips or inserts something that numbers and brackets do not like.
+fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
+    let at = random.below(bytes.len().max(1) as u64) as usize;
+    let fragments: [&[u8]; 8] = [b"-1", b"1e999", b"NaN", b"999999999999", b"[[[[[[[[", b"\"", b"null", b"\xff\xfe"];
+    match random.below(4) {
+        0 => bytes.truncate(at),
+        1 => {
+            let piece = bytes[at..(at + 40).min(bytes.len())].to_vec();
+            bytes.splice(at..at, piece);
+        }
+        2 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
+        _ => drop(bytes.splice(at..at, random.pick(&fragments).iter().copied())),
+    }
+}
+
+#[test]
+fn long_a_rank_killed_or_stopped_at_any_time_is_named() {
+    for seed in cases(4, 60) {
+        let mut random = Random(seed);
+        let ranks = 2 + random.below(4);
+        let collective = *random.pick(&["allreduce", "allgather", "alltoall", "broadcast"]);
+        let line =
+            format!("run --collective {collective} --size 400000 --ranks {ranks} --iterations 1000000 --timeout 3s");
+        let child = Command::new(env!("CARGO_BIN_EXE_antiphon"))
+            .args(line.split(' '))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let rank = random.below(ranks) as usize;
+        let victim = busy_worker(child.id(), rank, ranks as usize, 2 + random.below(40));
+        let signal = *random.pick(&["-KILL", "-STOP"]);
+        assert!(Command::new("kill").args([signal, &victim.to_string()]).status().unwrap().success());
+        let started = Instant::now();
+        let output = child.wait_with_output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "seed {seed}: {message}");
+        assert!(message.contains(&format!("rank {rank}")), "seed {seed}, rank {rank}: {message}");
+        assert!(started.elapsed() < Duration::from_secs(9), "seed {seed}: took {:?}", started.elapsed());
+        assert!(!Path::new(&format!("/proc/{victim}")).exists(), "seed {seed}: process {victim} is left");
+    }
+}
+
+/// The process of a rank, once it has used so many ticks of processor time.
+fn busy_worker(launcher: u32, rank: usize, ranks: usize, ticks: u64) -> u32 {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < deadline, "the workers did not start");
+        let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children"));
+        let children = children.unwrap_or_default();
+        let workers: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        if workers.len() == ranks && workers.iter().all(|pid| used_ticks(*pid) >= ticks) {
+            return workers[rank];
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn used_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let mut fields = after_name.split_whitespace().skip(11).map(|ticks| ticks.parse::<u64>().unwrap_or(0));
+    fields.next().unwrap_or(0) + fields.next().unwrap_or(0)
+}
