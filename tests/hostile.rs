@@ -89,7 +89,8 @@ fn a_mutated_schedule_is_refused_with_evidence() {
     let path = folder.path().join("mutant.json");
     let text = std::fs::read_to_string(repository("tests/data/example-schedule.json")).unwrap();
     let good: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let mutants: [(&str, fn(&mut serde_json::Value)); 6] = [
+    type Mutation = fn(&mut serde_json::Value);
+    let mutants: [(&str, Mutation); 6] = [
         ("drop", |plan| drop(plan["transfers"].as_array_mut().unwrap().pop())),
         ("retarget", |plan| plan["transfers"][0]["to"] = 2.into()),
         ("early", |plan| plan["transfers"][3]["start_us"] = 1.0.into()),

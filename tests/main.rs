@@ -1,5 +1,7 @@
 //! End-to-end tests: they run the binary as a user would.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 mod binary;
 mod checker;
 mod demo;

@@ -6,7 +6,7 @@
 use crate::fit::{LinkFit, ResourceFit};
 use crate::interchange::{FORMAT, json};
 use crate::rounds::Pair;
-use crate::{Link, Resource, ResourceId, Topology, TopologyParts, TopologyResult};
+use crate::{Link, Micros, MicrosPerByte, Resource, ResourceId, Topology, TopologyParts, TopologyResult};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -31,7 +31,8 @@ pub(crate) struct SharedFit {
 
 impl Measured {
     /// Puts links and resources together on the machines of `places`. A link that measured faster than what it
-    /// shares is as slow as that.
+    /// shares is as slow as that. Where noise hides the bytes altogether, β is that of the fastest link known: no
+    /// wire is infinitely fast. Numbers keep the digits that a measurement can have.
     pub(crate) fn new(
         places: &Topology,
         fits: BTreeMap<Pair, LinkFit>,
@@ -43,14 +44,17 @@ impl Measured {
                 uses.entry(*user).or_default().push(ResourceId::from_index(index));
             }
         }
+        let known = fits.values().map(|fit| fit.beta.0).filter(|&beta| beta > 0.0);
+        let fastest = MicrosPerByte(known.min_by(f64::total_cmp).unwrap_or(0.0));
         let link = |(pair, fit): (&Pair, &LinkFit)| {
             let resources = uses.remove(pair).unwrap_or_default();
             let slowest = resources.iter().map(|id| shared[id.index()].fit.beta);
+            let beta = slowest.fold(fit.beta.max(fastest), MicrosPerByte::max);
             Link {
                 from: pair.from,
                 to: pair.to,
-                alpha: fit.alpha,
-                beta: slowest.fold(fit.beta, |slowest, beta| slowest.max(beta)),
+                alpha: Micros(rounded(fit.alpha.0)),
+                beta: MicrosPerByte(rounded(beta.0)),
                 latency: fit.latency,
                 resources: resources.into(),
             }
@@ -62,7 +66,7 @@ impl Measured {
             links: fits.iter().map(link).collect(),
             resources: shared
                 .iter()
-                .map(|shared| Resource { name: shared.name.clone(), beta: shared.fit.beta })
+                .map(|shared| Resource { name: shared.name.clone(), beta: MicrosPerByte(rounded(shared.fit.beta.0)) })
                 .collect(),
         })?;
         let resources = shared.into_iter().map(|shared| shared.fit).collect();
@@ -89,6 +93,11 @@ impl Measured {
         });
         print(&self.topology, about, links, resources)
     }
+}
+
+/// Four significant digits, more than any of these measurements is good for; monotonic, so order survives.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
 }
 
 /// Prints any topology as YAML that [`crate::load`] reads back exactly.
@@ -141,4 +150,33 @@ fn close(text: &mut String, comment: Option<String>) {
 /// A ratio for people; what is measured as zero has no relative error.
 fn percent(ratio: f64) -> String {
     if ratio.is_finite() { format!("{:.1} %", 100.0 * ratio) } else { "?".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Latency, Rank};
+
+    fn fit(alpha: f64, beta: f64) -> LinkFit {
+        LinkFit {
+            alpha: Micros(alpha),
+            alpha_margin: Micros::ZERO,
+            beta: MicrosPerByte(beta),
+            beta_margin: MicrosPerByte::ZERO,
+            latency: Latency::Occupies,
+            worst_error: 0.0,
+            samples: 7,
+            outliers: 0,
+        }
+    }
+
+    #[test]
+    fn no_wire_is_infinitely_fast_and_digits_end_where_knowledge_does() {
+        let places = Topology::new(TopologyParts { ranks: 2, ..TopologyParts::default() }).unwrap();
+        let pair = |from, to| Pair { from: Rank(from), to: Rank(to) };
+        let fits = BTreeMap::from([(pair(0, 1), fit(1.234_567_89, 0.0)), (pair(1, 0), fit(2.0, 1.234_567e-4))]);
+        let measured = Measured::new(&places, fits, Vec::new()).unwrap();
+        let numbers: Vec<_> = measured.topology.links().iter().map(|link| (link.alpha.0, link.beta.0)).collect();
+        assert_eq!(numbers, [(1.235, 1.235e-4), (2.0, 1.235e-4)]);
+    }
 }
