@@ -27,7 +27,8 @@ lint: setup
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 
 bench: setup
-	$(CARGO) bench --locked --workspace
+	$(CARGO) bench --locked -p antiphon --bench planning
+	$(CARGO) bench --locked -p runtime --bench lanes
 
 install: setup
 	$(CARGO) install --locked --path .

@@ -65,13 +65,12 @@ pub fn synthesize(
     conclude(searches, options, report_seconds)
 }
 
-/// The strategies to run, in order. A named `milp` gets `matching` before it as a warm start.
+/// The strategies to run, in order. A named `milp` gets the cheap ones before it as a warm start.
 fn portfolio(options: &Options) -> &'static [StrategyKind] {
     match options.strategy {
-        None => StrategyKind::ALL,
+        None | Some(StrategyKind::Milp) => StrategyKind::ALL,
         Some(StrategyKind::Classic) => &[StrategyKind::Classic],
         Some(StrategyKind::Matching) => &[StrategyKind::Matching],
-        Some(StrategyKind::Milp) => &[StrategyKind::Matching, StrategyKind::Milp],
     }
 }
 
