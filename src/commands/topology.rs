@@ -53,9 +53,12 @@ fn check(topology: &Topology, screen: &Screen) -> Outcome {
     let value = serde_json::json!({
         "ok": true, "name": topology.name(), "digest": topology.digest(), "ranks": topology.rank_count(),
         "machines": topology.machines().len(), "links": topology.links().len(),
-        "resources": topology.resources().len(),
+        "resources": topology.resources().len(), "islands": topology.islands(),
     });
-    screen.result(&value, || format!("ok: {}", summary(topology)))
+    screen.result(&value, || match topology.islands().len() {
+        1 => format!("ok: {}", summary(topology)),
+        count => format!("ok: {}\nnote: not every rank reaches every other: {count} islands", summary(topology)),
+    })
 }
 
 fn summary(topology: &Topology) -> String {

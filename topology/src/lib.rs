@@ -7,6 +7,7 @@
 //! This crate knows no solver and opens no socket; it reads files only through [`load`].
 
 mod catalog;
+mod connectivity;
 pub mod document;
 mod error;
 mod family;

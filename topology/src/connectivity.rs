@@ -1,0 +1,40 @@
+//! Who can reach whom at all.
+
+use crate::{Rank, Topology};
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+
+impl Topology {
+    /// The islands of the machine: the largest sets of ranks that can all reach each other, each ascending, in the
+    /// order of their first ranks. A collective over all ranks needs just one (Broadcast and its like need less).
+    pub fn islands(&self) -> Vec<Vec<Rank>> {
+        let mut graph = DiGraphMap::<u32, ()>::with_capacity(self.rank_count(), self.links().len());
+        for rank in self.ranks() {
+            graph.add_node(rank.0);
+        }
+        for link in self.links() {
+            graph.add_edge(link.from.0, link.to.0, ());
+        }
+        let mut islands = tarjan_scc(&graph);
+        islands.iter_mut().for_each(|island| island.sort_unstable());
+        islands.sort_unstable();
+        islands.into_iter().map(|island| island.into_iter().map(Rank).collect()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Rank, TopologyParts, resolve};
+
+    #[test]
+    fn rings_are_one_island_and_one_way_streets_are_not() {
+        assert_eq!(resolve("ring:5").unwrap().islands().len(), 1);
+        let broken = |missing: usize| {
+            let ring = resolve("ring:3").unwrap();
+            let mut links = ring.links().to_vec();
+            links.remove(missing);
+            crate::Topology::new(TopologyParts { ranks: 3, links, ..TopologyParts::default() }).unwrap()
+        };
+        assert_eq!(broken(1).islands(), [[Rank(0)], [Rank(1)], [Rank(2)]]);
+    }
+}
