@@ -66,8 +66,9 @@ fn evidence(certificate: &Certificate) -> String {
         Certificate::Volume { bytes, capacity } => {
             format!("{bytes:.0} bytes in all deliveries, {:.3} GB/s over all links", capacity.gbps())
         }
-        Certificate::Prices { prices, sellers } => {
-            format!("prices on {} links; {sellers} links and resources sell their time", prices.len())
+        Certificate::Prices { links, resources } => {
+            let priced = |prices: &[f64]| prices.iter().filter(|&&price| price > 0.0).count();
+            format!("prices on {} links and {} resources", priced(links), priced(resources))
         }
         Certificate::Path { links } => {
             format!("path over links {}", list(links.iter().map(ToString::to_string).collect()))

@@ -13,6 +13,7 @@ mod error;
 mod matching;
 pub mod matrix;
 mod milp;
+mod multicommodity;
 mod options;
 mod planner;
 mod problem;

@@ -54,13 +54,13 @@ pub enum Certificate {
         #[serde(rename = "capacity_us_per_byte")]
         capacity: MicrosPerByte,
     },
-    /// Every chunk pays, for each byte, the price of the links it uses, in µs; in all no more can be paid than the
-    /// time that the links have.
+    /// A byte that takes the time β of a link or a resource pays β times its price. As the prices add up to 1, all
+    /// that the bytes pay on their cheapest ways is no more than the time that every seller has.
     Prices {
-        /// For each link, what a byte pays.
-        prices: Vec<MicrosPerByte>,
-        /// How many links and resources have time to sell.
-        sellers: usize,
+        /// For each link, what a unit of its time costs.
+        links: Vec<f64>,
+        /// For each resource, what a unit of its time costs.
+        resources: Vec<f64>,
     },
     /// A shortest path that some chunk must travel.
     Path {
@@ -255,7 +255,7 @@ mod tests {
                 cut AnyChunking 320001.3000
                 cut_tail ThisChunking 320001.3000
                 wire AnyChunking 6186.2670
-                flow AnyChunking 22424.9424
+                flow AnyChunking 320001.3000
             "#]],
         );
         check(
