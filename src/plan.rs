@@ -4,7 +4,7 @@ use crate::cli::{Chunks, RequestArgs, SearchArgs};
 use crate::failure::{Failure, Outcome, read_text};
 use crate::screen::Screen;
 use schedule::file::{self, ScheduleFile};
-use schedule::{Collective, Demand, RankSet, Request, Schedule, VerifiedSchedule};
+use schedule::{Chunk, Collective, Demand, RankSet, Request, Schedule, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
 use synth::sketch::{Sketch, SketchFile};
@@ -34,36 +34,62 @@ pub(crate) fn task(args: &RequestArgs, screen: &Screen) -> Outcome<Task> {
     let request = request(args, &topology)?;
     let pinned = match args.chunks {
         Chunks::Pinned(count) => Some(count),
-        Chunks::Auto => sketch.as_ref().and_then(|sketch| sketch.pins.chunks_per_rank),
+        Chunks::Auto => None,
     };
-    let counts = pinned.map_or_else(|| synth::chunk_counts(&topology, &request), |count| vec![count]);
-    let problem = |count| problem(args, &topology, request.clone().with_chunks(count), sketch.as_ref());
-    let problems = counts.into_iter().map(problem).collect::<Outcome<_>>()?;
+    let content = content(args)?;
+    let problems = problems(&topology, &request, &content, sketch.as_ref(), pinned)?;
     Ok(Task { problems, sketch })
 }
 
-fn problem(
-    args: &RequestArgs,
-    topology: &Arc<Topology>,
-    request: Request,
-    sketch: Option<&Sketch>,
-) -> Outcome<Problem> {
-    let demand = match (&args.matrix, &args.demand) {
+/// What a request does not say by itself.
+pub(crate) enum Content {
+    /// Nothing: the chunks follow from the collective.
+    Standard,
+    /// The bytes of every pair (alltoallv).
+    Matrix(Vec<Vec<u64>>),
+    /// The chunks (custom).
+    Listed(Vec<Chunk>),
+}
+
+fn content(args: &RequestArgs) -> Outcome<Content> {
+    Ok(match (&args.matrix, &args.demand) {
         (Some(path), _) => {
             let matrix = synth::matrix::parse(&read_text(path)?, &path.display().to_string());
-            Demand::from_matrix(request, &matrix.map_err(Failure::bad_input)?)?
+            Content::Matrix(matrix.map_err(Failure::bad_input)?)
         }
         (None, Some(path)) => {
             let chunks = synth::matrix::parse_chunks(&read_text(path)?, &path.display().to_string());
-            Demand::from_chunks(request, chunks.map_err(Failure::bad_input)?)?
+            Content::Listed(chunks.map_err(Failure::bad_input)?)
         }
-        (None, None) => Demand::new(request)?,
+        (None, None) => Content::Standard,
+    })
+}
+
+/// One problem per chunk count worth trying; one for the count that the user or the sketch pins.
+pub(crate) fn problems(
+    topology: &Arc<Topology>,
+    request: &Request,
+    content: &Content,
+    sketch: Option<&Sketch>,
+    pinned: Option<u32>,
+) -> Outcome<Vec<Problem>> {
+    let pinned = pinned.or_else(|| sketch?.pins.chunks_per_rank);
+    let counts = pinned.map_or_else(|| synth::chunk_counts(topology, request), |count| vec![count]);
+    let constraints = sketch.map(|sketch| Arc::new(sketch.constraints.clone()));
+    let problem = |count: u32| {
+        let request = request.clone().with_chunks(count);
+        let demand = match content {
+            Content::Standard => Demand::new(request)?,
+            Content::Matrix(matrix) => Demand::from_matrix(request, matrix)?,
+            Content::Listed(chunks) => Demand::from_chunks(request, chunks.clone())?,
+        };
+        let mut problem = Problem::new(topology.clone(), Arc::new(demand));
+        if let Some(constraints) = &constraints {
+            problem.constraints = constraints.clone();
+        }
+        Ok(problem)
     };
-    let mut problem = Problem::new(topology.clone(), Arc::new(demand));
-    if let Some(sketch) = sketch {
-        problem.constraints = Arc::new(sketch.constraints.clone());
-    }
-    Ok(problem)
+    counts.into_iter().map(problem).collect()
 }
 
 /// What the user asks for, before a chunk count is chosen.

@@ -24,7 +24,7 @@ pub(crate) struct Setup {
     pub transport: TransportChoice,
     /// Topology (a SPEC or a path) whose links are paced, and by which factor they are slowed down.
     pub emulate: Option<(String, f64)>,
-    /// The longest that one repetition may take.
+    /// How long the ranks may go without progress.
     pub timeout: Duration,
 }
 

@@ -53,7 +53,7 @@ fn no_room_is_too_large() {
     for path in files_under("", "rs") {
         let text = std::fs::read_to_string(&path).unwrap();
         let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count();
-        assert!(lines <= 450, "{} has {lines} lines before its tests", path.display());
+        assert!(lines <= 430, "{} has {lines} lines before its tests", path.display());
     }
 }
 

@@ -8,17 +8,17 @@ use crate::cli::{DemoArgs, TransportChoice};
 use crate::commands::profile;
 use crate::commands::simulate::write_to;
 use crate::failure::{Failure, Outcome, io_failure};
-use crate::plan;
+use crate::plan::{self, Content};
 use crate::screen::{Screen, bytes, percent, table, time};
 use crate::workbench::{Memory, Setup, Workbench, count};
 use runtime::{Check, DType, Trial};
-use schedule::{Collective, Demand, Request, VerifiedSchedule, export};
+use schedule::{Collective, Request, VerifiedSchedule, export};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use synth::sketch::{Sketch, SketchFile};
-use synth::{Options, Problem, StrategyKind, Synthesis};
+use synth::{Options, StrategyKind, Synthesis};
 use topology::Topology;
 use topology::profile::ProfileOptions;
 use tune::{Choice, Entry, Plan, STOCK, Summary, Table, decide, interleaved, summarize};
@@ -159,8 +159,8 @@ fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>
         for size in SIZES {
             bar.message(format!("{collective} {}", bytes(size)));
             let request = Request::new(collective, arena.topology.rank_count(), size);
-            let stock = synthesize(arena, request.clone(), &classic)?;
-            let planned = synthesize(arena, request, &ours)?;
+            let stock = synthesize(arena, &request, &classic)?;
+            let planned = synthesize(arena, &request, &ours)?;
             cells.push(measure(args, arena, &mut bench, [stock, planned])?);
         }
     }
@@ -168,19 +168,8 @@ fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>
 }
 
 /// Plans with one strategy, or with all; always under the sketch, so that the comparison is fair.
-fn synthesize(arena: &Arena, request: Request, options: &Options) -> Outcome<Synthesis> {
-    let sketch = arena.sketch.as_ref();
-    let pinned = sketch.and_then(|sketch| sketch.pins.chunks_per_rank);
-    let counts = pinned.map_or_else(|| synth::chunk_counts(&arena.topology, &request), |count| vec![count]);
-    let problem = |count: u32| {
-        let demand = Demand::new(request.clone().with_chunks(count))?;
-        let mut problem = Problem::new(arena.topology.clone(), Arc::new(demand));
-        if let Some(sketch) = sketch {
-            problem.constraints = Arc::new(sketch.constraints.clone());
-        }
-        Ok(problem)
-    };
-    let problems = counts.into_iter().map(problem).collect::<Outcome<Vec<_>>>()?;
+fn synthesize(arena: &Arena, request: &Request, options: &Options) -> Outcome<Synthesis> {
+    let problems = plan::problems(&arena.topology, request, &Content::Standard, arena.sketch.as_ref(), None)?;
     synth::synthesize(&problems, options, &|_| {}).map_err(Failure::no)
 }
 

@@ -2,14 +2,14 @@
 
 use crate::cli::RunArgs;
 use crate::failure::{Failure, Outcome};
-use crate::plan;
+use crate::plan::{self, Content};
 use crate::screen::{Screen, table};
 use crate::workbench::{Memory, Setup, Workbench, bus_factor, count};
 use runtime::{Check, Trial};
 use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule, verify};
 use serde::Serialize;
 use std::sync::Arc;
-use synth::{Options, Problem, StrategyKind};
+use synth::{Options, StrategyKind};
 use topology::{Rank, Topology};
 use tune::summarize;
 
@@ -102,9 +102,9 @@ fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<(VerifiedSchedule, 
     let mut request = Request::new(collective, ranks, size);
     request.op = args.op.or(request.op);
     request.root = args.root.map(Rank).or(request.root);
-    let problem = Problem::new(Arc::new(topology.clone()), Arc::new(Demand::new(request)?));
+    let problems = plan::problems(&Arc::new(topology.clone()), &request, &Content::Standard, None, None)?;
     let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
-    let synthesis = synth::synthesize(&[problem], &options, &|_| {}).map_err(Failure::no)?;
+    let synthesis = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?;
     Ok((synthesis.schedule, topology))
 }
 

@@ -52,7 +52,7 @@ pub enum TopologyError {
         resources: usize,
     },
     /// A cost is negative, infinite or not a number.
-    #[error("{owner}: {what} is {value}, but must be a finite number ≥ 0")]
+    #[error("{owner}: {what} is {value}, but must be a number from 0 to 10¹⁵")]
     BadCost {
         /// The link or resource, in words.
         owner: String,

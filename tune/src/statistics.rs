@@ -34,10 +34,10 @@ pub fn summarize(times_us: &[f64]) -> Option<Summary> {
     let samples = sorted.len();
     let middle = samples / 2;
     let median_us = if samples % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
-    // Ranks n/2 ± 1.96·√n/2 of the order statistics enclose the median with 95 % confidence.
+    // Order statistics ⌊n/2 − 1.96·√n/2⌋ and its mirror image, counted from 1, enclose the median with 95 %.
     let reach = 1.96 * (samples as f64).sqrt() / 2.0;
-    let below = (samples as f64 / 2.0 - reach).floor().max(0.0) as usize;
-    let above = ((samples as f64 / 2.0 + reach).ceil() as usize).min(samples - 1);
+    let below = ((samples as f64 / 2.0 - reach).floor().max(1.0) as usize) - 1;
+    let above = samples - 1 - below;
     Some(Summary { median_us, min_us, max_us, low_us: sorted[below], high_us: sorted[above], samples })
 }
 
@@ -50,8 +50,11 @@ mod tests {
         let times: Vec<f64> = (1..=25).rev().map(f64::from).collect();
         let summary = summarize(&times).unwrap();
         assert_eq!((summary.median_us, summary.min_us, summary.max_us), (13.0, 1.0, 25.0));
-        // n = 25: ranks 12.5 ± 4.9, that is order statistics 7 and 18 counted from zero.
-        assert_eq!((summary.low_us, summary.high_us), (8.0, 19.0));
+        // n = 25: 12.5 − 4.9 gives the 7th smallest, and the 7th largest on the other side.
+        assert_eq!((summary.low_us, summary.high_us), (7.0, 19.0));
+        // n = 9: 4.5 − 2.94 gives the smallest, and the largest.
+        let nine = summarize(&times[..9]).unwrap();
+        assert_eq!((nine.low_us, nine.high_us), (17.0, 25.0));
     }
 
     #[test]

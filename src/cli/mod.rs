@@ -1,10 +1,14 @@
 //! The command line, defined once: parsing, help, man page and completions all derive from these types.
 
+mod values;
+
+pub(crate) use values::{Chunks, StrategyChoice};
+
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
 use std::path::PathBuf;
 use std::time::Duration;
-use synth::StrategyKind;
+use values::{collective, duration, op, size, slowdown};
 
 /// Synthesizes collective communication algorithms for the machine they will run on, proves them right, runs
 /// them, and measures them against the stock ones.
@@ -287,7 +291,7 @@ pub(crate) struct RunArgs {
     /// Processes over shared memory, or threads of one process.
     #[arg(long, default_value = "shm")]
     pub transport: TransportChoice,
-    /// Give up when a repetition takes longer than this.
+    /// Give up when no rank makes progress for this long.
     #[arg(long, default_value = "60s", value_name = "T", value_parser = duration)]
     pub timeout: Duration,
     /// Seed of the input data.
@@ -336,71 +340,4 @@ pub(crate) struct DemoArgs {
     /// Seed of every random choice.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-}
-
-/// How many chunks to cut a rank's data into.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Chunks {
-    /// Search.
-    Auto,
-    /// Exactly this many.
-    Pinned(u32),
-}
-
-impl std::str::FromStr for Chunks {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.parse()) {
-            ("auto", _) => Ok(Self::Auto),
-            (_, Ok(count)) if count > 0 => Ok(Self::Pinned(count)),
-            _ => Err("expected `auto` or a number of chunks from 1".to_owned()),
-        }
-    }
-}
-
-/// All strategies, or one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct StrategyChoice(pub Option<StrategyKind>);
-
-impl std::str::FromStr for StrategyChoice {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self(None)),
-            name => name.parse().map(|kind| Self(Some(kind))),
-        }
-    }
-}
-
-fn collective() -> impl clap::builder::TypedValueParser<Value = Collective> {
-    spelled(Collective::ALL.iter().map(|value| value.as_str()))
-}
-
-fn op() -> impl clap::builder::TypedValueParser<Value = ReduceOp> {
-    spelled(ReduceOp::ALL.iter().map(|value| value.as_str()))
-}
-
-/// A parser that knows the accepted spellings, so that help and completions list them.
-fn spelled<T>(names: impl Iterator<Item = &'static str>) -> impl clap::builder::TypedValueParser<Value = T>
-where
-    T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
-{
-    use clap::builder::TypedValueParser;
-    clap::builder::PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(|name| name.parse::<T>())
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    topology::quantity::parse_bytes(text).map_err(|error| error.to_string())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let time = topology::quantity::parse_duration(text).map_err(|error| error.to_string())?;
-    Duration::try_from_secs_f64(time.0 * 1e-6).map_err(|error| error.to_string())
-}
-
-fn slowdown(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(factor) if factor.is_finite() && factor > 0.0 => Ok(factor),
-        _ => Err("expected a number above 0".to_owned()),
-    }
 }

@@ -1,8 +1,8 @@
-//! The order of trials: interleaved blocks, so that drift of the machine hits every candidate alike.
+//! Who is measured when: candidates take turns in blocks, so that drift of the machine hits every candidate alike.
 
 /// One block of repetitions of one candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Trial {
+pub struct Turn {
     /// Which candidate (the caller's numbering).
     pub candidate: usize,
     /// Repetitions to discard.
@@ -13,14 +13,14 @@ pub struct Trial {
 
 /// `blocks` rounds over all candidates, each round starting one candidate later, `repetitions` per candidate
 /// in all. The leader computes this once; no rank derives a count from its own clock.
-pub fn interleaved(candidates: usize, blocks: u32, repetitions: u32) -> Vec<Trial> {
+pub fn interleaved(candidates: usize, blocks: u32, repetitions: u32) -> Vec<Turn> {
     let blocks = blocks.clamp(1, repetitions.max(1));
     let mut plan = Vec::with_capacity(candidates * blocks as usize);
     for block in 0..blocks {
         let share = repetitions * (block + 1) / blocks - repetitions * block / blocks;
         for offset in 0..candidates {
             let candidate = (block as usize + offset) % candidates;
-            plan.push(Trial { candidate, warmups: 1, repetitions: share });
+            plan.push(Turn { candidate, warmups: 1, repetitions: share });
         }
     }
     plan

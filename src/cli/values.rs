@@ -1,0 +1,72 @@
+//! How single values are spelled on the command line.
+
+use schedule::{Collective, ReduceOp};
+use std::time::Duration;
+use synth::StrategyKind;
+
+/// How many chunks to cut a rank's data into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Chunks {
+    /// Search.
+    Auto,
+    /// Exactly this many.
+    Pinned(u32),
+}
+
+impl std::str::FromStr for Chunks {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(count)) if count > 0 => Ok(Self::Pinned(count)),
+            _ => Err("expected `auto` or a number of chunks from 1".to_owned()),
+        }
+    }
+}
+
+/// All strategies, or one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct StrategyChoice(pub Option<StrategyKind>);
+
+impl std::str::FromStr for StrategyChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self(None)),
+            name => name.parse().map(|kind| Self(Some(kind))),
+        }
+    }
+}
+
+pub(super) fn collective() -> impl clap::builder::TypedValueParser<Value = Collective> {
+    spelled(Collective::ALL.iter().map(|value| value.as_str()))
+}
+
+pub(super) fn op() -> impl clap::builder::TypedValueParser<Value = ReduceOp> {
+    spelled(ReduceOp::ALL.iter().map(|value| value.as_str()))
+}
+
+/// A parser that knows the accepted spellings, so that help and completions list them.
+fn spelled<T>(names: impl Iterator<Item = &'static str>) -> impl clap::builder::TypedValueParser<Value = T>
+where
+    T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    use clap::builder::TypedValueParser;
+    clap::builder::PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(|name| name.parse::<T>())
+}
+
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    topology::quantity::parse_bytes(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let time = topology::quantity::parse_duration(text).map_err(|error| error.to_string())?;
+    Duration::try_from_secs_f64(time.0 * 1e-6).map_err(|error| error.to_string())
+}
+
+pub(super) fn slowdown(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if factor.is_finite() && factor > 0.0 => Ok(factor),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
