@@ -31,6 +31,8 @@ const BEAT: usize = BELL_BYTES;
 const PROGRESS: usize = BELL_BYTES + 8;
 const PHASE: usize = BELL_BYTES + 16;
 const ARRIVED: usize = BELL_BYTES + 24;
+/// How long an idle rank polls where every rank has a core.
+const SPINNING: Duration = Duration::from_micros(20);
 /// The smallest ring worth having.
 const LEAST_RING: usize = 4096;
 
@@ -123,13 +125,15 @@ pub(crate) struct Arena {
 pub(crate) struct Board {
     region: Arc<Region>,
     shape: BoardShape,
+    /// Asked once: the kernel reads files to say how many cores there are, which takes longer than a small message.
+    patience: Duration,
 }
 
 impl Board {
     pub(crate) fn create(shape: BoardShape) -> RunResult<Self> {
         let bytes = shape.arena_start() + shape.arena;
         let region = Region::create(bytes).map_err(RunError::system("creating shared memory"))?;
-        Ok(Self { region: Arc::new(region), shape })
+        Ok(Self::over(region, shape))
     }
 
     pub(crate) fn open(descriptor: OwnedFd, shape: BoardShape) -> RunResult<Self> {
@@ -138,7 +142,13 @@ impl Board {
             let what = format!("the shared memory has {} bytes, which is not what its shape gives", region.len());
             return Err(RunError::Mismatch { what });
         }
-        Ok(Self { region: Arc::new(region), shape })
+        Ok(Self::over(region, shape))
+    }
+
+    fn over(region: Region, shape: BoardShape) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let patience = if shape.ranks <= cores { SPINNING } else { Duration::ZERO };
+        Self { region: Arc::new(region), shape, patience }
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -250,8 +260,7 @@ impl Board {
 
     /// How long an idle rank polls before it sleeps: not at all where ranks share cores.
     pub(crate) fn patience(&self) -> Duration {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if self.shape.ranks <= cores { Duration::from_micros(20) } else { Duration::ZERO }
+        self.patience
     }
 
     /// Lays out the arena for a trial; the same numbers give the same layout in every process. Not reset.

@@ -158,20 +158,21 @@ impl<'a> Executor<'a> {
     pub(crate) fn run(&mut self, call: Call<'_>, epoch: u64) -> RunResult<Run> {
         self.check_call(&call)?;
         let (board, rank) = (self.board, self.plan.rank);
+        // All that can be made before the common start is: what follows it is measured.
+        let pacer = self.emulation.map(|of| Pacer::new(board, &self.arena, of, &self.plan, &self.order, epoch));
+        let memory = Memory { call, scratch: &mut self.scratch };
+        let stamp = Stamp { epoch, plan: first_word(&self.digest) };
+        let interpreter = Interpreter::new(&self.plan, &mut self.lanes, memory, pacer, stamp);
+        let mut watch = Watch::new(board, rank);
         board.enter(rank, Phase::Start);
         let announced = board.meet(rank, 2 * epoch, self.lead, self.limit)?;
         board.enter(rank, Phase::Work);
-        let imitate = |emulation| Pacer::new(board, &self.arena, emulation, &self.plan, &self.order, announced, epoch);
-        let pacer = self.emulation.map(imitate);
-        let memory = Memory { call, scratch: &mut self.scratch };
-        let stamp = Stamp { epoch, plan: first_word(&self.digest) };
         let start = match self.emulation {
             // Its messages start at the announced moment, whenever this computer lets the rank run.
             Some(_) => announced,
             None => announced.wait(),
         };
-        let interpreter = Interpreter::new(&self.plan, &mut self.lanes, memory, pacer, stamp);
-        let threadblocks = interpreter.run(self.limit, &mut Watch::new(board, rank))?;
+        let threadblocks = interpreter.run(start, self.limit, &mut watch)?;
         let sample = Sample { start, end: Moment::now() };
         // What ranks do afterwards must not slow down those that still work.
         board.enter(rank, Phase::Report);

@@ -94,14 +94,17 @@ impl<'a> Interpreter<'a> {
         Self { plan, own, lanes, memory, pacer, stamp, opened, cursors, ends, finished: 0 }
     }
 
-    /// Runs to the end, and returns when each threadblock got there; `limit` is the longest time without any
-    /// progress of this rank.
+    /// Runs from `start` to the end, and returns when each threadblock got there; `limit` is the longest time without
+    /// any progress of this rank.
     ///
     /// # Errors
     /// A verdict, a missed deadline, a peer that executes something else, a broken lane, or a program that no
     /// verifier accepts.
-    pub(crate) fn run(mut self, limit: Duration, watch: &mut Watch<'_>) -> RunResult<Vec<Moment>> {
-        let mut last_moved = Moment::now();
+    pub(crate) fn run(mut self, start: Moment, limit: Duration, watch: &mut Watch<'_>) -> RunResult<Vec<Moment>> {
+        if let Some(pacer) = &mut self.pacer {
+            pacer.begin(start);
+        }
+        let mut last_moved = start;
         loop {
             let deadline = last_moved.after(limit);
             let (mut moved, mut working, mut wake) = (false, false, deadline);

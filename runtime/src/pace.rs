@@ -136,13 +136,17 @@ impl<'a> Pacer<'a> {
         emulation: &'a Emulation,
         plan: &'a RankPlan<'a>,
         order: &'a ResourceOrder,
-        start: Moment,
         epoch: u64,
     ) -> Self {
         let blocks = &plan.own().threadblocks;
-        let stamps = blocks.iter().map(|block| vec![start; block.steps.len()]).collect();
-        let in_flight = vec![InFlight { last: start, ..InFlight::default() }; blocks.len()];
+        let stamps = blocks.iter().map(|block| vec![Moment::default(); block.steps.len()]).collect();
+        let in_flight = vec![InFlight::default(); blocks.len()];
         Self { board, arena, emulation, plan, order, epoch, stamps, in_flight }
+    }
+
+    /// Before the first step: nothing is ready earlier than `start`.
+    pub(crate) fn begin(&mut self, start: Moment) {
+        self.in_flight.iter_mut().for_each(|state| state.last = start);
     }
 
     fn steps(&self, block: usize) -> &'a [Step] {

@@ -39,3 +39,23 @@ impl<'a> Watch<'a> {
         self.waiter.idle(now, until);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::BoardShape;
+    use std::time::Duration;
+
+    #[test]
+    fn a_watch_is_made_without_asking_the_kernel() {
+        let board = Board::create(BoardShape { ranks: 2, clocks: 0, arena: 64 }).unwrap();
+        let make = |_| {
+            let begin = Moment::now();
+            let _watch = Watch::new(&board, Rank(0));
+            Moment::now().since(begin)
+        };
+        // The best of many, because other tests share the cores. Counting cores reads files: tens of microseconds.
+        let best = (0..200).map(make).min().unwrap();
+        assert!(best < Duration::from_micros(10), "{best:?}");
+    }
+}
