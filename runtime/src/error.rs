@@ -4,7 +4,7 @@ use crate::board::Verdict;
 use schedule::ReduceOp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use topology::Rank;
+use topology::{LinkId, Micros, Rank};
 
 /// The result of anything that executes.
 pub type RunResult<T> = Result<T, RunError>;
@@ -165,6 +165,21 @@ pub enum RunError {
     Mismatch {
         /// What differs from what.
         what: String,
+    },
+    /// A message would take longer than anybody waits.
+    #[error(
+        "a message of {bytes} bytes would take {:.0} s on link {link} of the emulated machine, more than {:.0} s",
+        time.0 / 1e6, limit.0 / 1e6
+    )]
+    TooSlow {
+        /// The link.
+        link: LinkId,
+        /// The size of the message.
+        bytes: usize,
+        /// How long it would take.
+        time: Micros,
+        /// The longest that is imitated.
+        limit: Micros,
     },
     /// The operating system refused something.
     #[error("{what}")]

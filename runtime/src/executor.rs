@@ -92,7 +92,8 @@ impl<'a> Executor<'a> {
 
     fn arrange(board: &'a Board, plan: RankPlan<'a>, options: &'a Options) -> RunResult<Self> {
         let emulation = options.emulation.as_ref();
-        if emulation.is_some() {
+        if let Some(emulation) = emulation {
+            emulation.check_messages(&plan)?;
             // Emulated arrivals are timers: the default slack of 50 µs would be a measurable part of them.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
                 .map_err(std::io::Error::from)

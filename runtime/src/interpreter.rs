@@ -36,6 +36,11 @@ impl<'a> RankPlan<'a> {
     pub(crate) fn own(&self) -> &'a RankProgram {
         &self.program.ranks[self.rank.index()]
     }
+
+    /// The bytes that one tile of a message has, whose steps are these.
+    pub(crate) fn message_bytes(&self, steps: &[Step], tile: usize) -> usize {
+        steps.iter().map(|step| self.geometry.slice_bytes(shape(&step.instruction), tile)).sum()
+    }
 }
 
 /// Where a threadblock is.

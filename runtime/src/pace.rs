@@ -15,12 +15,15 @@
 use crate::board::{Arena, Board, BoardShape};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
-use crate::interpreter::{RankPlan, ends, shape};
+use crate::interpreter::{RankPlan, ends};
 use crate::order::ResourceOrder;
 use schedule::program::{ConnectionId, Program, Step};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use topology::{Bytes, Micros, Topology};
+use topology::{Bytes, LinkId, Micros, Topology};
+
+/// The longest message that is imitated: a day. Whoever asks for more mistook a unit, and clocks must not overflow.
+const LONGEST: Micros = Micros(86_400e6);
 
 /// The machine that local ranks imitate.
 #[derive(Clone, Debug)]
@@ -33,13 +36,18 @@ impl Emulation {
     /// `topology` with every time multiplied by `slowdown`.
     ///
     /// # Errors
-    /// [`RunError::Mismatch`] unless the slowdown is finite and above zero.
+    /// [`RunError::Mismatch`] unless the slowdown is finite and above zero; [`RunError::TooSlow`] if even an empty
+    /// message would take more than a day.
     pub fn new(topology: Arc<Topology>, slowdown: f64) -> RunResult<Self> {
         if !(slowdown.is_finite() && slowdown > 0.0) {
             let what = format!("a slowdown is a finite number above 0, not {slowdown}");
             return Err(RunError::Mismatch { what });
         }
-        Ok(Self { topology, slowdown })
+        let emulation = Self { topology, slowdown };
+        for link in 0..emulation.topology.links().len() {
+            emulation.check_message(LinkId(link as u32), 0)?;
+        }
+        Ok(emulation)
     }
 
     /// The machine.
@@ -55,6 +63,17 @@ impl Emulation {
     /// How many clocks the shared memory needs.
     pub(crate) fn clocks(&self) -> usize {
         self.topology.links().len() + self.topology.resources().len()
+    }
+
+    /// # Errors
+    /// [`RunError::TooSlow`] if a message of `bytes` bytes would keep the link, or one of its resources, busy for too
+    /// long.
+    fn check_message(&self, link: LinkId, bytes: usize) -> RunResult<()> {
+        let size = Bytes(bytes as f64);
+        let taken = self.topology.link(link);
+        let shared = taken.resources.iter().map(|&id| self.topology.resource(id).occupancy(taken, size));
+        let time = shared.fold(taken.transfer_time(size), Micros::max) * self.slowdown;
+        if time > LONGEST { Err(RunError::TooSlow { link, bytes, time, limit: LONGEST }) } else { Ok(()) }
     }
 
     fn nanos(&self, time: Micros) -> u64 {
@@ -79,6 +98,25 @@ impl Emulation {
         }
         Ok(())
     }
+
+    /// # Errors
+    /// [`RunError::TooSlow`] unless every message that the rank sends takes a time that can be imitated.
+    pub(crate) fn check_messages(&self, plan: &RankPlan<'_>) -> RunResult<()> {
+        for block in &plan.own().threadblocks {
+            for message in block.steps.chunk_by(one_message) {
+                let Some(to) = ends(&message[0].instruction).1 else { continue };
+                let bytes = (0..plan.geometry.tiles()).map(|tile| plan.message_bytes(message, tile)).max();
+                self.check_message(plan.program.connections[to.index()].link, bytes.unwrap_or(0))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two steps are parts of one outgoing message.
+fn one_message(a: &Step, b: &Step) -> bool {
+    let (_, to) = ends(&a.instruction);
+    to.is_some() && ends(&b.instruction).1 == to && a.transfer.is_some() && a.transfer == b.transfer
 }
 
 impl BoardShape {
@@ -153,20 +191,14 @@ impl<'a> Pacer<'a> {
         &self.plan.own().threadblocks[block].steps
     }
 
-    /// Whether two steps are parts of one outgoing message.
-    fn one_message(a: &Step, b: &Step) -> bool {
-        let (_, to) = ends(&a.instruction);
-        to.is_some() && ends(&b.instruction).1 == to && a.transfer.is_some() && a.transfer == b.transfer
-    }
-
     fn is_first(&self, block: usize, index: usize) -> bool {
         let steps = self.steps(block);
-        index == 0 || !Self::one_message(&steps[index - 1], &steps[index])
+        index == 0 || !one_message(&steps[index - 1], &steps[index])
     }
 
     fn is_last(&self, block: usize, index: usize) -> bool {
         let steps = self.steps(block);
-        steps.get(index + 1).is_none_or(|next| !Self::one_message(&steps[index], next))
+        steps.get(index + 1).is_none_or(|next| !one_message(&steps[index], next))
     }
 
     /// The steps of the message that step `index` begins; empty if it begins none.
@@ -175,7 +207,7 @@ impl<'a> Pacer<'a> {
         if ends(&steps[0].instruction).1.is_none() || !self.is_first(block, index) {
             return &[];
         }
-        let length = steps.windows(2).take_while(|pair| Self::one_message(&pair[0], &pair[1])).count() + 1;
+        let length = steps.windows(2).take_while(|pair| one_message(&pair[0], &pair[1])).count() + 1;
         &steps[..length]
     }
 
@@ -207,8 +239,7 @@ impl<'a> Pacer<'a> {
         if !neighbours.is_none_or(|neighbours| neighbours.before.iter().all(claimed)) {
             return Turn::Later;
         }
-        let steps = self.message_from(block, index).iter();
-        let bytes: usize = steps.map(|step| self.plan.geometry.slice_bytes(shape(&step.instruction), tile)).sum();
+        let bytes = self.plan.message_bytes(self.message_from(block, index), tile);
         let (topology, id) = (self.emulation.topology(), self.plan.program.connections[to.index()].link);
         let link = topology.link(id);
         // α is paid once per message: later tiles of it follow without a gap.
@@ -223,13 +254,14 @@ impl<'a> Pacer<'a> {
             let start = shared.clone().fold(ready.0.max(own.load(Ordering::Relaxed)), |start, (clock, _)| {
                 start.max(self.board.clock(clock).load(Ordering::Relaxed))
             });
-            let sent = start + cost(&|bytes| link.occupancy(bytes));
+            let sent = start.saturating_add(cost(&|bytes| link.occupancy(bytes)));
             own.store(sent, Ordering::Relaxed);
             for (clock, resource) in shared {
-                let busy = start + cost(&|bytes| resource.occupancy(link, bytes));
+                let busy = start.saturating_add(cost(&|bytes| resource.occupancy(link, bytes)));
                 self.board.clock(clock).store(busy, Ordering::Relaxed);
             }
-            Departure { sent: Moment(sent), arrival: Moment(start + cost(&|bytes| link.transfer_time(bytes))) }
+            let arrival = start.saturating_add(cost(&|bytes| link.transfer_time(bytes)));
+            Departure { sent: Moment(sent), arrival: Moment(arrival) }
         });
         let Some(departure) = departure else { return Turn::Contended };
         self.in_flight[block].departure = Some(departure);
@@ -253,5 +285,23 @@ impl<'a> Pacer<'a> {
         state.last = stamp;
         self.stamps[block][index] = stamp;
         stamp
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_more_than_a_day_are_refused() {
+        let machine = Arc::new(topology::resolve("ring:3,alpha=1us,bandwidth=1GBps").unwrap());
+        for slowdown in [8.7e10, 1e20, 1e300, f64::MAX] {
+            let error = Emulation::new(machine.clone(), slowdown).unwrap_err();
+            assert!(matches!(error, RunError::TooSlow { bytes: 0, .. }), "{error}");
+        }
+        // An empty message takes 100 s, and so does each further thousand bytes.
+        let slow = Emulation::new(machine, 1e8).unwrap();
+        assert!(slow.check_message(LinkId(0), 863_000).is_ok());
+        assert!(matches!(slow.check_message(LinkId(2), 864_000), Err(RunError::TooSlow { link: LinkId(2), .. })));
     }
 }

@@ -54,3 +54,11 @@ fn a_plan_for_another_machine_is_refused() {
     let error = try_threads(&program, &Trial::once(10, DType::F32), &options(1.0)).unwrap_err();
     assert!(matches!(error, RunError::Mismatch { .. }), "{error}");
 }
+
+#[test]
+fn a_plan_whose_messages_take_days_is_refused_before_it_runs() {
+    let program = plan(Collective::AllGather).program();
+    // 20 µs × 10⁹ is less than a day, but 20 MB/s × 10⁹ is not.
+    let error = try_threads(&program, &Trial::once(COUNT, DType::F32), &options(1e9)).unwrap_err();
+    assert!(matches!(error, RunError::TooSlow { .. }), "{error}");
+}
