@@ -10,19 +10,25 @@ mod calendar;
 pub(crate) mod distance;
 mod instance;
 mod prune;
+mod queues;
+mod rerouted;
 mod routed;
 mod spread;
 
+use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
+use distance::PathTree;
 use instance::Instance;
 use prune::without_idle_copies;
+use queues::Priorities;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
-use routed::{Routing, order, route};
+use rerouted::{Effort, improve};
+use routed::{Routing, Spreading};
 use schedule::{Message, Schedule, Transfer, replay};
 use spread::{Patience, Style, spread};
-use topology::{Latency, Micros};
+use topology::{Latency, Micros, Rank};
 
 /// The strategy `matching`.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +44,10 @@ const WORK: u64 = 60_000_000;
 const ROUNDS: u32 = 6;
 /// The most repairs of one restart.
 const REPAIRS: u32 = 31;
+/// The most repairs of one restart for each chunk with one destination: a few chunks have few arrangements.
+const REPAIRS_PER_CHUNK: u32 = 4;
+/// What scheduling a chunk on one link of its way costs, in looks of a link at 64 chunks.
+const SCHEDULING: usize = 32;
 
 impl Strategy for Matching {
     fn name(&self) -> &'static str {
@@ -72,16 +82,26 @@ impl Plan {
     }
 }
 
+/// The work of a search from nothing and of a repair; neither is zero.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Cost {
+    fresh: u64,
+    repair: u64,
+}
+
 struct Search<'a> {
     instance: &'a Instance<'a>,
     context: &'a Context<'a>,
+    /// Where every chunk has one destination and there are few of them: what a fluid would do.
+    flow: Option<ConcurrentFlow>,
     best: Option<Plan>,
     stop: StopReason,
 }
 
 impl<'a> Search<'a> {
     fn new(instance: &'a Instance<'a>, context: &'a Context<'a>) -> Self {
-        Self { instance, context, best: None, stop: StopReason::Exhausted }
+        let flow = concurrent_flow(instance.problem);
+        Self { instance, context, flow, best: None, stop: StopReason::Exhausted }
     }
 
     fn is_optimal(&self) -> bool {
@@ -90,9 +110,10 @@ impl<'a> Search<'a> {
 
     /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
     fn restart(&mut self) {
-        let affordable = self.affordable_attempts();
-        let restarts = self.context.options.limits.restarts.max(1).min(affordable);
-        let repairs = (affordable / restarts - 1).min(REPAIRS);
+        let cost = self.cost();
+        let restarts = u64::from(self.context.options.limits.restarts).min(WORK / cost.fresh).max(1);
+        let repairs = WORK.saturating_sub(restarts * cost.fresh) / (restarts * cost.repair);
+        let (restarts, repairs) = (restarts as u32, repairs as u32);
         for batch in (0..restarts).step_by(BATCH as usize) {
             if self.is_optimal() {
                 break;
@@ -118,10 +139,16 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// How many searches the work limit pays for.
-    fn affordable_attempts(&self) -> u32 {
+    /// What searches cost, in looks of a link at 64 chunks.
+    fn cost(&self) -> Cost {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
-        let words = demand.chunks().len().div_ceil(64);
+        let (links, chunks) = (topology.links().len(), demand.chunks().len());
+        if self.is_unicast() {
+            let looks = if self.can_relieve() { self.rounds_of_looks() + chunks } else { self.rounds_of_looks() };
+            let schedule = SCHEDULING * chunks.max(1) * self.typical_hops();
+            return Cost { fresh: (looks * links + schedule) as u64, repair: (4 * links + schedule) as u64 };
+        }
+        let words = chunks.div_ceil(64);
         let deliveries: usize = demand.chunks().iter().map(|chunk| chunk.wanted_by.len()).sum();
         let lookahead = if self.instance.distance.is_some() { 4 * topology.rank_count() } else { 0 };
         // With shared ports every instant looks at all links of the ports that became free.
@@ -130,14 +157,26 @@ impl<'a> Search<'a> {
         } else {
             topology.resources().len() + topology.links().len() / topology.rank_count()
         };
-        let work = match self.is_unicast() {
-            true => {
-                ROUNDS as usize * (demand.chunks().len() / self.stride() + 1) * topology.links().len()
-                    + 256 * deliveries
-            }
-            false => deliveries * (words + 64 + lookahead + ports),
-        };
-        u32::try_from(WORK / (work as u64).max(1)).unwrap_or(u32::MAX).max(1)
+        let work = (deliveries * (words + 64 + lookahead + ports)).max(1) as u64;
+        Cost { fresh: work, repair: work }
+    }
+
+    /// How many shortest-path trees it takes to find every route by prices.
+    fn rounds_of_looks(&self) -> usize {
+        ROUNDS as usize * (self.instance.demand.chunks().len() / self.stride() + 1)
+    }
+
+    /// Whether it costs little to look at the loads for every chunk alone.
+    fn can_relieve(&self) -> bool {
+        self.instance.topology.links().len() * self.instance.demand.chunks().len() <= WORK as usize / 16
+    }
+
+    /// How many links there are from one rank to another, on an average over the ranks that rank 0 reaches.
+    fn typical_hops(&self) -> usize {
+        let topology = self.instance.topology;
+        let tree = PathTree::new(topology, [Rank(0)], |link| self.instance.problem.allows_link(link).then_some(1.0));
+        let reached = || tree.distance.iter().filter(|distance| distance.is_finite());
+        (reached().sum::<f64>() / reached().count() as f64).ceil().max(1.0) as usize
     }
 
     /// How many chunks of one rank are routed together, so that one routing costs a few per cent of the work limit.
@@ -152,11 +191,9 @@ impl<'a> Search<'a> {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let instance = self.instance;
         if self.is_unicast() {
-            let spreading = [4.0, 16.0, 1.0, 0.0][number as usize % 4];
-            let routing = Routing { spreading, rounds: ROUNDS, stride: self.stride() };
-            let routes = route(instance, routing, &mut random);
-            return self.time(&order(instance, &routes, self.merge(number / 4), &mut random));
+            return self.routed(number, repairs, &mut random);
         }
+        let repairs = repairs.min(REPAIRS);
         // Searches that fail fail early, so that several fresh ones cost little more than one.
         let target = self.target(self.best.as_ref(), number);
         let fresh = |attempt: u32, random: &mut Pcg64Mcg| {
@@ -170,6 +207,30 @@ impl<'a> Search<'a> {
             plan = self.repaired(&plan, style, &mut random).unwrap_or(plan);
         }
         Some(plan)
+    }
+
+    /// Routes from the flow or by prices, scheduled and repaired.
+    fn routed(&self, number: u32, repairs: u32, random: &mut Pcg64Mcg) -> Option<Plan> {
+        let instance = self.instance;
+        let mut routing = Routing::new(instance);
+        // Four ways of finding routes meet four of merging messages, no two alike in four restarts.
+        let way = number + number / 4;
+        let balanced = way.is_multiple_of(2);
+        match &self.flow {
+            Some(flow) if balanced => routing.follow(flow, random),
+            _ => {
+                let strength = [4.0, 16.0, 1.0, 0.0][way as usize % 4];
+                routing.spread_out(Spreading { strength, rounds: ROUNDS, stride: self.stride() }, random);
+            }
+        }
+        // The other half keeps the routes as they were found: relief makes detours, which cost small messages most.
+        if balanced && self.can_relieve() {
+            routing.relieve_all(random);
+        }
+        let priorities = Priorities::new(instance, self.merge(number), random);
+        let most = REPAIRS_PER_CHUNK.saturating_mul(instance.demand.chunks().len() as u32);
+        let effort = Effort { steps: repairs.min(most), bound: self.context.bound };
+        self.time(&improve(routing, priorities, effort, random))
     }
 
     /// Until when a search must be done: somewhere between the bound and the best plan so far. A search that may
@@ -285,7 +346,12 @@ mod tests {
             ("ndv2x2", gather, 1_000, 1, 4.2),
             ("dgx2x2", gather, 1_000_000_000, 1, 7_750.701),
             ("ndv2x2", Collective::AllToAll, 1_000_000_000, 1, 320_001.301),
-            ("dgx2x2", Collective::AllToAll, 1_000_000_000, 1, 80_500.0),
+            ("dgx2x2", Collective::AllToAll, 1_000_000_000, 1, 80_002.601),
+            ("dgx2x2", Collective::AllToAll, 1_000_000_000, 4, 80_002.601),
+            ("dgx1", Collective::AllToAll, 1_000_000_000, 2, 13_752.2),
+            ("dgx1", Collective::AllToAll, 1_000_000_000, 3, 13_339.0),
+            ("ndv2x1", Collective::AllToAll, 1 << 20, 2, 15.2),
+            ("ndv2x1", Collective::AllToAll, 1 << 20, 3, 14.7),
         ] {
             let found = makespan(spec, collective, size, chunks);
             assert!(found <= bar, "{spec} {collective} {size} C={chunks}: {found} µs, not {bar}");
@@ -297,6 +363,43 @@ mod tests {
         assert_eq!(makespan("clique:6,alpha=1us,bandwidth=1GBps", Collective::AllToAll, 6_000, 1), 2.0);
         // Two chunks over one link: one message of 2 KB, not two of 1 KB.
         assert_eq!(makespan("line:2,alpha=1us,bandwidth=1GBps", Collective::AllGather, 4_000, 2), 3.0);
+    }
+
+    /// What a search finds for everybody's bytes to everybody between two NDv2, under `constraints`.
+    fn exchange(constraints: &Arc<crate::Constraints>, threads: usize) -> Schedule {
+        let topology = Arc::new(resolve("ndv2x2").expect("a known machine"));
+        let request = Request::new(Collective::AllToAll, 16, 1 << 24).with_chunks(2);
+        let demand = Arc::new(Demand::new(request).expect("a valid request"));
+        let problem = Problem { topology, demand, constraints: constraints.clone() };
+        let options = Options { limits: Limits { restarts: 5, ..Limits::default() }, ..Options::default() };
+        let (bound, deadline) = (Micros::ZERO, Deadline::default());
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a few threads");
+        let mut attempts = pool.install(|| Matching.propose(&problem, &context)).expect("a connected topology");
+        attempts.remove(0).schedule.expect("a schedule")
+    }
+
+    #[test]
+    fn own_chunks_leave_a_machine_first_where_the_sketch_says_so() {
+        let topology = resolve("ndv2x2").expect("a known machine");
+        let free = Arc::new(crate::Constraints::none());
+        let own_first = Arc::new(crate::Constraints { own_chunks_first: Some(3), ..crate::Constraints::none() });
+        let violations = |schedule: &Schedule| crate::sketch::obey(schedule, &topology, &own_first).len();
+        assert!(violations(&exchange(&free, 2)) > 0, "the rule would change nothing");
+        let schedule = exchange(&own_first, 2);
+        assert_eq!(violations(&schedule), 0);
+        verify(schedule, &topology).expect("a right schedule");
+    }
+
+    #[test]
+    fn threads_do_not_change_routes() {
+        let free = Arc::new(crate::Constraints::none());
+        assert_eq!(exchange(&free, 1), exchange(&free, 3));
+    }
+
+    #[test]
+    fn a_rank_alone_has_nothing_to_do() {
+        assert_eq!(makespan("ring:1", Collective::AllToAll, 1_000, 1), 0.0);
     }
 
     #[test]

@@ -1,27 +1,27 @@
-//! AllToAll and other demands where every chunk goes to one rank: routes first, then an order per link.
+//! AllToAll and other demands where every chunk goes to one rank: a route for every chunk.
 //!
-//! The principal function is [`route`]. Copies cannot help here, so a chunk is a path. Paths are found one after
-//! the other on lengths that grow with what a link or a resource already carries, and found again in rounds while
-//! the most loaded link stands out. [`order`] then lets every free link take the waiting chunk that still has the
-//! longest way to go (Hu's rule).
+//! The principal type is [`Routing`]. Copies cannot help here, so a chunk is a path, and the load of the links
+//! decides. Routes come from three places: [`Routing::spread_out`] finds every path on lengths that grow with what
+//! a link or a resource already carries, in rounds; [`Routing::follow`] rounds the maximum concurrent flow, chunk
+//! by chunk, along the links where most of the fluid is left; [`Routing::relieve`] moves one chunk to where it
+//! raises the high powers of all loads least, so that repeating it never makes the peaks higher.
 
-use super::calendar::{Calendar, Event};
-use super::distance::{Key, PathTree};
+use super::distance::PathTree;
 use super::instance::Instance;
+use crate::multicommodity::ConcurrentFlow;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
-use schedule::{ChunkId, ChunkList, Message};
-use std::collections::BinaryHeap;
-use topology::{Bytes, LinkId, Micros, Rank};
+use schedule::ChunkId;
+use topology::{Bytes, LinkId, Rank};
 
 /// The links of every chunk's way, first link first; empty where a chunk stays.
 pub(super) type Routes = Vec<Vec<LinkId>>;
 
-/// How routes are chosen.
+/// How [`Routing::spread_out`] finds paths.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Routing {
+pub(super) struct Spreading {
     /// How much longer the most loaded link seems than an idle one; 0 takes shortest paths.
-    pub(super) spreading: f64,
+    pub(super) strength: f64,
     /// How often every chunk is routed.
     pub(super) rounds: u32,
     /// How many chunks of one rank share a look at the loads.
@@ -30,50 +30,139 @@ pub(super) struct Routing {
 
 /// Longer than any path, in microseconds.
 const PROHIBITIVE: f64 = 1e15;
+/// The power of loads that [`Routing::relieve`] keeps low: high enough that the largest count for most.
+const POWER: i32 = 8;
+/// What a microsecond on the way weighs beside a microsecond of load, so that detours need a reason.
+const DETOUR: f64 = 1e-3;
 
-/// A route for every chunk.
-pub(super) fn route(instance: &Instance<'_>, routing: Routing, random: &mut Pcg64Mcg) -> Routes {
-    let demand = instance.demand;
-    let mut routes: Routes = vec![Vec::new(); demand.chunks().len()];
-    let mut load = Load::new(instance);
-    // Under a hop limit a path crosses as seldom as it can, however long it gets.
-    let toll = if instance.problem.constraints.max_machine_hops.is_some() { PROHIBITIVE } else { 0.0 };
-    let mut order: Vec<ChunkId> = demand.chunk_ids().filter(|&id| destination(instance, id).is_some()).collect();
-    let (topology, problem) = (instance.topology, instance.problem);
-    for round in 0..routing.rounds {
-        shuffle(&mut order, random);
-        // Chunks of one rank stand together where they share a look.
-        if routing.stride > 1 {
-            order.sort_by_key(|&id| demand.chunk(id).holders[0]);
-        }
-        let steepness = routing.spreading * f64::from(round + 1) / f64::from(routing.rounds);
-        let alike = |a: &ChunkId, b: &ChunkId| {
-            demand.chunk(*a).holders == demand.chunk(*b).holders && demand.bytes_of(*a) == demand.bytes_of(*b)
-        };
-        for group in order.chunk_by(alike).flat_map(|group| group.chunks(routing.stride)) {
-            let bytes = demand.bytes_of(group[0]);
-            for &id in group {
-                load.change(instance, &routes[id.index()], bytes.0, -1.0);
+/// Routes of all chunks, and how busy they keep links and resources.
+pub(super) struct Routing<'a> {
+    instance: &'a Instance<'a>,
+    routes: Routes,
+    load: Load,
+}
+
+impl<'a> Routing<'a> {
+    /// Nobody has a route yet.
+    pub(super) fn new(instance: &'a Instance<'a>) -> Self {
+        Self { instance, routes: vec![Vec::new(); instance.demand.chunks().len()], load: Load::new(instance) }
+    }
+
+    /// What is routed.
+    pub(super) fn instance(&self) -> &'a Instance<'a> {
+        self.instance
+    }
+
+    /// The routes.
+    pub(super) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// Gives a chunk another route, and returns the one it had.
+    pub(super) fn replace(&mut self, id: ChunkId, route: Vec<LinkId>) -> Vec<LinkId> {
+        let bytes = self.instance.demand.bytes_of(id);
+        self.load.change(self.instance, &self.routes[id.index()], bytes, -1.0);
+        self.load.change(self.instance, &route, bytes, 1.0);
+        std::mem::replace(&mut self.routes[id.index()], route)
+    }
+
+    /// Routes every chunk on lengths that grow with the loads, several times.
+    pub(super) fn spread_out(&mut self, spreading: Spreading, random: &mut Pcg64Mcg) {
+        let demand = self.instance.demand;
+        let mut order = self.travellers();
+        for round in 0..spreading.rounds {
+            shuffle(&mut order, random);
+            // Chunks of one rank stand together where they share a look.
+            if spreading.stride > 1 {
+                order.sort_by_key(|&id| demand.chunk(id).holders[0]);
             }
-            let length = |link: LinkId| {
-                let price = 1.0 + steepness * load.of(instance, link);
-                let toll = if topology.crosses_machines(topology.link(link)) { toll } else { 0.0 };
-                let time = topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
-                problem.allows(group[0], link).then_some(time * price + toll)
+            let steepness = spreading.strength * f64::from(round + 1) / f64::from(spreading.rounds);
+            let alike = |a: &ChunkId, b: &ChunkId| {
+                demand.chunk(*a).holders == demand.chunk(*b).holders && demand.bytes_of(*a) == demand.bytes_of(*b)
             };
-            let tree = PathTree::new(topology, demand.chunk(group[0]).holders.iter().copied(), length);
-            for &id in group {
-                let Some(to) = destination(instance, id) else { continue };
-                routes[id.index()] = tree.path_to(topology, to);
-                load.change(instance, &routes[id.index()], bytes.0, 1.0);
+            for group in order.chunk_by(alike).flat_map(|group| group.chunks(spreading.stride)) {
+                for &id in group {
+                    self.replace(id, Vec::new());
+                }
+                let bytes = demand.bytes_of(group[0]);
+                let tree = self.tree(group[0], |link| {
+                    let time = self.instance.topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
+                    time * (1.0 + steepness * self.load.of(self.instance, link))
+                });
+                for &id in group {
+                    self.replace(id, self.path(&tree, id));
+                }
             }
         }
     }
-    routes
+
+    /// Routes every chunk along the links where most is left of the flow of its commodity.
+    pub(super) fn follow(&mut self, flow: &ConcurrentFlow, random: &mut Pcg64Mcg) {
+        let topology = self.instance.topology;
+        for commodity in &flow.commodities {
+            let mut left = commodity.flow.clone();
+            let mut order = commodity.chunks.clone();
+            shuffle(&mut order, random);
+            for id in order {
+                let bytes = self.instance.demand.bytes_of(id);
+                let tree = self.tree(id, |link| {
+                    let lacking = Bytes((bytes.0 - left[link.index()]).max(0.0));
+                    let link = topology.link(link);
+                    (link.beta * lacking).0 + DETOUR * link.transfer_time(bytes).0
+                });
+                let route = self.path(&tree, id);
+                route.iter().for_each(|link| left[link.index()] -= bytes.0);
+                self.replace(id, route);
+            }
+        }
+    }
+
+    /// Moves every chunk once to where it adds least to the high powers of the loads.
+    pub(super) fn relieve_all(&mut self, random: &mut Pcg64Mcg) {
+        let mut order = self.travellers();
+        shuffle(&mut order, random);
+        order.into_iter().for_each(|id| self.relieve(id, 0.0, random));
+    }
+
+    /// Moves a chunk to where it adds least to the high powers of the loads, each link seeming longer by up to
+    /// `noise` of its length.
+    pub(super) fn relieve(&mut self, id: ChunkId, noise: f64, random: &mut Pcg64Mcg) {
+        self.replace(id, Vec::new());
+        let bytes = self.instance.demand.bytes_of(id);
+        // No shorter than any load or message: otherwise the powers of an idle machine's loads would overflow.
+        let messages = self.instance.topology.links().iter().map(|link| link.transfer_time(bytes).0);
+        let unit = messages.fold(self.load.current_peak().max(f64::MIN_POSITIVE), f64::max);
+        let tree = self.tree(id, |link| {
+            let added = self.load.added(self.instance, link, bytes, unit);
+            let way = DETOUR * self.instance.topology.link(link).transfer_time(bytes).0 / unit;
+            (added + way) * (1.0 + noise * f64::from(random.next_u32() % 1024) / 1024.0)
+        });
+        let route = self.path(&tree, id);
+        self.replace(id, route);
+    }
+
+    /// The chunks that have to move.
+    fn travellers(&self) -> Vec<ChunkId> {
+        self.instance.demand.chunk_ids().filter(|&id| destination(self.instance, id).is_some()).collect()
+    }
+
+    /// The shortest paths of a chunk over the links it may use.
+    fn tree(&self, id: ChunkId, mut length: impl FnMut(LinkId) -> f64) -> PathTree {
+        let Instance { problem, topology, demand, .. } = self.instance;
+        // Under a hop limit a path crosses as seldom as it can, however long it gets.
+        let limited = problem.constraints.max_machine_hops.is_some();
+        let toll = |link| if limited && topology.crosses_machines(topology.link(link)) { PROHIBITIVE } else { 0.0 };
+        let holders = demand.chunk(id).holders.iter().copied();
+        PathTree::new(topology, holders, |link| problem.allows(id, link).then(|| length(link) + toll(link)))
+    }
+
+    fn path(&self, tree: &PathTree, id: ChunkId) -> Vec<LinkId> {
+        destination(self.instance, id).map_or_else(Vec::new, |to| tree.path_to(self.instance.topology, to))
+    }
 }
 
 /// The one rank that needs `chunk` and does not start with it.
-pub(super) fn destination(instance: &Instance<'_>, chunk: ChunkId) -> Option<Rank> {
+fn destination(instance: &Instance<'_>, chunk: ChunkId) -> Option<Rank> {
     let chunk = instance.demand.chunk(chunk);
     chunk.wanted_by.iter().copied().find(|&rank| !chunk.holders.has(rank))
 }
@@ -102,13 +191,13 @@ impl Load {
         }
     }
 
-    fn change(&mut self, instance: &Instance<'_>, route: &[LinkId], bytes: f64, sign: f64) {
+    fn change(&mut self, instance: &Instance<'_>, route: &[LinkId], bytes: Bytes, sign: f64) {
         for &id in route {
             let link = instance.topology.link(id);
-            self.links[id.index()] += sign * link.occupancy(Bytes(bytes)).0;
+            self.links[id.index()] += sign * link.occupancy(bytes).0;
             self.peak = self.peak.max(self.links[id.index()]);
             for &resource in &link.resources {
-                let busy = instance.topology.resource(resource).occupancy(link, Bytes(bytes)).0;
+                let busy = instance.topology.resource(resource).occupancy(link, bytes).0;
                 self.resources[resource.index()] += sign * busy;
                 self.peak = self.peak.max(self.resources[resource.index()]);
             }
@@ -121,100 +210,102 @@ impl Load {
         let busiest = resources.map(|resource| self.resources[resource.index()]).fold(0.0, f64::max);
         self.links[id.index()].max(busiest) / self.peak
     }
-}
 
-/// A chunk that waits for a link: first the one with the longest way to go, then by chance.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Waiting {
-    remaining: Key,
-    lot: u32,
-    chunk: ChunkId,
-}
+    fn current_peak(&self) -> f64 {
+        self.links.iter().chain(&self.resources).copied().fold(0.0, f64::max)
+    }
 
-/// An order of messages along `routes`; each carries at most `merge` chunks.
-pub(super) fn order(instance: &Instance<'_>, routes: &Routes, merge: usize, random: &mut Pcg64Mcg) -> Vec<Message> {
-    let mut queues = Queues::new(instance, routes, merge, random);
-    queues.run();
-    queues.calendar.into_messages()
-}
-
-struct Queues<'a> {
-    instance: &'a Instance<'a>,
-    routes: &'a Routes,
-    merge: usize,
-    /// For each chunk, how many links of its route are behind it.
-    hop: Vec<u32>,
-    lots: Vec<u32>,
-    waiting: Vec<BinaryHeap<Waiting>>,
-    calendar: Calendar<'a>,
-    awake: Vec<LinkId>,
-}
-
-impl<'a> Queues<'a> {
-    fn new(instance: &'a Instance<'a>, routes: &'a Routes, merge: usize, random: &mut Pcg64Mcg) -> Self {
-        let topology = instance.topology;
-        let mut queues = Self {
-            hop: vec![0; routes.len()],
-            lots: routes.iter().map(|_| random.next_u32()).collect(),
-            waiting: vec![BinaryHeap::new(); topology.links().len()],
-            calendar: Calendar::new(topology, instance.demand),
-            awake: Vec::new(),
-            instance,
-            routes,
-            merge,
+    /// What a message over a link adds to the high powers of all loads, in terms of `unit`.
+    fn added(&self, instance: &Instance<'_>, id: LinkId, bytes: Bytes, unit: f64) -> f64 {
+        let link = instance.topology.link(id);
+        let more = |load: f64, busy: f64| {
+            let load = load.max(0.0);
+            ((load + busy) / unit).powi(POWER) - (load / unit).powi(POWER)
         };
-        instance.demand.chunk_ids().for_each(|chunk| queues.wait(chunk));
-        queues
+        let shared = link
+            .resources
+            .iter()
+            .map(|&id| more(self.resources[id.index()], instance.topology.resource(id).occupancy(link, bytes).0));
+        more(self.links[id.index()], link.occupancy(bytes).0) + shared.sum::<f64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Problem;
+    use crate::multicommodity::concurrent_flow;
+    use rand_pcg::rand_core::SeedableRng;
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::resolve;
+
+    fn all_to_all(spec: &str, chunks: u32) -> Problem {
+        let topology = Arc::new(resolve(spec).expect("a known topology"));
+        let ranks = topology.rank_count();
+        let request = Request::new(Collective::AllToAll, ranks, ranks as u64 * 1_000_000).with_chunks(chunks);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
     }
 
-    /// Puts a chunk into the queue of the next link of its route, if there is one.
-    fn wait(&mut self, chunk: ChunkId) {
-        let ahead = &self.routes[chunk.index()][self.hop[chunk.index()] as usize..];
-        let Some(&next) = ahead.first() else { return };
-        let remaining = ahead.iter().map(|&link| self.instance.duration(link, chunk).0).sum();
-        let lot = self.lots[chunk.index()];
-        self.waiting[next.index()].push(Waiting { remaining: Key::new(remaining), lot, chunk });
-        self.awake.push(next);
-    }
-
-    fn run(&mut self) {
-        let mut happened = Vec::new();
-        self.choose(Micros::ZERO);
-        while let Some(now) = self.calendar.next(&mut happened) {
-            happened.iter().for_each(|&event| self.happen(event));
-            self.choose(now);
+    /// Every route leads from the holder to the destination.
+    fn check_routes(problem: &Problem, routes: &Routes) {
+        for (chunk, route) in problem.demand.chunks().iter().zip(routes) {
+            let at = route.iter().fold(chunk.holders[0], |at, &link| {
+                let link = problem.topology.link(link);
+                assert_eq!(link.from, at, "{route:?} is broken");
+                link.to
+            });
+            assert_eq!(at, chunk.wanted_by[0]);
         }
     }
 
-    fn happen(&mut self, event: Event) {
-        match event {
-            Event::LinkFree(link) => self.awake.push(link),
-            Event::ResourceFree(resource) => self.awake.extend_from_slice(self.instance.topology.users(resource)),
-            Event::Arrived(message) => {
-                for chunk in self.calendar.message(message).chunks.clone() {
-                    self.hop[chunk.index()] += 1;
-                    self.wait(chunk);
-                }
-            }
+    #[test]
+    fn rounded_flows_come_close_to_the_fluid() {
+        for (spec, optimum) in [("dgx1", 106.67), ("ndv2x2", 5_120.0), ("switch:5", 80.0)] {
+            let problem = all_to_all(spec, 6);
+            let instance = Instance::new(&problem).expect("a connected topology");
+            let flow = concurrent_flow(&problem).expect("a program of this size is solved");
+            let mut random = Pcg64Mcg::seed_from_u64(1);
+            let mut routing = Routing::new(&instance);
+            routing.follow(&flow, &mut random);
+            check_routes(&problem, routing.routes());
+            let peak = routing.load.current_peak();
+            assert!((1.0 - 1e-9..1.4).contains(&(peak / optimum)), "{spec}: {peak} µs of {optimum}");
         }
     }
 
-    /// Lets the free links send, the one whose first chunk has the longest way to go before the others.
-    fn choose(&mut self, now: Micros) {
-        let first = |link: LinkId| self.waiting[link.index()].peek().map(|&first| (first, link));
-        let mut ready: Vec<(Waiting, LinkId)> = self.awake.iter().filter_map(|&link| first(link)).collect();
-        self.awake.clear();
-        ready.sort_unstable_by(|a, b| b.cmp(a));
-        ready.dedup();
-        for (_, id) in ready {
-            if !self.calendar.is_free(id, now) {
-                continue;
-            }
-            let merge = self.merge.min(self.waiting[id.index()].len());
-            let chunks = (0..merge).filter_map(|_| self.waiting[id.index()].pop()).map(|waiting| waiting.chunk);
-            let mut chunks: ChunkList = chunks.collect();
-            chunks.sort_unstable();
-            self.calendar.send(now, id, chunks);
+    #[test]
+    fn relief_finds_a_way_on_an_idle_machine() {
+        let topology = Arc::new(resolve("dgx1").expect("a known machine"));
+        for bytes in [0, 1, 1 << 40] {
+            let mut request = Request::new(Collective::SendRecv, 8, bytes);
+            request.members = [Rank(0), Rank(5)].into_iter().collect();
+            let demand = Arc::new(Demand::new(request).expect("a valid request"));
+            let problem = Problem::new(topology.clone(), demand);
+            let instance = Instance::new(&problem).expect("a connected topology");
+            let mut routing = Routing::new(&instance);
+            routing.relieve_all(&mut Pcg64Mcg::seed_from_u64(1));
+            check_routes(&problem, routing.routes());
+        }
+    }
+
+    #[test]
+    fn relief_lowers_the_peak_and_keeps_the_books() {
+        let problem = all_to_all("dgx1", 3);
+        let instance = Instance::new(&problem).expect("a connected topology");
+        let mut random = Pcg64Mcg::seed_from_u64(1);
+        let mut routing = Routing::new(&instance);
+        routing.spread_out(Spreading { strength: 0.0, rounds: 1, stride: 1 }, &mut random);
+        let before = routing.load.current_peak();
+        (0..3).for_each(|_| routing.relieve_all(&mut random));
+        check_routes(&problem, routing.routes());
+        assert!(routing.load.current_peak() < 0.9 * before, "{} of {before}", routing.load.current_peak());
+        let mut counted = Load::new(&instance);
+        for (id, route) in problem.demand.chunk_ids().zip(routing.routes()) {
+            counted.change(&instance, route, problem.demand.bytes_of(id), 1.0);
+        }
+        for (kept, counted) in routing.load.links.iter().zip(&counted.links) {
+            assert!((kept - counted).abs() < 1e-9 * before);
         }
     }
 }

@@ -1,0 +1,169 @@
+//! List scheduling along fixed routes.
+//!
+//! The principal function is [`order`]. Whenever a link and its resources are free, the link takes the waiting
+//! chunk that still has the longest way to go (Hu's rule), given a head start that repairs may choose. Where a
+//! sketch says so, the sender's own chunks leave a machine before those it relays; they wait from the start, so
+//! that taking them first is enough.
+
+use super::calendar::{Calendar, Event};
+use super::distance::Key;
+use super::instance::Instance;
+use super::routed::Routes;
+use crate::problem::owner;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::{ChunkId, ChunkList, Message};
+use std::collections::BinaryHeap;
+use topology::{Link, LinkId, Micros};
+
+/// The rules of one list scheduling.
+#[derive(Clone, Debug)]
+pub(super) struct Priorities {
+    /// How many chunks a message carries at most.
+    pub(super) merge: usize,
+    /// For each chunk, by how much longer its way seems than it is.
+    pub(super) head_start: Vec<Micros>,
+    /// The time of a chunk on the slowest link, in which head starts are measured.
+    slowest: Micros,
+}
+
+impl Priorities {
+    /// Head starts that only decide between chunks with equally far to go.
+    pub(super) fn new(instance: &Instance<'_>, merge: usize, random: &mut Pcg64Mcg) -> Self {
+        let time = |link: &Link| link.transfer_time(instance.demand.chunk_bytes());
+        let slowest = instance.topology.links().iter().map(time).fold(Micros::ZERO, Micros::max);
+        let mut priorities = Self { merge, head_start: Vec::new(), slowest };
+        priorities.head_start = instance.demand.chunk_ids().map(|_| priorities.draw(random) * 1e-3).collect();
+        priorities
+    }
+
+    /// A random head start of up to two messages on the slowest link.
+    pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> Micros {
+        self.slowest * (f64::from(random.next_u32() % 1024) / 512.0)
+    }
+}
+
+/// Messages in the order they are sent, and when the last arrives.
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    pub(super) messages: Vec<Message>,
+    pub(super) makespan: Micros,
+    /// The position of the message that arrives last.
+    pub(super) last: usize,
+}
+
+/// A chunk that waits for a link; the greatest goes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Waiting {
+    /// Only where the sketch wants own chunks first.
+    own: bool,
+    remaining: Key,
+    chunk: ChunkId,
+}
+
+/// An order of messages along `routes`.
+pub(super) fn order(instance: &Instance<'_>, routes: &Routes, priorities: &Priorities) -> Order {
+    let mut queues = Queues::new(instance, routes, priorities);
+    queues.run();
+    let Queues { calendar, makespan, last, .. } = queues;
+    Order { messages: calendar.into_messages(), makespan, last }
+}
+
+struct Queues<'a> {
+    instance: &'a Instance<'a>,
+    routes: &'a Routes,
+    priorities: &'a Priorities,
+    /// For each chunk, how many links of its route are behind it.
+    hop: Vec<u32>,
+    waiting: Vec<BinaryHeap<Waiting>>,
+    calendar: Calendar<'a>,
+    awake: Vec<LinkId>,
+    sent: usize,
+    makespan: Micros,
+    last: usize,
+}
+
+impl<'a> Queues<'a> {
+    fn new(instance: &'a Instance<'a>, routes: &'a Routes, priorities: &'a Priorities) -> Self {
+        let topology = instance.topology;
+        let mut queues = Self {
+            instance,
+            routes,
+            priorities,
+            hop: vec![0; routes.len()],
+            waiting: vec![BinaryHeap::new(); topology.links().len()],
+            calendar: Calendar::new(topology, instance.demand),
+            awake: Vec::new(),
+            sent: 0,
+            makespan: Micros::ZERO,
+            last: 0,
+        };
+        instance.demand.chunk_ids().for_each(|chunk| queues.wait(chunk));
+        queues
+    }
+
+    /// Puts a chunk into the queue of the next link of its route, if there is one.
+    fn wait(&mut self, chunk: ChunkId) {
+        let ahead = &self.routes[chunk.index()][self.hop[chunk.index()] as usize..];
+        let Some(&next) = ahead.first() else { return };
+        let remaining: f64 = ahead.iter().map(|&link| self.instance.duration(link, chunk).0).sum();
+        let remaining = Key::new(remaining + self.priorities.head_start[chunk.index()].0);
+        let own = self.own_first(next) && owner(self.instance.demand, chunk) == Some(self.from(next));
+        self.waiting[next.index()].push(Waiting { own, remaining, chunk });
+        self.awake.push(next);
+    }
+
+    fn from(&self, link: LinkId) -> topology::Rank {
+        self.instance.topology.link(link).from
+    }
+
+    fn own_first(&self, link: LinkId) -> bool {
+        let Instance { problem, topology, .. } = self.instance;
+        problem.constraints.own_chunks_first.is_some() && topology.crosses_machines(topology.link(link))
+    }
+
+    fn run(&mut self) {
+        let mut happened = Vec::new();
+        self.choose(Micros::ZERO);
+        while let Some(now) = self.calendar.next(&mut happened) {
+            happened.iter().for_each(|&event| self.happen(event));
+            self.choose(now);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::LinkFree(link) => self.awake.push(link),
+            Event::ResourceFree(resource) => self.awake.extend_from_slice(self.instance.topology.users(resource)),
+            Event::Arrived(message) => {
+                for chunk in self.calendar.message(message).chunks.clone() {
+                    self.hop[chunk.index()] += 1;
+                    self.wait(chunk);
+                }
+            }
+        }
+    }
+
+    /// Lets the free links send, the one whose first chunk has the longest way to go before the others.
+    fn choose(&mut self, now: Micros) {
+        let first = |link: LinkId| self.waiting[link.index()].peek().map(|&first| (first, link));
+        let mut ready: Vec<(Waiting, LinkId)> = self.awake.iter().filter_map(|&link| first(link)).collect();
+        self.awake.clear();
+        ready.sort_unstable_by(|a, b| b.cmp(a));
+        ready.dedup();
+        for (_, id) in ready {
+            if !self.calendar.is_free(id, now) {
+                continue;
+            }
+            let merge = self.priorities.merge.min(self.waiting[id.index()].len());
+            let chunks = (0..merge).filter_map(|_| self.waiting[id.index()].pop()).map(|waiting| waiting.chunk);
+            let mut chunks: ChunkList = chunks.collect();
+            chunks.sort_unstable();
+            let end = self.calendar.send(now, id, chunks);
+            if end > self.makespan {
+                (self.makespan, self.last) = (end, self.sent);
+            }
+            self.sent += 1;
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Destroy and repair for chunks with one destination.
+//!
+//! The principal function is [`improve`]. A few chunks are taken off the schedule, half of the time from what
+//! keeps the last arrival waiting; they are routed anew against the loads that remain, with some noise, and get
+//! another head start. The whole is then list-scheduled again and kept unless it has become slower: equally good
+//! schedules are worth walking through.
+
+use super::instance::Instance;
+use super::queues::{Order, Priorities, order};
+use super::routed::Routing;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::{ChunkId, Message};
+use topology::{LinkId, Micros};
+
+/// The most chunks that are taken off at once.
+const REMOVED: u32 = 3;
+
+/// How long to look, and when to stop.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Effort {
+    /// How many times to repair.
+    pub(super) steps: u32,
+    /// No schedule is faster.
+    pub(super) bound: Micros,
+}
+
+/// Messages along `routing` or along better routes.
+pub(super) fn improve(
+    mut routing: Routing<'_>,
+    mut priorities: Priorities,
+    effort: Effort,
+    random: &mut Pcg64Mcg,
+) -> Vec<Message> {
+    let instance = routing.instance();
+    let mut best = order(instance, routing.routes(), &priorities);
+    for _ in 0..effort.steps {
+        if best.makespan <= effort.bound {
+            break;
+        }
+        let count = 1 + random.next_u32() % REMOVED;
+        let mut removed: Vec<ChunkId> = (0..count).filter_map(|_| choose(instance, &best, random)).collect();
+        removed.sort_unstable();
+        removed.dedup();
+        let head_starts: Vec<Micros> = removed.iter().map(|id| priorities.head_start[id.index()]).collect();
+        let routes: Vec<Vec<LinkId>> = removed.iter().map(|&id| routing.replace(id, Vec::new())).collect();
+        for &id in &removed {
+            routing.relieve(id, f64::from(random.next_u32() % 4), random);
+            priorities.head_start[id.index()] = priorities.draw(random);
+        }
+        let repaired = order(instance, routing.routes(), &priorities);
+        if repaired.makespan <= best.makespan {
+            best = repaired;
+            continue;
+        }
+        for ((&id, route), start) in removed.iter().zip(routes).zip(head_starts) {
+            routing.replace(id, route);
+            priorities.head_start[id.index()] = start;
+        }
+    }
+    best.messages
+}
+
+/// A chunk that shares a link or a resource with the last arrival, or just any that moves.
+fn choose(instance: &Instance<'_>, order: &Order, random: &mut Pcg64Mcg) -> Option<ChunkId> {
+    let last = instance.topology.link(order.messages.get(order.last)?.link);
+    let in_its_way = |message: &&Message| {
+        let link = instance.topology.link(message.link);
+        std::ptr::eq(link, last) || link.resources.iter().any(|resource| last.resources.contains(resource))
+    };
+    let candidates: Vec<&Message> = match random.next_u32() % 2 {
+        0 => order.messages.iter().filter(in_its_way).collect(),
+        _ => order.messages.iter().collect(),
+    };
+    let message = candidates[random.next_u32() as usize % candidates.len()];
+    Some(message.chunks[random.next_u32() as usize % message.chunks.len()])
+}
