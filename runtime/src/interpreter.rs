@@ -39,7 +39,7 @@ impl<'a> RankPlan<'a> {
 
     /// The bytes that one tile of a message has, whose steps are these.
     pub(crate) fn message_bytes(&self, steps: &[Step], tile: usize) -> usize {
-        steps.iter().map(|step| self.geometry.slice_bytes(shape(&step.instruction), tile)).sum()
+        steps.iter().map(|step| self.geometry.slice_bytes(step.instruction.shape(), tile)).sum()
     }
 }
 
@@ -160,7 +160,7 @@ impl<'a> Interpreter<'a> {
         }
         let moved = self.advance(block, step)? || opened;
         let cursor = &mut self.cursors[block];
-        if cursor.slot < shape(&step.instruction).count {
+        if cursor.slot < step.instruction.shape().count {
             return Ok(if moved { Poll::Moved } else { Poll::Blocked(NEVER) });
         }
         if cursor.not_before > Moment::now() {
@@ -197,7 +197,7 @@ impl<'a> Interpreter<'a> {
     /// Exchanges what precedes a step's payload: the stamp of a connection's first message and, in an emulated
     /// cluster, arrival times. `Some` until when the step must wait, if it must.
     fn open(&mut self, block: usize, step: &Step) -> RunResult<Option<Moment>> {
-        let (from, to) = ends(&step.instruction);
+        let (from, to) = (step.instruction.receives_from(), step.instruction.sends_to());
         if let Some(id) = from.filter(|id| !self.opened[id.index()]) {
             let Some(words) = self.lanes.incoming.receive_words::<2>(id)? else { return Ok(Some(NEVER)) };
             let found = Stamp { epoch: words[0], plan: words[1] };
@@ -220,7 +220,7 @@ impl<'a> Interpreter<'a> {
     fn pace(&mut self, block: usize, step: &Step) -> RunResult<Option<Moment>> {
         let Some(pacer) = &mut self.pacer else { return Ok(None) };
         let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
-        let (from, to) = ends(&step.instruction);
+        let (from, to) = (step.instruction.receives_from(), step.instruction.sends_to());
         let mut ready = pacer.ready(block, index, step);
         if let Some(id) = from {
             if pacer.arrival(block).is_none() {
@@ -250,7 +250,7 @@ impl<'a> Interpreter<'a> {
 
     /// Moves up to a piece of the current step; whether anything moved.
     fn advance(&mut self, block: usize, step: &Step) -> RunResult<bool> {
-        let shape = shape(&step.instruction);
+        let shape = step.instruction.shape();
         let mut moved = 0;
         while moved < PIECE {
             let Cursor { tile, slot, offset, .. } = self.cursors[block];
@@ -309,30 +309,8 @@ impl<'a> Interpreter<'a> {
                 memory.combine(kernel()?, &at(src, take), &data[..take], &at(dst, take)).map_err(fault)?;
                 take
             }
-            Instruction::ReceiveSend { from, to, dst } => {
-                let room = lanes.outgoing.room(to)?;
-                let data = lanes.incoming.peek(from)?;
-                let take = data.len().min(room.len()).min(length);
-                memory.write(&at(dst, take)).map_err(fault)?.copy_from_slice(&data[..take]);
-                room[..take].copy_from_slice(&data[..take]);
-                take
-            }
-            Instruction::ReceiveReduceSend { from, to, src, dst } => {
-                let room = lanes.outgoing.room(to)?;
-                let data = lanes.incoming.peek(from)?;
-                let take = data.len().min(room.len()).min(length);
-                (kernel()?.combine)(&mut room[..take], memory.read(&at(src, take)), &data[..take]);
-                if let Some(dst) = dst {
-                    memory.write(&at(dst, take)).map_err(fault)?.copy_from_slice(&room[..take]);
-                }
-                take
-            }
             Instruction::Copy { src, dst } => {
                 memory.copy(&at(src, length), &at(dst, length)).map_err(fault)?;
-                length
-            }
-            Instruction::Reduce { src, dst } => {
-                memory.reduce(kernel()?, &at(src, length), &at(dst, length)).map_err(fault)?;
                 length
             }
         };
@@ -342,14 +320,13 @@ impl<'a> Interpreter<'a> {
 
     /// Commits and releases what an instruction moved.
     fn settle(&mut self, instruction: &Instruction, taken: usize) -> RunResult<()> {
-        let (from, to) = ends(instruction);
         if taken == 0 {
             return Ok(());
         }
-        if let Some(id) = to {
+        if let Some(id) = instruction.sends_to() {
             self.lanes.outgoing.commit(id, taken)?;
         }
-        if let Some(id) = from {
+        if let Some(id) = instruction.receives_from() {
             self.lanes.incoming.release(id, taken)?;
         }
         Ok(())
@@ -362,41 +339,15 @@ impl<'a> Interpreter<'a> {
         });
         let waits_for_peer = |&block: &usize| {
             let step = self.step(block);
-            self.dependencies_met(block, step) && ends(&step.instruction) != (None, None)
+            self.dependencies_met(block, step) && step.instruction.connection().is_some()
         };
         let block = stuck.clone().find(waits_for_peer).or_else(|| stuck.clone().next()).unwrap_or(0);
         let (cursor, step) = (&self.cursors[block], self.step(block));
-        let peer = match ends(&step.instruction) {
-            (Some(from), _) => Some(self.plan.program.connections[from.index()].from),
-            (None, Some(to)) => Some(self.plan.program.connections[to.index()].to),
-            (None, None) => None,
-        };
+        let connection = |id: ConnectionId| &self.plan.program.connections[id.index()];
+        let from = step.instruction.receives_from().map(|id| connection(id).from);
+        let peer = from.or(step.instruction.sends_to().map(|id| connection(id).to));
         let place = format!("step {} of threadblock {block}, tile {}", cursor.step, cursor.tile);
         let waited_ms = waited.as_millis() as u64;
         RunError::Deadline { rank: self.plan.rank, peer, phase: Phase::Work, place, waited_ms, finished: self.finished }
-    }
-}
-
-/// The connections of an instruction: from which it receives and to which it sends.
-pub(crate) fn ends(instruction: &Instruction) -> (Option<ConnectionId>, Option<ConnectionId>) {
-    match *instruction {
-        Instruction::Send { to, .. } => (None, Some(to)),
-        Instruction::Receive { from, .. } | Instruction::ReceiveReduce { from, .. } => (Some(from), None),
-        Instruction::ReceiveSend { from, to, .. } | Instruction::ReceiveReduceSend { from, to, .. } => {
-            (Some(from), Some(to))
-        }
-        Instruction::Copy { .. } | Instruction::Reduce { .. } => (None, None),
-    }
-}
-
-/// A slice with the shape of all slices of an instruction.
-pub(crate) fn shape(instruction: &Instruction) -> Slice {
-    match *instruction {
-        Instruction::Send { src, .. }
-        | Instruction::ReceiveReduce { src, .. }
-        | Instruction::ReceiveReduceSend { src, .. }
-        | Instruction::Copy { src, .. }
-        | Instruction::Reduce { src, .. } => src,
-        Instruction::Receive { dst, .. } | Instruction::ReceiveSend { dst, .. } => dst,
     }
 }

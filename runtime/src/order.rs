@@ -5,7 +5,6 @@
 //! claimed them. Transfers are numbered by their start, and a message's other waits are for transfers that start
 //! earlier still, so this adds no circle.
 
-use crate::interpreter::ends;
 use schedule::program::{Program, Step};
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank, Topology};
@@ -65,8 +64,8 @@ fn steps(program: &Program) -> impl Iterator<Item = &Step> {
 /// Every transfer with the link it takes, in the schedule's order.
 fn senders(program: &Program) -> BTreeMap<u32, LinkId> {
     let sends = steps(program).filter_map(|step| {
-        let (_, to) = ends(&step.instruction);
-        Some((step.transfer?, program.connections[to?.index()].link))
+        let to = step.instruction.sends_to()?;
+        Some((step.transfer?, program.connections[to.index()].link))
     });
     sends.collect()
 }

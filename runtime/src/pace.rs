@@ -15,7 +15,7 @@
 use crate::board::{Arena, Board, BoardShape};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
-use crate::interpreter::{RankPlan, ends};
+use crate::interpreter::RankPlan;
 use crate::order::ResourceOrder;
 use schedule::program::{ConnectionId, Program, Step};
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Emulation {
     pub(crate) fn check_messages(&self, plan: &RankPlan<'_>) -> RunResult<()> {
         for block in &plan.own().threadblocks {
             for message in block.steps.chunk_by(one_message) {
-                let Some(to) = ends(&message[0].instruction).1 else { continue };
+                let Some(to) = message[0].instruction.sends_to() else { continue };
                 let bytes = (0..plan.geometry.tiles()).map(|tile| plan.message_bytes(message, tile)).max();
                 self.check_message(plan.program.connections[to.index()].link, bytes.unwrap_or(0))?;
             }
@@ -115,8 +115,8 @@ impl Emulation {
 
 /// Whether two steps are parts of one outgoing message.
 fn one_message(a: &Step, b: &Step) -> bool {
-    let (_, to) = ends(&a.instruction);
-    to.is_some() && ends(&b.instruction).1 == to && a.transfer.is_some() && a.transfer == b.transfer
+    let to = a.instruction.sends_to();
+    to.is_some() && b.instruction.sends_to() == to && a.transfer.is_some() && a.transfer == b.transfer
 }
 
 impl BoardShape {
@@ -204,7 +204,7 @@ impl<'a> Pacer<'a> {
     /// The steps of the message that step `index` begins; empty if it begins none.
     pub(crate) fn message_from(&self, block: usize, index: usize) -> &'a [Step] {
         let steps = &self.steps(block)[index..];
-        if ends(&steps[0].instruction).1.is_none() || !self.is_first(block, index) {
+        if steps[0].instruction.sends_to().is_none() || !self.is_first(block, index) {
             return &[];
         }
         let length = steps.windows(2).take_while(|pair| one_message(&pair[0], &pair[1])).count() + 1;

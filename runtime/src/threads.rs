@@ -124,7 +124,7 @@ mod tests {
         Step { instruction, after: Vec::new(), transform: Default::default(), transfer: None }
     }
 
-    /// Reduce to rank 0 along a line: the last rank sends, the others reduce and forward, slot by slot.
+    /// Reduce to rank 0 along a line: the last rank sends, the others reduce and send on, slot by slot.
     fn line_reduce(ranks: usize, chunks: u32, op: ReduceOp) -> Program {
         let mut request = Request::new(Collective::Reduce, ranks, 0).with_chunks(chunks);
         request.op = Some(op);
@@ -137,20 +137,21 @@ mod tests {
         let slice = |buffer, index| Slice { buffer, index, count: 1 };
         let of_rank = |rank: usize| {
             let (from, to) = (ConnectionId(rank as u32), ConnectionId(rank.saturating_sub(1) as u32));
-            let steps = (0..chunks).map(|index| {
-                let src = slice(Buffer::Input, index);
-                step(match rank {
-                    0 if ranks == 1 => Instruction::Copy { src, dst: slice(Buffer::Output, index) },
-                    0 => Instruction::ReceiveReduce { from, src, dst: slice(Buffer::Output, index) },
-                    _ if rank + 1 == ranks => Instruction::Send { to, src },
-                    _ => Instruction::ReceiveReduceSend { from, to, src, dst: None },
-                })
+            let steps = (0..chunks).flat_map(|index| {
+                let (src, output, sum) =
+                    (slice(Buffer::Input, index), slice(Buffer::Output, index), slice(Buffer::Scratch, index));
+                match rank {
+                    0 if ranks == 1 => vec![Instruction::Copy { src, dst: output }],
+                    0 => vec![Instruction::ReceiveReduce { from, src, dst: output }],
+                    _ if rank + 1 == ranks => vec![Instruction::Send { to, src }],
+                    _ => vec![Instruction::ReceiveReduce { from, src, dst: sum }, Instruction::Send { to, src: sum }],
+                }
             });
             RankProgram {
                 input_slots: chunks,
                 output_slots: if rank == 0 { chunks } else { 0 },
-                scratch_parts: Vec::new(),
-                threadblocks: vec![Threadblock { steps: steps.collect() }],
+                scratch_parts: (0..chunks).collect(),
+                threadblocks: vec![Threadblock { steps: steps.map(step).collect() }],
             }
         };
         Program {
@@ -185,11 +186,9 @@ mod tests {
         let mut program = line_reduce(3, 2, ReduceOp::Sum);
         let trial = Trial { check: Check::FirstAndLast, ..Trial::once(100, DType::F32) };
         // Rank 1 keeps its own value out of the sum.
-        let own = &mut program.ranks[1];
-        own.scratch_parts = vec![0];
-        let (from, to) = (ConnectionId(1), ConnectionId(0));
-        own.threadblocks[0].steps[0].instruction =
-            Instruction::ReceiveSend { from, to, dst: Slice { buffer: Buffer::Scratch, index: 0, count: 1 } };
+        let first = &mut program.ranks[1].threadblocks[0].steps[0].instruction;
+        let Instruction::ReceiveReduce { from, dst, .. } = *first else { panic!("it reduces first") };
+        *first = Instruction::Receive { from, dst };
         let wrong = try_program(&program, &trial, &Options::default()).unwrap().wrong();
         assert!((45..=50).contains(&wrong), "{wrong} of the 50 elements of the first slot");
     }
@@ -200,7 +199,7 @@ mod tests {
         program.ranks[2].threadblocks[0].steps.pop();
         let options = Options { work_limit: std::time::Duration::from_millis(100), ..Options::default() };
         let error = try_program(&program, &Trial::once(100, DType::F32), &options).unwrap_err();
-        let RunError::Deadline { rank, peer: Some(peer), finished: 1, .. } = error else { panic!("{error}") };
+        let RunError::Deadline { rank, peer: Some(peer), .. } = error else { panic!("{error}") };
         assert!(
             rank.0 < 2 && peer.0 == rank.0 + 1,
             "each waits for the next, and rank 1 for the one at fault: {error}"

@@ -42,11 +42,7 @@ impl fmt::Display for Instruction {
             Self::Send { to, src } => write!(f, "{to} <- {src}"),
             Self::Receive { from, dst } => write!(f, "{dst} <- {from}"),
             Self::ReceiveReduce { from, src, dst } => write!(f, "{dst} <- {src} + {from}"),
-            Self::ReceiveSend { from, to, dst } => write!(f, "{dst}, {to} <- {from}"),
-            Self::ReceiveReduceSend { from, to, src, dst: Some(dst) } => write!(f, "{dst}, {to} <- {src} + {from}"),
-            Self::ReceiveReduceSend { from, to, src, dst: None } => write!(f, "{to} <- {src} + {from}"),
             Self::Copy { src, dst } => write!(f, "{dst} <- {src}"),
-            Self::Reduce { src, dst } => write!(f, "{dst} <- {dst} + {src}"),
         }
     }
 }

@@ -107,26 +107,6 @@ pub enum Instruction {
         /// Where the result goes (may equal `src`).
         dst: Slice,
     },
-    /// Receive into `dst` and forward the same bytes.
-    ReceiveSend {
-        /// From which connection.
-        from: ConnectionId,
-        /// Over which connection.
-        to: ConnectionId,
-        /// Where to keep them.
-        dst: Slice,
-    },
-    /// Send `src ⊕ received`, and keep it in `dst` where given.
-    ReceiveReduceSend {
-        /// From which connection.
-        from: ConnectionId,
-        /// Over which connection.
-        to: ConnectionId,
-        /// The local operand.
-        src: Slice,
-        /// Where the result is kept, if it is.
-        dst: Option<Slice>,
-    },
     /// `dst = src`, locally.
     Copy {
         /// From.
@@ -134,13 +114,53 @@ pub enum Instruction {
         /// To.
         dst: Slice,
     },
-    /// `dst = dst ⊕ src`, locally.
-    Reduce {
-        /// The operand.
-        src: Slice,
-        /// The accumulator.
-        dst: Slice,
-    },
+}
+
+impl Instruction {
+    /// The connection that it sends over.
+    pub fn sends_to(&self) -> Option<ConnectionId> {
+        match *self {
+            Self::Send { to, .. } => Some(to),
+            Self::Receive { .. } | Self::ReceiveReduce { .. } | Self::Copy { .. } => None,
+        }
+    }
+
+    /// The connection that it receives from.
+    pub fn receives_from(&self) -> Option<ConnectionId> {
+        match *self {
+            Self::Receive { from, .. } | Self::ReceiveReduce { from, .. } => Some(from),
+            Self::Send { .. } | Self::Copy { .. } => None,
+        }
+    }
+
+    /// The connection that it uses; none uses two.
+    pub fn connection(&self) -> Option<ConnectionId> {
+        self.sends_to().or(self.receives_from())
+    }
+
+    /// What it reads.
+    pub fn source(&self) -> Option<Slice> {
+        match *self {
+            Self::Send { src, .. } | Self::ReceiveReduce { src, .. } | Self::Copy { src, .. } => Some(src),
+            Self::Receive { .. } => None,
+        }
+    }
+
+    /// What it writes.
+    pub fn destination(&self) -> Option<Slice> {
+        match *self {
+            Self::Receive { dst, .. } | Self::ReceiveReduce { dst, .. } | Self::Copy { dst, .. } => Some(dst),
+            Self::Send { .. } => None,
+        }
+    }
+
+    /// A slice with the shape of all its slices.
+    pub fn shape(&self) -> Slice {
+        match *self {
+            Self::Send { src, .. } => src,
+            Self::Receive { dst, .. } | Self::ReceiveReduce { dst, .. } | Self::Copy { dst, .. } => dst,
+        }
+    }
 }
 
 /// What happens to a payload between buffer and wire. Identity today; compression and fused epilogues later

@@ -4,7 +4,7 @@
 //! when its receive takes the data. A message is then one event in two threadblocks, and the program can stop
 //! only if events wait for each other in a ring. Buffers never make a program stop that runs without them.
 
-use super::{ProgramViolation, StepAt, StepId, Steps, parts, structure};
+use super::{ProgramViolation, StepAt, StepId, Steps, structure};
 use crate::program::{ConnectionId, Program};
 
 /// A send and its receive.
@@ -17,8 +17,7 @@ pub(super) struct Message {
 /// All messages, and which one each step sends or receives.
 pub(super) struct Messages {
     pub(super) list: Vec<Message>,
-    pub(super) sent_by: Vec<Option<u32>>,
-    pub(super) received_by: Vec<Option<u32>>,
+    of: Vec<Option<u32>>,
 }
 
 /// Something that happens at once: a message, or a step that neither sends nor receives.
@@ -41,24 +40,23 @@ impl Messages {
         let mut violations = Vec::new();
         let mut lanes = vec![Lane::default(); program.connections.len()];
         for id in steps.ids() {
-            let parts = parts(&steps.step(program, id).instruction);
-            if let Some(connection) = parts.send {
+            let instruction = &steps.step(program, id).instruction;
+            if let Some(connection) = instruction.sends_to() {
                 let end = &mut lanes[connection.index()].sends;
                 append(end, id, connection, steps, &mut violations);
             }
-            if let Some(connection) = parts.receive {
+            if let Some(connection) = instruction.receives_from() {
                 let end = &mut lanes[connection.index()].receives;
                 append(end, id, connection, steps, &mut violations);
             }
         }
-        let none = vec![None; steps.at.len()];
-        let mut messages = Self { list: Vec::new(), sent_by: none.clone(), received_by: none };
+        let mut messages = Self { list: Vec::new(), of: vec![None; steps.at.len()] };
         for (index, Lane { sends, receives }) in lanes.iter().enumerate() {
             let connection = ConnectionId(index as u32);
             for (&send, &receive) in sends.iter().zip(receives) {
                 let number = messages.list.len() as u32;
-                messages.sent_by[send as usize] = Some(number);
-                messages.received_by[receive as usize] = Some(number);
+                messages.of[send as usize] = Some(number);
+                messages.of[receive as usize] = Some(number);
                 messages.list.push(Message { send, receive });
                 let (send, receive) = (steps.at(send), steps.at(receive));
                 if !payload(program, steps, send).eq(payload(program, steps, receive)) {
@@ -96,6 +94,12 @@ impl Messages {
         Ok(order.into_iter().map(|event| events.list[event as usize]).collect())
     }
 
+    /// The step that sent what a step receives.
+    pub(super) fn sender(&self, receive: StepId) -> Option<StepId> {
+        let message = self.list[self.of[receive as usize]? as usize];
+        (message.receive == receive).then_some(message.send)
+    }
+
     fn a_step_of(&self, event: Event) -> StepId {
         match event {
             Event::Message(message) => self.list[message as usize].receive,
@@ -123,8 +127,7 @@ fn append(
 
 /// The shape of what a step sends or receives; all slices of one step have the same.
 fn payload<'p>(program: &'p Program, steps: &Steps, at: StepAt) -> impl Iterator<Item = u32> + use<'p> {
-    let parts = parts(&steps.step(program, steps.id(at)).instruction);
-    parts.dst.or(parts.src).into_iter().flat_map(move |slice| structure::shape(program, at.rank, slice))
+    structure::shape(program, at.rank, steps.step(program, steps.id(at)).instruction.shape())
 }
 
 /// The events and which of them must come directly after which.
@@ -138,30 +141,20 @@ struct Events {
 impl Events {
     fn new(messages: &Messages, program: &Program, steps: &Steps) -> Self {
         let mut list: Vec<Event> = (0..messages.list.len() as u32).map(Event::Message).collect();
-        // A step begins with what it receives and ends with what it sends.
-        let mut ends = Vec::with_capacity(steps.at.len());
-        for id in steps.ids() {
-            let (received, sent) = (messages.received_by[id as usize], messages.sent_by[id as usize]);
-            let local = || {
-                list.push(Event::Local(id));
-                list.len() as u32 - 1
-            };
-            let begin = received.or(sent).unwrap_or_else(local);
-            ends.push((begin, sent.or(received).unwrap_or(begin)));
-        }
+        let mut local = |id| {
+            list.push(Event::Local(id));
+            list.len() as u32 - 1
+        };
+        let event_of: Vec<u32> = steps.ids().map(|id| messages.of[id as usize].unwrap_or_else(|| local(id))).collect();
         let mut edges = Vec::new();
         for id in steps.ids() {
-            let (begin, end) = ends[id as usize];
-            let at = steps.at(id);
-            if begin != end {
-                edges.push((begin, end));
-            }
+            let (at, event) = (steps.at(id), event_of[id as usize]);
             if at.step > 0 {
-                edges.push((ends[id as usize - 1].1, begin));
+                edges.push((event_of[id as usize - 1], event));
             }
             for after in &steps.step(program, id).after {
                 let before = steps.first[at.rank.index()][after.threadblock as usize] + after.step;
-                edges.push((ends[before as usize].1, begin));
+                edges.push((event_of[before as usize], event));
             }
         }
         let mut starts = vec![0u32; list.len() + 1];

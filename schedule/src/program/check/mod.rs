@@ -24,7 +24,7 @@ mod violation;
 
 pub use violation::{ProgramViolation, StepAt};
 
-use super::{ConnectionId, Instruction, Layout, Program, Slice};
+use super::{Layout, Program};
 use messages::Messages;
 use topology::Rank;
 
@@ -59,37 +59,6 @@ pub fn check(program: Program) -> Result<VerifiedProgram, Vec<ProgramViolation>>
     let mut violations = races::check(&program, &steps, &messages, &order);
     violations.extend(values::check(&program, &layout, &steps, &messages, &order));
     if violations.is_empty() { Ok(VerifiedProgram { program }) } else { Err(violations) }
-}
-
-/// What a step does, part by part: it receives, then reads and writes, then sends.
-#[derive(Clone, Copy)]
-struct Parts {
-    receive: Option<ConnectionId>,
-    send: Option<ConnectionId>,
-    /// The local operand.
-    src: Option<Slice>,
-    dst: Option<Slice>,
-    /// Whether `dst` is read as well.
-    accumulates: bool,
-}
-
-fn parts(instruction: &Instruction) -> Parts {
-    let none = Parts { receive: None, send: None, src: None, dst: None, accumulates: false };
-    match *instruction {
-        Instruction::Send { to, src } => Parts { send: Some(to), src: Some(src), ..none },
-        Instruction::Receive { from, dst } => Parts { receive: Some(from), dst: Some(dst), ..none },
-        Instruction::ReceiveReduce { from, src, dst } => {
-            Parts { receive: Some(from), src: Some(src), dst: Some(dst), ..none }
-        }
-        Instruction::ReceiveSend { from, to, dst } => {
-            Parts { receive: Some(from), send: Some(to), dst: Some(dst), ..none }
-        }
-        Instruction::ReceiveReduceSend { from, to, src, dst } => {
-            Parts { receive: Some(from), send: Some(to), src: Some(src), dst, ..none }
-        }
-        Instruction::Copy { src, dst } => Parts { src: Some(src), dst: Some(dst), ..none },
-        Instruction::Reduce { src, dst } => Parts { src: Some(src), dst: Some(dst), accumulates: true, ..none },
-    }
 }
 
 /// A step's number among all steps of the program: rank by rank, threadblock by threadblock.

@@ -3,13 +3,12 @@
 //! What must happen before what follows from three things: the order within a threadblock, `after`, and that a
 //! message is received after it was sent. (That a send waits for its receive is *not* used: transports buffer.)
 //! A sending step reads before its message leaves; a receiving step touches its slots after the message came.
-//! A step that forwards may still be writing its own copy when the message is gone.
 //!
 //! Almost every pair is ordered by what one rank does alone, which clocks per threadblock decide in constant
 //! time. The rest is searched for backwards through the messages.
 
 use super::messages::{Event, Messages};
-use super::{Parts, ProgramViolation, StepAt, StepId, Steps, parts};
+use super::{ProgramViolation, StepAt, StepId, Steps};
 use crate::program::{Buffer, Program, Slice, Slot};
 use rayon::prelude::*;
 use topology::Rank;
@@ -53,10 +52,7 @@ impl<'a> Timeline<'a> {
                 Event::Message(number) => {
                     let message = messages.list[number as usize];
                     end(message.send);
-                    // A step that forwards ends with the message that it sends.
-                    if messages.sent_by[message.receive as usize].is_none() {
-                        end(message.receive);
-                    }
+                    end(message.receive);
                 }
             }
         }
@@ -70,13 +66,6 @@ struct History {
     write: Option<StepId>,
     /// Reads since then.
     reads: Vec<StepId>,
-}
-
-/// What a step does to a slot.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    Read,
-    Write,
 }
 
 /// Judges the accesses of one rank.
@@ -104,12 +93,10 @@ impl<'a> Judge<'a> {
         let mut violations = Vec::new();
         for &id in own {
             let step = self.timeline.steps.step(self.timeline.program, id);
-            let Parts { src, dst, accumulates, .. } = parts(&step.instruction);
-            let reads = src.into_iter().chain(dst.filter(|_| accumulates));
-            for slot in reads.flat_map(slots_of) {
+            for slot in step.instruction.source().into_iter().flat_map(slots_of) {
                 self.read(id, slot, &mut violations);
             }
-            for slot in dst.into_iter().flat_map(slots_of) {
+            for slot in step.instruction.destination().into_iter().flat_map(slots_of) {
                 self.write(id, slot, &mut violations);
             }
         }
@@ -122,7 +109,7 @@ impl<'a> Judge<'a> {
 
     fn read(&mut self, id: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
         if let Some(write) = self.history(slot).write {
-            self.demand_order(write, Access::Write, id, slot, violations);
+            self.demand_order(write, id, slot, violations);
         }
         self.history(slot).reads.push(id);
     }
@@ -130,53 +117,38 @@ impl<'a> Judge<'a> {
     fn write(&mut self, id: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
         let reads = std::mem::take(&mut self.history(slot).reads);
         for read in reads.into_iter().filter(|&read| read != id) {
-            self.demand_order(read, Access::Read, id, slot, violations);
+            self.demand_order(read, id, slot, violations);
         }
         if let Some(write) = self.history(slot).write.replace(id) {
-            self.demand_order(write, Access::Write, id, slot, violations);
+            self.demand_order(write, id, slot, violations);
         }
     }
 
-    fn demand_order(
-        &mut self,
-        earlier: StepId,
-        access: Access,
-        later: StepId,
-        slot: Slot,
-        violations: &mut Vec<ProgramViolation>,
-    ) {
+    fn demand_order(&mut self, earlier: StepId, later: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
         let (first, second) = (self.timeline.steps.at(earlier), self.timeline.steps.at(later));
         let local = self.clocks.as_ref().is_some_and(|clocks| clocks.ordered(first, second));
-        if !local && !self.reaches(earlier, access, later) {
+        if !local && !self.reaches(earlier, later) {
             violations.push(ProgramViolation::Race { rank: self.rank, slot, first, second });
         }
     }
 
-    /// Searches backwards from `later` for `earlier`, whose access is the one given.
-    fn reaches(&mut self, earlier: StepId, access: Access, later: StepId) -> bool {
+    /// Searches backwards from `later` for `earlier`.
+    fn reaches(&mut self, earlier: StepId, later: StepId) -> bool {
         let Timeline { program, steps, messages, ref place, .. } = *self.timeline;
         self.visited.resize(steps.at.len(), 0);
         self.searches += 1;
         let mut stack = vec![later];
         while let Some(id) = stack.pop() {
             let at = steps.at(id);
-            let sent = messages.received_by[id as usize].map(|message| messages.list[message as usize].send);
-            // The message of `earlier` itself leaves after its reads, but perhaps before its writes.
-            if sent == Some(earlier) && access == Access::Read {
-                return true;
-            }
             let previous = (at.step > 0).then(|| id - 1);
             let first = &steps.first[at.rank.index()];
             let after = &steps.step(program, id).after;
             let local = after.iter().map(|after| first[after.threadblock as usize] + after.step).chain(previous);
-            for before in local {
+            for before in local.chain(messages.sender(id)) {
                 if before == earlier {
                     return true;
                 }
                 self.visit(before, place, earlier, &mut stack);
-            }
-            if let Some(sent) = sent.filter(|&sent| sent != earlier) {
-                self.visit(sent, place, earlier, &mut stack);
             }
         }
         false

@@ -1,6 +1,6 @@
 //! Whether all that a program names exists and fits together.
 
-use super::{Parts, ProgramViolation, StepAt, parts};
+use super::{ProgramViolation, StepAt};
 use crate::program::{Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step};
 use std::collections::BTreeMap;
 use topology::Rank;
@@ -90,9 +90,9 @@ impl Structure<'_> {
     }
 
     fn step(&mut self, at: StepAt, step: &Step) {
-        let Parts { receive, send, src, dst, .. } = parts(&step.instruction);
-        self.connection_of(at, receive, |ends| ends.to);
-        self.connection_of(at, send, |ends| ends.from);
+        let (src, dst) = (step.instruction.source(), step.instruction.destination());
+        self.connection_of(at, step.instruction.receives_from(), |ends| ends.to);
+        self.connection_of(at, step.instruction.sends_to(), |ends| ends.from);
         let in_bounds = [src, dst].into_iter().flatten().all(|slice| self.in_bounds(at, slice));
         if let (Some(src), Some(dst), true) = (src, dst, in_bounds) {
             self.together(at, &step.instruction, src, dst);
@@ -132,8 +132,9 @@ impl Structure<'_> {
             self.violations.push(ProgramViolation::Shapes { at });
         }
         let meet = src.buffer == dst.buffer && src.index < dst.index + dst.count && dst.index < src.index + src.count;
-        let local = matches!(instruction, Instruction::Copy { .. } | Instruction::Reduce { .. });
-        if meet && (src != dst || local) {
+        // A reduction may go where its operand was.
+        let copies = matches!(instruction, Instruction::Copy { .. });
+        if meet && (src != dst || copies) {
             self.violations.push(ProgramViolation::Overlap { at });
         }
     }

@@ -6,7 +6,7 @@
 
 use super::messages::{Event, Messages};
 use super::races::{buffer_index, slots_of};
-use super::{Parts, ProgramViolation, StepAt, StepId, Steps, parts};
+use super::{ProgramViolation, StepAt, Steps};
 use crate::ChunkId;
 use crate::program::{Instruction, Layout, OwnBlock, Program, Slice, Slot};
 use std::collections::BTreeMap;
@@ -105,8 +105,6 @@ struct Machine<'a> {
     layout: &'a Layout,
     sums: Sums,
     memory: Vec<Memory>,
-    /// What forwarding steps have received and not sent yet.
-    in_hand: BTreeMap<StepId, Vec<Option<Symbol>>>,
     violations: Vec<ProgramViolation>,
 }
 
@@ -118,8 +116,7 @@ impl<'a> Machine<'a> {
             slots.map(|slots| vec![None; slots])
         });
         let memory = memory.collect();
-        let (in_hand, violations) = (BTreeMap::new(), Vec::new());
-        let mut machine = Self { program, layout, sums: Sums::default(), memory, in_hand, violations };
+        let mut machine = Self { program, layout, sums: Sums::default(), memory, violations: Vec::new() };
         let demand = &program.demand;
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
             for (position, &rank) in chunk.holders.iter().enumerate() {
@@ -165,36 +162,23 @@ impl<'a> Machine<'a> {
     }
 
     fn local(&mut self, at: StepAt, instruction: &Instruction) {
-        let Parts { src: Some(src), dst: Some(dst), accumulates, .. } = parts(instruction) else { return };
-        let mut symbols = self.read(at, src);
-        if accumulates {
-            symbols = self.reduce(at, dst, &symbols, dst);
-        }
+        let (Some(src), Some(dst)) = (instruction.source(), instruction.destination()) else { return };
+        let symbols = self.read(at, src);
         self.write(at.rank, dst, &symbols);
     }
 
     fn message(&mut self, steps: &Steps, messages: &Messages, number: u32) {
         let message = messages.list[number as usize];
-        let payload = match self.in_hand.remove(&message.send) {
-            Some(forwarded) => forwarded,
-            None => {
-                let step = steps.step(self.program, message.send);
-                let Some(src) = parts(&step.instruction).src else { return };
-                self.read(steps.at(message.send), src)
-            }
-        };
+        let (sent, received) =
+            (steps.step(self.program, message.send).instruction, steps.step(self.program, message.receive).instruction);
+        let (Some(payload), Some(dst)) = (sent.source(), received.destination()) else { return };
+        let payload = self.read(steps.at(message.send), payload);
         let at = steps.at(message.receive);
-        let Parts { send, src, dst, .. } = parts(&steps.step(self.program, message.receive).instruction);
-        let result = match src {
-            Some(src) => self.reduce(at, src, &payload, dst.unwrap_or(src)),
+        let result = match received.source() {
+            Some(src) => self.reduce(at, src, &payload, dst),
             None => payload,
         };
-        if let Some(dst) = dst {
-            self.write(at.rank, dst, &result);
-        }
-        if send.is_some() {
-            self.in_hand.insert(message.receive, result);
-        }
+        self.write(at.rank, dst, &result);
     }
 
     /// `operand ⊕ symbols`, slot by slot; `dst` is where the result goes, for the evidence.

@@ -1,13 +1,11 @@
-//! What the checker says to each kind of mistake, and to instructions that lowering does not emit.
+//! What the checker says to each kind of mistake.
 
 use super::{check, lowered, schedules};
-use crate::program::{
-    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Slice, Step, StepRef, Threadblock, Transform,
-};
+use crate::program::{Buffer, ConnectionId, Instruction, Program, Slice, Step, StepRef, Threadblock, Transform};
 use crate::{Chunk, Collective, Demand, RankSet, Request};
 use expect_test::{Expect, expect};
 use std::sync::Arc;
-use topology::{LinkId, Rank};
+use topology::Rank;
 
 /// Makes one mistake in `program` and compares what the checker says, line by line.
 fn refuses(mut program: Program, mistake: impl FnOnce(&mut Program), expected: Expect) {
@@ -213,65 +211,4 @@ fn accesses_must_be_ordered_and_values_right() {
     );
     let wrong = |p: &mut Program| step(p, 0, 0, 1).instruction = step(p, 0, 0, 0).instruction;
     refuses(allgather(), wrong, expect!["rank 1 ends with chunk 0 in output[2], where chunk 2 belongs"]);
-}
-
-/// Rank 0, 1, 2 in a line and back; rank 1 forwards.
-fn line(collective: Collective, ranks: Vec<RankProgram>) -> Program {
-    let lane = |(link, from, to)| Connection { from: Rank(from), to: Rank(to), channel: 0, link: LinkId(link) };
-    let demand = schedules::demand(collective, 3, 1);
-    let op = demand.request().op;
-    let connections = [(0, 0, 1), (1, 1, 2), (2, 2, 1), (3, 1, 0)].map(lane).to_vec();
-    Program { demand, op, in_place: false, parts: 1, connections, ranks }
-}
-
-fn rank(input_slots: u32, output_slots: u32, threadblocks: Vec<Threadblock>) -> RankProgram {
-    RankProgram { input_slots, output_slots, scratch_parts: Vec::new(), threadblocks }
-}
-
-const INPUT: Slice = Slice { buffer: Buffer::Input, index: 0, count: 1 };
-const OUTPUT: Slice = Slice { buffer: Buffer::Output, index: 0, count: 1 };
-
-fn forwarded_broadcast() -> Program {
-    let send = Instruction::Send { to: ConnectionId(0), src: INPUT };
-    let copy = Instruction::Copy { src: INPUT, dst: OUTPUT };
-    let forward = Instruction::ReceiveSend { from: ConnectionId(0), to: ConnectionId(1), dst: OUTPUT };
-    let receive = Instruction::Receive { from: ConnectionId(1), dst: OUTPUT };
-    let ranks = vec![
-        rank(1, 1, vec![block(&[send]), block(&[copy])]),
-        rank(0, 1, vec![block(&[forward])]),
-        rank(0, 1, vec![block(&[receive])]),
-    ];
-    line(Collective::Broadcast, ranks)
-}
-
-#[test]
-fn forwarding_instructions_are_understood() {
-    check(forwarded_broadcast()).unwrap();
-    let send = Instruction::Send { to: ConnectionId(2), src: INPUT };
-    let (from, to) = (ConnectionId(2), ConnectionId(3));
-    let forward = Instruction::ReceiveReduceSend { from, to, src: INPUT, dst: None };
-    let receive = Instruction::ReceiveReduce { from: to, src: INPUT, dst: OUTPUT };
-    let ranks = vec![
-        rank(1, 1, vec![block(&[receive])]),
-        rank(1, 0, vec![block(&[forward])]),
-        rank(1, 0, vec![block(&[send])]),
-    ];
-    check(line(Collective::Reduce, ranks)).unwrap();
-}
-
-#[test]
-fn a_forwarding_step_may_still_write_when_its_message_is_gone() {
-    // Rank 2 sends the value back to rank 1, into the slot where rank 1 keeps its own copy.
-    let echo = |p: &mut Program| {
-        let back = Instruction::Send { to: ConnectionId(2), src: OUTPUT };
-        p.ranks[2].threadblocks[0].steps.push(plain(back));
-        p.ranks[1].threadblocks.push(block(&[Instruction::Receive { from: ConnectionId(2), dst: OUTPUT }]));
-    };
-    refuses(
-        forwarded_broadcast(),
-        echo,
-        expect![
-            "race on output[0] of rank 1: nothing orders rank 1 threadblock 0 step 0 and rank 1 threadblock 1 step 0"
-        ],
-    );
 }

@@ -168,14 +168,6 @@ impl Executor<'_> {
                 let payload = self.load(state, rank, src, tile);
                 self.store(state, rank, dst, tile, &payload);
             }
-            Instruction::Reduce { src, dst } => {
-                let (operand, sum) = (self.load(state, rank, src, tile), self.load(state, rank, dst, tile));
-                let sum: Payload = sum.iter().zip(&operand).map(|(a, b)| a.wrapping_add(*b)).collect();
-                self.store(state, rank, dst, tile, &sum);
-            }
-            Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => {
-                unreachable!("lowering emits neither of these")
-            }
         }
         state.done[rank][tb] += 1;
     }

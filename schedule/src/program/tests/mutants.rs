@@ -130,7 +130,6 @@ impl Place<'_> {
             Instruction::ReceiveReduce { from, dst, .. } => {
                 Some((Slip::StoreInsteadOfReduce, Instruction::Receive { from, dst }))
             }
-            Instruction::Copy { src, dst } => Some((Slip::ReduceInsteadOfStore, Instruction::Reduce { src, dst })),
             _ => None,
         };
         if let Some((slip, other)) = other {
@@ -166,20 +165,18 @@ impl Place<'_> {
 
 fn source(instruction: &mut Instruction) -> Option<&mut Slice> {
     match instruction {
-        Instruction::Send { src, .. }
-        | Instruction::ReceiveReduce { src, .. }
-        | Instruction::Copy { src, .. }
-        | Instruction::Reduce { src, .. } => Some(src),
+        Instruction::Send { src, .. } | Instruction::ReceiveReduce { src, .. } | Instruction::Copy { src, .. } => {
+            Some(src)
+        }
         _ => None,
     }
 }
 
 fn destination(instruction: &mut Instruction) -> Option<&mut Slice> {
     match instruction {
-        Instruction::Receive { dst, .. }
-        | Instruction::ReceiveReduce { dst, .. }
-        | Instruction::Copy { dst, .. }
-        | Instruction::Reduce { dst, .. } => Some(dst),
+        Instruction::Receive { dst, .. } | Instruction::ReceiveReduce { dst, .. } | Instruction::Copy { dst, .. } => {
+            Some(dst)
+        }
         _ => None,
     }
 }
