@@ -26,4 +26,4 @@ pub use replay::{Message, replay};
 pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, Usage, simulate};
 pub use transfer::{ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind};
-pub use verify::{Rejection, VerifiedSchedule, Violation, verify};
+pub use verify::{Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, verify};

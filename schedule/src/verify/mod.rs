@@ -24,8 +24,10 @@ use crate::Schedule;
 use std::fmt;
 use topology::{Micros, Topology};
 
-/// Comparisons allow one part in 10⁷: times may have been printed, read back and added up.
-const SLACK: f64 = 1e-7;
+/// Times that differ by at most this part of the larger are equal: they may have been printed, read back and added
+/// up. Whoever says what follows what in a schedule must agree on it: the verifier accepts what it allows, and
+/// lowering must then see the same order of arrivals and departures.
+pub const TIME_TOLERANCE: f64 = 1e-7;
 
 /// A schedule that the verifier accepted; the only kind that can be simulated, lowered, saved or run.
 #[derive(Clone, PartialEq, Debug)]
@@ -91,7 +93,7 @@ impl std::error::Error for Rejection {}
 
 /// Whether `a` is earlier than `b` by more than the tolerance.
 pub(crate) fn clearly_before(a: Micros, b: Micros) -> bool {
-    a.0 < b.0 - SLACK * a.0.abs().max(b.0.abs())
+    a.0 < b.0 - TIME_TOLERANCE * a.0.abs().max(b.0.abs())
 }
 
 /// Whether two times (or sizes, or ratios of them) differ by more than the tolerance.

@@ -9,14 +9,12 @@
 //! as a second copy of what the receiver already has.
 
 use super::LowerError;
+use crate::verify::clearly_before;
 use crate::{Chunk, ChunkId, Schedule, Transfer, TransferKind};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Index;
 use topology::{Micros, Rank};
-
-/// Times this close (relative) are equal, as in the definition of a valid schedule.
-const SLACK: f64 = 1e-7;
 
 /// A value: index into its [`Flow`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -174,9 +172,10 @@ fn sorted(schedule: &Schedule, times: impl Fn(&Transfer) -> (Micros, Micros)) ->
     order
 }
 
-/// Whether what arrives at `end` is there for a departure at `start`.
+/// Whether what arrives at `end` is there for a departure at `start`, within the verifier's tolerance: what it
+/// accepted must be there here as well.
 fn lands_by(end: Micros, start: Micros) -> bool {
-    end.0 <= start.0 + SLACK * start.0.abs().max(end.0.abs())
+    !clearly_before(start, end)
 }
 
 struct Play<'a> {
