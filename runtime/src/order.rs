@@ -2,11 +2,17 @@
 //!
 //! The principal type is [`ResourceOrder`]. A schedule says which message passes a shared port first; a program
 //! keeps that order only within a rank. So a message waits until the one before it on each of its resources has
-//! claimed them. Transfers are numbered by their start, and a message's other waits are for transfers that start
-//! earlier still, so this adds no circle.
+//! claimed them.
+//!
+//! These waits must close no circle with those of the program. Transfers are numbered by their start, but waits
+//! follow arrivals: on links with different costs a message may start first and arrive last, and its receiver may
+//! wait for a message that starts later. So the order on resources is taken from one line-up of all messages in
+//! which each comes after everything that it, or its receiver, waits for; where that leaves a choice, the earliest
+//! start is first. All waits point backwards in that line-up, whatever the sizes of messages and rings.
 
 use schedule::program::{Program, Step};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use topology::{LinkId, Rank, Topology};
 
 /// What precedes and follows one transfer on its resources.
@@ -32,7 +38,7 @@ impl ResourceOrder {
             return order;
         }
         let mut last: Vec<Option<(u32, Rank)>> = vec![None; topology.resources().len()];
-        for (transfer, link) in senders(program) {
+        for (transfer, link) in line_up(program) {
             let link = topology.link(link);
             for resource in &link.resources {
                 let before = last[resource.index()].replace((transfer, link.from));
@@ -61,13 +67,84 @@ fn steps(program: &Program) -> impl Iterator<Item = &Step> {
     program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps)
 }
 
-/// Every transfer with the link it takes, in the schedule's order.
+/// Every transfer with the link it takes.
 fn senders(program: &Program) -> BTreeMap<u32, LinkId> {
     let sends = steps(program).filter_map(|step| {
         let to = step.instruction.sends_to()?;
         Some((step.transfer?, program.connections[to.index()].link))
     });
     sends.collect()
+}
+
+/// The transfers in an order in which they can take place one after the other, each sent and received at once; of
+/// those that can be next, always the one that the schedule starts first. What waits in a circle, which only a
+/// program has that no schedule was lowered to, is left out: no order helps it.
+fn line_up(program: &Program) -> Vec<(u32, LinkId)> {
+    let waits = Waits::of(program);
+    let mut open = vec![0u32; waits.nodes];
+    waits.edges.iter().for_each(|&(_, node)| open[node] += 1);
+    let mut ready: BinaryHeap<Reverse<usize>> = (0..waits.nodes).filter(|&node| open[node] == 0).map(Reverse).collect();
+    let mut senders = senders(program);
+    let mut order = Vec::with_capacity(senders.len());
+    while let Some(Reverse(node)) = ready.pop() {
+        let transfer = node.checked_sub(waits.locals).map(|index| index as u32);
+        order.extend(transfer.and_then(|transfer| senders.remove_entry(&transfer)));
+        for &(_, follower) in waits.from(node) {
+            open[follower] -= 1;
+            if open[follower] == 0 {
+                ready.push(Reverse(follower));
+            }
+        }
+    }
+    order
+}
+
+/// What a program makes wait for what.
+struct Waits {
+    /// How many steps move nothing between ranks; they are the first nodes, and the transfers follow.
+    locals: usize,
+    nodes: usize,
+    /// From what comes first to what waits for it; sorted.
+    edges: Vec<(usize, usize)>,
+}
+
+impl Waits {
+    fn of(program: &Program) -> Self {
+        let locals = steps(program).filter(|step| step.transfer.is_none()).count();
+        let nodes = locals + transfer_count(program);
+        let mut next = 0;
+        let mut node = |step: &Step| match step.transfer {
+            Some(transfer) => locals + transfer as usize,
+            None => {
+                next += 1;
+                next - 1
+            }
+        };
+        let mut edges = Vec::new();
+        for rank in &program.ranks {
+            let blocks = rank.threadblocks.iter();
+            let of_blocks: Vec<Vec<usize>> = blocks.map(|block| block.steps.iter().map(&mut node).collect()).collect();
+            for (block, own) in rank.threadblocks.iter().zip(&of_blocks) {
+                edges.extend(own.windows(2).map(|pair| (pair[0], pair[1])));
+                for (step, &node) in block.steps.iter().zip(own) {
+                    let after = step.after.iter();
+                    edges.extend(after.map(|on| (of_blocks[on.threadblock as usize][on.step as usize], node)));
+                }
+            }
+        }
+        // Steps of one transfer are one message.
+        edges.retain(|(before, after)| before != after);
+        edges.sort_unstable();
+        edges.dedup();
+        Self { locals, nodes, edges }
+    }
+
+    /// The edges that begin at a node.
+    fn from(&self, node: usize) -> &[(usize, usize)] {
+        let first = self.edges.partition_point(|&(before, _)| before < node);
+        let length = self.edges[first..].partition_point(|&(before, _)| before == node);
+        &self.edges[first..first + length]
+    }
 }
 
 /// How many transfers the schedule of a program has, as far as its steps tell.

@@ -115,10 +115,13 @@ pub(crate) fn each_rank<T: Send, R: Send>(
 mod tests {
     use super::*;
     use crate::Check;
-    use schedule::program::{Buffer, Connection, ConnectionId, Instruction, RankProgram, Slice, Step, Threadblock};
+    use crate::pace::Emulation;
+    use schedule::program::{
+        Buffer, Connection, ConnectionId, Instruction, RankProgram, Slice, Step, StepRef, Threadblock,
+    };
     use schedule::{Collective, Demand, ReduceOp, Request};
     use std::sync::Arc;
-    use topology::LinkId;
+    use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Resource, ResourceId, Topology, TopologyParts};
 
     fn step(instruction: Instruction) -> Step {
         Step { instruction, after: Vec::new(), transform: Default::default(), transfer: None }
@@ -226,5 +229,57 @@ mod tests {
         let error = each_rank(&board, programs.iter().collect(), run).unwrap_err();
         let RunError::Stamp { rank: Rank(0), peer: Rank(1), expected, found } = error else { panic!("{error}") };
         assert!(expected.epoch == found.epoch && expected.plan != found.plan);
+    }
+
+    /// Rank 0 sends transfers 0 and 1; rank 1 receives the first of them only when it has sent transfer 2.
+    fn overtaking() -> Program {
+        let slice = |index| Slice { buffer: Buffer::Scratch, index, count: 1 };
+        let of_transfer = |instruction, transfer| Step { transfer: Some(transfer), ..step(instruction) };
+        let send =
+            |to, transfer| of_transfer(Instruction::Send { to: ConnectionId(to), src: slice(transfer) }, transfer);
+        let receive = |from, transfer| {
+            of_transfer(Instruction::Receive { from: ConnectionId(from), dst: slice(transfer) }, transfer)
+        };
+        let late = Step { after: vec![StepRef { threadblock: 1, step: 0 }], ..receive(0, 0) };
+        let blocks =
+            [[vec![send(0, 0), send(0, 1)], vec![receive(1, 2)]], [vec![late, receive(0, 1)], vec![send(1, 2)]]];
+        let of_rank = |blocks: [Vec<Step>; 2]| RankProgram {
+            scratch_parts: vec![0; 3],
+            threadblocks: blocks.map(|steps| Threadblock { steps }).into(),
+            ..RankProgram::default()
+        };
+        let lane = |(link, from, to)| Connection { from: Rank(from), to: Rank(to), channel: 0, link: LinkId(link) };
+        Program {
+            demand: Arc::new(Demand::new(Request::new(Collective::AllGather, 2, 0)).unwrap()),
+            op: None,
+            in_place: false,
+            parts: 1,
+            connections: [(0, 0, 1), (1, 1, 0)].map(lane).into(),
+            ranks: blocks.map(of_rank).into(),
+        }
+    }
+
+    #[test]
+    fn an_emulated_port_never_waits_in_a_circle() {
+        let link = |from, to| Link {
+            from: Rank(from),
+            to: Rank(to),
+            alpha: Micros(1.0),
+            beta: MicrosPerByte(1e-3),
+            latency: Latency::Pipelines,
+            resources: [ResourceId(0)].into(),
+        };
+        let resources = vec![Resource { name: "port".to_owned(), beta: MicrosPerByte(1e-3) }];
+        let links = vec![link(0, 1), link(1, 0)];
+        let machine = Topology::new(TopologyParts { ranks: 2, links, resources, ..Default::default() }).unwrap();
+        // Messages larger than their rings: transfer 0 is not sent before it is received.
+        let options = Options {
+            ring_bytes: 4096,
+            work_limit: std::time::Duration::from_secs(5),
+            emulation: Some(Emulation::new(Arc::new(machine), 1.0).unwrap()),
+            ..Options::default()
+        };
+        let calls = (0..2).map(|_| Call::OutOfPlace { input: &[], output: &mut [] });
+        run_program(&overtaking(), 100_000, DType::F32, calls.collect(), &options).unwrap();
     }
 }
