@@ -104,7 +104,7 @@ bad_input!(schedule::DemandError, topology::TopologyError);
 /// # Errors
 /// Bad input, with the path and what the system said.
 pub(crate) fn read_text(path: &std::path::Path) -> Outcome<String> {
-    std::fs::read_to_string(path).map_err(|error| io_failure(path, error))
+    Ok(topology::read_text(&path.to_string_lossy())?)
 }
 
 /// Bad input about a file the user named.

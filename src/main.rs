@@ -17,7 +17,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let screen = Screen::new(&cli.voice);
-    match dispatch(cli.command, &screen) {
+    match dispatch(cli.command, &screen).and_then(|()| screen.close()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             screen.fail(&failure);

@@ -7,7 +7,8 @@ use crate::cli::Voice;
 use crate::failure::{Failure, Outcome};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use std::io::Write;
+use std::cell::RefCell;
+use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 use synth::Progress;
 
@@ -15,6 +16,8 @@ use synth::Progress;
 pub(crate) struct Screen {
     json: bool,
     quiet: bool,
+    /// Why output was lost, if it was.
+    lost: RefCell<Option<io::Error>>,
 }
 
 impl Screen {
@@ -28,7 +31,7 @@ impl Screen {
         };
         let filter = std::env::var("ANTIPHON_LOG").unwrap_or_else(|_| level.to_owned());
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
-        Self { json: voice.json, quiet: voice.quiet }
+        Self { json: voice.json, quiet: voice.quiet, lost: RefCell::new(None) }
     }
 
     /// Whether the result is wanted as JSON.
@@ -51,8 +54,23 @@ impl Screen {
 
     /// Prints one line (or a ready block of lines) on stdout.
     pub(crate) fn line(&self, text: &str) {
-        // A reader that has gone away is no error of ours.
-        drop(writeln!(std::io::stdout().lock(), "{text}"));
+        let mut out = std::io::stdout().lock();
+        match writeln!(out, "{text}").and_then(|()| out.flush()) {
+            // A reader that has gone away has read all it wanted.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => *self.lost.borrow_mut() = Some(error),
+            _ => {}
+        }
+    }
+
+    /// Whether everything that was printed arrived.
+    ///
+    /// # Errors
+    /// If stdout could not be written.
+    pub(crate) fn close(&self) -> Outcome {
+        match self.lost.borrow_mut().take() {
+            Some(error) => Err(Failure::no(error).context("the output could not be written")),
+            None => Ok(()),
+        }
     }
 
     /// Prints text for people only: on stdout, or nowhere with `--json`.

@@ -1,15 +1,19 @@
 //! Plans on real buffers: starts local ranks, hands them plans, measures and checks.
 //!
-//! The principal type is [`Workbench`]. A plan reaches the ranks as files in a private folder; every rank loads,
-//! verifies and lowers them for itself, and the runtime compares the hashes of what came out.
+//! The principal type is [`Workbench`]. A plan reaches the ranks as files without a name, which vanish with this
+//! process however it ends; every rank loads, verifies and lowers them for itself, and the runtime compares the
+//! hashes of what came out.
 
 use crate::cli::TransportChoice;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, read_text};
 use crate::plan;
 use runtime::{Cause, DType, Emulation, Job, JobSpec, RunError, Trial, TrialReport};
 use schedule::program::{LowerOptions, VerifiedProgram, check, lower};
-use schedule::{Collective, Request, VerifiedSchedule};
+use schedule::{Collective, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -30,9 +34,7 @@ pub(crate) struct Setup {
 
 /// Local ranks, ready to run plans.
 pub(crate) struct Workbench {
-    folder: tempfile::TempDir,
     ranks: Ranks,
-    plans: usize,
 }
 
 enum Ranks {
@@ -42,8 +44,8 @@ enum Ranks {
 
 /// A plan that the ranks can load.
 pub(crate) struct Installed {
-    schedule: PathBuf,
-    topology: PathBuf,
+    schedule: File,
+    topology: File,
     request: Request,
     out_of_place: VerifiedProgram,
     in_place: VerifiedProgram,
@@ -71,7 +73,6 @@ struct Source {
 impl Workbench {
     /// Starts the ranks.
     pub(crate) fn open(setup: &Setup) -> Outcome<Self> {
-        let folder = tempfile::tempdir().map_err(Failure::no)?;
         let mut options = runtime::Options { work_limit: setup.timeout, ..runtime::Options::default() };
         let mut emulated_source = String::new();
         if let Some((spec, slowdown)) = &setup.emulate {
@@ -96,19 +97,14 @@ impl Workbench {
                 Ranks::Processes(Box::new(Job::launch(&spec, command).map_err(fault)?))
             }
         };
-        Ok(Self { folder, ranks, plans: 0 })
+        Ok(Self { ranks })
     }
 
     /// Writes a plan where the ranks find it, and lowers it both ways.
-    pub(crate) fn install(&mut self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
-        self.plans += 1;
-        let file = |what: &str| self.folder.path().join(format!("{what}-{}.json", self.plans));
-        let (schedule_file, topology_file) = (file("schedule"), file("topology"));
-        plan::save(schedule, &schedule_file)?;
-        std::fs::write(&topology_file, topology::to_json(topology)).map_err(Failure::no)?;
+    pub(crate) fn install(&self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
         Ok(Installed {
-            schedule: schedule_file,
-            topology: topology_file,
+            schedule: unnamed(|out| file::write(schedule, out))?,
+            topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
             request: schedule.schedule().demand.request().clone(),
             out_of_place: compile(schedule, Memory::OutOfPlace)?,
             in_place: compile(schedule, Memory::InPlace)?,
@@ -132,7 +128,7 @@ impl Workbench {
         match &mut self.ranks {
             Ranks::Threads(options) => runtime::try_threads(program, trial, options).map_err(fault),
             Ranks::Processes(job) => {
-                let source = Source { schedule: plan.schedule.clone(), topology: plan.topology.clone(), memory };
+                let source = Source { schedule: path_of(&plan.schedule), topology: path_of(&plan.topology), memory };
                 let source = serde_json::to_string(&source).map_err(Failure::no)?;
                 job.run(&source, program, trial).map_err(fault)
             }
@@ -155,6 +151,23 @@ fn fault(error: RunError) -> Failure {
     failure.hint_if(slow.then_some("--timeout gives a repetition more time"))
 }
 
+/// A file without a name, with what `write` puts into it.
+fn unnamed(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome<File> {
+    let written = tempfile::tempfile().and_then(|file| {
+        let mut out = BufWriter::new(&file);
+        write(&mut out)?;
+        out.flush()?;
+        drop(out);
+        Ok(file)
+    });
+    written.map_err(|error| Failure::no(error).context("a temporary file could not be written"))
+}
+
+/// Where another process of this user finds an open file of this one.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
+}
+
 fn compile(schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgram> {
     let options = LowerOptions { in_place: memory == Memory::InPlace };
     let program = lower(schedule, &options).map_err(Failure::no)?;
@@ -164,15 +177,19 @@ fn compile(schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgr
     })
 }
 
+fn load(source: &Source) -> Outcome<VerifiedProgram> {
+    let topology = topology::from_json(&read_text(&source.topology)?, "the launcher's topology")?;
+    let schedule = file::read(&read_text(&source.schedule)?, "the launcher's schedule").map_err(Failure::bad_input)?;
+    compile(&schedule.verify(&topology).map_err(Failure::no)?, source.memory)
+}
+
 /// Finds what the launcher's words refer to, on the worker's side.
 pub(crate) struct Files;
 
 impl runtime::Loader for Files {
     fn program(&self, source: &str) -> Result<VerifiedProgram, String> {
         let source: Source = serde_json::from_str(source).map_err(|error| error.to_string())?;
-        let loaded = plan::open_verified(&source.schedule, source.topology.to_str());
-        let compiled = loaded.and_then(|(schedule, _)| compile(&schedule, source.memory));
-        compiled.map_err(|failure| failure.to_string())
+        load(&source).map_err(|failure| failure.to_string())
     }
 
     fn topology(&self, source: &str) -> Result<Topology, String> {

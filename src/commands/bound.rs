@@ -14,6 +14,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     }
     let task = plan::task(&request, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
+    synth::check_reachable(problem).map_err(|error| super::synth::explain(error, request.sketch.as_deref(), None))?;
     let bounds = synth::bounds(problem);
     let best = bounds.best();
     let value = serde_json::json!({

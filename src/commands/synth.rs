@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, percent, table, time};
 use std::path::Path;
-use synth::{Options, Problem, Report, SynthError, Synthesis};
+use synth::{Options, Problem, Report, StrategyKind, SynthError, Synthesis};
 
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
@@ -28,16 +28,17 @@ pub(crate) fn synthesize(
     let bar = screen.progress("planning");
     let outcome = synth::synthesize(problems, options, &|progress| bar.show(&progress));
     drop(bar);
-    outcome.map_err(|error| explain_failure(error, sketch, options))
+    outcome.map_err(|error| explain(error, sketch, options.strategy))
 }
 
-fn explain_failure(error: SynthError, sketch: Option<&Path>, options: &Options) -> Failure {
+/// Why there is no plan: the sketch line to relax, or what else to try.
+pub(crate) fn explain(error: SynthError, sketch: Option<&Path>, asked: Option<StrategyKind>) -> Failure {
     let line = match &error {
         SynthError::Infeasible { relax, .. } => relax.map(synth::Hindrance::line),
         SynthError::Demand(_) => return Failure::bad_input(error),
         _ => None,
     };
-    let named = options.strategy.is_some() && matches!(error, SynthError::NotApplicable { .. });
+    let named = asked.is_some() && matches!(error, SynthError::NotApplicable { .. });
     let infeasible = matches!(error, SynthError::Infeasible { .. });
     let failure = Failure::no(error);
     match (sketch, line) {

@@ -32,5 +32,6 @@ pub use milp::Milp;
 pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
 pub use planner::{Synthesis, synthesize};
 pub use problem::{Automorphism, Constraints, Hindrance, Problem};
+pub use reach::check_reachable;
 pub use report::{Candidate, Progress, Report, StopReason};
 pub use strategy::{Attempt, Context, Strategy};

@@ -13,7 +13,7 @@ use topology::{LinkId, Rank, Topology};
 ///
 /// # Errors
 /// [`SynthError::Infeasible`] for the first chunk that has none, with the sketch line to relax.
-pub(crate) fn check_reachable(problem: &Problem) -> Result<(), SynthError> {
+pub fn check_reachable(problem: &Problem) -> Result<(), SynthError> {
     if chunks_do_not_matter(problem) && is_strongly_connected(problem) {
         return Ok(());
     }

@@ -138,7 +138,7 @@ fn path_end(spec: &str) -> Option<usize> {
 }
 
 fn from_file(spec: &Spec<'_>) -> TopologyResult<Topology> {
-    let text = read(spec.name)?;
+    let text = read_text(spec.name)?;
     let syntax = if spec.name.ends_with(".json") { Syntax::Json } else { Syntax::Yaml };
     let document = Document { origin: spec.name, text: &text, syntax };
     match format_of(&document)? {
@@ -174,7 +174,11 @@ fn format_of(document: &Document<'_>) -> TopologyResult<Format> {
     }
 }
 
-fn read(path: &str) -> TopologyResult<String> {
+/// Reads a text that a user named: a file or a pipe of bounded length, never a device that does not end.
+///
+/// # Errors
+/// [`TopologyError::Unreadable`].
+pub fn read_text(path: &str) -> TopologyResult<String> {
     let refuse = |reason: String| TopologyError::Unreadable { path: shorten(path), reason };
     let file = std::fs::File::open(Path::new(path)).map_err(|error| refuse(error.to_string()))?;
     let kind = file.metadata().map_err(|error| refuse(error.to_string()))?.file_type();

@@ -51,6 +51,14 @@ pub enum TopologyError {
         /// How many resources there are.
         resources: usize,
     },
+    /// A link lists a resource twice.
+    #[error("link {link} lists resource {resource} twice")]
+    RepeatedResource {
+        /// The link.
+        link: LinkId,
+        /// The resource.
+        resource: ResourceId,
+    },
     /// A cost is negative, infinite or not a number.
     #[error("{owner}: {what} is {value}, but must be a number from 0 to 10¹⁵")]
     BadCost {

@@ -337,7 +337,10 @@ fn check_link(parts: &TopologyParts, id: LinkId, link: &Link) -> TopologyResult<
     }
     check_cost(|| format!("link {id}"), "α", link.alpha.0)?;
     check_cost(|| format!("link {id}"), "β", link.beta.0)?;
-    for &resource in &link.resources {
+    for (position, &resource) in link.resources.iter().enumerate() {
+        if link.resources[..position].contains(&resource) {
+            return Err(TopologyError::RepeatedResource { link: id, resource });
+        }
         let Some(shared) = parts.resources.get(resource.index()) else {
             let resources = parts.resources.len();
             return Err(TopologyError::UnknownResource { link: id, resource, resources });

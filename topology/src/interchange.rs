@@ -193,7 +193,9 @@ fn place(document: &Document<'_>, error: &TopologyError) -> TextError {
             at(&[Key("links"), Index(link.index()), Key(if starts_there { "from" } else { "to" })])
         }
         TopologyError::SelfLink { link, .. } => at(&[Key("links"), Index(link.index()), Key("to")]),
-        TopologyError::UnknownResource { link, .. } => at(&[Key("links"), Index(link.index()), Key("resources")]),
+        TopologyError::UnknownResource { link, .. } | TopologyError::RepeatedResource { link, .. } => {
+            at(&[Key("links"), Index(link.index()), Key("resources")])
+        }
         TopologyError::FasterThanResource { link, .. } => {
             at(&[Key("links"), Index(link.index()), Key("beta_us_per_byte")])
         }

@@ -25,7 +25,7 @@ mod spelling;
 mod suspicion;
 mod units;
 
-pub use catalog::{Listing, list, load, resolve};
+pub use catalog::{Listing, list, load, read_text, resolve};
 pub use error::{TopologyError, TopologyResult};
 pub use graph::{Latency, Link, MAX_LINKS, MAX_RANKS, Resource, Topology, TopologyParts};
 pub use interchange::{from_json, to_json};

@@ -36,6 +36,7 @@ impl From<DemandError> for Fault {
 }
 
 pub(super) fn resolve(file: File) -> Result<ScheduleFile, Fault> {
+    check_stated(&file)?;
     let request = request(&file)?;
     let File { topology, chunk_bytes, mut chunks, transfers, makespan_us, gap, produced_by, .. } = file;
     let bound = file.lower_bound_us.map(|value| LowerBound { value, name: file.bound.unwrap_or_default() });
@@ -73,6 +74,20 @@ fn request(file: &File) -> Result<Request, DemandError> {
         size_bytes: file.size_bytes,
         chunks_per_rank: file.chunks_per_rank,
     })
+}
+
+/// What the format demands of single values.
+fn check_stated(file: &File) -> Result<(), Fault> {
+    let ascending = |members: &Vec<topology::Rank>| members.windows(2).all(|pair| pair[0] < pair[1]);
+    if !file.members.as_ref().is_none_or(ascending) {
+        return Err(Fault { key: "members", reason: "members ascend, each once".to_owned() });
+    }
+    match file.lower_bound_us {
+        Some(bound) if bound < Micros::ZERO => {
+            Err(Fault { key: "lower_bound_us", reason: format!("a bound is a time ≥ 0, not {bound}") })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A file that lists few chunks must not make us derive millions: those would be listed, were they meant.
