@@ -4,15 +4,19 @@
 //! every resource is a vertex of limited throughput and every link leads through its resources in turn: exact
 //! where each link has a sending and a receiving port, an upper estimate (so still a valid bound) otherwise.
 
-use super::flow::{Network, UNLIMITED};
+use super::flow::{Network, UNLIMITED, Work};
 use std::collections::BTreeMap;
 use topology::{LinkId, Topology};
+
+/// What one flow may cost: a tenth of a second. Flows over a million links cost less.
+const WORK: Work = Work(20_000_000);
 
 /// Bytes per µs over `links` together; infinite where some β is zero and nothing else limits.
 pub(super) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
     let rate = |beta: f64| if beta > 0.0 { 1.0 / beta } else { f64::INFINITY };
+    let alone = || links.iter().map(|&id| rate(topology.link(id).beta.0)).sum();
     if links.iter().all(|&id| topology.link(id).resources.is_empty()) {
-        return links.iter().map(|&id| rate(topology.link(id).beta.0)).sum();
+        return alone();
     }
     let used = links.iter().flat_map(|&id| topology.link(id).resources.iter().copied());
     let mut vertex_of = BTreeMap::new();
@@ -38,7 +42,8 @@ pub(super) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
         }
         network.connect(at, sink, own);
     }
-    let flow = network.max_flow(source, sink);
+    // Without what they share, links carry more, never less: still an upper estimate.
+    let flow = network.max_flow(source, sink, &mut WORK.clone()).unwrap_or_else(|_| alone());
     if flow < UNLIMITED * 1e-3 { flow } else { f64::INFINITY }
 }
 

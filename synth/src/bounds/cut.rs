@@ -13,7 +13,7 @@
 //! crosses twice, the cut carries one chunk more, and every rank is reached from its own best head.
 
 use super::capacity::capacity;
-use super::flow::{Network, UNLIMITED};
+use super::flow::{Network, Spent, UNLIMITED, Work};
 use super::{Bound, Certificate, Scope};
 use crate::Problem;
 use crate::matching::distance::PathTree;
@@ -22,8 +22,8 @@ use topology::{LinkId, Micros, Rank};
 
 /// The most machines of which all unions are tried; with more, single machines and their complements.
 const MACHINES: usize = 6;
-/// Work of all flow computations together, in arcs: about a second.
-const WORK: usize = 4_000_000;
+/// What all flows together may cost: a few tenths of a second.
+const WORK: Work = Work(60_000_000);
 /// A ratio must grow by more than this (relative) to count as grown.
 const GROWS: f64 = 1e-12;
 /// Heads of a cut for which distances are computed.
@@ -144,13 +144,10 @@ fn tightest(problem: &Problem) -> Option<Vec<bool>> {
     let topology = &*problem.topology;
     let held = held_bytes(problem);
     let total: f64 = held.iter().sum();
-    let sinks = sinks(problem);
+    let sinks = spread_out(&sinks(problem));
     if total <= 0.0 || sinks.is_empty() {
         return None;
     }
-    let mut flow = Feeding::new(problem, &held);
-    let affordable = (WORK / (topology.links().len() + topology.rank_count())).max(4);
-    let sinks: Vec<Rank> = sinks.iter().copied().step_by(sinks.len().div_ceil(affordable)).collect();
     // Start from the cuts around single sinks: often the tightest, and never far off.
     let around = |&sink: &Rank| {
         let links: Vec<LinkId> =
@@ -158,23 +155,29 @@ fn tightest(problem: &Problem) -> Option<Vec<bool>> {
         (total - held[sink.index()]) / capacity(topology, &links)
     };
     let mut ratio = sinks.iter().map(around).fold(f64::MIN_POSITIVE, f64::max);
+    let mut flow = Feeding::new(problem, &held);
+    let mut work = WORK;
     let mut best = None;
-    let mut left = affordable.max(sinks.len());
-    let mut next = 0;
-    let mut proven = 0;
-    while proven < sinks.len() && left > 0 && ratio.is_finite() {
-        left -= 1;
-        let inside = flow.cut(1.0 / ratio, sinks[next]);
-        let (bytes, capacity) = flow.measure(problem, &held, &inside);
-        let found = bytes / capacity;
+    let (mut next, mut proven) = (0, 0);
+    while proven < sinks.len() && ratio.is_finite() {
+        let Ok(inside) = flow.cut(1.0 / ratio, sinks[next], &mut work) else { break };
+        let found = inside.as_ref().map_or(0.0, |inside| flow.ratio(problem, &held, inside));
         if found > ratio * (1.0 + GROWS) {
-            (ratio, best, proven) = (found, Some(inside), 0);
+            (ratio, best, proven) = (found, inside, 0);
         } else {
             proven += 1;
             next = (next + 1) % sinks.len();
         }
     }
     best
+}
+
+/// `sinks` in an order of which every beginning is spread evenly, for where the work ends early.
+fn spread_out(sinks: &[Rank]) -> Vec<Rank> {
+    let bits = sinks.len().next_power_of_two().trailing_zeros();
+    let reversed = |index: usize| index.reverse_bits() >> (usize::BITS - bits);
+    let order = (0..1usize << bits).map(|index| if bits == 0 { 0 } else { reversed(index) });
+    order.filter_map(|index| sinks.get(index).copied()).collect()
 }
 
 /// What each rank alone holds and others want; sums count as held by all contributors alike.
@@ -230,24 +233,45 @@ impl Feeding {
         Self { network, source, feeds }
     }
 
-    /// The source's side of a minimum cut towards `sink` where every rank is fed at `x` times what it holds.
-    fn cut(&mut self, x: f64, sink: Rank) -> Vec<bool> {
+    /// The source's side of a minimum cut towards `sink` where every rank is fed at `x` times what it holds;
+    /// `None` if everything gets through.
+    fn cut(&mut self, x: f64, sink: Rank, work: &mut Work) -> Result<Option<Vec<bool>>, Spent> {
+        let mut fed = 0.0;
         for &(arc, bytes) in &self.feeds {
             self.network.set_capacity(arc, x * bytes);
+            fed += x * bytes;
         }
-        self.network.max_flow(self.source, sink.index());
-        self.network.reachable(self.source)
+        let flow = self.network.max_flow(self.source, sink.index(), work)?;
+        Ok((flow < fed * (1.0 - GROWS)).then(|| self.network.reachable(self.source)))
     }
 
-    /// The bytes held in a set of ranks, and the capacity of the links that leave it.
-    fn measure(&self, problem: &Problem, held: &[f64], inside: &[bool]) -> (f64, f64) {
+    /// The bytes held in a set of ranks, over the capacity of the links that leave it.
+    fn ratio(&self, problem: &Problem, held: &[f64], inside: &[bool]) -> f64 {
         let topology = &*problem.topology;
-        let bytes = held.iter().zip(inside).filter(|(_, inside)| **inside).map(|(bytes, _)| bytes).sum();
+        let bytes: f64 = held.iter().zip(inside).filter(|(_, inside)| **inside).map(|(bytes, _)| bytes).sum();
         let leaves = |&id: &LinkId| {
             let link = topology.link(id);
             inside[link.from.index()] && !inside[link.to.index()] && problem.allows_link(id)
         };
         let links: Vec<LinkId> = topology.link_ids().filter(leaves).collect();
-        (bytes, capacity(topology, &links))
+        bytes / capacity(topology, &links)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_beginning_of_the_sinks_is_spread_out() {
+        for count in [0, 1, 2, 5, 8, 13] {
+            let all: Vec<Rank> = (0..count).map(Rank).collect();
+            let mut order = spread_out(&all);
+            if count == 8 {
+                assert_eq!(order[..4].iter().map(|rank| rank.0).collect::<Vec<_>>(), [0, 4, 2, 6]);
+            }
+            order.sort_unstable();
+            assert_eq!(order, all);
+        }
     }
 }

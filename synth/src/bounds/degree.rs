@@ -34,17 +34,20 @@ pub(super) fn degree(problem: &Problem, side: Side) -> Vec<Bound> {
     let mut best: BTreeMap<Scope, (Micros, Rank)> = BTreeMap::new();
     for rank in problem.topology.ranks().filter(|rank| duties[rank.index()].chunks > 0) {
         let links = links(problem, rank, side);
-        let mut offer = |scope, value| {
-            let best = best.entry(scope).or_insert((value, rank));
-            if value > best.0 {
-                *best = (value, rank);
+        let duty = duties[rank.index()];
+        let mut offer = |scope, beats: &dyn Fn(Micros) -> bool, value: &dyn Fn() -> Micros| {
+            if best.get(&scope).is_none_or(|best: &(Micros, Rank)| beats(best.0)) {
+                best.insert(scope, (value(), rank));
             }
         };
-        offer(Scope::AnyChunking, continuous(&problem.topology, &links, duties[rank.index()].bytes));
+        let value = continuous(&problem.topology, &links, duty.bytes);
+        offer(Scope::AnyChunking, &|best| value > best, &|| value);
         if uniform {
             let groups = Groups::new(problem, &links);
             for (scope, merging) in [(Scope::ThisChunking, Merging::Any), (Scope::OneChunkPerMessage, Merging::None)] {
-                offer(scope, groups.earliest(duties[rank.index()].chunks, merging));
+                // Most ranks are no later than the latest so far, which takes one look to see.
+                let later = |best: Micros| groups.passed(best.0, duty.chunks, merging) < duty.chunks;
+                offer(scope, &later, &|| groups.earliest(duty.chunks, merging));
             }
         }
     }
@@ -217,8 +220,8 @@ impl Groups {
                 late = middle;
             }
         }
-        // The time asked for is when some use ends: the last such instant up to `late`.
-        let instant = |pace: Pace| pace.first + pace.uses(late, chunks) as f64 * pace.each;
-        Micros(paces().map(instant).filter(|&instant| instant <= late * (1.0 + 1e-12)).fold(0.0, f64::max))
+        // The time asked for is when some use ends: the last such instant up to `late`, give or take a rounding.
+        let used = paces().map(|pace| (pace, pace.uses(late, chunks))).filter(|&(_, uses)| uses > 0);
+        Micros(used.map(|(pace, uses)| pace.first + uses as f64 * pace.each).fold(0.0, f64::max))
     }
 }

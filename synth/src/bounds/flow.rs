@@ -3,11 +3,29 @@
 //! The principal type is [`Network`]. Capacities are rates in bytes per µs and need no integers: a residual below
 //! 10⁻¹² of the largest finite capacity counts as none. Cuts found here are *proposals*; whoever uses one measures
 //! its capacity anew, so a rounding error can cost tightness but never correctness.
+//!
+//! Phases and paths are many on long rings, few on cliques, so what a flow costs is known only once it is found:
+//! every look at an arc is counted, and a computation stops where its [`Work`] is spent.
 
 use std::collections::VecDeque;
 
 /// Stands for a capacity without limit: larger than any rate, small enough to add up.
 pub(super) const UNLIMITED: f64 = 1e30;
+
+/// How many looks at arcs may still be made; a million take a few milliseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Work(pub(super) u64);
+
+impl Work {
+    fn spend(&mut self, looks: usize) -> Result<(), Spent> {
+        self.0 = self.0.saturating_sub(looks as u64);
+        if self.0 > 0 { Ok(()) } else { Err(Spent) }
+    }
+}
+
+/// The work ended before the flow was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Spent;
 
 #[derive(Clone, Copy, Debug)]
 struct Arc {
@@ -46,7 +64,11 @@ impl Network {
     }
 
     /// The largest flow from `source` to `sink`, from scratch.
-    pub(super) fn max_flow(&mut self, source: usize, sink: usize) -> f64 {
+    ///
+    /// # Errors
+    /// [`Spent`] if the work ends before; the residuals then mean nothing.
+    pub(super) fn max_flow(&mut self, source: usize, sink: usize, work: &mut Work) -> Result<f64, Spent> {
+        work.spend(self.arcs.len())?;
         let mut largest: f64 = 0.0;
         for arc in &mut self.arcs {
             arc.residual = arc.capacity;
@@ -56,17 +78,17 @@ impl Network {
         }
         self.tolerance = 1e-12 * largest;
         let mut flow = 0.0;
-        while let Some(level) = self.levels(source, sink) {
+        while let Some(level) = self.levels(source, sink, work)? {
             let mut next = vec![0; self.leaving.len()];
             loop {
-                let pushed = self.push(source, sink, &level, &mut next);
+                let pushed = self.push(source, sink, &level, &mut next, work)?;
                 if pushed <= self.tolerance {
                     break;
                 }
                 flow += pushed;
             }
         }
-        flow
+        Ok(flow)
     }
 
     /// Which vertices residual arcs reach from `source`: after [`Self::max_flow`], one side of a minimum cut.
@@ -86,11 +108,13 @@ impl Network {
         seen
     }
 
-    fn levels(&self, source: usize, sink: usize) -> Option<Vec<u32>> {
+    /// The distance of every vertex from `source`, in arcs; `None` if `sink` is out of reach.
+    fn levels(&self, source: usize, sink: usize, work: &mut Work) -> Result<Option<Vec<u32>>, Spent> {
         let mut level = vec![u32::MAX; self.leaving.len()];
         level[source] = 0;
         let mut queue = VecDeque::from([source]);
         while let Some(vertex) = queue.pop_front() {
+            work.spend(self.leaving[vertex].len())?;
             for &id in &self.leaving[vertex] {
                 let arc = self.arcs[id as usize];
                 if arc.residual > self.tolerance && level[arc.to as usize] == u32::MAX {
@@ -99,11 +123,18 @@ impl Network {
                 }
             }
         }
-        (level[sink] != u32::MAX).then_some(level)
+        Ok((level[sink] != u32::MAX).then_some(level))
     }
 
     /// One augmenting path along the levels, found without recursion; `next` remembers exhausted arcs.
-    fn push(&mut self, source: usize, sink: usize, level: &[u32], next: &mut [usize]) -> f64 {
+    fn push(
+        &mut self,
+        source: usize,
+        sink: usize,
+        level: &[u32],
+        next: &mut [usize],
+        work: &mut Work,
+    ) -> Result<f64, Spent> {
         let mut path: Vec<u32> = Vec::new();
         let mut vertex = source;
         while vertex != sink {
@@ -113,6 +144,7 @@ impl Network {
             });
             match (found, path.pop()) {
                 (Some(skipped), last) => {
+                    work.spend(skipped + 1)?;
                     path.extend(last);
                     next[vertex] += skipped;
                     let id = self.leaving[vertex][next[vertex]];
@@ -121,11 +153,12 @@ impl Network {
                 }
                 (None, Some(last)) => {
                     // A dead end: the arc that led here is exhausted.
+                    work.spend(self.leaving[vertex].len().saturating_sub(next[vertex]) + 1)?;
                     next[vertex] = self.leaving[vertex].len();
                     vertex = self.arcs[last as usize ^ 1].to as usize;
                     next[vertex] += 1;
                 }
-                (None, None) => return 0.0,
+                (None, None) => return Ok(0.0),
             }
         }
         let pushed = path.iter().map(|&id| self.arcs[id as usize].residual).fold(f64::INFINITY, f64::min);
@@ -133,13 +166,38 @@ impl Network {
             self.arcs[id as usize].residual -= pushed;
             self.arcs[id as usize ^ 1].residual += pushed;
         }
-        pushed
+        Ok(pushed)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PLENTY: Work = Work(u64::MAX);
+
+    #[test]
+    fn work_is_counted_and_ends() {
+        // A line fed at every vertex: as many phases as vertices, each as long as the line.
+        let line = |vertices: usize| {
+            let mut network = Network::new(vertices + 1);
+            for vertex in 0..vertices {
+                network.connect(vertices, vertex, 1.0);
+                if vertex > 0 {
+                    network.connect(vertex, vertex - 1, vertices as f64);
+                }
+            }
+            network
+        };
+        let spent = |vertices: usize| {
+            let mut work = PLENTY;
+            assert_eq!(line(vertices).max_flow(vertices, 0, &mut work), Ok(vertices as f64));
+            PLENTY.0 - work.0
+        };
+        assert!(spent(200) > 3 * spent(100), "{} and {} looks", spent(200), spent(100));
+        let mut work = Work(spent(200) / 2);
+        assert_eq!((line(200).max_flow(200, 0, &mut work), work), (Err(Spent), Work(0)));
+    }
 
     #[test]
     fn a_textbook_network() {
@@ -151,7 +209,7 @@ mod tests {
         }
         network.connect(4, 3, 7.0);
         network.connect(4, 5, 4.0);
-        assert_eq!(network.max_flow(0, 5), 23.0);
+        assert_eq!(network.max_flow(0, 5, &mut PLENTY.clone()), Ok(23.0));
         assert_eq!(network.reachable(0), [true, true, true, false, true, false]);
     }
 
@@ -160,8 +218,8 @@ mod tests {
         let mut network = Network::new(3);
         network.connect(0, 1, UNLIMITED);
         let narrow = network.connect(1, 2, 0.1);
-        assert_eq!(network.max_flow(0, 2), 0.1);
+        assert_eq!(network.max_flow(0, 2, &mut PLENTY.clone()), Ok(0.1));
         network.set_capacity(narrow, 0.3);
-        assert_eq!(network.max_flow(0, 2), 0.3);
+        assert_eq!(network.max_flow(0, 2, &mut PLENTY.clone()), Ok(0.3));
     }
 }

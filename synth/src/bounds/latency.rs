@@ -8,6 +8,8 @@ use topology::{Bytes, LinkId, Micros, Rank};
 
 /// The most shortest-path trees that are computed; fewer sources weaken the bound but keep it valid.
 const SOURCES: usize = 512;
+/// What all trees of a kind together may cost, in looks at links: a few tenths of a second.
+const WORK: usize = 20_000_000;
 
 /// The longest of all shortest ways, once for this chunking and once for α alone (any chunking).
 pub(super) fn latency(problem: &Problem) -> Vec<Bound> {
@@ -53,7 +55,8 @@ fn journeys(problem: &Problem) -> Vec<Journey> {
             (false, _) => journeys.push(Journey { from: chunk.holders.clone(), chunks: vec![id] }),
         }
     }
-    let stride = journeys.len().div_ceil(SOURCES).max(1);
+    let affordable = (WORK / problem.topology.links().len().max(1)).clamp(1, SOURCES);
+    let stride = journeys.len().div_ceil(affordable).max(1);
     journeys.into_iter().step_by(stride).collect()
 }
 

@@ -356,6 +356,18 @@ mod tests {
         assert_eq!((ranks.as_slice(), capacity.0), (&[Rank(2)][..], 0.001));
     }
 
+    /// Work that is spent weakens some arguments, not the one that decides.
+    #[test]
+    fn large_machines_are_bounded_as_well() {
+        for spec in ["ring:3000", "clique:400", "torus2d:40x40"] {
+            let bounds = of(spec, Collective::AllGather, 1 << 30, 1);
+            let binding = bounds.binding().expect("something moves");
+            let arguments = bounds.list.iter().filter(|it| it.name == "ingress" && it.scope != Scope::AnyChunking);
+            let weakest = arguments.map(|it| it.value.0).fold(f64::INFINITY, f64::min);
+            assert!(weakest >= binding.value.0 * 0.9, "{spec}: chunks pass by {weakest} µs, not {binding:?}");
+        }
+    }
+
     #[test]
     fn nothing_to_move_takes_no_time() {
         assert_eq!(of("ring:1", Collective::AllReduce, 1_000, 1).best().value, Micros::ZERO);

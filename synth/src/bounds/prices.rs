@@ -16,6 +16,8 @@ use topology::{LinkId, Micros, ResourceId, Topology};
 
 /// The most shortest-path trees; the chunks of further sources count as free, which keeps the bound valid.
 const SOURCES: usize = 1024;
+/// What all trees together may cost, in looks at links: a few tenths of a second.
+const WORK: usize = 20_000_000;
 
 /// `None` where values are reduced on the way or nothing has to move.
 pub(super) fn flow(problem: &Problem) -> Option<Bound> {
@@ -85,13 +87,14 @@ impl Prices {
 /// What all bytes pay at least.
 fn paid(problem: &Problem, per_byte: &[f64]) -> f64 {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
+    let affordable = (WORK / topology.links().len().max(1)).clamp(1, SOURCES);
     let mut paid = 0.0;
     let mut trees = 0;
     let mut previous: Option<(&RankSet, PathTree)> = None;
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         let tree = match previous.take() {
             Some((holders, tree)) if *holders == chunk.holders => tree,
-            _ if trees == SOURCES => break,
+            _ if trees == affordable => break,
             _ => {
                 trees += 1;
                 let length = |link: LinkId| problem.allows(id, link).then(|| per_byte[link.index()]);
