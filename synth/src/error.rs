@@ -45,6 +45,9 @@ pub enum SynthError {
     /// The time was up, or the user interrupted, before anything was found.
     #[error("stopped before a schedule was found")]
     NothingYet,
+    /// There is nothing to plan.
+    #[error("no problem was given")]
+    NoProblem,
 }
 
 fn named(holders: &[Rank]) -> String {

@@ -35,8 +35,8 @@ pub struct Synthesis {
 /// Two makespans this close (relative) are equal: the comparison tolerance of the file format.
 const EQUAL: f64 = 1e-7;
 
-/// How far above the best a chunk count may be after the cheap strategies to be worth the dear ones.
-const WORTH_REFINING: usize = 1;
+/// How many chunk counts, those with the best makespans so far, the dear strategies try as well.
+const REFINED: usize = 1;
 
 /// Plans the demand of `problems`: the same request, one problem per chunk count worth trying.
 ///
@@ -44,7 +44,8 @@ const WORTH_REFINING: usize = 1;
 ///
 /// # Errors
 /// [`SynthError::Infeasible`] if the constraints admit no schedule, [`SynthError::NotApplicable`] if the one
-/// strategy asked for has none, [`SynthError::NothingYet`] if the time was up before anything was found.
+/// strategy asked for has none, [`SynthError::NothingYet`] if the time was up before anything was found,
+/// [`SynthError::NoProblem`] if `problems` is empty.
 pub fn synthesize(
     problems: &[Problem],
     options: &Options,
@@ -52,25 +53,37 @@ pub fn synthesize(
 ) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let mut searches = problems.iter().map(Search::new).collect::<Vec<_>>();
     let session = Session { options, deadline: &deadline, progress };
-    for kind in portfolio(options) {
-        let refines = *kind == StrategyKind::Milp;
+    let mut searches: Vec<Search<'_>> = Vec::with_capacity(problems.len());
+    let (cheapest, dearer) = portfolio(options);
+    for problem in problems {
+        // The first chunk count always gets the cheapest strategy: most often that is an answer.
+        if !searches.is_empty() && deadline.has_passed() {
+            break;
+        }
+        let mut search = Search::new(problem);
+        session.attempt(&mut search, cheapest)?;
+        searches.push(search);
+    }
+    for &kind in dearer {
+        let refines = kind == StrategyKind::Milp;
         let chosen = if refines { most_promising(&searches) } else { (0..searches.len()).collect() };
         for index in chosen {
-            session.attempt(&mut searches[index], *kind)?;
+            if !deadline.has_passed() {
+                session.attempt(&mut searches[index], kind)?;
+            }
         }
     }
     let report_seconds = || started.elapsed().as_secs_f64();
-    conclude(searches, options, report_seconds)
+    conclude(searches, options, &deadline, report_seconds)
 }
 
-/// The strategies to run, in order. A named `milp` gets the cheap ones before it as a warm start.
-fn portfolio(options: &Options) -> &'static [StrategyKind] {
+/// The strategies to run: the first, and those after it. A named `milp` gets the cheap ones before it as a warm
+/// start.
+fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
     match options.strategy {
-        None | Some(StrategyKind::Milp) => StrategyKind::ALL,
-        Some(StrategyKind::Classic) => &[StrategyKind::Classic],
-        Some(StrategyKind::Matching) => &[StrategyKind::Matching],
+        None | Some(StrategyKind::Milp) => (StrategyKind::Classic, &[StrategyKind::Matching, StrategyKind::Milp]),
+        Some(named) => (named, &[]),
     }
 }
 
@@ -128,7 +141,7 @@ fn most_promising(searches: &[Search<'_>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..searches.len()).collect();
     let makespan = |index: usize| searches[index].makespan().map_or(f64::INFINITY, |makespan| makespan.0);
     order.sort_by(|&a, &b| makespan(a).total_cmp(&makespan(b)));
-    order.truncate(WORTH_REFINING);
+    order.truncate(REFINED);
     order
 }
 
@@ -142,8 +155,7 @@ struct Session<'a> {
 impl Session<'_> {
     /// Lets one strategy try one chunk count, and judges what it proposes.
     fn attempt(&self, search: &mut Search<'_>, kind: StrategyKind) -> Result<(), SynthError> {
-        let out_of_time = self.deadline.has_passed() && search.best.is_some();
-        if search.is_optimal() || out_of_time {
+        if search.is_optimal() {
             return Ok(());
         }
         let strategy = strategy_of(kind);
@@ -252,18 +264,22 @@ fn accept(schedule: Schedule, problem: &Problem) -> Result<VerifiedSchedule, Str
 fn conclude(
     mut searches: Vec<Search<'_>>,
     options: &Options,
+    deadline: &Deadline,
     seconds: impl Fn() -> f64,
 ) -> Result<Synthesis, SynthError> {
-    let winner = most_promising(&searches)[0];
+    let out_of_time = deadline.has_passed();
+    let winner = *most_promising(&searches).first().ok_or(SynthError::NoProblem)?;
     let candidates = searches.iter().flat_map(|search| search.candidates.clone()).collect();
     let search = searches.swap_remove(winner);
     let optimal = search.is_optimal();
     let Some(best) = search.best else {
-        return Err(search.refusals.into_iter().next().unwrap_or(SynthError::NothingYet));
+        // Why one strategy has nothing is not why there is no answer if others were left untried.
+        let refusal = search.refusals.into_iter().next().filter(|_| !out_of_time);
+        return Err(refusal.unwrap_or(SynthError::NothingYet));
     };
     let stop_reason = match best.stop {
         _ if optimal => StopReason::Optimal,
-        _ if options.cancel.is_cancelled() => StopReason::TimeLimit,
+        _ if out_of_time => StopReason::TimeLimit,
         stop => stop,
     };
     let best_schedule = credited(best.schedule, search.problem, options);
@@ -291,4 +307,54 @@ fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) ->
     let finder = std::mem::replace(&mut relabelled.produced_by.strategy, asked.to_owned());
     relabelled.produced_by.options.insert("warm_start_stands".to_owned(), finder);
     verify(relabelled, &problem.topology).unwrap_or(schedule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cancel;
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+
+    fn problems(spec: &str, chunks: &[u32]) -> Vec<Problem> {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(Collective::AllGather, topology.rank_count(), 1 << 30);
+        let demand = |&count: &u32| Demand::new(request.clone().with_chunks(count)).expect("a valid request");
+        chunks.iter().map(|count| Problem::new(topology.clone(), Arc::new(demand(count)))).collect()
+    }
+
+    #[test]
+    fn no_problem_is_an_error() {
+        let refused = synthesize(&[], &Options::default(), &|_| {});
+        assert!(matches!(refused, Err(SynthError::NoProblem)), "{refused:?}");
+    }
+
+    #[test]
+    fn an_interrupt_leaves_the_rest_untried() {
+        let cancel = Cancel::default();
+        let options = Options { cancel: cancel.clone(), ..Options::default() };
+        let problems = problems("dgx1", &[1, 2, 4]);
+        // Raised when the first strategy says that it begins.
+        let found = synthesize(&problems, &options, &|_| cancel.cancel()).expect("a textbook schedule");
+        let tried: Vec<_> =
+            found.report.candidates.iter().map(|it| (it.strategy.as_str(), it.chunks_per_rank)).collect();
+        assert!(tried.iter().all(|(name, chunks)| name.starts_with("classic") && *chunks == 1), "{tried:?}");
+        assert_eq!(found.report.stop_reason, StopReason::TimeLimit);
+    }
+
+    #[test]
+    fn an_interrupt_before_there_is_anything_is_said() {
+        let options = Options::default();
+        options.cancel.cancel();
+        // So many deliveries that no textbook algorithm writes them down.
+        let refused = synthesize(&problems("ring:3000", &[1]), &options, &|_| {});
+        assert!(matches!(refused, Err(SynthError::NothingYet)), "{refused:?}");
+    }
+
+    #[test]
+    fn the_dear_strategies_refine_one_chunk_count() {
+        let found = synthesize(&problems("dgx1", &[1, 2]), &Options::default(), &|_| {}).expect("a schedule");
+        let of = |name: &str| found.report.candidates.iter().filter(|it| it.strategy.starts_with(name)).count();
+        assert_eq!((of("matching"), of("milp")), (2, 1));
+    }
 }

@@ -32,6 +32,9 @@ pub(crate) fn propose(
     }
     let mut attempts = Vec::new();
     for collectors in collectors(problem) {
+        if !attempts.is_empty() && context.deadline.has_passed() {
+            break;
+        }
         let halves = Halves::new(problem, &collectors)?;
         attempts.extend(halves.propose(context, strategy, collectors.label)?);
     }
@@ -136,8 +139,9 @@ impl<'a> Halves<'a> {
 
     fn propose(&self, context: &Context<'_>, strategy: &dyn Strategy, label: &str) -> Result<Vec<Attempt>, SynthError> {
         let ask = |half: &Problem| {
-            // The incumbent is for another demand, and each half has a bound of its own.
-            let context = Context { incumbent: None, bound: bounds(half).best().value, ..*context };
+            // The incumbent is for another demand, and each of two halves has a bound of its own.
+            let bound = if self.spread.is_none() { context.bound } else { bounds(half).best().value };
+            let context = Context { incumbent: None, bound, ..*context };
             strategy.propose(half, &context)
         };
         let collected = ask(&self.collect)?;

@@ -58,7 +58,10 @@ pub(super) fn all_pairs(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     for (chunk, what) in demand.chunk_ids().zip(demand.chunks()) {
         for &to in what.wanted_by.iter().filter(|&&rank| !what.holders.has(rank)) {
             let has_link = |from: &Rank| problem.topology.between(*from, to).any(|link| problem.allows(chunk, link));
-            let from = what.holders.iter().copied().find(has_link).unwrap_or(what.holders[0]);
+            let from = match what.holders[..] {
+                [only] => only,
+                _ => what.holders.iter().copied().find(has_link).unwrap_or(what.holders[0]),
+            };
             hops.push(Hop { round: (to.0 + ranks - from.0) % ranks, chunk, from, to });
         }
     }

@@ -13,7 +13,8 @@ mod tree;
 
 use crate::reach::check_reachable;
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
-use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, Transfer, TransferKind, replay};
+use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, replay};
+use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
 
 /// The strategy `classic`.
@@ -96,9 +97,10 @@ impl Strategy for Classic {
             let why = format!("{deliveries} deliveries are more than the {MOST_HOPS} it writes down");
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
-        let mut attempts = Vec::new();
+        let mut attempts: Vec<Attempt> = Vec::new();
         for algorithm in algorithms(problem.demand.request().collective) {
-            if context.deadline.has_passed() && !attempts.is_empty() {
+            let has_one = attempts.iter().any(|attempt| attempt.schedule.is_some());
+            if has_one && context.deadline.has_passed() {
                 break;
             }
             attempts.push(attempt(problem, &algorithm, context.bound)?);
@@ -114,17 +116,15 @@ fn attempt(problem: &Problem, algorithm: &Algorithm, bound: Micros) -> Result<At
         Ok(hops) => hops,
         Err(why) => return Ok(Attempt { name, schedule: None, stop: StopReason::Exhausted, note: Some(why) }),
     };
-    // One message for all chunks of a round saves α, one for each lets the first be passed on sooner.
-    let mut best: Option<(Micros, Vec<Transfer>)> = None;
-    for messages in [together(&hops), one_by_one(&hops)] {
+    let timed = |messages: Vec<Message>| -> Result<_, SynthError> {
         let order = |error| SynthError::Order { strategy: "classic", error };
         let transfers = replay(&problem.demand, &problem.topology, &messages).map_err(order)?;
         let makespan = transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max);
-        if best.as_ref().is_none_or(|best| makespan < best.0) {
-            best = Some((makespan, transfers));
-        }
-    }
-    let Some((makespan, transfers)) = best else { unreachable!("two variants were tried") };
+        Ok((makespan, transfers))
+    };
+    // One message for all chunks of a round saves α, one for each lets the first be passed on sooner.
+    let (merged, single) = (timed(together(&hops))?, timed(one_by_one(&hops))?);
+    let (makespan, transfers) = if single.0 < merged.0 { single } else { merged };
     let stop = if makespan <= bound { StopReason::Optimal } else { StopReason::Exhausted };
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     Ok(Attempt { name, schedule: Some(schedule), stop, note: None })
@@ -142,8 +142,11 @@ struct Placed {
 fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicable> {
     let topology = &*problem.topology;
     let mut placed = Vec::with_capacity(hops.len());
+    // To look among a rank's links for every hop would be N³ on a clique.
+    let mut between: BTreeMap<(Rank, Rank), Vec<LinkId>> = BTreeMap::new();
     for Hop { round, chunk, from, to } in hops {
-        let usable = || topology.between(from, to).filter(|&link| problem.allows(chunk, link));
+        let links = between.entry((from, to)).or_insert_with(|| topology.between(from, to).collect());
+        let usable = || links.iter().copied().filter(|&link| problem.allows(chunk, link));
         let fastest =
             usable().map(|link| topology.link(link).beta).fold(f64::INFINITY, |least, beta| least.min(beta.0));
         let equal = || usable().filter(|&link| topology.link(link).beta.0 <= fastest);
@@ -153,6 +156,14 @@ fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicab
     }
     placed.sort_unstable();
     Ok(placed)
+}
+
+/// An algorithm whose hops outgrow what is worth writing down stops here.
+fn few_enough(hops: &[Hop]) -> Result<(), Inapplicable> {
+    if hops.len() as u64 > MOST_HOPS {
+        return Err(format!("needs more than the {MOST_HOPS} hops it writes down"));
+    }
+    Ok(())
 }
 
 fn missing_link(from: Rank, to: Rank) -> Inapplicable {
@@ -188,4 +199,43 @@ fn chunks_of(problem: &Problem, position: usize) -> impl Iterator<Item = ChunkId
     let per_member = problem.demand.request().chunks_per_rank;
     let first = position as u32 * per_member;
     (first..first + per_member).map(ChunkId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Demand, Request};
+    use std::sync::Arc;
+
+    fn problem(spec: &str, collective: Collective) -> Problem {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), 1 << 20);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    #[test]
+    fn hops_beyond_the_limit_are_refused_before_they_fill_the_memory() {
+        // 160 000 chunks that go half of a half of 400 hops: four times the limit.
+        let far = problem("ring:400", Collective::AllToAll);
+        for hops in [ring::all_to_all(&far), tree::shortest_paths(&far)] {
+            assert!(hops.is_err_and(|why| why.contains("more than the")));
+        }
+    }
+
+    #[test]
+    fn a_tree_reaches_everybody_once_from_somebody_reached_before() {
+        for spec in ["ring:9", "torus2d:4x5", "dgx1", "ndv2x2"] {
+            let problem = problem(spec, Collective::AllGather);
+            let hops = tree::shortest_paths(&problem).expect("a tree on every topology");
+            let ranks = problem.topology.rank_count();
+            assert_eq!(hops.len(), ranks * (ranks - 1), "{spec}");
+            let mut reached: Vec<Vec<Option<u32>>> = vec![vec![None; ranks]; ranks];
+            (0..ranks).for_each(|rank| reached[rank][rank] = Some(0));
+            for Hop { round, chunk, from, to } in hops {
+                let chunk = &mut reached[chunk.index()];
+                assert!(chunk[from.index()].is_some_and(|at| at + 1 == round), "{spec}");
+                assert_eq!(chunk[to.index()].replace(round), None, "{spec}");
+            }
+        }
+    }
 }

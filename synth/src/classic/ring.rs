@@ -5,7 +5,7 @@
 //! (Warnsdorff's rule), and members in ascending order where that does not decide. Further rings use no link of
 //! the earlier ones, so that all can run at full speed.
 
-use super::{Hop, Inapplicable, chunks_of, from_root};
+use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
 use crate::Problem;
 use schedule::{ChunkId, Collective};
 use std::collections::BTreeSet;
@@ -63,6 +63,7 @@ pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
             true => hops.extend(along(forward, from, id, ahead)),
             false => hops.extend(along(&backward, from, id, forward.len() - ahead)),
         }
+        few_enough(&hops)?;
     }
     Ok(hops)
 }

@@ -1,6 +1,6 @@
 //! Trees: binomial ones over the members in order, and shortest-path ones over the topology.
 
-use super::{Hop, Inapplicable, MOST_HOPS, chunks_of, from_root};
+use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
 use crate::Problem;
 use crate::matching::distance::PathTree;
 use schedule::{ChunkId, RankSet};
@@ -13,6 +13,7 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
     let mut previous: Option<(&RankSet, Bytes, PathTree)> = None;
     let shared = problem.constraints.owners.is_empty();
     let mut round_of = vec![0u32; topology.rank_count()];
+    let mut branch = Vec::new();
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         let bytes = demand.bytes_of(id);
         let length = |link: LinkId| {
@@ -25,17 +26,17 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
         };
         round_of.iter_mut().for_each(|round| *round = 0);
         for &rank in chunk.wanted_by.iter() {
-            let mut round = 0;
-            for link in tree.path_to(topology, rank) {
+            // Back to where an earlier path went, or to the source, and down again.
+            let back =
+                std::iter::successors(tree.last[rank.index()], |&link| tree.last[topology.link(link).from.index()]);
+            branch.extend(back.take_while(|&link| round_of[topology.link(link).to.index()] == 0));
+            while let Some(link) = branch.pop() {
                 let link = topology.link(link);
-                round += 1;
-                if std::mem::replace(&mut round_of[link.to.index()], round) == 0 {
-                    hops.push(Hop { round, chunk: id, from: link.from, to: link.to });
-                }
+                let round = round_of[link.from.index()] + 1;
+                round_of[link.to.index()] = round;
+                hops.push(Hop { round, chunk: id, from: link.from, to: link.to });
             }
-            if hops.len() as u64 > MOST_HOPS {
-                return Err(format!("needs more than the {MOST_HOPS} hops it writes down"));
-            }
+            few_enough(&hops)?;
         }
         previous = Some((&chunk.holders, bytes, tree));
     }
