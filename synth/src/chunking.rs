@@ -4,23 +4,27 @@
 //! falls below the smallest α (splitting further only adds latency), or where the problem gets too large for
 //! the gain to be found in seconds.
 
-use schedule::{Demand, Request};
+use schedule::{Collective, Request};
 use topology::Topology;
 
 /// The chunk counts tried are powers of two up to this one.
 const MOST: u32 = 8;
 /// Chunks × links above which only one chunk per rank is tried.
-const LARGE: usize = 400_000;
+const LARGE: u64 = 400_000;
 
 /// Chunk counts to try for `request` on `topology`, ascending; never empty.
 pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
+    // Chunks that are listed, pair by pair or one by one, come as they are.
+    if matches!(request.collective, Collective::AllToAllV | Collective::Custom) {
+        return vec![1];
+    }
     let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
     let alpha = topology.links().iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
     let worthwhile = |&count: &u32| {
         let request = request.clone().with_chunks(count);
         let bytes = request.chunk_bytes().0;
-        let chunks = Demand::new(request).map_or(usize::MAX, |demand| demand.chunks().len());
-        bytes >= 1.0 && slowest * bytes >= alpha && chunks.saturating_mul(topology.links().len()) <= LARGE
+        let routes = request.chunk_count().saturating_mul(topology.links().len() as u64);
+        bytes >= 1.0 && slowest * bytes >= alpha && routes <= LARGE
     };
     let doubled = std::iter::successors(Some(2), |count| Some(count * 2)).take_while(|&count| count <= MOST);
     std::iter::once(1).chain(doubled.take_while(worthwhile)).collect()
@@ -29,7 +33,6 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::Collective;
 
     #[test]
     fn small_messages_are_not_cut_and_large_ones_are() {
@@ -37,6 +40,20 @@ mod tests {
         for (size, expected) in [(0, vec![1]), (400, vec![1]), (16_000, vec![1, 2, 4]), (1 << 30, vec![1, 2, 4, 8])] {
             let request = Request::new(Collective::AllGather, 4, size);
             assert_eq!(chunk_counts(&topology, &request), expected, "{size} bytes");
+        }
+    }
+
+    #[test]
+    fn where_chunks_are_listed_or_many_there_is_one_count() {
+        for (spec, collective) in [
+            ("ring:4", Collective::AllToAllV),
+            ("ring:4", Collective::Custom),
+            // A million chunks.
+            ("torus2d:32x32", Collective::AllToAll),
+        ] {
+            let topology = topology::resolve(spec).unwrap();
+            let request = Request::new(collective, topology.rank_count(), 1 << 40);
+            assert_eq!(chunk_counts(&topology, &request), [1], "{spec} {collective}");
         }
     }
 }
