@@ -5,7 +5,6 @@
 //! intervals start at departure and mirrored ones can clash where α or β differ on a shared resource.
 
 use crate::{ChunkId, Demand, Message, Transfer, TransferKind};
-use topology::Micros;
 
 /// The reducing messages that mirror `gather`, whose transfers spread each chunk of `forward` from its holders
 /// on the *reversed* topology; in playing order.
@@ -18,7 +17,7 @@ pub fn reduce_of_gather(gather: &[Transfer], forward: &Demand, ranks: usize) -> 
     }
     let mut by_end: Vec<&Transfer> = gather.iter().collect();
     by_end.sort_by(|a, b| a.end.total_cmp(&b.end).then(a.start.total_cmp(&b.start)));
-    let mut useful: Vec<(Micros, Message)> = Vec::with_capacity(gather.len());
+    let mut useful: Vec<Message> = Vec::with_capacity(gather.len());
     for transfer in by_end {
         let mut message = Message::from(transfer);
         message.kind = TransferKind::Reduce;
@@ -27,18 +26,18 @@ pub fn reduce_of_gather(gather: &[Transfer], forward: &Demand, ranks: usize) -> 
             !std::mem::replace(&mut has[slot], true)
         });
         if !message.chunks.is_empty() {
-            useful.push((transfer.end, message));
+            useful.push(message);
         }
     }
     useful.reverse();
-    useful.into_iter().map(|(_, message)| message).collect()
+    useful
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Collective, Request};
-    use topology::{LinkId, Rank};
+    use topology::{LinkId, Micros, Rank};
 
     /// A gather's transfer as it is stated: only the receiver and the times matter to the reversal.
     fn transfer(chunks: &[u32], (from, to): (u32, u32), link: u32, start: f64) -> Transfer {
