@@ -152,6 +152,14 @@ pub enum RunError {
         /// What there is, in bytes.
         available: u64,
     },
+    /// The samples of so many repetitions could not be reported.
+    #[error("{repetitions} repetitions are more than the {limit} that one trial can report")]
+    TooManyRepetitions {
+        /// How many were asked for.
+        repetitions: u32,
+        /// The most that is accepted.
+        limit: u32,
+    },
     /// Rings for so many connections do not fit the shared memory.
     #[error("{connections} connections need more than the {bytes} bytes of shared memory that the job has")]
     TooManyConnections {

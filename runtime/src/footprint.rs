@@ -1,14 +1,18 @@
-//! Whether a trial fits this computer, asked before anything is allocated.
+//! Whether a trial fits this computer and its report a message, asked before anything is allocated.
 
-use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::geometry::Geometry;
+use crate::trial::{MOST_REPETITIONS, Trial};
 use schedule::program::Program;
 use topology::Rank;
 
 /// # Errors
-/// [`RunError::NotEnoughMemory`] if the buffers of all ranks, which are local, need more than is available.
-pub(crate) fn check(program: &Program, count: u64, dtype: DType) -> RunResult<()> {
+/// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of all ranks, which are local, need more than is available.
+pub(crate) fn check(program: &Program, trial: &Trial) -> RunResult<()> {
+    let Trial { count, dtype, repetitions, .. } = *trial;
+    if repetitions > MOST_REPETITIONS {
+        return Err(RunError::TooManyRepetitions { repetitions, limit: MOST_REPETITIONS });
+    }
     let mut needed: u64 = 0;
     for (index, own) in program.ranks.iter().enumerate() {
         let geometry = Geometry::new(program, Rank::from_index(index), count, dtype, 1)?;

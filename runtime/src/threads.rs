@@ -56,7 +56,7 @@ pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) 
 }
 
 fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
-    footprint::check(program, trial.count, trial.dtype)?;
+    footprint::check(program, trial)?;
     let board = board(program, options)?;
     let run = |rank, ()| {
         let mut executor = Executor::new(&board, rank, program, trial.count, trial.dtype, options)?;

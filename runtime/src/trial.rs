@@ -25,6 +25,9 @@ pub enum Check {
     Skip,
 }
 
+/// The most timed repetitions of one trial: what every rank must be able to report at the end.
+pub(crate) const MOST_REPETITIONS: u32 = 1 << 20;
+
 /// How often, on what, and how a program is run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,7 +38,7 @@ pub struct Trial {
     pub dtype: DType,
     /// Untimed repetitions first.
     pub warmups: u32,
-    /// Timed repetitions.
+    /// Timed repetitions, at most 2²⁰.
     pub repetitions: u32,
     /// Of the inputs.
     pub seed: u64,

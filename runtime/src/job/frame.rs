@@ -21,8 +21,8 @@ use topology::Rank;
 
 /// Changes whenever a frame, the board or a ring changes its meaning.
 pub(crate) const PROTOCOL: u32 = 1;
-/// The longest message: a report of a few hundred thousand samples.
-const LONGEST: usize = 32 << 20;
+/// The longest message: a report of [`crate::trial::MOST_REPETITIONS`] samples fits.
+const LONGEST: usize = 64 << 20;
 
 /// What the launcher says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -165,6 +165,19 @@ pub(crate) fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Moment;
+    use crate::trial::{MOST_REPETITIONS, Sample};
+
+    #[test]
+    fn the_longest_report_fits_a_message() {
+        let widest = Sample { start: Moment(u64::MAX), end: Moment(u64::MAX) };
+        let length = |samples| {
+            let finding = Finding::Trial(RankReport { samples: vec![widest; samples], wrong: u64::MAX });
+            serde_json::to_vec(&Answer::Done { job: u64::MAX, finding }).unwrap().len()
+        };
+        let each = length(11) - length(10);
+        assert!(length(1) + each * MOST_REPETITIONS as usize <= LONGEST);
+    }
 
     #[test]
     fn messages_survive_being_torn_apart() {

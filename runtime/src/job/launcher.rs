@@ -131,7 +131,7 @@ impl Job {
             let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), self.members.len());
             return Err(RunError::Mismatch { what });
         }
-        footprint::check(program, trial.count, trial.dtype)?;
+        footprint::check(program, trial)?;
         let task = Task::Trial { source: source.to_owned(), trial: trial.clone() };
         let ranks = self.perform(task, program, |finding| match finding {
             Finding::Trial(report) => Some(report),

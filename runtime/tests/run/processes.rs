@@ -2,7 +2,7 @@
 
 use crate::plans::{COLLECTIVES, PlanSpec};
 use crate::worker::{Mischief, launch};
-use runtime::{DType, JobSpec, Trial};
+use runtime::{DType, JobSpec, RunError, Trial};
 use schedule::Collective;
 
 #[test]
@@ -18,6 +18,18 @@ fn one_job_runs_every_collective_in_place_and_not() {
             }
         }
     }
+}
+
+#[test]
+fn more_repetitions_than_a_report_holds_are_refused_before_any_work() {
+    let mut job = launch(&JobSpec { ranks: 2, ..JobSpec::default() }, |_| Mischief::None).unwrap();
+    let spec = PlanSpec::new("ring:2", Collective::AllReduce);
+    let trial = Trial::once(1, DType::F32);
+    let endless = Trial { repetitions: (1 << 20) + 1, ..trial.clone() };
+    let error = job.run(&spec.to_string(), &spec.program(), &endless).unwrap_err();
+    assert!(matches!(error, RunError::TooManyRepetitions { limit: 0x10_0000, .. }), "{error}");
+    // The job goes on.
+    assert_eq!(job.run(&spec.to_string(), &spec.program(), &trial).unwrap().wrong(), 0);
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn launcher_process() {
         launch(&JobSpec { ranks: spec.topology().rank_count(), ..JobSpec::default() }, |_| Mischief::None).unwrap();
     let processes: Vec<_> = job.process_ids().iter().map(u32::to_string).collect();
     println!("workers {}", processes.join(" "));
-    let trial = Trial { repetitions: u32::MAX, ..Trial::once(1000, DType::F32) };
+    let trial = Trial { warmups: u32::MAX, ..Trial::once(1000, DType::F32) };
     job.run(&spec.to_string(), &spec.program(), &trial).unwrap();
 }
 
