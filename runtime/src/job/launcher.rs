@@ -78,6 +78,10 @@ impl Job {
         let mut job = Self { board, options, members: Vec::with_capacity(spec.ranks), events, tasks: 0, over: None };
         for rank in (0..spec.ranks).map(Rank::from_index) {
             let member = start(rank, command(rank), &sender).map_err(RunError::system("starting a worker"))?;
+            // A worker that is stopped reads nothing. A send that fills its channel waits twice: after the part that
+            // still fits, and for the rest. Zero would mean no limit.
+            let limit = (spec.options.ready_limit / 2).max(Duration::from_millis(1));
+            member.stream.set_write_timeout(Some(limit)).map_err(RunError::system("preparing a control channel"))?;
             job.members.push(member);
             // A worker that is gone already shows as `Gone`, with how it ended.
             let _ = job.welcome(rank, shape, spec);
@@ -184,13 +188,20 @@ impl Job {
         })
     }
 
+    /// Tells every worker. One that leaves its channel full for the ready limit does not run.
     fn order_all(&mut self, order: &Order) -> RunResult<()> {
         for index in 0..self.members.len() {
-            match send(&self.members[index].stream, order) {
-                // A broken channel shows as `Gone`, with how the process ended.
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            let Err(error) = send(&self.members[index].stream, order) else { continue };
+            match error.kind() {
+                io::ErrorKind::InvalidInput => {
                     return Err(RunError::System { what: "ordering the workers", source: error });
                 }
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    let (rank, limit) = (Rank::from_index(index), self.options.ready_limit);
+                    let verdict = Verdict { rank, cause: Cause::Silent, phase: Phase::Prepare };
+                    return Err(self.end(verdict, format!("it took no orders for {limit:?}")));
+                }
+                // A broken channel shows as `Gone`, with how the process ended.
                 _ => {}
             }
         }

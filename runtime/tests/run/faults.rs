@@ -77,6 +77,23 @@ fn a_stopped_rank_is_named_when_the_deadline_has_passed() {
 }
 
 #[test]
+fn a_stopped_rank_that_takes_no_orders_is_named() {
+    let mut spec = spec(Duration::from_secs(10));
+    spec.options.ready_limit = Duration::from_secs(3);
+    let mut job = launch(&spec, |_| Mischief::None).unwrap();
+    let processes = job.process_ids();
+    assert!(Command::new("kill").args(["-STOP", &processes[1].to_string()]).status().unwrap().success());
+    // More than the channel holds.
+    let source = "x".repeat(1 << 20);
+    let begin = Instant::now();
+    let error = job.run(&source, &plan().program(), &Trial::once(1, DType::F32)).unwrap_err();
+    assert!(begin.elapsed() < Duration::from_secs(6), "the error came after {:?}", begin.elapsed());
+    let RunError::Ended { verdict, .. } = error else { panic!("{error}") };
+    assert_eq!(verdict, Verdict { rank: Rank(1), cause: Cause::Silent, phase: Phase::Prepare });
+    assert!(!processes.iter().any(|&process| is_running(process)), "a process is left");
+}
+
+#[test]
 fn long_faults_at_many_moments() {
     let rounds = if std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long") { 40 } else { 1 };
     for round in 0..rounds {
