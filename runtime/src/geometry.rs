@@ -1,23 +1,17 @@
 //! Where the slots of a program lie in buffers of a given element count.
 //!
-//! The principal type is [`Geometry`]. A block of `count` elements is cut into `parts` slots and a slot into
-//! tiles, both balanced: piece p of n covers elements `count·p/n .. count·(p+1)/n`. Remainders are spread
-//! without padding, and fewer elements than pieces just leave some pieces empty.
+//! The principal type is [`Geometry`]. The schedule crate says which elements a slot covers; a slot is cut into
+//! tiles by the same rule as a block into slots: balanced, remainders spread without padding, and fewer elements
+//! than pieces just leave some pieces empty.
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use schedule::program::{Buffer, Program, RankProgram, Slice};
+use schedule::program::{Buffer, Program, RankProgram, Slice, part_elements, slot_elements};
 use std::ops::Range;
 use topology::Rank;
 
-/// Boundary p of n balanced pieces of `count` elements.
-fn boundary(count: usize, p: usize, n: usize) -> usize {
-    // At most `count`, so the way back to usize is exact.
-    (count as u128 * p as u128 / n as u128) as usize
-}
-
 /// Where pieces of these lengths start when they lie one after the other, and where the last ends.
-fn starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
+fn starts(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
     let ends = lengths.scan(0, |end, length| {
         *end += length;
         Some(*end)
@@ -28,16 +22,17 @@ fn starts(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
 /// The layout of one rank's buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
-    count: usize,
-    parts: usize,
-    tiles: usize,
-    element: usize,
+    count: u64,
+    parts: u32,
+    tiles: u32,
+    /// Bytes.
+    element: u64,
     /// Starts of the scratch slots and the end of the last, in elements.
-    scratch: Vec<usize>,
+    scratch: Vec<u64>,
 }
 
 impl Geometry {
-    pub(crate) fn new(program: &Program, rank: Rank, count: u64, dtype: DType, tiles: usize) -> RunResult<Self> {
+    pub(crate) fn new(program: &Program, rank: Rank, count: u64, dtype: DType, tiles: u32) -> RunResult<Self> {
         let too_large = || RunError::TooLarge { elements: count, dtype };
         let own = &program.ranks[rank.index()];
         let parts = program.parts.max(1) as usize;
@@ -45,36 +40,36 @@ impl Geometry {
         let blocks = slots.into_iter().max().unwrap_or(0).div_ceil(parts) as u64 + 1;
         let bytes = count.checked_mul(blocks).and_then(|elements| elements.checked_mul(dtype.size() as u64));
         bytes.filter(|&bytes| bytes <= isize::MAX as u64).ok_or_else(too_large)?;
-        let count = count as usize;
-        let length = |&part: &u32| boundary(count, part as usize + 1, parts) - boundary(count, part as usize, parts);
+        let length = |&part: &u32| {
+            let elements = part_elements(count, program.parts, part);
+            elements.end - elements.start
+        };
         let scratch = starts(own.scratch_parts.iter().map(length));
-        Ok(Self { count, parts, tiles: tiles.max(1), element: dtype.size(), scratch })
+        Ok(Self { count, parts: program.parts, tiles: tiles.max(1), element: dtype.size() as u64, scratch })
     }
 
     /// Scratch slots of any lengths in bytes, and no other buffer.
     pub(crate) fn of_slots(lengths: impl Iterator<Item = usize>) -> Self {
-        Self { count: 0, parts: 1, tiles: 1, element: 1, scratch: starts(lengths) }
+        Self { count: 0, parts: 1, tiles: 1, element: 1, scratch: starts(lengths.map(|bytes| bytes as u64)) }
     }
 
     pub(crate) fn tiles(&self) -> usize {
-        self.tiles
+        self.tiles as usize
     }
 
     /// The elements of a slot.
-    fn slot(&self, buffer: Buffer, slot: usize) -> Range<usize> {
-        if buffer == Buffer::Scratch {
-            return self.scratch[slot]..self.scratch[slot + 1];
+    fn slot(&self, buffer: Buffer, slot: u32) -> Range<u64> {
+        match buffer {
+            Buffer::Scratch => self.scratch[slot as usize]..self.scratch[slot as usize + 1],
+            Buffer::Input | Buffer::Output => slot_elements(self.count, self.parts, slot),
         }
-        let (block, part) = (slot / self.parts, slot % self.parts);
-        let base = block * self.count;
-        base + boundary(self.count, part, self.parts)..base + boundary(self.count, part + 1, self.parts)
     }
 
     /// The bytes of one tile of the `index`-th slot of a slice.
     pub(crate) fn piece(&self, slice: Slice, index: u32, tile: usize) -> Range<usize> {
-        let slot = self.slot(slice.buffer, (slice.index + index) as usize);
-        let cut = |tile| (slot.start + boundary(slot.len(), tile, self.tiles)) * self.element;
-        cut(tile)..cut(tile + 1)
+        let slot = self.slot(slice.buffer, slice.index + index);
+        let tile = part_elements(slot.end - slot.start, self.tiles, tile as u32);
+        self.bytes(slot.start + tile.start)..self.bytes(slot.start + tile.end)
     }
 
     /// The bytes of one tile of a whole slice.
@@ -82,28 +77,33 @@ impl Geometry {
         (0..slice.count).map(|index| self.piece(slice, index, tile).len()).sum()
     }
 
+    /// The bytes of so many elements of a buffer; they can be addressed, as [`Self::new`] made sure.
+    fn bytes(&self, elements: u64) -> usize {
+        (elements * self.element) as usize
+    }
+
     /// The bytes that a buffer of `slots` slots needs.
-    fn bytes(&self, slots: u32) -> usize {
-        slots.checked_sub(1).map_or(0, |last| self.slot(Buffer::Output, last as usize).end * self.element)
+    fn buffer_bytes(&self, slots: u32) -> usize {
+        slots.checked_sub(1).map_or(0, |last| self.bytes(self.slot(Buffer::Output, last).end))
     }
 
     pub(crate) fn input_bytes(&self, program: &RankProgram) -> usize {
-        self.bytes(program.input_slots)
+        self.buffer_bytes(program.input_slots)
     }
 
     pub(crate) fn output_bytes(&self, program: &RankProgram) -> usize {
-        self.bytes(program.output_slots)
+        self.buffer_bytes(program.output_slots)
     }
 
     pub(crate) fn scratch_bytes(&self) -> usize {
-        self.scratch.last().map_or(0, |end| end * self.element)
+        self.scratch.last().map_or(0, |&end| self.bytes(end))
     }
 }
 
 /// How many tiles give each about `tile_bytes` bytes of the largest slot.
-pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: usize) -> usize {
+pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: usize) -> u32 {
     let slot = count.div_ceil(u64::from(program.parts.max(1))).saturating_mul(dtype.size() as u64);
-    usize::try_from(slot.div_ceil(tile_bytes.max(1) as u64)).unwrap_or(usize::MAX).max(1)
+    u32::try_from(slot.div_ceil(tile_bytes.max(1) as u64)).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
             let geometry = Geometry::new(&program(parts), Rank(0), count, DType::F64, tiles).unwrap();
             let mut end = 0;
             for slot in 0..2 * parts {
-                for tile in 0..tiles {
+                for tile in 0..tiles as usize {
                     let piece = geometry.piece(slice(Buffer::Input, 2 * parts), slot, tile);
                     assert_eq!(piece.start, end, "{parts} parts, {count} elements, {tiles} tiles");
                     end = piece.end;
@@ -137,16 +137,6 @@ mod tests {
             }
             assert_eq!(end, 2 * 8 * count as usize);
             assert_eq!(geometry.input_bytes(&program(parts).ranks[0]), end);
-        }
-    }
-
-    #[test]
-    fn slots_lie_where_the_schedule_crate_says() {
-        let geometry = Geometry::new(&program(7), Rank(0), 1003, DType::F32, 1).unwrap();
-        for slot in 0..14 {
-            let elements = schedule::program::slot_elements(1003, 7, slot);
-            let bytes = geometry.piece(slice(Buffer::Output, 14), slot, 0);
-            assert_eq!(bytes, 4 * elements.start as usize..4 * elements.end as usize);
         }
     }
 
