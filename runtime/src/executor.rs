@@ -14,6 +14,7 @@ use crate::options::Options;
 use crate::order::{ResourceOrder, transfer_count};
 use crate::pace::{Emulation, Pacer};
 use crate::probe::Flows;
+use crate::ring::Rings;
 use crate::trial::Sample;
 use crate::watch::Watch;
 use schedule::program::{Program, digest};
@@ -104,7 +105,7 @@ impl<'a> Executor<'a> {
         Ok(Self {
             board,
             emulation,
-            lanes: Lanes::new(board, rank, program, &arena)?,
+            lanes: Lanes::new(rank, program, &Rings { board, arena: &arena })?,
             arena,
             order: emulation.map_or_else(ResourceOrder::default, |emulation| {
                 ResourceOrder::of(program, emulation.topology(), rank, plan.geometry.tiles())

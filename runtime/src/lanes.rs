@@ -4,10 +4,8 @@
 //! that nobody counts as bytes of a message: the stamp of a collective, and arrival times in an emulated machine.
 //! Words are aligned to their own size, so that no window of a lane ends inside them.
 
-use crate::board::{Arena, Board};
 use crate::error::{RunError, RunResult};
-use crate::ring::{RingReceiver, RingSender};
-use crate::transport::{ReceiveLane, SendLane};
+use crate::transport::{ReceiveLane, SendLane, Transport};
 use schedule::program::{ConnectionId, Program};
 use std::io;
 use topology::Rank;
@@ -33,15 +31,15 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Takes `rank`'s ends of the program's connections, through rings in shared memory.
-    pub(crate) fn new(board: &Board, rank: Rank, program: &Program, arena: &Arena) -> RunResult<Self> {
-        let mut outgoing: Ends<dyn SendLane> = Ends { rank, ends: Vec::with_capacity(arena.rings.len()) };
-        let mut incoming: Ends<dyn ReceiveLane> = Ends { rank, ends: Vec::with_capacity(arena.rings.len()) };
-        for (connection, &place) in program.connections.iter().zip(&arena.rings) {
-            let (from, to) = (connection.from, connection.to);
-            let memory = || board.region().clone();
-            outgoing.add(from, to, || Ok(Box::new(RingSender::new(memory(), place, board.bell(to))?)))?;
-            incoming.add(to, from, || Ok(Box::new(RingReceiver::new(memory(), place, board.bell(from))?)))?;
+    /// Takes `rank`'s ends of the program's connections.
+    pub(crate) fn new(rank: Rank, program: &Program, transport: &dyn Transport) -> RunResult<Self> {
+        let count = program.connections.len();
+        let mut outgoing: Ends<dyn SendLane> = Ends { rank, ends: Vec::with_capacity(count) };
+        let mut incoming: Ends<dyn ReceiveLane> = Ends { rank, ends: Vec::with_capacity(count) };
+        for (index, connection) in program.connections.iter().enumerate() {
+            let id = ConnectionId(index as u32);
+            outgoing.add(connection.from, connection.to, || transport.sender(id, connection))?;
+            incoming.add(connection.to, connection.from, || transport.receiver(id, connection))?;
         }
         Ok(Self { outgoing, incoming })
     }

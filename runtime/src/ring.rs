@@ -11,9 +11,11 @@
 //!
 //! [1] Lamport, "Specifying concurrent program modules", TOPLAS 1983.
 
+use crate::board::{Arena, Board};
 use crate::doorbell::Doorbell;
 use crate::region::Region;
-use crate::transport::{ReceiveLane, SendLane};
+use crate::transport::{ReceiveLane, SendLane, Transport};
+use schedule::program::{Connection, ConnectionId};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,6 +44,24 @@ impl RingPlace {
         region.word64(self.offset + TAIL).store(0, Ordering::Relaxed);
         region.word32(self.offset + TAKEN).store(0, Ordering::Relaxed);
         region.word32(self.offset + TAKEN + 4).store(0, Ordering::Release);
+    }
+}
+
+/// The rings that a board has for a program, one per connection.
+pub(crate) struct Rings<'a> {
+    pub(crate) board: &'a Board,
+    pub(crate) arena: &'a Arena,
+}
+
+impl Transport for Rings<'_> {
+    fn sender(&self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn SendLane>> {
+        let (memory, place) = (self.board.region().clone(), self.arena.rings[id.index()]);
+        Ok(Box::new(RingSender::new(memory, place, self.board.bell(connection.to))?))
+    }
+
+    fn receiver(&self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn ReceiveLane>> {
+        let (memory, place) = (self.board.region().clone(), self.arena.rings[id.index()]);
+        Ok(Box::new(RingReceiver::new(memory, place, self.board.bell(connection.from))?))
     }
 }
 

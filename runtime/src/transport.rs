@@ -1,10 +1,27 @@
 //! What the interpreter needs of a lane of bytes between two ranks.
 //!
-//! The principal traits are [`SendLane`] and [`ReceiveLane`]. Both lend memory instead of copying (a reduction
+//! The principal traits are [`SendLane`] and [`ReceiveLane`], and [`Transport`], which opens them. Lanes lend memory instead of copying (a reduction
 //! writes straight into the lane, and reads straight out of it), never block, and make any message size work
-//! with bounded memory. A transport is one file that implements both and rings the peer's doorbell.
+//! with bounded memory. A transport is one file that implements all three and rings the peer's doorbell, and one line
+//! in the executor, which picks it.
 
+use schedule::program::{Connection, ConnectionId};
 use std::io;
+
+/// How the ranks of a job are connected.
+pub(crate) trait Transport {
+    /// Takes the sender's end of a connection.
+    ///
+    /// # Errors
+    /// If it cannot be had, or not again.
+    fn sender(&self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn SendLane>>;
+
+    /// Takes the receiver's end of a connection.
+    ///
+    /// # Errors
+    /// As for [`Self::sender`].
+    fn receiver(&self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn ReceiveLane>>;
+}
 
 /// The sender's end of a connection.
 pub trait SendLane: Send {
