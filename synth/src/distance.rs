@@ -1,4 +1,8 @@
-//! Shortest α–β paths, the one Dijkstra of this crate's searches and bounds.
+//! Shortest paths: the one Dijkstra of this crate.
+//!
+//! The principal type is [`PathTree`], paths over links by α–β times, prices or hops. Under it is [`spread_from`],
+//! which asks its caller for the ways on from a rank, so that it also serves graphs whose ways depend on when they
+//! are taken (epochs). [`Key`] is how times order in queues.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,6 +25,40 @@ impl Key {
     }
 }
 
+/// Where a search has been: the cost of the cheapest way to a rank, and the last step of it (`None` at a source).
+pub(crate) type Reached<C, S> = Option<(C, Option<S>)>;
+
+/// Dijkstra from `sources`, which cost `nothing`, to all of `ranks`.
+///
+/// `ways_on` is called once per rank with the cost of being there, and offers each way on: where it leads, the cost
+/// of being there by it (no less than here), and what it is called.
+pub(crate) fn spread_from<C: Copy + Ord, S: Copy>(
+    sources: impl IntoIterator<Item = Rank>,
+    nothing: C,
+    ranks: usize,
+    mut ways_on: impl FnMut(Rank, C, &mut dyn FnMut(Rank, C, S)),
+) -> Vec<Reached<C, S>> {
+    let mut reached: Vec<Reached<C, S>> = vec![None; ranks];
+    let mut queue = BinaryHeap::new();
+    for source in sources {
+        reached[source.index()] = Some((nothing, None));
+        queue.push(Reverse((nothing, source)));
+    }
+    while let Some(Reverse((here, rank))) = queue.pop() {
+        if reached[rank.index()].is_some_and(|(cost, _)| cost < here) {
+            continue;
+        }
+        ways_on(rank, here, &mut |to, cost, step| {
+            let known = &mut reached[to.index()];
+            if known.is_none_or(|(best, _)| cost < best) {
+                *known = Some((cost, Some(step)));
+                queue.push(Reverse((cost, to)));
+            }
+        });
+    }
+    reached
+}
+
 /// A shortest-path tree (a forest, if there are several sources).
 #[derive(Clone, Debug)]
 pub(crate) struct PathTree {
@@ -37,29 +75,15 @@ impl PathTree {
         sources: impl IntoIterator<Item = Rank>,
         mut length: impl FnMut(LinkId) -> Option<f64>,
     ) -> Self {
-        let ranks = topology.rank_count();
-        let mut tree = Self { distance: vec![f64::INFINITY; ranks], last: vec![None; ranks] };
-        let mut queue = BinaryHeap::new();
-        for source in sources {
-            tree.distance[source.index()] = 0.0;
-            queue.push(Reverse((Key::new(0.0), source)));
-        }
-        while let Some(Reverse((reached, rank))) = queue.pop() {
-            if reached.value() > tree.distance[rank.index()] {
-                continue;
-            }
+        let reached = spread_from(sources, Key::new(0.0), topology.rank_count(), |rank, here, offer| {
             for &id in topology.outgoing(rank) {
-                let Some(length) = length(id) else { continue };
-                let to = topology.link(id).to;
-                let through = reached.value() + length;
-                if through < tree.distance[to.index()] {
-                    tree.distance[to.index()] = through;
-                    tree.last[to.index()] = Some(id);
-                    queue.push(Reverse((Key::new(through), to)));
+                if let Some(length) = length(id) {
+                    offer(topology.link(id).to, Key::new(here.value() + length), id);
                 }
             }
-        }
-        tree
+        });
+        let distance = reached.iter().map(|it| it.map_or(f64::INFINITY, |(cost, _)| cost.value())).collect();
+        Self { distance, last: reached.iter().map(|it| it.and_then(|(_, last)| last)).collect() }
     }
 
     /// The links of the path to `rank`, first link first; empty at a source or where no path leads.
@@ -71,5 +95,39 @@ impl PathTree {
         }
         path.reverse();
         path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_shortest_and_the_unreachable_is_infinitely_far() {
+        let topology = topology::resolve("ring:6").expect("a family");
+        let one_way = |id: LinkId| {
+            let link = topology.link(id);
+            (link.to.0 == link.from.0 + 1).then_some(2.0)
+        };
+        let tree = PathTree::new(&topology, [Rank(2)], one_way);
+        let far = f64::INFINITY;
+        assert_eq!(tree.distance, [far, far, 0.0, 2.0, 4.0, 6.0]);
+        let stops: Vec<u32> = tree.path_to(&topology, Rank(5)).iter().map(|&id| topology.link(id).to.0).collect();
+        assert_eq!(stops, [3, 4, 5]);
+        assert!(tree.path_to(&topology, Rank(0)).is_empty());
+    }
+
+    #[test]
+    fn ways_may_depend_on_the_cost_so_far() {
+        // A door between 0 and 1 opens at 5; the way around takes 3 + 3.
+        let reached = spread_from([Rank(0)], 0, 3, |rank, here: u32, offer| match rank.0 {
+            0 => {
+                offer(Rank(1), here.max(5) + 2, "door");
+                offer(Rank(2), here + 3, "out");
+            }
+            2 => offer(Rank(1), here + 3, "in"),
+            _ => {}
+        });
+        assert_eq!(reached, [Some((0, None)), Some((6, Some("in"))), Some((3, Some("out")))]);
     }
 }

@@ -9,6 +9,7 @@
 mod bounds;
 mod chunking;
 mod classic;
+mod distance;
 mod error;
 mod matching;
 pub mod matrix;

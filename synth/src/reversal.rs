@@ -10,7 +10,7 @@
 //! member i / C, as in a ReduceScatter, and spread from there, as in an AllGather.
 
 use crate::bounds::bounds;
-use crate::matching::distance::PathTree;
+use crate::distance::PathTree;
 use crate::{Attempt, Constraints, Context, Problem, StopReason, Strategy, SynthError};
 use schedule::{
     Chunk, ChunkId, Collective, Demand, DemandError, Message, RankSet, Request, Schedule, reduce_of_gather, replay,

@@ -16,7 +16,7 @@ use super::capacity::capacity;
 use super::flow::{Network, Spent, UNLIMITED, Work};
 use super::{Bound, Certificate, Scope};
 use crate::Problem;
-use crate::matching::distance::PathTree;
+use crate::distance::PathTree;
 use schedule::{Chunk, ChunkId};
 use topology::{LinkId, Micros, Rank};
 

@@ -2,7 +2,7 @@
 
 use super::{Bound, Certificate, Scope};
 use crate::Problem;
-use crate::matching::distance::PathTree;
+use crate::distance::PathTree;
 use schedule::{Chunk, ChunkId, RankSet};
 use topology::{Bytes, LinkId, Micros, Rank};
 

@@ -101,7 +101,11 @@ pub struct Bounds {
 impl Bounds {
     /// The bound that binds: the largest that holds for every schedule of this demand, merged messages included.
     pub fn binding(&self) -> Option<&Bound> {
-        let valid = self.list.iter().filter(|bound| bound.scope != Scope::OneChunkPerMessage);
+        self.largest(|scope| scope != Scope::OneChunkPerMessage)
+    }
+
+    fn largest(&self, counts: impl Fn(Scope) -> bool) -> Option<&Bound> {
+        let valid = self.list.iter().filter(|bound| counts(bound.scope));
         valid.fold(None, |best: Option<&Bound>, bound| match best {
             Some(best) if best.value >= bound.value => Some(best),
             _ => Some(bound),
@@ -110,10 +114,19 @@ impl Bounds {
 
     /// [`Self::binding`] as schedules carry it; zero where nothing has to move.
     pub fn best(&self) -> LowerBound {
-        match self.binding() {
-            Some(bound) => LowerBound { value: bound.value, name: bound.name.to_owned() },
-            None => LowerBound { value: Micros::ZERO, name: "latency".to_owned() },
-        }
+        carried(self.binding())
+    }
+
+    /// The largest that holds however the data is cut, as schedules carry it where the cut was searched.
+    pub fn best_at_any_chunking(&self) -> LowerBound {
+        carried(self.largest(|scope| scope == Scope::AnyChunking))
+    }
+}
+
+fn carried(bound: Option<&Bound>) -> LowerBound {
+    match bound {
+        Some(bound) => LowerBound { value: bound.value, name: bound.name.to_owned() },
+        None => LowerBound { value: Micros::ZERO, name: "latency".to_owned() },
     }
 }
 

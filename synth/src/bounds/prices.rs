@@ -9,7 +9,7 @@
 
 use super::{Bound, Certificate, Scope};
 use crate::Problem;
-use crate::matching::distance::PathTree;
+use crate::distance::PathTree;
 use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
 use schedule::{ChunkId, RankSet};
 use topology::{LinkId, Micros, ResourceId, Topology};

@@ -2,7 +2,7 @@
 
 use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
 use crate::Problem;
-use crate::matching::distance::PathTree;
+use crate::distance::PathTree;
 use schedule::{ChunkId, RankSet};
 use topology::{Bytes, LinkId, Rank};
 

@@ -3,7 +3,7 @@
 //! The principal type is [`Calendar`]. It applies the cost model of a message once, for [`super::spread`] and
 //! [`super::routed`] alike; the times it keeps only guide the search, `schedule::replay` has the last word.
 
-use super::distance::Key;
+use crate::distance::Key;
 use schedule::{ChunkList, Demand, Message, TransferKind};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -5,7 +5,7 @@
 //! relays and destinations alike. Copies that a relay turns out not to need are pruned afterwards.
 
 use super::bits::BitMatrix;
-use super::distance::PathTree;
+use crate::distance::PathTree;
 use crate::reach::check_reachable;
 use crate::{Problem, SynthError};
 use schedule::{Chunk, ChunkId, Demand};

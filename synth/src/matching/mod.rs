@@ -7,7 +7,6 @@
 
 mod bits;
 mod calendar;
-pub(crate) mod distance;
 mod instance;
 mod prune;
 mod queues;
@@ -15,9 +14,9 @@ mod rerouted;
 mod routed;
 mod spread;
 
+use crate::distance::PathTree;
 use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
-use distance::PathTree;
 use instance::Instance;
 use prune::without_idle_copies;
 use queues::Priorities;

@@ -6,9 +6,9 @@
 //! that taking them first is enough.
 
 use super::calendar::{Calendar, Event};
-use super::distance::Key;
 use super::instance::Instance;
 use super::routed::Routes;
+use crate::distance::Key;
 use crate::problem::owner;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;

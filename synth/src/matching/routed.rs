@@ -6,8 +6,8 @@
 //! by chunk, along the links where most of the fluid is left; [`Routing::relieve`] moves one chunk to where it
 //! raises the high powers of all loads least, so that repeating it never makes the peaks higher.
 
-use super::distance::PathTree;
 use super::instance::Instance;
+use crate::distance::PathTree;
 use crate::multicommodity::ConcurrentFlow;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;

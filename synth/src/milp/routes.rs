@@ -7,10 +7,10 @@
 use super::grid::Grid;
 use super::orbits::Orbits;
 use crate::Problem;
+use crate::distance::spread_from;
 use crate::reach::machine_hops;
 use schedule::ChunkId;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use topology::{LinkId, Rank};
 
@@ -138,7 +138,7 @@ fn extend(all: &mut Vec<Route>, problem: &Problem, horizon: u32, chunk: ChunkId,
     Some(())
 }
 
-/// Dijkstra in epochs from `sources`, over hops with the ends that `ends` names; `after` says when a hop that is
+/// The shortest ways in epochs from `sources`, over hops with the ends that `ends` names; `after` says when a hop that is
 /// entered at some epoch is left, if it can be taken.
 fn fastest(
     ranks: usize,
@@ -151,18 +151,12 @@ fn fastest(
     for (index, hop) in hops.iter().enumerate() {
         outgoing[ends(hop).0.index()].push(index);
     }
-    let mut best: Vec<Option<u32>> = vec![None; ranks];
-    let mut queue: BinaryHeap<Reverse<(u32, Rank)>> = sources.iter().map(|&rank| Reverse((0, rank))).collect();
-    while let Some(Reverse((at, rank))) = queue.pop() {
-        if best[rank.index()].is_some() {
-            continue;
-        }
-        best[rank.index()] = Some(at);
+    let reached = spread_from(sources.iter().copied(), 0, ranks, |rank, at, offer| {
         for &hop in &outgoing[rank.index()] {
             if let Some(next) = after(&hops[hop], at) {
-                queue.push(Reverse((next, ends(&hops[hop]).1)));
+                offer(ends(&hops[hop]).1, next, hop);
             }
         }
-    }
-    best
+    });
+    reached.into_iter().map(|reached| reached.map(|(at, _)| at)).collect()
 }

@@ -6,6 +6,7 @@
 //! the grid or a list schedule by longest remaining path is better.
 
 use super::model::Departure;
+use crate::distance::Key;
 use crate::{Problem, SynthError};
 use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, replay};
 use std::cmp::Reverse;
@@ -100,10 +101,10 @@ fn add_remaining_paths(problem: &Problem, sends: &mut [Send]) {
 fn list_order(problem: &Problem, sends: &[Send]) -> Vec<Send> {
     let (topology, demand) = (&problem.topology, &problem.demand);
     let mut waiting: BTreeMap<(ChunkId, Rank), Vec<usize>> = BTreeMap::new();
-    let mut queue: BinaryHeap<Reverse<(Instant, Reverse<Instant>, usize)>> = BinaryHeap::new();
+    let mut queue: BinaryHeap<Reverse<(Key, Reverse<Key>, usize)>> = BinaryHeap::new();
     for (index, send) in sends.iter().enumerate() {
         if demand.chunk(send.departure.chunk).holders.has(send.from) {
-            queue.push(Reverse((Instant(0.0), Reverse(Instant(send.remaining.0)), index)));
+            queue.push(Reverse((Key::new(0.0), Reverse(Key::new(send.remaining.0)), index)));
         } else {
             waiting.entry((send.departure.chunk, send.from)).or_default().push(index);
         }
@@ -111,14 +112,14 @@ fn list_order(problem: &Problem, sends: &[Send]) -> Vec<Send> {
     let mut link_free = vec![0.0f64; topology.links().len()];
     let mut resource_free = vec![0.0f64; topology.resources().len()];
     let mut order = Vec::with_capacity(sends.len());
-    while let Some(Reverse((Instant(ready), priority, index))) = queue.pop() {
-        let send = sends[index];
+    while let Some(Reverse((ready, priority, index))) = queue.pop() {
+        let (ready, send) = (ready.value(), sends[index]);
         let (chunk, id) = (send.departure.chunk, send.departure.link);
         let link = topology.link(id);
         let busy = link.resources.iter().map(|resource| resource_free[resource.index()]);
         let start = busy.fold(link_free[id.index()], f64::max);
         if start > ready {
-            queue.push(Reverse((Instant(start), priority, index)));
+            queue.push(Reverse((Key::new(start), priority, index)));
             continue;
         }
         let bytes: Bytes = demand.bytes_of(chunk);
@@ -129,28 +130,10 @@ fn list_order(problem: &Problem, sends: &[Send]) -> Vec<Send> {
         order.push(send);
         let end = ready + link.transfer_time(bytes).0;
         for next in waiting.remove(&(chunk, send.to)).unwrap_or_default() {
-            queue.push(Reverse((Instant(end), Reverse(Instant(sends[next].remaining.0)), next)));
+            queue.push(Reverse((Key::new(end), Reverse(Key::new(sends[next].remaining.0)), next)));
         }
     }
     order
-}
-
-/// A time with a total order, for the queue.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct Instant(f64);
-
-impl Eq for Instant {}
-
-impl PartialOrd for Instant {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Instant {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
 }
 
 fn message(chunks: &[Send]) -> Message {
