@@ -67,7 +67,7 @@ pub struct Provenance {
     #[serde(default)]
     pub seed: u64,
     /// The options that mattered.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     pub options: BTreeMap<String, String>,
     /// The version of Antiphon.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -6,16 +6,20 @@ use crate::plan;
 use crate::screen::{Screen, table, time};
 use synth::{Certificate, Scope};
 
-/// Runs the command. With `--chunks auto` the bounds are for one chunk per rank.
+/// Runs the command. With `--chunks auto` only those bounds count that hold however the data is cut.
 pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let mut request = args.request.clone();
-    if request.chunks == Chunks::Auto {
+    let searched = request.chunks == Chunks::Auto;
+    if searched {
         request.chunks = Chunks::Pinned(1);
     }
     let task = plan::task(&request, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
     synth::check_reachable(problem).map_err(|error| super::synth::explain(error, request.sketch.as_deref(), None))?;
-    let bounds = synth::bounds(problem);
+    let mut bounds = synth::bounds(problem);
+    if searched {
+        bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
+    }
     let best = bounds.best();
     let value = serde_json::json!({
         "lower_bound_us": best.value, "binding": best.name, "bounds": bounds.list,

@@ -1,14 +1,15 @@
 //! Which chunk counts are worth trying when the user does not pin one.
 //!
-//! More chunks pipeline better but pay α more often. Doubling stops where a chunk's time on the slowest link
+//! More chunks pipeline better but pay α more often. The list ends where a chunk's time on the slowest link
 //! falls below the smallest α (splitting further only adds latency), or where the problem gets too large for
 //! the gain to be found in seconds.
 
 use schedule::{Collective, Request};
 use topology::Topology;
 
-/// The chunk counts tried are powers of two up to this one.
-const MOST: u32 = 8;
+/// The chunk counts tried: powers of two, and three times those, which suit machines of six links a rank. The
+/// planner stops among them when finer cuts no longer gain.
+const COUNTS: [u32; 8] = [2, 3, 4, 6, 8, 12, 16, 32];
 /// Chunks × links above which only one chunk per rank is tried.
 const LARGE: u64 = 400_000;
 
@@ -26,8 +27,7 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
         let routes = request.chunk_count().saturating_mul(topology.links().len() as u64);
         bytes >= 1.0 && slowest * bytes >= alpha && routes <= LARGE
     };
-    let doubled = std::iter::successors(Some(2), |count| Some(count * 2)).take_while(|&count| count <= MOST);
-    std::iter::once(1).chain(doubled.take_while(worthwhile)).collect()
+    std::iter::once(1).chain(COUNTS.into_iter().take_while(worthwhile)).collect()
 }
 
 #[cfg(test)]
@@ -37,7 +37,9 @@ mod tests {
     #[test]
     fn small_messages_are_not_cut_and_large_ones_are() {
         let topology = topology::resolve("ring:4,alpha=1us,bandwidth=1GBps").unwrap();
-        for (size, expected) in [(0, vec![1]), (400, vec![1]), (16_000, vec![1, 2, 4]), (1 << 30, vec![1, 2, 4, 8])] {
+        for (size, expected) in
+            [(0, vec![1]), (400, vec![1]), (16_000, vec![1, 2, 3, 4]), (1 << 30, vec![1, 2, 3, 4, 6, 8, 12, 16, 32])]
+        {
             let request = Request::new(Collective::AllGather, 4, size);
             assert_eq!(chunk_counts(&topology, &request), expected, "{size} bytes");
         }

@@ -18,7 +18,7 @@ use crate::{
     SynthError,
 };
 use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use topology::Micros;
 
 /// A plan and the account of how it was found.
@@ -37,6 +37,11 @@ const EQUAL: f64 = 1e-7;
 
 /// How many chunk counts, those with the best makespans so far, the dear strategies try as well.
 const REFINED: usize = 1;
+/// A finer cut is worth its time if it gains this much; after two that do not, no finer ones are tried.
+const GAIN: f64 = 2e-3;
+/// How long the solver may take where the user sets no limit and asked for it, or did not ask. Its work is counted
+/// and nearly always ends long before; this catches the models on which HiGHS overshoots.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(45), Duration::from_secs(15)];
 
 /// Plans the demand of `problems`: the same request, one problem per chunk count worth trying.
 ///
@@ -61,17 +66,14 @@ pub fn synthesize(
         if !searches.is_empty() && deadline.has_passed() {
             break;
         }
-        let mut search = Search::new(problem);
+        let mut search = Search::new(problem, problems.len());
         session.attempt(&mut search, cheapest)?;
         searches.push(search);
     }
     for &kind in dearer {
-        let refines = kind == StrategyKind::Milp;
-        let chosen = if refines { most_promising(&searches) } else { (0..searches.len()).collect() };
-        for index in chosen {
-            if !deadline.has_passed() {
-                session.attempt(&mut searches[index], kind)?;
-            }
+        match kind {
+            StrategyKind::Milp => session.refine(&mut searches, kind)?,
+            _ => session.sweep(&mut searches, kind)?,
         }
     }
     let report_seconds = || started.elapsed().as_secs_f64();
@@ -99,7 +101,10 @@ fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
 struct Search<'a> {
     problem: &'a Problem,
     bounds: Bounds,
+    /// For this chunk count; reaching it ends the search here.
     bound: LowerBound,
+    /// What the answer is compared with: for any chunk count, where the count is searched.
+    claim: LowerBound,
     best: Option<Incumbent>,
     candidates: Vec<Candidate>,
     refusals: Vec<SynthError>,
@@ -113,18 +118,20 @@ struct Incumbent {
 }
 
 impl<'a> Search<'a> {
-    fn new(problem: &'a Problem) -> Self {
+    /// A search at one of `counts` chunk counts.
+    fn new(problem: &'a Problem, counts: usize) -> Self {
         let bounds = bounds(problem);
         let bound = bounds.best();
-        Self { problem, bounds, bound, best: None, candidates: Vec::new(), refusals: Vec::new() }
+        let claim = if counts > 1 { bounds.best_at_any_chunking() } else { bound.clone() };
+        Self { problem, bounds, bound, claim, best: None, candidates: Vec::new(), refusals: Vec::new() }
     }
 
     fn makespan(&self) -> Option<Micros> {
         self.best.as_ref().map(|best| best.makespan)
     }
 
-    fn is_optimal(&self) -> bool {
-        self.makespan().is_some_and(|makespan| makespan.0 <= self.bound.value.0 * (1.0 + EQUAL))
+    fn reaches(&self, bound: &LowerBound) -> bool {
+        self.makespan().is_some_and(|makespan| makespan.0 <= bound.value.0 * (1.0 + EQUAL))
     }
 
     /// Whether a makespan and a transfer count beat the incumbent: faster, or as fast with fewer transfers.
@@ -153,9 +160,45 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
+    /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain.
+    fn sweep(&self, searches: &mut [Search<'_>], kind: StrategyKind) -> Result<(), SynthError> {
+        let mut best = f64::INFINITY;
+        let mut stale = 0;
+        for search in searches {
+            if self.deadline.has_passed() || stale == 2 {
+                break;
+            }
+            self.attempt(search, kind)?;
+            let makespan = search.makespan().map_or(f64::INFINITY, |makespan| makespan.0);
+            stale = if makespan < best * (1.0 - GAIN) { 0 } else { stale + 1 };
+            best = best.min(makespan);
+        }
+        Ok(())
+    }
+
+    /// Lets a strategy try the chunk counts that did best.
+    fn refine(&self, searches: &mut [Search<'_>], kind: StrategyKind) -> Result<(), SynthError> {
+        for index in most_promising(searches) {
+            if !self.deadline.has_passed() {
+                self.attempt(&mut searches[index], kind)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Until when a strategy may search.
+    fn deadline_of(&self, kind: StrategyKind) -> Deadline {
+        if kind != StrategyKind::Milp || self.options.time_limit.is_some() {
+            return self.deadline.clone();
+        }
+        let [asked, unasked] = PATIENCE;
+        let patience = if self.options.strategy.is_some() { asked } else { unasked };
+        Deadline::after(Some(patience), self.options.cancel.clone())
+    }
+
     /// Lets one strategy try one chunk count, and judges what it proposes.
     fn attempt(&self, search: &mut Search<'_>, kind: StrategyKind) -> Result<(), SynthError> {
-        if search.is_optimal() {
+        if search.reaches(&search.bound) {
             return Ok(());
         }
         let strategy = strategy_of(kind);
@@ -165,9 +208,10 @@ impl Session<'_> {
         if options.strategy.is_none() {
             options.limits = options.limits.brief();
         }
+        let deadline = self.deadline_of(kind);
         let context = Context {
             options: &options,
-            deadline: self.deadline,
+            deadline: &deadline,
             incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
             bound: search.bound.value,
             progress: self.progress,
@@ -193,7 +237,7 @@ impl Session<'_> {
         (self.progress)(Progress {
             strategy,
             incumbent: search.makespan(),
-            bound: Some(search.bound.clone()),
+            bound: Some(search.claim.clone()),
             activity: format!("{} chunks per rank", search.problem.demand.request().chunks_per_rank),
         });
     }
@@ -231,7 +275,7 @@ fn judge(search: &mut Search<'_>, attempt: Attempt, seconds: f64, seed: u64) -> 
     candidate.transfers = schedule.transfers.len();
     schedule.produced_by.strategy = attempt.name;
     schedule.produced_by.seed = seed;
-    schedule.bound = Some(bound_below(&search.bound, schedule.makespan()));
+    schedule.bound = Some(bound_below(&search.claim, schedule.makespan()));
     match accept(schedule, problem) {
         Ok(verified) => {
             let makespan = verified.schedule().makespan();
@@ -271,7 +315,7 @@ fn conclude(
     let winner = *most_promising(&searches).first().ok_or(SynthError::NoProblem)?;
     let candidates = searches.iter().flat_map(|search| search.candidates.clone()).collect();
     let search = searches.swap_remove(winner);
-    let optimal = search.is_optimal();
+    let optimal = search.reaches(&search.claim);
     let Some(best) = search.best else {
         // Why one strategy has nothing is not why there is no answer if others were left untried.
         let refusal = search.refusals.into_iter().next().filter(|_| !out_of_time);
@@ -280,6 +324,8 @@ fn conclude(
     let stop_reason = match best.stop {
         _ if optimal => StopReason::Optimal,
         _ if out_of_time => StopReason::TimeLimit,
+        // At its own chunk count, while others were open.
+        StopReason::Optimal => StopReason::Exhausted,
         stop => stop,
     };
     let best_schedule = credited(best.schedule, search.problem, options);
@@ -287,7 +333,7 @@ fn conclude(
     let report = Report {
         makespan_us: best.makespan.0,
         lower_bound_us: schedule.bound.as_ref().map_or(0.0, |bound| bound.value.0),
-        bound: search.bound.name.clone(),
+        bound: search.claim.name.clone(),
         gap: schedule.gap(),
         strategy: schedule.produced_by.strategy.clone(),
         stop_reason,
@@ -297,16 +343,18 @@ fn conclude(
     Ok(Synthesis { schedule: best_schedule, report, bounds: search.bounds })
 }
 
-/// Where a strategy was asked for and its warm start stands, the schedule is its answer, and says whose it was.
+/// The schedule with what was asked of the planner. Where a strategy was asked for and its warm start stands, the
+/// schedule is its answer, and says whose it was.
 fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) -> VerifiedSchedule {
-    let Some(asked) = options.strategy.map(StrategyKind::as_str) else { return schedule };
-    if schedule.schedule().produced_by.strategy.starts_with(asked) {
-        return schedule;
+    let mut credited = schedule.clone().into_schedule();
+    let asked = options.strategy.map_or("auto", StrategyKind::as_str);
+    let provenance = &mut credited.produced_by;
+    provenance.options.insert("strategy".to_owned(), asked.to_owned());
+    if options.strategy.is_some() && !provenance.strategy.starts_with(asked) {
+        let finder = std::mem::replace(&mut provenance.strategy, asked.to_owned());
+        provenance.options.insert("warm_start_stands".to_owned(), finder);
     }
-    let mut relabelled = schedule.clone().into_schedule();
-    let finder = std::mem::replace(&mut relabelled.produced_by.strategy, asked.to_owned());
-    relabelled.produced_by.options.insert("warm_start_stands".to_owned(), finder);
-    verify(relabelled, &problem.topology).unwrap_or(schedule)
+    verify(credited, &problem.topology).unwrap_or(schedule)
 }
 
 #[cfg(test)]

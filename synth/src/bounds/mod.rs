@@ -58,8 +58,10 @@ pub enum Certificate {
     /// that the bytes pay on their cheapest ways is no more than the time that every seller has.
     Prices {
         /// For each link, what a unit of its time costs.
+        #[serde(rename = "prices")]
         links: Vec<f64>,
         /// For each resource, what a unit of its time costs.
+        #[serde(rename = "resource_prices")]
         resources: Vec<f64>,
     },
     /// A shortest path that some chunk must travel.
