@@ -152,6 +152,31 @@ mod tests {
     }
 
     #[test]
+    fn what_was_refuted_up_to_the_incumbent_is_told() {
+        let problem = problem(resolve("dgx1").unwrap(), Collective::AllGather, 1_000_000_000, 1);
+        let best = attempt(&problem, &quick(), None, 7502.1).schedule.unwrap();
+        // Half the bound that holds: every horizon below the optimum's is tried, and none has a schedule.
+        let kept = attempt(&problem, &quick(), Some(&best), 3751.0);
+        assert_eq!(kept.schedule, None);
+        assert!(kept.note.as_deref().is_some_and(|note| note.contains("no schedule in")), "{:?}", kept.note);
+    }
+
+    #[test]
+    fn models_beyond_the_share_of_a_brief_search_are_not_tried() {
+        let problem = problem(resolve("dgx2x2").unwrap(), Collective::AllGather, 64_000_000, 4);
+        let options = Options { limits: Limits::default().brief(), ..Options::default() };
+        let calls = std::sync::atomic::AtomicU32::new(0);
+        let count = |_| {
+            calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        };
+        let deadline = Deadline::default();
+        let context =
+            Context { options: &options, deadline: &deadline, incumbent: None, bound: Micros(500.0), progress: &count };
+        assert_eq!(Milp.propose(&problem, &context).unwrap()[0].schedule, None);
+        assert_eq!(calls.into_inner(), 0, "models announced");
+    }
+
+    #[test]
     fn equal_seeds_give_equal_schedules() {
         let problem = problem(lopsided(), Collective::AllGather, 1_000_000, 2);
         let plan = || attempt(&problem, &quick(), None, 0.0).schedule.unwrap();

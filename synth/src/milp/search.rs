@@ -21,6 +21,9 @@ const MAX_BINARIES: usize = 15_000;
 /// A model of this many columns gets all the iterations of a call; an iteration on a larger one takes longer, so it
 /// gets proportionally fewer.
 const FULL_COLUMNS: u64 = 500;
+/// A model whose share is fewer iterations than this is not tried: they would not decide it, and what HiGHS does
+/// before the first of them (presolve, probing) is not counted and takes seconds where columns are many.
+const FEWEST_ITERATIONS: u64 = 400;
 /// All calls together may do as much work as this many that use up their iterations.
 const FULL_CALLS: u64 = 6;
 /// Two makespans this close (relative) are equal.
@@ -37,7 +40,7 @@ pub(super) enum Verdict {
     Infeasible,
     /// The limits came before the answer.
     Undecided,
-    /// It was not tried: too large, or no solver calls are left.
+    /// It was not tried: too large for the limits, or no solver calls are left.
     Skipped,
 }
 
@@ -136,33 +139,23 @@ impl<'a> Search<'a> {
     fn search_horizon(&mut self, grid: &Grid, scope: Scope) -> Result<(), SynthError> {
         let free = vec![Leeway::Free; self.problem.demand.chunks().len()];
         let lowest = grid.epochs_over(self.context.bound * 0.9).max(1);
-        // Rounded durations may sum to less than the true ones, so one epoch more than the best can still be better.
+        // Not below the best: durations are rounded to the nearest epoch, so that a schedule of as many epochs as the
+        // best takes can still be faster.
         let highest = self.best.map_or(lowest.saturating_mul(4).max(16), |best| grid.epochs_over(best));
-        let (mut below, mut horizon, mut step) = (lowest - 1, lowest, 1);
-        let mut refuted = None;
-        let feasible = loop {
+        let (mut below, mut above, mut refuted) = (lowest - 1, None, None);
+        let (mut horizon, mut step) = (lowest, 1);
+        while horizon > below && !self.is_over() {
             match self.attempt(grid, horizon, &free, scope)? {
-                Verdict::Feasible => break horizon,
-                Verdict::Skipped => return Ok(()),
-                Verdict::Infeasible if scope == Scope::Whole => {
-                    (below, refuted) = (horizon, Some(horizon));
-                }
+                Verdict::Feasible => above = Some(horizon),
+                Verdict::Skipped => break,
+                Verdict::Infeasible if scope == Scope::Whole => (below, refuted) = (horizon, Some(horizon)),
                 Verdict::Infeasible | Verdict::Undecided => below = horizon,
             }
-            horizon = (horizon + step).min(highest);
-            step *= 2;
-            if horizon <= below || self.is_over() {
-                return Ok(());
-            }
-        };
-        let mut above = feasible;
-        while above > below + 1 && !self.is_over() {
-            let middle = below + (above - below) / 2;
-            match self.attempt(grid, middle, &free, scope)? {
-                Verdict::Feasible => above = middle,
-                Verdict::Infeasible if scope == Scope::Whole => (below, refuted) = (middle, Some(middle)),
-                _ => below = middle,
-            }
+            horizon = match above {
+                Some(above) => below + (above - below) / 2,
+                None => horizon.saturating_add(step).min(highest),
+            };
+            step = step.saturating_mul(2);
         }
         // Only a fact about this grid: rounding may have made the true problem harder, or easier.
         if let Some(refuted) = refuted {
@@ -184,18 +177,22 @@ impl<'a> Search<'a> {
         if routes.columns(orbits) > MAX_BINARIES || self.calls_left == 0 {
             return Ok(Verdict::Skipped);
         }
-        self.calls_left -= 1;
         let mut expansion = Expansion::new(self.problem, grid, horizon, &routes, orbits);
         if scope == Scope::Nearby {
             expansion.empty_the_last_epoch(&routes, horizon);
         }
+        let options = self.context.options;
+        let columns = (expansion.model.columns() as u64).max(FULL_COLUMNS);
+        let full = options.limits.solver_iterations.saturating_mul(FULL_COLUMNS).min(self.work_left);
+        let iterations = full / columns;
+        if iterations < FEWEST_ITERATIONS.min(options.limits.solver_iterations) {
+            return Ok(Verdict::Skipped);
+        }
+        self.calls_left -= 1;
         let activity = format!("{horizon} epochs of {:.3}, {} columns", grid.epoch, expansion.model.columns());
         self.announce(activity.clone());
-        let options = self.context.options;
-        let columns = expansion.model.columns() as u64;
-        let full = options.limits.solver_iterations.saturating_mul(FULL_COLUMNS).min(self.work_left);
         let controls = Controls {
-            iterations: full / columns.max(FULL_COLUMNS),
+            iterations,
             nodes: u64::MAX,
             relative_gap: 0.0,
             cutoff: None,
@@ -205,7 +202,7 @@ impl<'a> Search<'a> {
         let outcome = solve(&expansion.model, &[], &controls, &mut |found| {
             self.announce(format!("{activity}, {} to {} arrivals in the last", found.bound.max(0.0), found.objective));
         })?;
-        self.work_left = self.work_left.saturating_sub(outcome.iterations * columns.max(FULL_COLUMNS));
+        self.work_left = self.work_left.saturating_sub(outcome.iterations * columns);
         let verdict = match outcome.ending {
             Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
             Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
