@@ -37,8 +37,10 @@ const EQUAL: f64 = 1e-7;
 
 /// How many chunk counts, those with the best makespans so far, the dear strategies try as well.
 const REFINED: usize = 1;
-/// A finer cut is worth its time if it gains this much; after two that do not, no finer ones are tried.
+/// A finer cut is worth its time if it gains this much; after so many in a row that do not, no finer ones are
+/// tried.
 const GAIN: f64 = 2e-3;
+const PATIENT_CUTS: u32 = 4;
 /// How long the solver may take where the user sets no limit and asked for it, or did not ask. Its work is counted
 /// and nearly always ends long before; this catches the models on which HiGHS overshoots.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(45), Duration::from_secs(15)];
@@ -165,7 +167,7 @@ impl Session<'_> {
         let mut best = f64::INFINITY;
         let mut stale = 0;
         for search in searches {
-            if self.deadline.has_passed() || stale == 2 {
+            if self.deadline.has_passed() || stale == PATIENT_CUTS {
                 break;
             }
             self.attempt(search, kind)?;
