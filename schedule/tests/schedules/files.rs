@@ -52,7 +52,7 @@ fn the_example_verifies_and_reads_back() {
         "lower_bound_us": 4.0,
         "bound": "ingress",
         "gap": 0.0,
-        "produced_by": {"strategy":"classic/ring","seed":0}
+        "produced_by": {"strategy":"classic/ring","seed":0,"options":{}}
         }
     "#]]
     .assert_eq(&text);
