@@ -27,9 +27,9 @@ const RANKS: u32 = 8;
 const COLLECTIVES: [Collective; 3] = [Collective::AllGather, Collective::AllReduce, Collective::AllToAll];
 const SIZES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 /// Emulated links are this much slower than the real ones, so that this computer is not what binds.
-const SLOWDOWN: f64 = 1500.0;
+const SLOWDOWN: f64 = 1000.0;
 /// The most time for one plan; most need far less.
-const PLANNING: Duration = Duration::from_millis(700);
+const PLANNING: Duration = Duration::from_millis(400);
 /// Repetitions of each candidate, in this many blocks that take turns.
 const REPETITIONS: u32 = 9;
 const BLOCKS: u32 = 3;
@@ -108,7 +108,7 @@ fn local(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
     let path = args.output.join("measured.yaml");
     // Few repetitions: a demo shall be quick; `antiphon profile` takes its time.
     let options =
-        ProfileOptions { least_repetitions: 5, most_repetitions: 5, ..ProfileOptions::for_ranks(RANKS as usize) };
+        ProfileOptions { least_repetitions: 3, most_repetitions: 3, ..ProfileOptions::for_ranks(RANKS as usize) };
     let measured = profile::measure(RANKS, None, &options, screen)?;
     write_text(&path, &measured.to_yaml(&profile::about(RANKS, None)))?;
     screen.say(&format!("profile  {} → {}", profile::summary(&measured), path.display()));
