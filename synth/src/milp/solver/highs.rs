@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use super::{Controls, Ending, Incumbent, Model, Outcome, Solution};
+use super::{Column, Controls, Ending, Incumbent, Model, Outcome, Solution};
 use crate::SynthError;
 use highs_sys as sys;
 use std::any::Any;
@@ -278,7 +278,6 @@ unsafe extern "C" fn on_callback(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Column;
     use super::*;
     use crate::{Cancel, Deadline};
     use std::time::{Duration, Instant};
