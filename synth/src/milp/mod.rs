@@ -5,12 +5,6 @@
 //! searched, coarse grids first ([`search`]), whole models with evident symmetries merged ([`orbits`]) before those
 //! without, then near the best schedule on fine grids ([`refine`]); every solution is timed exactly by
 //! `schedule::replay` ([`timing`]).
-//!
-//! The best schedule of the cheap strategies is the warm start, in two ways. Its makespan ends every horizon that is
-//! searched, so that models ask for something faster only; and what stays near it is all that the models of
-//! [`refine`] contain. As a starting point it would be of no use to the solver: a model of fewer epochs than the
-//! schedule takes does not contain it.
-//!
 //! The formulation decides: on two machines of eight ranks HiGHS answers this model in a tenth of a second where
 //! the routing model with big-M times finds nothing.
 

@@ -406,8 +406,8 @@ mod tests {
         assert!(missing.is_empty(), "no column for {missing:?}: the test would show nothing");
         let deadline = Deadline::default();
         let controls =
-            Controls { iterations: 10_000, nodes: 100, relative_gap: 0.0, seed: 0, deadline: &deadline };
-        match solve(&expansion.model, &controls, &mut |_| {}).unwrap().ending {
+            Controls { iterations: 10_000, nodes: 100, relative_gap: 0.0, cutoff: None, seed: 0, deadline: &deadline };
+        match solve(&expansion.model, &[], &controls, &mut |_| {}).unwrap().ending {
             Ending::Optimal(_) => true,
             Ending::Infeasible => false,
             other => panic!("{other:?}"),

@@ -195,10 +195,11 @@ impl<'a> Search<'a> {
             iterations,
             nodes: u64::MAX,
             relative_gap: 0.0,
+            cutoff: None,
             seed: options.seed,
             deadline: self.context.deadline,
         };
-        let outcome = solve(&expansion.model, &controls, &mut |found| {
+        let outcome = solve(&expansion.model, &[], &controls, &mut |found| {
             self.announce(format!("{activity}, {} to {} arrivals in the last", found.bound.max(0.0), found.objective));
         })?;
         self.work_left = self.work_left.saturating_sub(outcome.iterations * columns);

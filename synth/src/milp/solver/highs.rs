@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{NonNull, null_mut};
 
-/// Minimises `model`.
+/// Minimises `model`, from the partial solution `start` if one is given (unnamed columns are completed).
 ///
 /// `on_incumbent` is called, on this thread, for every better solution.
 ///
@@ -23,6 +23,7 @@ use std::ptr::{NonNull, null_mut};
 /// [`SynthError::Solver`] where HiGHS reports a failure rather than an outcome.
 pub(crate) fn solve(
     model: &Model,
+    start: &[(Column, f64)],
     controls: &Controls<'_>,
     on_incumbent: &mut dyn FnMut(Incumbent),
 ) -> Result<Outcome, SynthError> {
@@ -32,6 +33,7 @@ pub(crate) fn solve(
     let mut highs = Handle::new()?;
     highs.configure(controls)?;
     highs.pass(model)?;
+    highs.warm_start(start)?;
     let mut watch = Watch { controls, on_incumbent, stopped: false, panic: None };
     let status = highs.run(&mut watch);
     if let Some(panic) = watch.panic {
@@ -74,6 +76,9 @@ impl Handle {
         self.option(c"mip_heuristic_run_rins", OptionValue::Bool(false))?;
         self.option(c"mip_rel_gap", OptionValue::Double(controls.relative_gap))?;
         self.option(c"mip_max_nodes", OptionValue::Int(nodes))?;
+        if let Some(cutoff) = controls.cutoff {
+            self.option(c"objective_bound", OptionValue::Double(cutoff))?;
+        }
         if let Some(remaining) = controls.deadline.remaining() {
             self.option(c"time_limit", OptionValue::Double(remaining.as_secs_f64()))?;
         }
@@ -124,6 +129,20 @@ impl Handle {
         check(status, || "refused the model".to_owned())
     }
 
+    fn warm_start(&mut self, start: &[(Column, f64)]) -> Result<(), SynthError> {
+        if start.is_empty() {
+            return Ok(());
+        }
+        let columns: Vec<i32> = start.iter().map(|(column, _)| column.0 as i32).collect();
+        let values: Vec<f64> = start.iter().map(|&(_, value)| value).collect();
+        // SAFETY: both arrays have `columns.len()` entries and are copied.
+        let status = unsafe {
+            let count = columns.len() as i32;
+            sys::Highs_setSparseSolution(self.0.as_ptr(), count, columns.as_ptr(), values.as_ptr())
+        };
+        check(status, || "refused the warm start".to_owned())
+    }
+
     /// Runs with callbacks into `watch`; returns HiGHS's status.
     fn run(&mut self, watch: &mut Watch<'_>) -> c_int {
         let highs = self.0.as_ptr();
@@ -153,7 +172,8 @@ impl Handle {
                 let solution = self.solution(model).ok_or_else(|| failure("optimal without a solution"))?;
                 Ok(Ending::Optimal(solution))
             }
-            sys::kHighsModelStatusInfeasible => Ok(Ending::Infeasible),
+            // Below a cutoff HiGHS reports the objective bound, or infeasibility, as it finds it.
+            sys::kHighsModelStatusInfeasible | sys::kHighsModelStatusObjectiveBound => Ok(Ending::Infeasible),
             // Our columns are bounded, so the ambiguous outcome of presolve means infeasible.
             sys::kHighsModelStatusUnboundedOrInfeasible => Ok(Ending::Infeasible),
             sys::kHighsModelStatusUnbounded => Ok(Ending::Unbounded),
@@ -283,11 +303,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn controls(deadline: &Deadline) -> Controls<'_> {
-        Controls { iterations: u64::MAX, nodes: u64::MAX, relative_gap: 0.0, seed: 0, deadline }
+        Controls { iterations: u64::MAX, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline }
     }
 
     fn run(model: &Model, controls: &Controls<'_>) -> Ending {
-        solve(model, controls, &mut |_| {}).unwrap().ending
+        solve(model, &[], controls, &mut |_| {}).unwrap().ending
     }
 
     /// A knapsack with weights and values that make greedy fail: best is items 1 and 2 (value 9).
@@ -326,7 +346,7 @@ mod tests {
         let deadline = Deadline::default();
         let mut heard = Vec::new();
         let ending =
-            solve(&model, &controls(&deadline), &mut |incumbent| heard.push(incumbent.objective)).unwrap().ending;
+            solve(&model, &[], &controls(&deadline), &mut |incumbent| heard.push(incumbent.objective)).unwrap().ending;
         let Ending::Optimal(solution) = ending else { panic!("{ending:?}") };
         assert_eq!(items.map(|item| solution.is_set(item)), [false, true, true]);
         assert!((solution.objective + 9.0).abs() < 1e-6);
@@ -357,6 +377,42 @@ mod tests {
         assert_eq!(run(&model, &controls(&deadline)), Ending::Unbounded);
 
         assert!(matches!(run(&Model::default(), &controls(&deadline)), Ending::Optimal(_)));
+
+        let (model, _) = knapsack();
+        let cutoff = Controls { cutoff: Some(-9.5), ..controls(&deadline) };
+        assert_eq!(run(&model, &cutoff), Ending::Infeasible, "nothing is below the cutoff");
+    }
+
+    #[test]
+    fn a_limit_keeps_the_warm_start() {
+        let (model, items) = knapsack();
+        let deadline = Deadline::default();
+        let start = [(items[0], 1.0), (items[1], 0.0), (items[2], 0.0)];
+        let stop_at_once = Controls { iterations: 0, ..controls(&deadline) };
+        let model = {
+            let mut model = model;
+            // Enough of a problem that presolve does not finish it.
+            let more: Vec<Column> = (0..30).map(|_| model.binary()).collect();
+            model.at_most(more.iter().enumerate().map(|(i, &column)| (column, 3.0 + (i % 7) as f64)), 31.5);
+            more.iter().enumerate().for_each(|(i, &column)| model.set_cost(column, -1.0 - (i % 11) as f64 / 7.0));
+            model
+        };
+        let full: Vec<(Column, f64)> =
+            (0..model.columns()).map(|i| (Column(i as u32), start.get(i).map_or(0.0, |&(_, value)| value))).collect();
+        match solve(&model, &full, &stop_at_once, &mut |_| {}).unwrap().ending {
+            Ending::Limit { incumbent: Some(solution), .. } | Ending::Optimal(solution) => {
+                assert!(solution.objective <= -6.0 + 1e-6, "{}", solution.objective);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_partial_warm_start_is_completed() {
+        let (model, items) = knapsack();
+        let deadline = Deadline::default();
+        let ending = solve(&model, &[(items[0], 1.0)], &controls(&deadline), &mut |_| {}).unwrap().ending;
+        assert!(matches!(ending, Ending::Optimal(solution) if (solution.objective + 9.0).abs() < 1e-6));
     }
 
     #[test]
@@ -382,10 +438,11 @@ mod tests {
 
     #[test]
     fn a_panic_in_a_callback_comes_back_as_a_panic() {
-        let (model, _) = knapsack();
+        let (model, items) = knapsack();
         let deadline = Deadline::default();
+        let start = items.map(|item| (item, 0.0));
         let caught = catch_unwind(AssertUnwindSafe(|| {
-            solve(&model, &controls(&deadline), &mut |_| panic!("heard enough")).map(drop)
+            solve(&model, &start, &controls(&deadline), &mut |_| panic!("heard enough")).map(drop)
         }));
         let text = caught.unwrap_err().downcast::<&str>().unwrap();
         assert_eq!(*text, "heard enough");

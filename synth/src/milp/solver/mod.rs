@@ -2,8 +2,8 @@
 //!
 //! The principal types are [`Model`], which a formulation fills row by row, and [`Ending`], what [`solve`] makes
 //! of it. HiGHS sits behind this module and nothing of it shows. Readable LPs elsewhere in the crate use
-//! `good_lp`; this module talks to the C API itself because what the search lives on exists only there:
-//! callbacks with the incumbent and with counts of work, and interruption.
+//! `good_lp`; this module talks to the C API itself because three things the search lives on exist only there:
+//! callbacks with the incumbent, interruption, and a sparse warm start.
 //!
 //! Work is limited by counts (simplex iterations, nodes) rather than by time, so that equal inputs give equal
 //! answers; the deadline is for people.
@@ -120,6 +120,8 @@ pub(crate) struct Controls<'a> {
     pub(crate) nodes: u64,
     /// Stop once (incumbent − bound) / incumbent is at most this.
     pub(crate) relative_gap: f64,
+    /// Only solutions with a smaller objective are of interest.
+    pub(crate) cutoff: Option<f64>,
     /// Seed of the solver's own random choices.
     pub(crate) seed: u64,
     /// Stop here at the latest.
@@ -160,7 +162,7 @@ impl Solution {
 pub(crate) enum Ending {
     /// The best solution, within the gap asked for.
     Optimal(Solution),
-    /// There is no solution.
+    /// There is no solution (below the cutoff, if one was given).
     Infeasible,
     /// The objective has no lower limit.
     Unbounded,
