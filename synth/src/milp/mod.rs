@@ -5,6 +5,10 @@
 //! searched, coarse grids first ([`search`]), whole models with evident symmetries merged ([`orbits`]) before those
 //! without, then near the best schedule on fine grids ([`refine`]); every solution is timed exactly by
 //! `schedule::replay` ([`timing`]).
+//!
+//! The best schedule so far is the warm start in three ways: its makespan limits every horizon, models near it keep
+//! its routes and times but for what they free, and those contain it, so that HiGHS starts from it ([`model`]).
+//!
 //! The formulation decides: on two machines of eight ranks HiGHS answers this model in a tenth of a second where
 //! the routing model with big-M times finds nothing.
 

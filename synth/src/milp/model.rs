@@ -18,7 +18,7 @@ use super::orbits::Orbits;
 use super::routes::{Route, Routes};
 use super::solver::{Column, Model, Solution};
 use crate::Problem;
-use schedule::ChunkId;
+use schedule::{ChunkId, Schedule};
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId, Micros, Rank};
 
@@ -61,6 +61,19 @@ impl Expansion {
                 self.model.set_cost(*column, 1.0);
             }
         }
+    }
+
+    /// A start for the solver: the departures of `schedule`, each in the epoch nearest to its own, none else. On a
+    /// grid that rounds much it may break a rule; the solver then does without.
+    pub(super) fn start(&self, schedule: &Schedule, grid: &Grid) -> Vec<(Column, f64)> {
+        let mut epochs: BTreeMap<(ChunkId, LinkId), u32> = BTreeMap::new();
+        for transfer in &schedule.transfers {
+            // The cast saturates; a start is at most the makespan, whose epochs fit.
+            let epoch = (transfer.start / grid.epoch).round() as u32;
+            epochs.extend(transfer.chunks.iter().map(|&chunk| ((chunk, transfer.link), epoch)));
+        }
+        let leaves = |departure: &Departure| epochs.get(&(departure.chunk, departure.link)) == Some(&departure.epoch);
+        self.departures.iter().map(|(departure, column)| (*column, f64::from(leaves(departure)))).collect()
     }
 
     /// The departures of a solution, in no particular order.

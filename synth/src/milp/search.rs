@@ -199,7 +199,10 @@ impl<'a> Search<'a> {
             seed: options.seed,
             deadline: self.context.deadline,
         };
-        let outcome = solve(&expansion.model, &[], &controls, &mut |found| {
+        // Only the models around the best schedule contain it; the others ask for fewer epochs than it takes.
+        let best = self.found.as_ref().or(self.context.incumbent).filter(|_| scope == Scope::Nearby);
+        let start = best.map_or_else(Vec::new, |best| expansion.start(best, grid));
+        let outcome = solve(&expansion.model, &start, &controls, &mut |found| {
             self.announce(format!("{activity}, {} to {} arrivals in the last", found.bound.max(0.0), found.objective));
         })?;
         self.work_left = self.work_left.saturating_sub(outcome.iterations * columns);
