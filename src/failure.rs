@@ -8,6 +8,8 @@
 
 use std::error::Error;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 /// The result of a command.
@@ -105,6 +107,19 @@ bad_input!(schedule::DemandError, topology::TopologyError);
 /// Bad input, with the path and what the system said.
 pub(crate) fn read_text(path: &std::path::Path) -> Outcome<String> {
     Ok(topology::read_text(&path.to_string_lossy())?)
+}
+
+/// Writes a file that the user named, through a buffer.
+///
+/// # Errors
+/// Bad input, with the path and what the system said.
+pub(crate) fn write_to(path: &std::path::Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
+    let written = File::create(path).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        write(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|error| io_failure(path, error))
 }
 
 /// Bad input about a file the user named.

@@ -1,7 +1,7 @@
 //! From what the user typed to what the crates take: topologies, requests, sketches, schedule files.
 
 use crate::cli::{Chunks, RequestArgs, SearchArgs};
-use crate::failure::{Failure, Outcome, read_text};
+use crate::failure::{Failure, Outcome, read_text, write_to};
 use crate::screen::Screen;
 use schedule::file::{self, ScheduleFile};
 use schedule::{Chunk, Collective, Demand, RankSet, Request, Schedule, VerifiedSchedule};
@@ -187,10 +187,7 @@ pub(crate) fn open_verified(path: &Path, spec: Option<&str>) -> Outcome<(Verifie
 
 /// Writes a verified schedule.
 pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
-    let failed = |error| crate::failure::io_failure(path, error);
-    let file = std::fs::File::create(path).map_err(failed)?;
-    let mut writer = std::io::BufWriter::new(file);
-    file::write(schedule, &mut writer).and_then(|()| std::io::Write::flush(&mut writer)).map_err(failed)
+    write_to(path, |out| file::write(schedule, out))
 }
 
 /// One line about a schedule, such as `allgather 8 MB over 16 ranks, 1 chunk each`.

@@ -6,8 +6,7 @@
 
 use crate::cli::{DemoArgs, TransportChoice};
 use crate::commands::profile;
-use crate::commands::simulate::write_to;
-use crate::failure::{Failure, Outcome, io_failure};
+use crate::failure::{Failure, Outcome, io_failure, write_to};
 use crate::plan::{self, Content};
 use crate::screen::{Screen, bytes, percent, table, time};
 use crate::workbench::{Memory, Setup, Workbench, count};

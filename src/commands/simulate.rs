@@ -1,13 +1,12 @@
 //! `antiphon simulate`: makespan, and how much every link and resource was used.
 
 use crate::cli::SimulateArgs;
-use crate::failure::{Failure, Outcome, io_failure};
+use crate::failure::{Failure, Outcome, write_to};
 use crate::plan;
 use crate::screen::{Screen, bytes, percent, table, time};
 use schedule::{Simulation, Usage, VerifiedSchedule, export, simulate};
 use serde_json::{Value, json};
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use topology::Topology;
 
@@ -22,16 +21,6 @@ pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
         write_to(path, |out| export::html(&simulation.timeline, &topology, out))?;
     }
     screen.result(&as_json(&simulation, &topology), || for_people(&schedule, &simulation, &topology))
-}
-
-/// Writes a file through a buffer.
-pub(crate) fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
-    let written = File::create(path).and_then(|file| {
-        let mut out = BufWriter::new(file);
-        write(&mut out)?;
-        out.flush()
-    });
-    written.map_err(|error| io_failure(path, error))
 }
 
 fn as_json(simulation: &Simulation, topology: &Topology) -> Value {
