@@ -117,4 +117,10 @@ pub enum ReplayError {
         /// The sender.
         rank: Rank,
     },
+    /// A sum arrives before the receiver's own value of the same round has left, however long it is put off.
+    #[error("message {message} arrives before its receiver could send what it had when the round began")]
+    Exchange {
+        /// Position in the order.
+        message: usize,
+    },
 }

@@ -22,7 +22,7 @@ mod verify;
 pub use collective::{Collective, ReduceOp};
 pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, RankSet, Request};
 pub use error::{DemandError, ReplayError};
-pub use replay::{Message, replay};
+pub use replay::{Message, replay, replay_rounds};
 pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, Usage, simulate};
 pub use transfer::{ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind};

@@ -3,8 +3,10 @@
 //! Strategies decide *what* goes over *which* link and in *which order*; [`replay`] is the one place that
 //! turns such an order into start and end times under the topology's cost model. It is a list scheduler:
 //! every message starts as soon as its chunks are at the sender, its link and its resources are free, and
-//! everything earlier in the order on the same link or resource has left.
+//! everything earlier in the order on the same link or resource has left. [`replay_rounds`] does the same for
+//! algorithms whose ranks exchange sums, which no order of single messages can say.
 
+use crate::verify::clearly_before;
 use crate::{ChunkId, ChunkList, Demand, ReplayError, Transfer, TransferKind};
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank, Topology};
@@ -50,9 +52,9 @@ enum Row {
 }
 
 impl<'a> Holdings<'a> {
-    fn new(demand: &'a Demand, ranks: usize, messages: &[Message]) -> Self {
+    fn new(demand: &'a Demand, ranks: usize, messages: impl Iterator<Item = &'a Message>) -> Self {
         let mut carried = vec![0usize; demand.chunks().len()];
-        messages.iter().flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
+        messages.flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
         let row = |carried| match carried {
             many if many > ranks / 8 => Row::Dense(vec![None; ranks].into()),
             _ => Row::Sparse(BTreeMap::new()),
@@ -80,46 +82,151 @@ impl<'a> Holdings<'a> {
 /// # Errors
 /// [`ReplayError::NotHeld`] where a message sends what no earlier one brought.
 pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
-    let mut holdings = Holdings::new(demand, topology.rank_count(), messages);
-    let mut link_free = vec![Micros::ZERO; topology.links().len()];
-    let mut resource_free = vec![Micros::ZERO; topology.resources().len()];
+    let mut player = Player::new(demand, topology, messages.iter());
     let mut transfers = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
-        let link = topology.link(message.link);
-        let mut start = link_free[message.link.index()];
+        let start = player.start(index, message)?;
+        let transfer = player.occupy(message, start);
+        player.deliver(&transfer);
+        transfers.push(transfer);
+    }
+    Ok(transfers)
+}
+
+/// Times `messages` round by round: within a round everybody sends what it had when the round began, so that two
+/// ranks can exchange their sums. `rounds` are the lengths of the rounds.
+///
+/// The result has the same order and length as `messages`.
+///
+/// # Errors
+/// [`ReplayError::NotHeld`], and [`ReplayError::Exchange`] where some arrival would come before a departure of the
+/// same round that must not carry it, however long it is put off: where ports send one message after the other.
+pub fn replay_rounds(
+    demand: &Demand,
+    topology: &Topology,
+    messages: &[Message],
+    rounds: &[usize],
+) -> Result<Vec<Transfer>, ReplayError> {
+    let mut player = Player::new(demand, topology, messages.iter());
+    let mut transfers = Vec::with_capacity(messages.len());
+    for &length in rounds {
+        let first = transfers.len();
+        let round = player.round(first, &messages[first..first + length])?;
+        round.iter().for_each(|transfer| player.deliver(transfer));
+        transfers.extend(round);
+    }
+    Ok(transfers)
+}
+
+/// How often a round is played again because an arrival came too early.
+const MOST_DELAYS: usize = 8;
+
+/// A topology in use.
+struct Player<'a> {
+    topology: &'a Topology,
+    holdings: Holdings<'a>,
+    link_free: Vec<Micros>,
+    resource_free: Vec<Micros>,
+}
+
+impl<'a> Player<'a> {
+    fn new(demand: &'a Demand, topology: &'a Topology, messages: impl Iterator<Item = &'a Message>) -> Self {
+        Self {
+            topology,
+            holdings: Holdings::new(demand, topology.rank_count(), messages),
+            link_free: vec![Micros::ZERO; topology.links().len()],
+            resource_free: vec![Micros::ZERO; topology.resources().len()],
+        }
+    }
+
+    /// When a message can leave at the earliest; `index` is its position, for the evidence.
+    fn start(&mut self, index: usize, message: &Message) -> Result<Micros, ReplayError> {
+        let link = self.topology.link(message.link);
+        let mut start = self.link_free[message.link.index()];
         for resource in &link.resources {
-            start = start.max(resource_free[resource.index()]);
+            start = start.max(self.resource_free[resource.index()]);
         }
         for &chunk in &message.chunks {
-            let Some(held_from) = holdings.at(chunk, link.from).from else {
+            let Some(held_from) = self.holdings.at(chunk, link.from).from else {
                 return Err(ReplayError::NotHeld { message: index, chunk, rank: link.from });
             };
             start = start.max(held_from);
-            if demand.chunk(chunk).combine {
-                start = start.max(holdings.at(chunk, link.to).last_departure);
+            if self.holdings.demand.chunk(chunk).combine {
+                start = start.max(self.holdings.at(chunk, link.to).last_departure);
             }
         }
-        let bytes = demand.message_bytes(&message.chunks);
-        let end = start + link.transfer_time(bytes);
-        link_free[message.link.index()] = start + link.occupancy(bytes);
+        Ok(start)
+    }
+
+    /// Sends a message: its link and resources are busy from `start` on.
+    fn occupy(&mut self, message: &Message, start: Micros) -> Transfer {
+        let link = self.topology.link(message.link);
+        let bytes = self.holdings.demand.message_bytes(&message.chunks);
+        self.link_free[message.link.index()] = start + link.occupancy(bytes);
         for &resource in &link.resources {
-            resource_free[resource.index()] = start + topology.resource(resource).occupancy(link, bytes);
+            self.resource_free[resource.index()] = start + self.topology.resource(resource).occupancy(link, bytes);
         }
-        for &chunk in &message.chunks {
-            let departed = &mut holdings.at(chunk, link.from).last_departure;
-            *departed = departed.max(start);
-            let combine = demand.chunk(chunk).combine;
-            let arrived = &mut holdings.at(chunk, link.to).from;
+        let Message { chunks, kind, .. } = message.clone();
+        let end = start + link.transfer_time(bytes);
+        Transfer { chunks, from: link.from, to: link.to, link: message.link, kind, start, end }
+    }
+
+    /// Lets a message leave its sender's values alone from its start on, and arrive.
+    fn deliver(&mut self, transfer: &Transfer) {
+        for &chunk in &transfer.chunks {
+            let departed = &mut self.holdings.at(chunk, transfer.from).last_departure;
+            *departed = departed.max(transfer.start);
+            let combine = self.holdings.demand.chunk(chunk).combine;
+            let arrived = &mut self.holdings.at(chunk, transfer.to).from;
             *arrived = Some(match *arrived {
-                Some(earlier) if combine => earlier.max(end),
-                Some(earlier) => earlier.min(end),
-                None => end,
+                Some(earlier) if combine => earlier.max(transfer.end),
+                Some(earlier) => earlier.min(transfer.end),
+                None => transfer.end,
             });
         }
-        let (chunks, kind) = (message.chunks.clone(), message.kind);
-        transfers.push(Transfer { chunks, from: link.from, to: link.to, link: message.link, kind, start, end });
     }
-    Ok(transfers)
+
+    /// Sends all messages of a round; `first` is the position of the first.
+    fn round(&mut self, first: usize, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
+        let free = (self.link_free.clone(), self.resource_free.clone());
+        let mut not_before = vec![Micros::ZERO; messages.len()];
+        let mut early = None;
+        for _ in 0..MOST_DELAYS {
+            (self.link_free, self.resource_free) = free.clone();
+            let mut transfers = Vec::with_capacity(messages.len());
+            for (offset, message) in messages.iter().enumerate() {
+                let start = self.start(first + offset, message)?.max(not_before[offset]);
+                transfers.push(self.occupy(message, start));
+            }
+            early = None;
+            let departures = self.departures(&transfers);
+            for (offset, transfer) in transfers.iter().enumerate() {
+                let departure = |chunk: &ChunkId| departures.get(&(*chunk, transfer.to)).copied();
+                let Some(last) = transfer.chunks.iter().filter_map(departure).reduce(Micros::max) else { continue };
+                if !clearly_before(last, transfer.end) {
+                    // To leave when the other does is late enough wherever a message takes any time.
+                    not_before[offset] = last;
+                    early = Some(first + offset);
+                }
+            }
+            if early.is_none() {
+                return Ok(transfers);
+            }
+        }
+        Err(ReplayError::Exchange { message: early.unwrap_or(first) })
+    }
+
+    /// When each rank last sends a combining chunk in a round.
+    fn departures(&self, transfers: &[Transfer]) -> BTreeMap<(ChunkId, Rank), Micros> {
+        let mut last = BTreeMap::new();
+        for transfer in transfers {
+            for &chunk in transfer.chunks.iter().filter(|&&chunk| self.holdings.demand.chunk(chunk).combine) {
+                let departure = last.entry((chunk, transfer.from)).or_insert(transfer.start);
+                *departure = departure.max(transfer.start);
+            }
+        }
+        last
+    }
 }
 
 #[cfg(test)]
@@ -195,6 +302,50 @@ mod tests {
         assert_eq!(times(&topology, &demand, TransferKind::Reduce, &[(&[0], 5), (&[0], 2)]), [(0.0, 2.0), (2.0, 4.0)]);
         // Played the other way round, rank 1 leaves with its own part, before anything is added to it.
         assert_eq!(times(&topology, &demand, TransferKind::Reduce, &[(&[0], 2), (&[0], 5)]), [(0.0, 2.0), (0.0, 2.0)]);
+    }
+
+    /// Two ranks exchange their values at once; a third gets the sum in the next round.
+    #[test]
+    fn a_round_sends_what_was_there_when_it_began() {
+        let demand = Demand::new(Request::new(Collective::AllReduce, 3, 300)).unwrap();
+        let message = |link| Message {
+            chunks: [ChunkId(0)].into_iter().collect(),
+            link: LinkId(link),
+            kind: TransferKind::Reduce,
+        };
+        let messages = [message(0), message(2), message(1)];
+        let times = |shared, rounds: &[usize]| {
+            let transfers = replay_rounds(&demand, &machine(Latency::Occupies, shared), &messages, rounds)?;
+            Ok::<_, ReplayError>(transfers.iter().map(|it| (it.start.0, it.end.0)).collect::<Vec<_>>())
+        };
+        assert_eq!(times(false, &[2, 1]), Ok(vec![(0.0, 2.0), (0.0, 2.0), (2.0, 4.0)]));
+        // In one round rank 0 sends its own value to both, and nothing that arrives waits for it.
+        assert_eq!(times(false, &[3]), Ok(vec![(0.0, 2.0), (0.0, 2.0), (0.0, 2.0)]));
+        assert_eq!(times(true, &[3]), Ok(vec![(0.0, 2.0), (0.0, 2.0), (1.5, 3.5)]));
+    }
+
+    #[test]
+    fn an_exchange_that_ports_take_apart_is_refused() {
+        // Everybody sends to both others through one port that takes longer than a message travels.
+        let link = |(from, to)| Link {
+            from: Rank(from),
+            to: Rank(to),
+            alpha: Micros(0.0),
+            beta: MicrosPerByte(0.01),
+            latency: Latency::Occupies,
+            resources: Box::new([ResourceId(from)]),
+        };
+        let pairs = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)];
+        let resource = |_| Resource { name: "tx".to_owned(), beta: MicrosPerByte(0.01) };
+        let (links, resources) = (pairs.into_iter().map(link).collect(), (0..3).map(resource).collect());
+        let topology = Topology::new(TopologyParts { ranks: 3, links, resources, ..TopologyParts::default() }).unwrap();
+        let demand = Demand::new(Request::new(Collective::AllReduce, 3, 300)).unwrap();
+        let chunks: ChunkList = demand.chunk_ids().collect();
+        let messages: Vec<Message> = (0..6)
+            .map(|link| Message { chunks: chunks.clone(), link: LinkId(link), kind: TransferKind::Reduce })
+            .collect();
+        let refused = replay_rounds(&demand, &topology, &messages, &[6]);
+        assert!(matches!(refused, Err(ReplayError::Exchange { .. })), "{refused:?}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reducing demands, planned as spreading ones on the reversed topology.
 //!
-//! The principal function is [`propose`], through which the planner calls every strategy: no strategy reduces.
+//! The principal function is [`propose`], through which the planner calls every strategy: none but those that
+//! exchange sums has to think of reductions ([`Strategy::propose_directly`]).
 //! A sum that one rank wants is the reversal of that rank's chunk being spread to all contributors with every link
 //! turned around. A sum that several ranks want is collected at one of them and spread again. The two halves share
 //! one replay over the original demand, so that a chunk is spread as soon as *its* sum is complete: there is no
@@ -38,6 +39,7 @@ pub(crate) fn propose(
         let halves = Halves::new(problem, &collectors)?;
         attempts.extend(halves.propose(context, strategy, collectors.label)?);
     }
+    attempts.extend(strategy.propose_directly(problem, context)?);
     Ok(attempts)
 }
 

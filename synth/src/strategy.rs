@@ -39,9 +39,17 @@ pub trait Strategy: Sync {
     /// The name in reports.
     fn name(&self) -> &'static str;
 
-    /// Proposes schedules for `problem`; several where it has several (ring, tree, …).
+    /// Proposes schedules for `problem`; several where it has several (ring, tree, …). Nothing in it is reduced.
     ///
     /// # Errors
     /// [`SynthError::Infeasible`] where no schedule exists under the constraints; solver failures.
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError>;
+
+    /// What it has for a demand that reduces, besides what `reversal` makes of [`Self::propose`].
+    ///
+    /// # Errors
+    /// As above.
+    fn propose_directly(&self, _problem: &Problem, _context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        Ok(Vec::new())
+    }
 }

@@ -5,10 +5,11 @@
 //! to `schedule::replay`. An algorithm that needs a link that is not there, or not allowed, says which.
 //!
 //! Reductions come from `reversal`: a ring ReduceScatter is a ring AllGather on the reversed topology, and a ring
-//! AllReduce is the two in sequence.
+//! AllReduce is the two in sequence. Those that exchange sums are in `sums`.
 
 mod exchange;
 mod ring;
+mod sums;
 mod tree;
 
 use crate::reach::check_reachable;
@@ -106,6 +107,10 @@ impl Strategy for Classic {
             attempts.push(attempt(problem, &algorithm, context.bound)?);
         }
         Ok(attempts)
+    }
+
+    fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        sums::attempts(problem, context)
     }
 }
 
