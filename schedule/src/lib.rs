@@ -12,6 +12,7 @@ mod error;
 pub mod explain;
 pub mod export;
 pub mod file;
+pub mod foreign;
 pub mod program;
 mod replay;
 mod reverse;

@@ -1,0 +1,266 @@
+//! An MSCCL file as it is written: elements, attributes, and where each stands.
+//!
+//! The principal type is [`Algorithm`]. Nothing is judged here: a value that fits its type is kept, however
+//! little sense it makes; what makes none is for [`super::limits`] and [`super::import`].
+
+use std::fmt;
+
+/// A place in a file: line and column, from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Place {
+    /// The line.
+    pub line: u32,
+    /// The column.
+    pub column: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// An enum whose values are words in the file.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The word in the file.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// The value of a word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == word)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// How bytes cross a connection.
+    Protocol {
+        /// Bulk slots with head and tail counters.
+        Simple => "Simple",
+        /// Four bytes of data with four of flag.
+        Ll => "LL",
+        /// 120 bytes of data with eight of flag.
+        Ll128 => "LL128",
+    }
+}
+
+words! {
+    /// What a file says it computes.
+    Operation {
+        /// Everyone ends with the sum.
+        AllReduce => "allreduce",
+        /// Everyone ends with everyone's block.
+        AllGather => "allgather",
+        /// Everyone ends with its block of the sum, as microsoft/msccl spells it.
+        ReduceScatterMsccl => "reduce_scatter",
+        /// The same, as the executor spells it.
+        ReduceScatterExecutor => "reducescatter",
+        /// Everyone sends a block to everyone.
+        AllToAll => "alltoall",
+        /// The root's buffer reaches everyone.
+        Broadcast => "broadcast",
+        /// The root ends with the sum.
+        Reduce => "reduce",
+        /// The root ends with everyone's block (executor).
+        Gather => "gather",
+        /// Everyone ends with its block of the root's buffer (executor).
+        Scatter => "scatter",
+        /// Blocks whose sizes come with the call (executor).
+        AllToAllV => "alltoallv",
+        /// Half of a pair (executor).
+        Send => "send",
+        /// The other half (executor).
+        Recv => "recv",
+        /// Whatever the steps do (microsoft/msccl).
+        Custom => "custom",
+    }
+}
+
+words! {
+    /// One of a rank's buffers.
+    Space {
+        /// What the caller sends.
+        Input => "i",
+        /// What the caller receives.
+        Output => "o",
+        /// Private to the algorithm.
+        Scratch => "s",
+    }
+}
+
+words! {
+    /// What a step does.
+    Kind {
+        /// Sends the source.
+        Send => "s",
+        /// Receives into the destination.
+        Receive => "r",
+        /// Receives into the destination and sends that on.
+        ReceiveCopySend => "rcs",
+        /// Receives, adds the source and sends the sum, which is stored nowhere.
+        ReceiveReduceSend => "rrs",
+        /// Receives, adds the source and stores the sum in the destination.
+        ReceiveReduceCopy => "rrc",
+        /// The same, and sends the sum.
+        ReceiveReduceCopySend => "rrcs",
+        /// Copies the source to the destination.
+        Copy => "cpy",
+        /// Adds the source to the destination.
+        Reduce => "re",
+        /// Does nothing; carries a dependency of the next step that does something.
+        Nop => "nop",
+    }
+}
+
+impl Kind {
+    /// Whether it sends to the threadblock's peer.
+    pub fn sends(self) -> bool {
+        matches!(self, Self::Send | Self::ReceiveCopySend | Self::ReceiveReduceSend | Self::ReceiveReduceCopySend)
+    }
+
+    /// Whether it receives from the threadblock's peer.
+    pub fn receives(self) -> bool {
+        matches!(
+            self,
+            Self::Receive
+                | Self::ReceiveCopySend
+                | Self::ReceiveReduceSend
+                | Self::ReceiveReduceCopy
+                | Self::ReceiveReduceCopySend
+        )
+    }
+
+    /// Whether its source is a slice of this rank that it reads.
+    pub fn reads_source(self) -> bool {
+        !matches!(self, Self::Receive | Self::ReceiveCopySend | Self::Nop)
+    }
+
+    /// Whether its destination is a slice of this rank that it writes.
+    pub fn writes_destination(self) -> bool {
+        !matches!(self, Self::Send | Self::ReceiveReduceSend | Self::Nop)
+    }
+}
+
+/// `<algo>`: the whole file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Algorithm {
+    /// Where it starts.
+    pub at: Place,
+    /// `name`
+    pub name: String,
+    /// `proto`
+    pub protocol: Protocol,
+    /// `nchannels`
+    pub channels: u32,
+    /// `nchunksperloop`: into how many chunks the larger of the caller's buffers is cut.
+    pub chunks: u32,
+    /// `ngpus`
+    pub ranks: u32,
+    /// `coll`; absent in the oldest files, which no runtime loads.
+    pub operation: Option<Operation>,
+    /// `inplace`: whether the file serves in-place calls.
+    pub in_place: Option<bool>,
+    /// `outofplace`: whether the file serves out-of-place calls (executor; elsewhere the opposite of `inplace`).
+    pub out_of_place: Option<bool>,
+    /// `minBytes`: the least number of bytes it serves.
+    pub min_bytes: Option<u64>,
+    /// `maxBytes`: the limit above; 0 means none to the executor.
+    pub max_bytes: Option<u64>,
+    /// `nthreads`
+    pub threads: Option<u32>,
+    /// `redop`: written by some tools, read by none.
+    pub reduction: Option<String>,
+    /// `<gpu>` elements, in the order of the file.
+    pub gpus: Vec<Gpu>,
+}
+
+/// `<gpu>`: what one rank does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gpu {
+    /// Where it starts.
+    pub at: Place,
+    /// `id`: the rank.
+    pub id: u32,
+    /// `i_chunks`
+    pub input_chunks: u32,
+    /// `o_chunks`
+    pub output_chunks: u32,
+    /// `s_chunks`
+    pub scratch_chunks: u32,
+    /// `<tb>` elements, in the order of the file.
+    pub blocks: Vec<Block>,
+}
+
+/// `<tb>`: steps that run one after the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Where it starts.
+    pub at: Place,
+    /// `id`
+    pub id: u32,
+    /// `send`: the rank it may send to.
+    pub send: Option<u32>,
+    /// `recv`: the rank it may receive from.
+    pub recv: Option<u32>,
+    /// `chan`: the channel of both connections; none for blocks that only work locally.
+    pub channel: Option<u32>,
+    /// `<step>` elements, in the order of the file.
+    pub steps: Vec<Step>,
+}
+
+/// `<step>`
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Where it starts.
+    pub at: Place,
+    /// `s`: its number.
+    pub number: u32,
+    /// `type`
+    pub kind: Kind,
+    /// `srcbuf` and `srcoff`; of a receive, where the sender has it.
+    pub src: Location,
+    /// `dstbuf` and `dstoff`; of a send, where the receiver puts it.
+    pub dst: Location,
+    /// `cnt`: how many consecutive chunks.
+    pub count: u32,
+    /// `depid` and `deps`: the threadblock and the step of this rank that must have finished.
+    pub after: Option<(u32, u32)>,
+    /// `hasdep`: whether it announces that it has finished.
+    pub announces: bool,
+}
+
+/// A buffer and an offset in chunks; no offset where the file says −1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// The buffer.
+    pub space: Space,
+    /// The first chunk.
+    pub offset: Option<u32>,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offset {
+            Some(offset) => write!(f, "{}[{offset}]", self.space),
+            None => write!(f, "{}[-1]", self.space),
+        }
+    }
+}
