@@ -23,6 +23,7 @@ mod rounds;
 mod spec;
 mod spelling;
 mod suspicion;
+pub mod symmetry;
 mod units;
 
 pub use catalog::{Listing, list, load, read_text, resolve};

@@ -1,0 +1,315 @@
+//! Cells of indistinguishable things, refined until nothing tells their members apart, and undone again.
+//!
+//! The principal type is [`Partition`]. Its members are the ranks, links, resources and machines of a topology, in
+//! this order; a link knows its sender, receiver and resources, a rank its machine. A cell is a range of positions.
+//! All choices depend on positions and counts only, never on the numbers of the members, so that two partitions
+//! that are refined alike leave the same trace exactly if nothing tells them apart.
+
+use super::Colours;
+use super::check::{CostKey, cost_key};
+use crate::{LinkId, Rank, ResourceId, Topology};
+use std::collections::VecDeque;
+
+/// A rank, link, resource or machine, as an index over all of them.
+pub(super) type Member = u32;
+
+/// An ordered partition, and how it came about.
+pub(super) struct Partition<'t> {
+    topology: &'t Topology,
+    /// Members by position.
+    members: Vec<Member>,
+    position: Vec<u32>,
+    /// The cell of each member: the position where it starts.
+    cell: Vec<u32>,
+    /// By the start of a cell.
+    length: Vec<u32>,
+    /// Cells split off, with the cell they left; undone from the end.
+    splits: Vec<(u32, u32)>,
+    queue: VecDeque<u32>,
+    queued: Vec<bool>,
+    count: Vec<u32>,
+    /// Visits of neighbours so far.
+    pub(super) work: u64,
+}
+
+/// The steps of one refinement, for comparison with another.
+pub(super) enum Trace<'a> {
+    Record(&'a mut Vec<u64>),
+    Compare(&'a [u64]),
+}
+
+impl<'t> Partition<'t> {
+    /// Members of one kind, cost and colour in one cell each, refined.
+    pub(super) fn new(topology: &'t Topology, colours: Colours<'_>) -> Self {
+        let kinds = Self::kinds(topology, colours);
+        let count = kinds.len();
+        let mut members: Vec<Member> = (0..count as u32).collect();
+        members.sort_by_key(|&member| kinds[member as usize]);
+        let mut partition = Self {
+            topology,
+            position: vec![0; count],
+            cell: vec![0; count],
+            length: vec![0; count],
+            splits: Vec::new(),
+            queue: VecDeque::new(),
+            queued: vec![false; count],
+            count: vec![0; count],
+            work: 0,
+            members,
+        };
+        let mut start = 0;
+        for index in 0..count {
+            let member = partition.members[index] as usize;
+            if index > 0 && kinds[member] != kinds[partition.members[index - 1] as usize] {
+                start = index;
+            }
+            partition.position[member] = index as u32;
+            partition.cell[member] = start as u32;
+            partition.length[start] += 1;
+            if index == start {
+                partition.push(start as u32);
+            }
+        }
+        partition.refine(&mut Trace::Record(&mut Vec::new()));
+        partition.splits.clear();
+        partition
+    }
+
+    /// What must be equal for members to be alike at first; ordered so that ranks come first, then resources.
+    fn kinds(topology: &Topology, colours: Colours<'_>) -> Vec<(u8, CostKey)> {
+        let ranks = topology.ranks().map(|rank| {
+            let colour = colours.ranks.get(rank.index()).copied().unwrap_or(0);
+            (0, (0, 0, false, 0, colour))
+        });
+        let links = topology.link_ids().map(|id| (2, cost_key(topology, colours, id)));
+        let resources = topology.resources().iter().map(|resource| (1, (resource.beta.0.to_bits(), 0, false, 0, 0)));
+        let machines = topology.machines().iter().map(|machine| (3, (0, 0, false, machine.len(), 0)));
+        ranks.chain(links).chain(resources).chain(machines).collect()
+    }
+
+    fn first_link(&self) -> usize {
+        self.topology.rank_count()
+    }
+
+    fn first_resource(&self) -> usize {
+        self.first_link() + self.topology.links().len()
+    }
+
+    fn first_machine(&self) -> usize {
+        self.first_resource() + self.topology.resources().len()
+    }
+
+    /// Where `undo` can return to.
+    pub(super) fn mark(&self) -> usize {
+        self.splits.len()
+    }
+
+    /// Joins again what was split since `mark`.
+    pub(super) fn undo(&mut self, mark: usize) {
+        while self.splits.len() > mark
+            && let Some((piece, whole)) = self.splits.pop()
+        {
+            let length = std::mem::take(&mut self.length[piece as usize]);
+            for index in piece..piece + length {
+                self.cell[self.members[index as usize] as usize] = whole;
+            }
+            self.length[whole as usize] += length;
+            self.work += u64::from(length);
+        }
+    }
+
+    pub(super) fn cell_of(&self, member: Member) -> u32 {
+        self.cell[member as usize]
+    }
+
+    pub(super) fn members_of(&self, cell: u32) -> &[Member] {
+        &self.members[cell as usize..(cell + self.length[cell as usize]) as usize]
+    }
+
+    /// The only member of a cell, if it has just one.
+    pub(super) fn only(&self, cell: u32) -> Option<Member> {
+        (self.length[cell as usize] == 1).then(|| self.members[cell as usize])
+    }
+
+    /// The first cell of ranks or resources, at `start` or later, that has several members.
+    pub(super) fn undecided(&self, start: u32) -> Option<u32> {
+        let end = (self.topology.rank_count() + self.topology.resources().len()) as u32;
+        let mut cell = start;
+        while cell < end {
+            if self.length[cell as usize] > 1 {
+                return Some(cell);
+            }
+            cell += 1;
+        }
+        None
+    }
+
+    /// Gives one member a cell of its own and refines. False if that leaves another trace than the one compared with.
+    pub(super) fn individualize(&mut self, member: Member, trace: &mut Trace<'_>) -> bool {
+        let cell = self.cell_of(member);
+        if self.length[cell as usize] > 1 {
+            let last = cell + self.length[cell as usize] - 1;
+            self.move_to(member, last);
+            self.split_off(cell, 1);
+            self.push(last);
+        }
+        trace.step(u64::from(cell)) && self.refine(trace)
+    }
+
+    fn move_to(&mut self, member: Member, position: u32) {
+        let from = self.position[member as usize];
+        let other = self.members[position as usize];
+        self.members.swap(from as usize, position as usize);
+        self.position[member as usize] = position;
+        self.position[other as usize] = from;
+    }
+
+    /// Makes the last `length` members of a cell a cell of their own, not yet queued.
+    fn split_off(&mut self, cell: u32, length: u32) -> u32 {
+        self.length[cell as usize] -= length;
+        let piece = cell + self.length[cell as usize];
+        self.length[piece as usize] = length;
+        for index in piece..piece + length {
+            self.cell[self.members[index as usize] as usize] = piece;
+        }
+        self.splits.push((piece, cell));
+        piece
+    }
+
+    fn push(&mut self, cell: u32) {
+        if !std::mem::replace(&mut self.queued[cell as usize], true) {
+            self.queue.push_back(cell);
+        }
+    }
+
+    /// Splits cells by how often their members are neighbours of a cell, until that tells nothing new.
+    fn refine(&mut self, trace: &mut Trace<'_>) -> bool {
+        let mut same = true;
+        let mut touched: Vec<Member> = Vec::new();
+        while let Some(cell) = self.queue.pop_front() {
+            self.queued[cell as usize] = false;
+            // A cell of ranks sends to links, receives from links and lies in machines: each tells by itself.
+            for relation in 0..3 {
+                if same {
+                    self.count_neighbours(cell, relation, &mut touched);
+                    same = self.split_touched(&mut touched, trace);
+                }
+            }
+        }
+        same
+    }
+
+    fn count_neighbours(&mut self, cell: u32, relation: usize, touched: &mut Vec<Member>) {
+        let (link, resource, machine) = (self.first_link(), self.first_resource(), self.first_machine());
+        let topology = self.topology;
+        let mut visits = 0;
+        for index in cell..cell + self.length[cell as usize] {
+            let member = self.members[index as usize] as usize;
+            let count = &mut self.count;
+            let mut visit = |neighbour: usize| {
+                visits += 1;
+                count[neighbour] += 1;
+                if count[neighbour] == 1 {
+                    touched.push(neighbour as Member);
+                }
+            };
+            if member < link {
+                let rank = Rank::from_index(member);
+                match relation {
+                    0 => topology.outgoing(rank).iter().for_each(|id| visit(link + id.index())),
+                    1 => topology.incoming(rank).iter().for_each(|id| visit(link + id.index())),
+                    _ => visit(machine + topology.machine_of(rank)),
+                }
+            } else if member < resource {
+                let joined = topology.link(LinkId::from_index(member - link));
+                match relation {
+                    0 => visit(joined.from.index()),
+                    1 => visit(joined.to.index()),
+                    _ => joined.resources.iter().for_each(|id| visit(resource + id.index())),
+                }
+            } else if relation > 0 {
+                continue;
+            } else if member < machine {
+                let users = topology.users(ResourceId::from_index(member - resource));
+                users.iter().for_each(|id| visit(link + id.index()));
+            } else {
+                topology.machines()[member - machine].iter().for_each(|rank| visit(rank.index()));
+            }
+        }
+        self.work += visits + 1;
+    }
+
+    /// Splits every touched cell by its members' counts, and clears the counts.
+    fn split_touched(&mut self, touched: &mut Vec<Member>, trace: &mut Trace<'_>) -> bool {
+        touched.sort_unstable_by_key(|&member| {
+            (self.cell[member as usize], std::cmp::Reverse(self.count[member as usize]), member)
+        });
+        let mut same = true;
+        let mut rest = &touched[..];
+        while same && let Some(&first) = rest.first() {
+            let cell = self.cell_of(first);
+            let size = rest.iter().take_while(|&&member| self.cell_of(member) == cell).count();
+            same = self.split_cell(&rest[..size], trace);
+            rest = &rest[size..];
+        }
+        touched.drain(..).for_each(|member| self.count[member as usize] = 0);
+        same
+    }
+
+    /// `group` holds the touched members of one cell, the highest count first.
+    fn split_cell(&mut self, group: &[Member], trace: &mut Trace<'_>) -> bool {
+        let cell = self.cell_of(group[0]);
+        let mut pieces: Vec<u32> = vec![cell];
+        let mut rest = group;
+        while let Some(&first) = rest.first() {
+            let count = self.count[first as usize];
+            let alike = rest.iter().take_while(|&&member| self.count[member as usize] == count).count();
+            let (piece, others) = rest.split_at(alike);
+            if !trace.step(u64::from(cell) << 32 | u64::from(count)) || !trace.step(alike as u64) {
+                return false;
+            }
+            rest = others;
+            let length = self.length[cell as usize];
+            if length as usize == alike {
+                break;
+            }
+            for (index, &member) in piece.iter().enumerate() {
+                self.move_to(member, cell + length - 1 - index as u32);
+            }
+            pieces.push(self.split_off(cell, alike as u32));
+        }
+        // A cell that waits is replaced by all its pieces; of one that has been used, the largest adds nothing.
+        let waits = self.queued[cell as usize];
+        let largest = pieces.iter().copied().max_by_key(|&piece| (self.length[piece as usize], piece));
+        for piece in pieces {
+            if waits || Some(piece) != largest {
+                self.push(piece);
+            }
+        }
+        true
+    }
+}
+
+impl Trace<'_> {
+    /// Notes a step; false if it is another one than in the trace compared with.
+    fn step(&mut self, step: u64) -> bool {
+        match self {
+            Trace::Record(steps) => {
+                steps.push(step);
+                true
+            }
+            Trace::Compare(expected) => match expected.split_first() {
+                Some((first, rest)) if *first == step => {
+                    *expected = rest;
+                    true
+                }
+                _ => false,
+            },
+        }
+    }
+
+    /// Whether every step has been compared.
+    pub(super) fn is_finished(&self) -> bool {
+        !matches!(self, Trace::Compare([_, ..]))
+    }
+}

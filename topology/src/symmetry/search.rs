@@ -1,0 +1,212 @@
+//! The search for symmetries: one path to a numbering, and for each of its choices, other choices that lead to an equal one.
+//!
+//! The principal type is [`Search`]. The *base* is the list of members that were told apart on the first path. From
+//! the last to the first, every other member of a base point's cell is tried as its image, except where symmetries
+//! already found lead there; so a group of billions needs few generators, and its order is the product of the orbits.
+
+use super::partition::{Member, Partition, Trace};
+use super::{Colours, Group, Joined, extend};
+use crate::{Rank, Topology};
+
+/// One choice of the first path.
+struct Choice {
+    member: Member,
+    /// The position of its cell before it got its own.
+    cell: u32,
+    /// What its refinement did.
+    trace: Vec<u64>,
+    /// Where the left partition stood before.
+    mark: usize,
+}
+
+pub(super) struct Search<'t> {
+    topology: &'t Topology,
+    colours: Colours<'t>,
+    left: Partition<'t>,
+    right: Partition<'t>,
+    /// Spent on judging candidates.
+    judged: u64,
+    effort: u64,
+}
+
+/// One more choice of the right side while an image is sought.
+struct Frame {
+    left: usize,
+    right: usize,
+    candidates: Vec<Member>,
+    next: usize,
+}
+
+impl<'t> Search<'t> {
+    pub(super) fn new(topology: &'t Topology, colours: Colours<'t>, effort: u64) -> Self {
+        let partition = || Partition::new(topology, colours);
+        Self { topology, colours, left: partition(), right: partition(), judged: 0, effort }
+    }
+
+    fn exhausted(&self) -> bool {
+        self.left.work + self.right.work + self.judged > self.effort
+    }
+
+    /// All symmetries.
+    pub(super) fn group(mut self) -> Group {
+        let ranks = self.topology.rank_count();
+        let (base, mut complete) = self.first_path();
+        let mut group = Group { ranks, generators: Vec::new(), orbit_sizes: Vec::new(), complete: true };
+        let mut orbits = Joined::new(ranks);
+        // The right side follows the first path to the choice in question and tries another there.
+        let mut right_marks = Vec::new();
+        for choice in &base {
+            right_marks.push(self.right.mark());
+            self.right.individualize(choice.member, &mut Trace::Compare(&choice.trace));
+        }
+        for level in (0..base.len()).rev() {
+            let choice = &base[level];
+            self.left.undo(choice.mark);
+            self.right.undo(right_marks[level]);
+            // Resources that no rank tells apart: their exchanges renumber nothing.
+            if choice.member as usize >= ranks {
+                continue;
+            }
+            complete &= self.images_of(&base, level, &mut orbits, &mut group);
+            let home = orbits.first_of(choice.member as usize);
+            let cell = self.left.members_of(choice.cell).to_vec();
+            group.orbit_sizes.push(cell.iter().filter(|&&rank| orbits.first_of(rank as usize) == home).count());
+        }
+        group.complete = complete;
+        group
+    }
+
+    /// Tells members apart until every rank and resource has its own cell; false if the effort does not suffice.
+    fn first_path(&mut self) -> (Vec<Choice>, bool) {
+        let mut base = Vec::new();
+        let mut start = 0;
+        while let Some(cell) = self.left.undecided(start) {
+            if self.exhausted() {
+                // What is undecided stays so: nothing is searched below, and all found above is still judged.
+                return (base, false);
+            }
+            start = cell;
+            let members = self.left.members_of(cell);
+            let member = members.iter().copied().min().expect("an undecided cell has members");
+            let mark = self.left.mark();
+            let mut trace = Vec::new();
+            self.left.individualize(member, &mut Trace::Record(&mut trace));
+            base.push(Choice { member, cell, trace, mark });
+        }
+        (base, true)
+    }
+
+    /// Finds generators that send the base point of `level` to every place it can go; false if the effort ran out.
+    fn images_of(&mut self, base: &[Choice], level: usize, orbits: &mut Joined, group: &mut Group) -> bool {
+        let point = base[level].member;
+        let mut candidates = self.right.members_of(base[level].cell).to_vec();
+        candidates.sort_unstable();
+        let mut refused: Vec<usize> = Vec::new();
+        for candidate in candidates {
+            let orbit = orbits.first_of(candidate as usize);
+            if orbit == orbits.first_of(point as usize) || refused.iter().any(|&other| orbits.first_of(other) == orbit)
+            {
+                continue;
+            }
+            if self.exhausted() {
+                return false;
+            }
+            match self.image(base, level, candidate) {
+                Some(renumbering) => {
+                    orbits.join_along(&renumbering);
+                    group.generators.push(renumbering);
+                }
+                None => refused.push(candidate as usize),
+            }
+        }
+        !self.exhausted()
+    }
+
+    /// A symmetry that fixes the base before `level` and sends the base point there to `candidate`.
+    fn image(&mut self, base: &[Choice], level: usize, candidate: Member) -> Option<Vec<Rank>> {
+        let frame = |left: usize, right: usize, candidates| Frame { left, right, candidates, next: 0 };
+        let mut stack = vec![frame(self.left.mark(), self.right.mark(), vec![candidate])];
+        let mut found = None;
+        while let Some(top) = stack.last_mut() {
+            self.left.undo(top.left);
+            self.right.undo(top.right);
+            if found.is_some() || top.next == top.candidates.len() || self.exhausted() {
+                stack.pop();
+                continue;
+            }
+            let candidate = top.candidates[top.next];
+            top.next += 1;
+            let depth = level + stack.len() - 1;
+            let choice = &base[depth];
+            let mut expected = Trace::Compare(&choice.trace);
+            if !self.right.individualize(candidate, &mut expected) || !expected.is_finished() {
+                continue;
+            }
+            self.left.individualize(choice.member, &mut Trace::Compare(&choice.trace));
+            found = self.guess();
+            let Some(next) = base.get(depth + 1).filter(|_| found.is_none()) else { continue };
+            let mut candidates = self.right.members_of(next.cell).to_vec();
+            // Where nothing need move, nothing shall.
+            candidates.sort_unstable_by_key(|&member| (member != next.member, member));
+            stack.push(frame(self.left.mark(), self.right.mark(), candidates));
+        }
+        found
+    }
+
+    /// The renumbering that both sides suggest: cells of one rank map to each other, ranks of the same larger cell stay,
+    /// and what has then lost its place closes the cycle. Judged before it is believed.
+    fn guess(&mut self) -> Option<Vec<Rank>> {
+        let ranks = self.topology.rank_count();
+        self.judged += ranks as u64;
+        let mut image: Vec<Option<u32>> = vec![None; ranks];
+        let mut source: Vec<Option<u32>> = vec![None; ranks];
+        for rank in 0..ranks as u32 {
+            let cell = self.left.cell_of(rank);
+            let stays = || (self.right.cell_of(rank) == cell).then_some(rank);
+            if let Some(to) = self.left.only(cell).map_or_else(stays, |_| self.right.only(cell)) {
+                image[rank as usize] = Some(to);
+                source[to as usize] = Some(rank);
+            }
+        }
+        for (rank, image) in image.iter_mut().enumerate().filter(|(_, image)| image.is_none()) {
+            let mut end = rank;
+            while let Some(before) = source[end] {
+                end = before as usize;
+                self.judged += 1;
+            }
+            *image = Some(end as u32);
+            source[end] = Some(rank as u32);
+        }
+        let renumbering: Vec<Rank> = image.into_iter().flatten().map(Rank).collect();
+        let moved = renumbering.iter().enumerate().filter(|(rank, image)| image.index() != *rank);
+        let work: usize = moved.map(|(rank, _)| self.topology.outgoing(Rank::from_index(rank)).len()).sum();
+        self.judged += (work + self.topology.links().len() / 16) as u64;
+        extend(self.topology, self.colours, &renumbering).is_ok().then_some(renumbering)
+    }
+
+    /// One symmetry with the given images.
+    pub(super) fn with_images(mut self, images: &[(Rank, Rank)]) -> Option<Vec<Rank>> {
+        for (from, to) in images {
+            let mut trace = Vec::new();
+            let cell = self.left.cell_of(from.0);
+            if self.right.cell_of(to.0) != cell {
+                return None;
+            }
+            self.left.individualize(from.0, &mut Trace::Record(&mut trace));
+            let mut expected = Trace::Compare(&trace);
+            if !self.right.individualize(to.0, &mut expected) || !expected.is_finished() {
+                return None;
+            }
+        }
+        let origin = self.left.mark();
+        let (base, _) = self.first_path();
+        self.left.undo(origin);
+        if let Some(renumbering) = self.guess() {
+            return Some(renumbering);
+        }
+        let first = base.first()?;
+        let mut candidates = self.right.members_of(first.cell).to_vec();
+        candidates.sort_unstable();
+        candidates.into_iter().find_map(|candidate| self.image(&base, 0, candidate))
+    }
+}
