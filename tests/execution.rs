@@ -36,8 +36,8 @@ fn every_collective_with_2_to_9_ranks_and_6_sizes() {
 
 #[test]
 fn element_types_and_reductions() {
-    for dtype in ["f32", "f64", "i32", "i64"] {
-        for op in ["sum", "max"] {
+    for dtype in ["f32", "f64", "i32", "i64", "u8", "f16", "bf16"] {
+        for op in ["sum", "max", "avg"] {
             for collective in ["allreduce", "reducescatter", "reduce"] {
                 runs_right(&format!("--collective {collective} --ranks 5 --size 24000 --dtype {dtype} --op {op}"), 1);
             }

@@ -1,7 +1,6 @@
 //! What can go wrong while bytes move.
 
 use crate::board::Verdict;
-use schedule::ReduceOp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use topology::{LinkId, Micros, Rank};
@@ -115,14 +114,6 @@ pub enum RunError {
         rank: Rank,
         /// What is wrong with it.
         fault: String,
-    },
-    /// The reduction cannot be computed.
-    #[error("{op} of {dtype} is not supported")]
-    Unsupported {
-        /// The reduction.
-        op: ReduceOp,
-        /// The element type.
-        dtype: crate::DType,
     },
     /// The buffer does not have the size that program, count and type give.
     #[error("rank {rank}: the {buffer} buffer has {given} bytes, but the call needs {needed}")]

@@ -9,7 +9,7 @@ use crate::error::{Phase, RunError, RunResult, Stamp};
 use crate::geometry::{Geometry, tiles_of};
 use crate::interpreter::{Interpreter, RankPlan};
 use crate::lanes::Lanes;
-use crate::memory::{Call, Memory};
+use crate::memory::{Call, Memory, Span};
 use crate::options::Options;
 use crate::order::{ResourceOrder, transfer_count};
 use crate::pace::{Emulation, Pacer};
@@ -17,7 +17,8 @@ use crate::probe::Flows;
 use crate::ring::Rings;
 use crate::trial::Sample;
 use crate::watch::Watch;
-use schedule::program::{Program, digest};
+use schedule::ReduceOp;
+use schedule::program::{Layout, Program, digest};
 use std::num::NonZeroU64;
 use std::time::Duration;
 use topology::Rank;
@@ -70,8 +71,6 @@ impl<'a> Executor<'a> {
         if let Some(emulation) = emulation {
             emulation.check(program)?;
         }
-        let unsupported = |op| RunError::Unsupported { op, dtype };
-        let kernel = program.op.map(|op| dtype.kernel(op).ok_or_else(|| unsupported(op))).transpose()?;
         let tiles = match (options.tile_bytes, emulation) {
             (Some(bytes), _) => tiles_of(program, count, dtype, bytes),
             // An emulated machine stores and forwards whole chunks, as its schedule says.
@@ -79,14 +78,16 @@ impl<'a> Executor<'a> {
             (None, None) => tiles_of(program, count, dtype, Options::TILE_BYTES),
         };
         let geometry = Geometry::new(program, rank, count, dtype, tiles)?;
-        Self::arrange(board, RankPlan { rank, program, geometry, kernel }, options)
+        let (kernel, averages) = (program.op.map(|op| dtype.kernel(op)), averages(program, rank, &geometry)?);
+        Self::arrange(board, RankPlan { rank, program, geometry, dtype, kernel, averages }, options)
     }
 
     /// One rank of a probe.
     pub(crate) fn of_flows(board: &'a Board, rank: Rank, flows: &'a Flows, options: &'a Options) -> RunResult<Self> {
         let geometry = Geometry::of_slots(flows.slots(rank));
-        let mut executor =
-            Self::arrange(board, RankPlan { rank, program: flows.program(), geometry, kernel: None }, options)?;
+        let (program, dtype) = (flows.program(), DType::U8);
+        let plan = RankPlan { rank, program, geometry, dtype, kernel: None, averages: Vec::new() };
+        let mut executor = Self::arrange(board, plan, options)?;
         executor.lead = PROBE_LEAD;
         Ok(executor)
     }
@@ -181,6 +182,28 @@ impl<'a> Executor<'a> {
         board.meet(rank, 2 * epoch + 1, Duration::ZERO, self.limit)?;
         Ok(Run { announced, sample, threadblocks })
     }
+}
+
+/// What `rank` has to divide, and by what, once its program is done: a program for averages computes sums.
+fn averages(program: &Program, rank: Rank, geometry: &Geometry) -> RunResult<Vec<(Span, u64)>> {
+    if program.op != Some(ReduceOp::Avg) {
+        return Ok(Vec::new());
+    }
+    let (demand, in_place) = (&program.demand, program.in_place);
+    let layout =
+        Layout::new(demand.clone(), in_place).map_err(|error| RunError::Mismatch { what: error.to_string() })?;
+    let mut averages: Vec<(Span, u64)> = Vec::new();
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()).filter(|(_, chunk)| chunk.combine) {
+        let Some(slot) = layout.output_slot(id, rank) else { continue };
+        let (bytes, by) = (geometry.slot_bytes(slot.slice(1)), chunk.holders.len() as u64);
+        match averages.last_mut() {
+            Some((last, same)) if (last.buffer, last.bytes.end, *same) == (slot.buffer, bytes.start, by) => {
+                last.bytes.end = bytes.end;
+            }
+            _ => averages.push((Span { buffer: slot.buffer, bytes }, by)),
+        }
+    }
+    Ok(averages)
 }
 
 /// The first eight bytes of a digest in hexadecimal: what a message has room for.

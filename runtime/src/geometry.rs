@@ -77,6 +77,11 @@ impl Geometry {
         (0..slice.count).map(|index| self.piece(slice, index, tile).len()).sum()
     }
 
+    /// The bytes of the first slot of a slice, all tiles of it.
+    pub(crate) fn slot_bytes(&self, slice: Slice) -> Range<usize> {
+        self.piece(slice, 0, 0).start..self.piece(slice, 0, self.tiles() - 1).end
+    }
+
     /// The bytes of so many elements of a buffer; they can be addressed, as [`Self::new`] made sure.
     fn bytes(&self, elements: u64) -> usize {
         (elements * self.element) as usize

@@ -8,7 +8,7 @@
 //! One instruction is one arm of [`Interpreter::execute`].
 
 use crate::clock::Moment;
-use crate::dtype::Kernel;
+use crate::dtype::{DType, Kernel};
 use crate::error::{Phase, RunError, RunResult, Stamp};
 use crate::geometry::Geometry;
 use crate::lanes::Lanes;
@@ -28,8 +28,11 @@ pub(crate) struct RankPlan<'a> {
     pub(crate) rank: Rank,
     pub(crate) program: &'a Program,
     pub(crate) geometry: Geometry,
+    pub(crate) dtype: DType,
     /// Absent where nothing is reduced.
     pub(crate) kernel: Option<Kernel>,
+    /// What is divided once the program is done, and by what.
+    pub(crate) averages: Vec<(Span, u64)>,
 }
 
 impl<'a> RankPlan<'a> {
@@ -122,6 +125,7 @@ impl<'a> Interpreter<'a> {
                 working = true;
             }
             if !working {
+                self.average()?;
                 return Ok(self.ends);
             }
             watch.check()?;
@@ -135,6 +139,14 @@ impl<'a> Interpreter<'a> {
                 watch.idle(now, wake);
             }
         }
+    }
+
+    fn average(&mut self) -> RunResult<()> {
+        for (span, by) in &self.plan.averages {
+            let fault = |fault: MemoryFault| RunError::Program { rank: self.plan.rank, fault: fault.to_string() };
+            self.plan.dtype.divide(self.memory.write(span).map_err(fault)?, *by);
+        }
+        Ok(())
     }
 
     fn step(&self, block: usize) -> &'a Step {

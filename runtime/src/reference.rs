@@ -2,8 +2,8 @@
 //!
 //! The principal type is [`Reference`]. It never looks at a program: element i of a rank's output is written down
 //! from the definition of the collective (nccl-tests' conventions [1]), so it can judge any plan. Inputs are small
-//! integers that differ by rank and element and are exact in every type, so any order of reduction gives the same
-//! bytes, and one wrong element is found.
+//! integers that differ by rank and element and are exact in their type, as are all sums and products of them, so any
+//! order of reduction gives the same bytes, and one wrong element is found.
 //!
 //! [1] <https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>
 
@@ -17,6 +17,7 @@ pub(crate) struct Reference<'a> {
     /// The program's reduction, which rules over the request's.
     op: Option<ReduceOp>,
     count: usize,
+    dtype: DType,
     seed: u64,
 }
 
@@ -34,8 +35,8 @@ pub(crate) struct Places {
 }
 
 impl<'a> Reference<'a> {
-    pub(crate) fn new(demand: &'a Demand, op: Option<ReduceOp>, count: usize, seed: u64) -> Self {
-        Self { request: demand.request(), op, count, seed }
+    pub(crate) fn new(demand: &'a Demand, op: Option<ReduceOp>, count: usize, dtype: DType, seed: u64) -> Self {
+        Self { request: demand.request(), op, count, dtype, seed }
     }
 
     fn member(&self, rank: Rank) -> Option<usize> {
@@ -64,30 +65,44 @@ impl<'a> Reference<'a> {
         Places { input, output, input_at, output_at }
     }
 
-    /// Element `index` of the input of `rank`.
-    pub(crate) fn input(&self, rank: Rank, index: usize) -> i64 {
-        let noise = mix(self.seed ^ mix((u64::from(rank.0) << 40) ^ index as u64));
-        let spread = 1 << 22;
+    /// Element `index` of the input of `rank`, which is the `member`-th member.
+    fn value(&self, rank: Rank, member: usize, index: usize) -> i64 {
+        let noise = mix(self.seed ^ (u64::from(rank.0) << 40) ^ index as u64);
+        // A number below `limit` without a division.
+        let below = |limit: u64| ((u128::from(noise) * u128::from(limit)) >> 64) as i64;
+        let (lowest, highest) = self.dtype.exact();
         match self.op {
-            // Sums over all members stay below 2^23, products are powers of two: both exact in binary32.
+            // Sums over all members are exact; where these are too many, only some contribute.
             Some(ReduceOp::Sum | ReduceOp::Avg) => {
-                let limit = (spread / self.request.members.len().max(1) as u64).max(1);
-                (noise % (2 * limit + 1)) as i64 - limit as i64
+                let members = self.request.members.len().max(1) as i64;
+                let share = highest / members;
+                if share == 0 {
+                    return i64::from((member as i64 + index as i64) % (members / highest + 1) == 0);
+                }
+                let low = lowest / members;
+                low + below((share - low + 1) as u64)
             }
-            Some(ReduceOp::Prod) => [1, 2, -1, 1][(noise % 4) as usize],
-            Some(ReduceOp::Min | ReduceOp::Max) | None => (noise % (2 * spread + 1)) as i64 - spread as i64,
+            // Products are powers of two; the first members alone make them large.
+            Some(ReduceOp::Prod) if member < 7 => [1, 2, -1, 1][(noise >> 62) as usize],
+            Some(ReduceOp::Prod) => [1, -1][(noise >> 63) as usize],
+            Some(ReduceOp::Min | ReduceOp::Max) | None => lowest + below((highest - lowest + 1) as u64),
         }
     }
 
-    /// Element `index` of the output of `rank`.
+    /// Element `index` of the input of `rank`.
+    pub(crate) fn input(&self, rank: Rank, index: usize) -> i64 {
+        self.value(rank, self.member(rank).unwrap_or(0), index)
+    }
+
+    /// Element `index` of the output of `rank`, before the division of an average.
     pub(crate) fn output(&self, rank: Rank, index: usize) -> i64 {
         let members = &self.request.members;
         let me = self.member(rank).unwrap_or(0);
         let (block, at) = (index / self.count.max(1), index % self.count.max(1));
         let root = self.request.root.unwrap_or(members[0]);
         match self.request.collective {
-            Collective::AllGather | Collective::Gather => self.input(members[block], at),
-            Collective::AllToAll => self.input(members[block], me * self.count + at),
+            Collective::AllGather | Collective::Gather => self.value(members[block], block, at),
+            Collective::AllToAll => self.value(members[block], block, me * self.count + at),
             Collective::ReduceScatter => self.reduced(me * self.count + at),
             Collective::AllReduce | Collective::Reduce => self.reduced(at),
             Collective::Scatter => self.input(root, me * self.count + at),
@@ -97,7 +112,7 @@ impl<'a> Reference<'a> {
     }
 
     fn reduced(&self, index: usize) -> i64 {
-        let values = self.request.members.iter().map(|&rank| self.input(rank, index));
+        let values = self.request.members.iter().enumerate().map(|(member, &rank)| self.value(rank, member, index));
         let fold = |a: i64, b: i64| match self.op {
             Some(ReduceOp::Prod) => a.wrapping_mul(b),
             Some(ReduceOp::Min) => a.min(b),
@@ -107,33 +122,55 @@ impl<'a> Reference<'a> {
         values.reduce(fold).unwrap_or(0)
     }
 
+    /// What a sum is divided by in the end.
+    pub(crate) fn divisor(&self) -> Option<u64> {
+        (self.op == Some(ReduceOp::Avg)).then_some(self.request.members.len().max(1) as u64)
+    }
+
     /// Writes the input of `rank` at element `at` of `buffer`.
-    pub(crate) fn fill(&self, rank: Rank, dtype: DType, buffer: &mut [u8], at: usize) {
-        for index in 0..self.places(rank).input {
-            dtype.store(buffer, at + index, self.input(rank, index));
-        }
+    pub(crate) fn fill(&self, rank: Rank, buffer: &mut [u8], at: usize) {
+        let bytes = self.places(rank).input * self.dtype.size();
+        let member = self.member(rank).unwrap_or(0);
+        let buffer = &mut buffer[at * self.dtype.size()..][..bytes];
+        self.dtype.store(buffer, |index| self.value(rank, member, index));
     }
 
     /// How many of the elements from `at` on differ from the output of `rank`.
-    pub(crate) fn wrong(&self, rank: Rank, dtype: DType, buffer: &[u8], at: usize) -> u64 {
+    pub(crate) fn wrong(&self, rank: Rank, buffer: &[u8], at: usize) -> u64 {
         let output = self.places(rank).output;
-        self.differing(dtype, buffer, at, output, |index| self.output(rank, index))
+        self.differing(buffer, at, output, self.divisor(), |index| self.output(rank, index))
     }
 
     /// How many elements of an input buffer differ from what [`Self::fill`] wrote.
-    pub(crate) fn changed(&self, rank: Rank, dtype: DType, buffer: &[u8]) -> u64 {
-        let input = self.places(rank).input;
-        self.differing(dtype, buffer, 0, input, |index| self.input(rank, index))
+    pub(crate) fn changed(&self, rank: Rank, buffer: &[u8]) -> u64 {
+        let (input, member) = (self.places(rank).input, self.member(rank).unwrap_or(0));
+        self.differing(buffer, 0, input, None, |index| self.value(rank, member, index))
     }
 
-    fn differing(&self, dtype: DType, buffer: &[u8], at: usize, count: usize, value: impl Fn(usize) -> i64) -> u64 {
-        let mut expected = [0; 8];
-        let size = dtype.size();
-        let differs = |&index: &usize| {
-            dtype.store(&mut expected, 0, value(index));
-            buffer[(at + index) * size..][..size] != expected[..size]
-        };
-        (0..count).filter(differs).count() as u64
+    fn differing(
+        &self,
+        buffer: &[u8],
+        at: usize,
+        count: usize,
+        divisor: Option<u64>,
+        value: impl Fn(usize) -> i64,
+    ) -> u64 {
+        let size = self.dtype.size();
+        let mut expected = [0; 4096];
+        let mut wrong = 0;
+        for (block, found) in buffer[at * size..][..count * size].chunks(expected.len()).enumerate() {
+            let expected = &mut expected[..found.len()];
+            let first = block * (4096 / size);
+            self.dtype.store(expected, |index| value(first + index));
+            if let Some(divisor) = divisor {
+                self.dtype.divide(expected, divisor);
+            }
+            if expected != found {
+                let differs = |(expected, found): &(&[u8], &[u8])| expected != found;
+                wrong += expected.chunks(size).zip(found.chunks(size)).filter(differs).count() as u64;
+            }
+        }
+        wrong
     }
 }
 
@@ -157,7 +194,7 @@ mod tests {
     /// The outputs of ranks 0, 1 and 2 of a collective of blocks of two, written as (rank, element) of inputs.
     fn check(collective: Collective, expected: [&[(u32, usize)]; 3]) {
         let demand = demand(collective);
-        let reference = Reference::new(&demand, None, 2, 9);
+        let reference = Reference::new(&demand, None, 2, DType::F32, 9);
         for (rank, expected) in (0..3).map(Rank).zip(expected) {
             assert_eq!(reference.places(rank).output, expected.len(), "{collective}, rank {rank}");
             for (index, &(from, element)) in expected.iter().enumerate() {
@@ -184,7 +221,8 @@ mod tests {
     fn reductions_take_one_value_of_every_member_and_stay_exact() {
         for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
             let (all, part) = (demand(Collective::AllReduce), demand(Collective::ReduceScatter));
-            let (all, part) = (Reference::new(&all, Some(op), 6, 9), Reference::new(&part, Some(op), 2, 9));
+            let (all, part) =
+                (Reference::new(&all, Some(op), 6, DType::F32, 9), Reference::new(&part, Some(op), 2, DType::F32, 9));
             for index in 0..2 {
                 let [a, b, c] = [0, 1, 2].map(|rank| all.input(Rank(rank), index));
                 let expected = match op {
@@ -203,7 +241,7 @@ mod tests {
     #[test]
     fn inputs_differ_by_rank_element_and_seed() {
         let demand = demand(Collective::AllGather);
-        let value = |seed, rank, index| Reference::new(&demand, None, 2, seed).input(Rank(rank), index);
+        let value = |seed, rank, index| Reference::new(&demand, None, 2, DType::F32, seed).input(Rank(rank), index);
         let mut values: Vec<_> =
             (0..4).flat_map(|at| [value(at, 0, 0), value(9, at as u32, 1), value(9, 0, 2 + at as usize)]).collect();
         let count = values.len();

@@ -171,7 +171,7 @@ mod tests {
     fn a_line_of_ranks_reduces_every_type_operator_and_count() {
         let options = Options { ring_bytes: 4096, tile_bytes: Some(1000), ..Options::default() };
         for ranks in 1..6 {
-            for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
+            for &op in ReduceOp::ALL {
                 for &dtype in DType::ALL {
                     for count in [0, 1, 2, 7, 1000, 4099] {
                         let trial = Trial { repetitions: 3, ..Trial::once(count, dtype) };

@@ -137,15 +137,15 @@ impl Buffers {
         if self.input.0.len() > self.output.0.len() { &mut self.input } else { &mut self.output }
     }
 
-    fn refill(&mut self, rank: Rank, program: &Program, trial: &Trial, reference: &Reference<'_>) {
+    fn refill(&mut self, rank: Rank, program: &Program, reference: &Reference<'_>) {
         let places = reference.places(rank);
         self.output.get().fill(POISON);
         if program.in_place {
             let buffer = self.larger().get();
             buffer.fill(POISON);
-            reference.fill(rank, trial.dtype, buffer, places.input_at);
+            reference.fill(rank, buffer, places.input_at);
         } else {
-            reference.fill(rank, trial.dtype, self.input.get(), 0);
+            reference.fill(rank, self.input.get(), 0);
         }
     }
 
@@ -156,14 +156,14 @@ impl Buffers {
         Call::OutOfPlace { input: self.input.get(), output: self.output.get() }
     }
 
-    fn wrong(&mut self, rank: Rank, program: &Program, trial: &Trial, reference: &Reference<'_>) -> u64 {
+    fn wrong(&mut self, rank: Rank, program: &Program, reference: &Reference<'_>) -> u64 {
         let places = reference.places(rank);
         let damage = self.input.damage() + self.output.damage();
         if program.in_place {
-            return damage + reference.wrong(rank, trial.dtype, self.larger().get(), places.output_at);
+            return damage + reference.wrong(rank, self.larger().get(), places.output_at);
         }
-        let changed = reference.changed(rank, trial.dtype, self.input.get());
-        damage + changed + reference.wrong(rank, trial.dtype, self.output.get(), 0)
+        let changed = reference.changed(rank, self.input.get());
+        damage + changed + reference.wrong(rank, self.output.get(), 0)
     }
 }
 
@@ -177,19 +177,19 @@ pub(crate) fn run_rank(executor: &mut Executor<'_>, trial: &Trial, job: u64) -> 
     let (rank, program) = (executor.rank(), executor.program());
     let count =
         usize::try_from(trial.count).map_err(|_| RunError::TooLarge { elements: trial.count, dtype: trial.dtype })?;
-    let reference = Reference::new(&program.demand, program.op, count, trial.seed);
+    let reference = Reference::new(&program.demand, program.op, count, trial.dtype, trial.seed);
     let mut buffers = Buffers::new(executor);
     let mut report = RankReport::default();
     let total = u64::from(trial.warmups) + u64::from(trial.repetitions);
     for repetition in 0..total {
-        buffers.refill(rank, program, trial, &reference);
+        buffers.refill(rank, program, &reference);
         let sample = executor.run(buffers.call(program), first_epoch(job) + repetition)?.sample;
         if repetition >= u64::from(trial.warmups) {
             report.samples.push(sample);
         }
         let edge = repetition == 0 || repetition + 1 == total;
         if trial.check == Check::FirstAndLast && edge {
-            report.wrong += buffers.wrong(rank, program, trial, &reference);
+            report.wrong += buffers.wrong(rank, program, &reference);
         }
     }
     Ok(report)

@@ -268,7 +268,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,
     /// The element type.
-    #[arg(long, default_value = "f32", value_name = "f32|f64|i32|i64")]
+    #[arg(long, default_value = "f32", value_name = "f32|f64|i32|i64|u8|f16|bf16")]
     pub dtype: runtime::DType,
     /// The reduction of a reducing collective (default: sum, or the schedule's).
     #[arg(long, value_parser = op())]
