@@ -4,7 +4,7 @@
 //! and whose β is the slowest on the way; the ports become resources, so that no schedule can use one twice at a
 //! time. A port exists only in the directions that some pair uses. Everything is counted before it is built.
 
-use super::file::{Choice, Cost, Entries, MachineFile, Pairs, Part, Ports, Way};
+use super::file::{Choice, Cost, Entries, Leg, MachineFile, Pairs, Part, Ports, Ranks, Way};
 use crate::document::Document;
 use crate::document::Step::Key;
 use crate::spec::{LATENCIES, Spec, unknown_word};
@@ -50,6 +50,8 @@ struct Path {
     beta: MicrosPerByte,
     send: MicrosPerByte,
     deliver: MicrosPerByte,
+    /// One passage of an up-link.
+    uplink: (Micros, MicrosPerByte),
 }
 
 /// The cost of each part (`None`: the part is absent) under the values that `spec` gives to the keys.
@@ -90,15 +92,21 @@ fn chosen<'f>(key: &str, values: &'f Entries<Choice>, spec: &Spec<'_>) -> Topolo
 }
 
 fn path(part: &Part, cost: Cost) -> Result<Path, &'static str> {
+    let uplink = match (part.uplinks.is_empty(), cost.uplink) {
+        (true, None) => (Micros::ZERO, MicrosPerByte::ZERO),
+        (true, Some(_)) => return Err("has no `uplinks`, so they cost nothing"),
+        (false, Some(Leg { alpha, beta: Some(beta) })) => (alpha.unwrap_or(Micros::ZERO), beta),
+        (false, _) => return Err("has `uplinks`, so its cost needs `uplink: {bandwidth: …}`"),
+    };
     match (cost.alpha, cost.beta, cost.send, cost.deliver) {
-        (Some(alpha), Some(beta), None, None) => Ok(Path { alpha, beta, send: beta, deliver: beta }),
+        (Some(alpha), Some(beta), None, None) => Ok(Path { alpha, beta, send: beta, deliver: beta, uplink }),
         (None, None, Some(send), Some(deliver)) => {
             if matches!(part.ports, Ports::None) {
                 return Err("has no ports, so its path has no legs; give `alpha` and `beta` or `bandwidth`");
             }
             match (send.alpha, send.beta, deliver.alpha, deliver.beta) {
                 (Some(first), Some(tx), Some(second), Some(rx)) => {
-                    Ok(Path { alpha: first + second, beta: tx.max(rx), send: tx, deliver: rx })
+                    Ok(Path { alpha: first + second, beta: tx.max(rx), send: tx, deliver: rx, uplink })
                 }
                 _ => Err("needs `alpha` and `beta` or `bandwidth` on both legs"),
             }
@@ -123,8 +131,56 @@ struct Carrier<'f> {
     path: Path,
 }
 
-/// The resources of a part's ports within one machine's block: `[tx, rx]` for each port.
-type Slots = Vec<[Option<usize>; 2]>;
+/// Which group of a list each local rank is in.
+fn group_of(groups: &[Ranks], ranks: usize) -> Vec<Option<usize>> {
+    let mut group_of = vec![None; ranks];
+    for (index, group) in groups.iter().enumerate() {
+        group.iter().for_each(|rank| group_of[rank as usize] = Some(index));
+    }
+    group_of
+}
+
+/// How the ranks of one machine share a part: its ports, or its up-links.
+struct Shares {
+    group_of: Vec<Option<usize>>,
+    /// Where the `[tx, rx]` of each group stand in one machine's block of resources, if anybody uses them.
+    slots: Vec<[Option<usize>; 2]>,
+}
+
+impl Shares {
+    fn slot(&self, rank: usize, side: usize) -> Option<usize> {
+        self.group_of[rank].and_then(|group| self.slots[group][side])
+    }
+
+    /// Appends what `pairs` use to a machine's block.
+    fn new(
+        group_of: Vec<Option<usize>>,
+        pairs: impl Iterator<Item = (usize, usize)>,
+        name: &str,
+        betas: [MicrosPerByte; 2],
+        block: &mut Vec<(String, MicrosPerByte)>,
+    ) -> Self {
+        let groups = group_of.iter().flatten().max().map_or(0, |group| group + 1);
+        let mut used = vec![[false; 2]; groups];
+        for (from, to) in pairs {
+            for (rank, side) in [(from, 0), (to, 1)] {
+                if let Some(group) = group_of[rank] {
+                    used[group][side] = true;
+                }
+            }
+        }
+        let mut slots = vec![[None; 2]; groups];
+        for (group, used) in used.iter().enumerate() {
+            for (side, suffix) in ["tx", "rx"].into_iter().enumerate() {
+                if used[side] {
+                    slots[group][side] = Some(block.len());
+                    block.push((format!("{name}{group}.{suffix}"), betas[side]));
+                }
+            }
+        }
+        Self { group_of, slots }
+    }
+}
 
 impl Carrier<'_> {
     /// The pairs it joins; a checked part has exactly one kind.
@@ -132,17 +188,20 @@ impl Carrier<'_> {
         self.part.inside.as_ref().or(self.part.between.as_ref())
     }
 
+    /// The number of links: exact without `among`, otherwise never too small.
     fn link_count(&self, ranks: u32, machines: u64) -> u128 {
+        let total = |groups: &[Ranks]| groups.iter().map(Ranks::count).sum::<u128>();
         let members = match &self.part.ports {
             Ports::None | Ports::Each => u128::from(ranks),
-            Ports::Groups(groups) => groups.iter().map(|group| group.len() as u128).sum(),
+            Ports::Groups(groups) => total(groups),
         };
         let inside = self.part.inside.is_some();
-        let pairs = match self.pairs() {
-            None => 0,
-            Some(Pairs::All) if inside => members * members.saturating_sub(1),
-            Some(Pairs::All) => members * members,
-            Some(Pairs::These(pairs)) => pairs.iter().map(|pair| 1 + u128::from(pair.way == Way::Both)).sum(),
+        let pairs = match (self.pairs(), &self.part.among) {
+            (None, _) => 0,
+            (Some(Pairs::All), Some(among)) => among.iter().map(|group| group.count().pow(2)).sum(),
+            (Some(Pairs::All), None) => members * (members - u128::from(inside && members > 0)),
+            (Some(Pairs::Same), _) => members,
+            (Some(Pairs::These(pairs)), _) => pairs.iter().map(|pair| 1 + u128::from(pair.way == Way::Both)).sum(),
         };
         let machines = u128::from(machines);
         pairs * machines * if inside { 1 } else { machines - 1 }
@@ -152,13 +211,25 @@ impl Carrier<'_> {
     fn local_pairs(&self, ranks: usize, port_of: &[Option<usize>]) -> Vec<(usize, usize)> {
         let ported = |rank: &usize| matches!(self.part.ports, Ports::None) || port_of[*rank].is_some();
         let inside = self.part.inside.is_some();
+        let members = || (0..ranks).filter(ported);
         match self.pairs() {
             None => Vec::new(),
             Some(Pairs::All) => {
-                let members: Vec<usize> = (0..ranks).filter(ported).collect();
-                let all = members.iter().flat_map(|from| members.iter().map(move |to| (*from, *to)));
-                all.filter(|(from, to)| !inside || from != to).collect()
+                let groups: Vec<Vec<usize>> = match &self.part.among {
+                    None => vec![members().collect()],
+                    Some(among) => {
+                        let group_of = group_of(among, ranks);
+                        let group = |index| members().filter(|&rank| group_of[rank] == Some(index)).collect();
+                        (0..among.len()).map(group).collect()
+                    }
+                };
+                let pairs_of = |group: &Vec<usize>| {
+                    let all = group.iter().flat_map(|from| group.iter().map(move |to| (*from, *to)));
+                    all.filter(|(from, to)| !inside || from != to).collect::<Vec<_>>()
+                };
+                groups.iter().flat_map(pairs_of).collect()
             }
+            Some(Pairs::Same) => members().map(|rank| (rank, rank)).collect(),
             Some(Pairs::These(pairs)) => pairs
                 .iter()
                 .flat_map(|pair| {
@@ -174,14 +245,41 @@ impl Carrier<'_> {
         match &self.part.ports {
             Ports::None => vec![None; ranks],
             Ports::Each => (0..ranks).map(Some).collect(),
-            Ports::Groups(groups) => {
-                let mut port_of = vec![None; ranks];
-                for (port, group) in groups.iter().enumerate() {
-                    group.iter().for_each(|rank| port_of[*rank as usize] = Some(port));
-                }
-                port_of
-            }
+            Ports::Groups(groups) => group_of(groups, ranks),
         }
+    }
+
+    /// Its pairs with what they share, which is appended to one machine's block of resources.
+    fn wires(&self, ranks: usize, block: &mut Vec<(String, MicrosPerByte)>) -> Wires {
+        let ports = self.port_of(ranks);
+        let pairs = self.local_pairs(ranks, &ports);
+        let Path { send, deliver, uplink: (_, uplink), .. } = self.path;
+        let ports = Shares::new(ports, pairs.iter().copied(), self.name, [send, deliver], block);
+        let leaves = group_of(&self.part.uplinks, ranks);
+        let inside = self.part.inside.is_some();
+        let climbs = |&(from, to): &(usize, usize)| !inside || leaves[from].is_none() || leaves[from] != leaves[to];
+        let climbing: Vec<(usize, usize)> = pairs.iter().copied().filter(climbs).collect();
+        let name = format!("{}.uplink", self.name);
+        let uplinks = Shares::new(leaves, climbing.into_iter(), &name, [uplink; 2], block);
+        Wires { pairs, ports, uplinks }
+    }
+}
+
+/// A part within one machine, or between any two.
+struct Wires {
+    pairs: Vec<(usize, usize)>,
+    ports: Shares,
+    uplinks: Shares,
+}
+
+impl Wires {
+    /// The up-links that a pair passes, as slots of the sender's and the receiver's machine.
+    fn uplinks(&self, from: usize, to: usize, inside: bool) -> [Option<usize>; 2] {
+        let group = |rank: usize| self.uplinks.group_of[rank];
+        if inside && group(from).is_some() && group(from) == group(to) {
+            return [None; 2];
+        }
+        [self.uplinks.slot(from, 0), self.uplinks.slot(to, 1)]
     }
 }
 
@@ -194,30 +292,14 @@ struct Layout {
 
 impl Layout {
     fn build(&self, carriers: &[Carrier<'_>]) -> TopologyParts {
-        let mut links = Vec::new();
         let mut block: Vec<(String, MicrosPerByte)> = Vec::new();
-        let mut shares = Vec::new();
-        for carrier in carriers {
-            let port_of = carrier.port_of(self.ranks);
-            let pairs = carrier.local_pairs(self.ranks, &port_of);
-            let slots = self.ports(carrier, &pairs, &port_of, &mut block);
-            shares.push((carrier, port_of, pairs, slots));
-        }
-        for (carrier, port_of, pairs, slots) in &shares {
-            let slot = |rank: usize, side: usize| port_of[rank].and_then(|port| slots[port][side]);
+        let wired: Vec<_> = carriers.iter().map(|carrier| (carrier, carrier.wires(self.ranks, &mut block))).collect();
+        let mut links = Vec::new();
+        for (carrier, wires) in &wired {
             for (sender, receiver) in self.machine_pairs(carrier) {
-                for &(from, to) in pairs {
-                    let tx = slot(from, 0).map(|slot| sender * block.len() + slot);
-                    let rx = slot(to, 1).map(|slot| receiver * block.len() + slot);
-                    links.push(Link {
-                        from: Rank::from_index(sender * self.ranks + from),
-                        to: Rank::from_index(receiver * self.ranks + to),
-                        alpha: carrier.path.alpha,
-                        beta: carrier.path.beta,
-                        latency: self.latency,
-                        resources: tx.into_iter().chain(rx).map(ResourceId::from_index).collect(),
-                    });
-                }
+                links.extend(
+                    wires.pairs.iter().map(|&pair| self.link(carrier, wires, [sender, receiver], pair, block.len())),
+                );
             }
         }
         links.sort_by_key(|link| (link.from, link.to));
@@ -234,35 +316,31 @@ impl Layout {
         }
     }
 
-    /// Appends the used ports of a part to one machine's block of resources.
-    fn ports(
+    /// One path as a link; `block` is how many resources a machine has.
+    fn link(
         &self,
         carrier: &Carrier<'_>,
-        pairs: &[(usize, usize)],
-        port_of: &[Option<usize>],
-        block: &mut Vec<(String, MicrosPerByte)>,
-    ) -> Slots {
-        let ports = port_of.iter().flatten().max().map_or(0, |port| port + 1);
-        let mut used = vec![[false; 2]; ports];
-        for (from, to) in pairs {
-            for (rank, side) in [(from, 0), (to, 1)] {
-                if let Some(port) = port_of[*rank] {
-                    used[port][side] = true;
-                }
-            }
+        wires: &Wires,
+        [sender, receiver]: [usize; 2],
+        (from, to): (usize, usize),
+        block: usize,
+    ) -> Link {
+        let [up, down] = wires.uplinks(from, to, carrier.part.inside.is_some());
+        let tx = [wires.ports.slot(from, 0), up].into_iter().flatten().map(|slot| sender * block + slot);
+        let rx = [down, wires.ports.slot(to, 1)].into_iter().flatten().map(|slot| receiver * block + slot);
+        let Path { mut alpha, mut beta, uplink, .. } = carrier.path;
+        for _ in [up, down].into_iter().flatten() {
+            alpha = alpha + uplink.0;
+            beta = beta.max(uplink.1);
         }
-        let mut slots = vec![[None; 2]; ports];
-        for (port, used) in used.iter().enumerate() {
-            for (side, (suffix, beta)) in
-                [("tx", carrier.path.send), ("rx", carrier.path.deliver)].into_iter().enumerate()
-            {
-                if used[side] {
-                    slots[port][side] = Some(block.len());
-                    block.push((format!("{}{port}.{suffix}", carrier.name), beta));
-                }
-            }
+        Link {
+            from: Rank::from_index(sender * self.ranks + from),
+            to: Rank::from_index(receiver * self.ranks + to),
+            alpha,
+            beta,
+            latency: self.latency,
+            resources: tx.chain(rx).map(ResourceId::from_index).collect(),
         }
-        slots
     }
 
     /// The (sending, receiving) machines of a part's links.

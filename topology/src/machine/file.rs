@@ -3,7 +3,8 @@
 //! The principal type is [`MachineFile`]. A machine is a number of ranks and *parts*: anything that carries
 //! messages. A part lies inside each machine or between machines, says which ordered pairs of ranks it joins, and
 //! may have ports, which its links share. That one shape describes cables (no ports), a switch (a port for each
-//! rank) and NICs (a port for several ranks). What the parts cost is kept apart, under `keys`, because published
+//! rank), NICs (a port for several ranks), rails (`among`: ranks of different groups are on different switches) and
+//! leaf switches with fewer up-links than ports (`uplinks`: what a group of ranks shares on its way to the others). What the parts cost is kept apart, under `keys`, because published
 //! instances of one machine differ in nothing else; a SPEC chooses among the values of each key.
 
 use crate::quantity::{parse_bandwidth, parse_duration, parse_time_per_size};
@@ -47,9 +48,15 @@ pub(crate) struct Part {
     /// Pairs of local ranks of every two machines: the first rank's machine and any other.
     #[serde(default)]
     pub(crate) between: Option<Pairs>,
+    /// Groups of local ranks on a switch of their own: pairs with ends in two groups are none. All ranks if absent.
+    #[serde(default)]
+    pub(crate) among: Option<Vec<Ranks>>,
     /// Groups of local ranks that share a port, or `each`; without ports every link is a cable of its own.
     #[serde(default)]
     pub(crate) ports: Ports,
+    /// Groups of local ranks that share an up-link to all other ranks.
+    #[serde(default)]
+    pub(crate) uplinks: Vec<Ranks>,
     /// The part exists only where so many machines are joined.
     #[serde(default)]
     pub(crate) least_machines: Option<u64>,
@@ -57,10 +64,12 @@ pub(crate) struct Part {
     pub(crate) most_machines: Option<u64>,
 }
 
-/// Ordered pairs of local ranks: `0-1` is both ways, `0>1` one way, `all` every pair.
+/// Ordered pairs of local ranks: `0-1` is both ways, `0>1` one way, `all` every pair, `same` each rank and its
+/// counterpart in other machines.
 #[derive(Debug, Clone)]
 pub(crate) enum Pairs {
     All,
+    Same,
     These(Vec<Pair>),
 }
 
@@ -85,7 +94,28 @@ pub(crate) enum Ports {
     #[default]
     None,
     Each,
-    Groups(Vec<Vec<u32>>),
+    Groups(Vec<Ranks>),
+}
+
+/// A list of local ranks, in which `0..8` stands for 0 to 7 and `1..8/2` for every second of them.
+///
+/// It is kept as written: a short text can name more ranks than anybody should list.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Ranks(Vec<Span>);
+
+/// One entry of such a list.
+#[derive(Debug, Clone)]
+struct Span(std::iter::StepBy<std::ops::Range<u32>>);
+
+impl Ranks {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().flat_map(|span| span.0.clone())
+    }
+
+    /// How many there are, repetitions included.
+    pub(crate) fn count(&self) -> u128 {
+        self.0.iter().map(|span| span.0.len() as u128).sum()
+    }
 }
 
 /// What one value of a key settles.
@@ -110,6 +140,9 @@ pub(crate) struct Cost {
     pub(crate) send: Option<Leg>,
     #[serde(default)]
     pub(crate) deliver: Option<Leg>,
+    /// What passing an up-link adds.
+    #[serde(default)]
+    pub(crate) uplink: Option<Leg>,
 }
 
 /// One hop of a path: from a rank into a port, or out of one.
@@ -136,6 +169,7 @@ impl Cost {
             beta: self.beta.or(earlier.beta),
             send: leg(self.send, earlier.send),
             deliver: leg(self.deliver, earlier.deliver),
+            uplink: leg(self.uplink, earlier.uplink),
         }
     }
 }
@@ -166,35 +200,81 @@ impl<'de> Deserialize<'de> for Pair {
 
 impl<'de> Deserialize<'de> for Pairs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let visitor = WordOrList { word: "all", expected: "`all` or a list of pairs such as `0-1`", item: PhantomData };
-        Ok(deserializer.deserialize_any(visitor)?.map_or(Self::All, Self::These))
+        let expected = "`all`, `same` or a list of pairs such as `0-1`";
+        let visitor = WordOrList { words: &["all", "same"], expected, item: PhantomData };
+        Ok(match deserializer.deserialize_any(visitor)? {
+            WordOr::Word("all") => Self::All,
+            WordOr::Word(_) => Self::Same,
+            WordOr::List(pairs) => Self::These(pairs),
+        })
     }
 }
 
 impl<'de> Deserialize<'de> for Ports {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let visitor =
-            WordOrList { word: "each", expected: "`each` or lists of the ranks that share a port", item: PhantomData };
-        Ok(deserializer.deserialize_any(visitor)?.map_or(Self::Each, Self::Groups))
+        let expected = "`each` or lists of the ranks that share a port";
+        let visitor = WordOrList { words: &["each"], expected, item: PhantomData };
+        Ok(match deserializer.deserialize_any(visitor)? {
+            WordOr::Word(_) => Self::Each,
+            WordOr::List(groups) => Self::Groups(groups),
+        })
     }
 }
 
-/// Reads one certain word (`None`) or a list.
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SpanVisitor)
+    }
+}
+
+struct SpanVisitor;
+
+impl Visitor<'_> for SpanVisitor {
+    type Value = Span;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a rank, or several such as `0..8` (0 to 7) or `0..8/2` (every second)")
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, rank: u64) -> Result<Span, E> {
+        let end = u32::try_from(rank).ok().and_then(|rank| rank.checked_add(1));
+        let end = end.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Unsigned(rank), &self))?;
+        Ok(Span((end - 1..end).step_by(1)))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Span, E> {
+        let (range, step) = text.split_once('/').unwrap_or((text, "1"));
+        let span = range.split_once("..").and_then(|(start, end)| {
+            let (start, end): (u32, u32) = (start.parse().ok()?, end.parse().ok()?);
+            let step = step.parse().ok().filter(|&step: &usize| step > 0)?;
+            (start < end).then(|| Span((start..end).step_by(step)))
+        });
+        span.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+    }
+}
+
+/// Reads one of certain words, or a list.
 struct WordOrList<T> {
-    word: &'static str,
+    words: &'static [&'static str],
     expected: &'static str,
     item: PhantomData<T>,
 }
 
+enum WordOr<T> {
+    Word(&'static str),
+    List(Vec<T>),
+}
+
 impl<'de, T: Deserialize<'de>> Visitor<'de> for WordOrList<T> {
-    type Value = Option<Vec<T>>;
+    type Value = WordOr<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.expected)
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        if text == self.word { Ok(None) } else { Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)) }
+        let word = self.words.iter().find(|word| **word == text);
+        word.map(|word| WordOr::Word(word)).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
@@ -202,7 +282,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for WordOrList<T> {
         while let Some(item) = list.next_element()? {
             items.push(item);
         }
-        Ok(Some(items))
+        Ok(WordOr::List(items))
     }
 }
 

@@ -10,15 +10,20 @@ mod file;
 use crate::document::Step::{Index, Key};
 use crate::document::{Document, TextError};
 use crate::spec::{Spec, bad_part, shorten};
-use crate::{TopologyParts, TopologyResult};
+use crate::{MAX_RANKS, TopologyParts, TopologyResult};
 pub(crate) use file::FORMAT;
-use file::{Choice, Entries, MachineFile, Pairs, Part, Ports, Way};
+use file::{Choice, Entries, MachineFile, Pairs, Part, Ports, Ranks, Way};
 
 /// The shipped files: origin and text. Which machine each describes is said in the file.
-pub(crate) const BUILT_IN: [(&str, &str); 3] = [
+pub(crate) const BUILT_IN: [(&str, &str); 8] = [
     ("machines/dgx1.yaml", include_str!("../../../machines/dgx1.yaml")),
     ("machines/ndv2.yaml", include_str!("../../../machines/ndv2.yaml")),
     ("machines/dgx2.yaml", include_str!("../../../machines/dgx2.yaml")),
+    ("machines/dgx-a100.yaml", include_str!("../../../machines/dgx-a100.yaml")),
+    ("machines/dgx-h100.yaml", include_str!("../../../machines/dgx-h100.yaml")),
+    ("machines/mi250.yaml", include_str!("../../../machines/mi250.yaml")),
+    ("machines/h800.yaml", include_str!("../../../machines/h800.yaml")),
+    ("machines/gb200.yaml", include_str!("../../../machines/gb200.yaml")),
 ];
 
 /// The key with which a SPEC says how many machines there are.
@@ -91,6 +96,10 @@ fn check_file(document: &Document<'_>, file: &MachineFile) -> Result<(), TextErr
     if file.ranks == 0 {
         return Err(document.fault(&[Key("ranks")], "a machine has at least one rank"));
     }
+    if file.ranks as usize > MAX_RANKS {
+        let reason = format!("ranks: {} is more than the {MAX_RANKS} that are supported", file.ranks);
+        return Err(document.fault(&[Key("ranks")], reason));
+    }
     for (name, part) in &file.parts.0 {
         check_part(document, file.ranks, name, part)?;
     }
@@ -114,31 +123,33 @@ fn check_part(document: &Document<'_>, ranks: u32, name: &str, part: &Part) -> R
         }
     };
     let no_rank = |rank: u32| format!("there is no rank {rank}; a machine has the ranks 0..{ranks}");
-    let mut has_port = Vec::new();
+    let mut has_port = None;
     if let Ports::Groups(groups) = &part.ports {
-        for (port, group) in groups.iter().enumerate() {
-            for (index, rank) in group.iter().enumerate() {
-                let path = [Key("parts"), Key(name), Key("ports"), Index(port), Index(index)];
-                if *rank >= ranks {
-                    return Err(document.fault(&path, no_rank(*rank)));
-                }
-                has_port.push(*rank);
-            }
-        }
-        has_port.sort_unstable();
-        if let Some(twice) = has_port.windows(2).find(|pair| pair[0] == pair[1]) {
-            let reason = format!("rank {} has two ports; it can have one in each part", twice[0]);
-            return Err(document.fault(&[Key("parts"), Key(name), Key("ports")], reason));
+        has_port = Some(check_groups(document, ranks, name, "ports", groups)?);
+    }
+    check_groups(document, ranks, name, "uplinks", &part.uplinks)?;
+    if let Some(among) = &part.among {
+        check_groups(document, ranks, name, "among", among)?;
+        if !matches!(pairs, Pairs::All) {
+            let reason = format!("`among` says which of all pairs there are; it goes with `{scope}: all`");
+            return Err(document.fault(&[Key("parts"), Key(name), Key("among")], reason));
         }
     }
-    let Pairs::These(pairs) = pairs else { return Ok(()) };
+    let pairs = match pairs {
+        Pairs::These(pairs) => pairs,
+        Pairs::Same if scope == "inside" => {
+            let reason = "`same` joins equal ranks of different machines; inside one there are none";
+            return Err(document.fault(&[Key("parts"), Key(name), Key(scope)], reason));
+        }
+        Pairs::All | Pairs::Same => return Ok(()),
+    };
     for (index, pair) in pairs.iter().enumerate() {
         let at = |reason: String| Err(document.fault(&[Key("parts"), Key(name), Key(scope), Index(index)], reason));
         for rank in [pair.from, pair.to] {
             if rank >= ranks {
                 return at(no_rank(rank));
             }
-            if matches!(part.ports, Ports::Groups(_)) && has_port.binary_search(&rank).is_err() {
+            if has_port.as_ref().is_some_and(|has_port| has_port.binary_search(&rank).is_err()) {
                 return at(format!("rank {rank} has no port in `{name}`"));
             }
         }
@@ -147,6 +158,35 @@ fn check_part(document: &Document<'_>, ranks: u32, name: &str, part: &Part) -> R
         }
     }
     Ok(())
+}
+
+/// Refuses groups that name a rank twice, or one that does not exist; returns all their ranks, sorted.
+fn check_groups(
+    document: &Document<'_>,
+    ranks: u32,
+    part: &str,
+    key: &str,
+    groups: &[Ranks],
+) -> Result<Vec<u32>, TextError> {
+    let mut all = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let path = [Key("parts"), Key(part), Key(key), Index(index)];
+        if let Some(rank) = group.iter().find(|rank| *rank >= ranks) {
+            let reason = format!("there is no rank {rank}; a machine has the ranks 0..{ranks}");
+            return Err(document.fault(&path, reason));
+        }
+        // One more than there are is enough to find a repetition.
+        all.extend(group.iter().take(ranks as usize + 1 - all.len().min(ranks as usize)));
+    }
+    all.sort_unstable();
+    if let Some(twice) = all.windows(2).find(|pair| pair[0] == pair[1]) {
+        let reason = match key {
+            "ports" => format!("rank {} has two ports; it can have one in each part", twice[0]),
+            _ => format!("rank {} is in two groups of `{key}`", twice[0]),
+        };
+        return Err(document.fault(&[Key("parts"), Key(part), Key(key)], reason));
+    }
+    Ok(all)
 }
 
 fn check_choices(
@@ -321,6 +361,69 @@ mod tests {
             absent: &[],
         },
         Published {
+            spec: "dgx-a100x2",
+            counts: [16, 2 * 56 + 2 * 2 * 16, 16 * 4],
+            links: &[
+                at(0, 7, 0.7, 1e-3 / 300.0, Occupies, &["machine0.nvswitch0.tx", "machine0.nvswitch7.rx"]),
+                at(1, 15, 2.6, 4e-5, Occupies, &["machine0.network1.tx", "machine1.network7.rx"]),
+                at(14, 0, 2.6, 4e-5, Occupies, &["machine1.network6.tx", "machine0.network0.rx"]),
+            ],
+            absent: &[(0, 9), (1, 8), (15, 0)],
+        },
+        Published {
+            spec: "dgx-a100x1",
+            counts: [8, 56, 16],
+            links: &[at(7, 0, 0.7, 1e-3 / 300.0, Occupies, &["machine0.nvswitch7.tx", "machine0.nvswitch0.rx"])],
+            absent: &[],
+        },
+        Published {
+            spec: "dgx-h100x4",
+            counts: [32, 4 * 56 + 12 * 64, 32 * 4],
+            links: &[
+                at(8, 9, 0.7, 1e-3 / 450.0, Occupies, &["machine1.nvswitch0.tx", "machine1.nvswitch1.rx"]),
+                at(0, 31, 2.6, 2e-5, Occupies, &["machine0.network0.tx", "machine3.network7.rx"]),
+            ],
+            absent: &[],
+        },
+        Published {
+            spec: "mi250x2",
+            counts: [32, 2 * 2 * (8 + 4 + 16) + 2 * 256, 64],
+            links: &[
+                at(0, 1, 0.7, 5e-6, Occupies, &[]),
+                at(27, 31, 0.7, 1e-5, Occupies, &[]),
+                at(10, 2, 0.7, 2e-5, Occupies, &[]),
+                at(3, 30, 2.6, 6.25e-5, Occupies, &["machine0.network3.tx", "machine1.network14.rx"]),
+            ],
+            absent: &[(0, 2), (0, 15), (3, 8)],
+        },
+        Published {
+            spec: "h800x64",
+            counts: [512, 64 * 56 + 64 * 63 * 8, 512 * 4],
+            links: &[
+                at(0, 7, 3.0, 1e-3 / 150.0, Pipelines, &["machine0.nvswitch0.tx", "machine0.nvswitch7.rx"]),
+                at(3, 507, 10.0, 1e-3 / 45.5, Pipelines, &["machine0.rail3.tx", "machine63.rail3.rx"]),
+            ],
+            absent: &[(0, 9), (511, 0)],
+        },
+        Published {
+            spec: "h800x2,costs=large",
+            counts: [16, 2 * 56 + 16, 16 * 4],
+            links: &[
+                at(0, 7, 10.5, 1e-3 / 150.0, Pipelines, &["machine0.nvswitch0.tx", "machine0.nvswitch7.rx"]),
+                at(3, 11, 21.5, 1e-3 / 45.5, Pipelines, &["machine0.rail3.tx", "machine1.rail3.rx"]),
+            ],
+            absent: &[(0, 9)],
+        },
+        Published {
+            spec: "gb200x2",
+            counts: [144, 2 * 72 * 71 + 2 * 4 * 18 * 18, 144 * 4],
+            links: &[
+                at(0, 71, 0.7, 1e-3 / 900.0, Occupies, &["machine0.nvswitch0.tx", "machine0.nvswitch71.rx"]),
+                at(1, 72 + 69, 2.6, 2e-5, Occupies, &["machine0.rail1.tx", "machine1.rail69.rx"]),
+            ],
+            absent: &[(0, 73), (72, 1)],
+        },
+        Published {
             spec: "dgx2x3,costs=taccl-1kb",
             counts: [48, 3 * 240 + 6 * 256, 96 + 48],
             links: &[
@@ -416,8 +519,7 @@ mod tests {
         }
     }
 
-    fn user_machine(from: &str, to: &str) -> Result<Topology, TopologyError> {
-        const GOOD: &str = "format: antiphon-machine/1
+    const GOOD: &str = "format: antiphon-machine/1
 name: box
 about: three ranks
 source: made up
@@ -432,6 +534,8 @@ keys:
         wire: {alpha: 1us, bandwidth: 1GBps}
         uplink: {send: {alpha: 1us, bandwidth: 1GBps}, deliver: {alpha: 2us, bandwidth: 2GBps}}
 ";
+
+    fn user_machine(from: &str, to: &str) -> Result<Topology, TopologyError> {
         assert!(GOOD.contains(from), "{from}");
         let text = GOOD.replacen(from, to, 1);
         let machine = parse(Document::yaml("box.yaml", &text))?;
@@ -449,11 +553,46 @@ keys:
     }
 
     #[test]
+    fn uplinks_are_shared_by_a_group_on_its_way_out() {
+        let wires = "wire: {inside: all, ports: each, uplinks: [[0, 1], [2]]}";
+        let topology = {
+            let text = GOOD.replace("wire: {inside: [0-1, 1>2]}", wires).replacen(
+                "wire: {alpha: 1us, bandwidth: 1GBps}",
+                "wire: {alpha: 1us, bandwidth: 1GBps, uplink: {alpha: 0.5us, bandwidth: 0.25GBps}}",
+                1,
+            );
+            let machine = parse(Document::yaml("box.yaml", &text)).unwrap();
+            Topology::new(machine.build(Some(1), &Spec::parse("box", None).unwrap()).unwrap()).unwrap()
+        };
+        let near = only(&topology, 0, 1).unwrap();
+        assert_eq!((near.alpha.0, near.beta.0), (1.0, 1e-3));
+        assert_eq!(names(&topology, near), ["machine0.wire0.tx", "machine0.wire1.rx"]);
+        let far = only(&topology, 1, 2).unwrap();
+        assert_eq!((far.alpha.0, far.beta.0), (2.0, 4e-3));
+        let through =
+            ["machine0.wire1.tx", "machine0.wire.uplink0.tx", "machine0.wire.uplink1.rx", "machine0.wire2.rx"];
+        assert_eq!(names(&topology, far), through);
+        assert!(
+            topology.resources().iter().filter(|shared| shared.name.contains("uplink")).all(|up| up.beta.0 == 4e-3)
+        );
+    }
+
+    #[test]
     fn faults_in_machine_files_have_a_place() {
         for (from, to, place, fragment) in [
             ("antiphon-machine/1", "antiphon-machine/2", "box.yaml:1:", "expected `antiphon-machine/1`"),
             ("ranks: 3", "ranks: 0", "box.yaml:5:", "at least one rank"),
             ("ranks: 3", "ranks: -3", "box.yaml:5:", ""),
+            ("ranks: 3", "ranks: 1000000", "box.yaml:5:", "more than the 131072"),
+            ("[1, 2]", "[0..4000000000]", "box.yaml:8:", "there is no rank 3"),
+            ("[1, 2]", "[1, 1..3, 1..3, 1..3]", "box.yaml:8:", "rank 1 has two ports"),
+            ("[1, 2]", "[2..1]", "box.yaml:8:", "`0..8` (0 to 7)"),
+            ("[1, 2]", "[1..2/0]", "box.yaml:8:", "`0..8/2` (every second)"),
+            ("[[0], [1, 2]]", "each, among: [[0], [1]]", "box.yaml:8:", "goes with `between: all`"),
+            ("[0-1, 1>2]", "same", "box.yaml:7:", "inside one there are none"),
+            ("[0-1, 1>2]", "all, among: [[0, 1], [1, 2]]", "box.yaml:7:", "rank 1 is in two groups of `among`"),
+            ("[0-1, 1>2]", "all, uplinks: [[0, 1], [2]]", "box.yaml:7:", "its cost needs `uplink"),
+            ("GBps}\n        up", "GBps, uplink: {bandwidth: 1GBps}}\n        up", "box.yaml:7:", "has no `uplinks`"),
             ("ranks: 3", "ranks: 3\nranks: 3", "box.yaml:6:", "duplicate"),
             ("ranks: 3", "ranks: 3\nrank: 3", "box.yaml:6:", "rank"),
             ("1>2", "1>9", "box.yaml:7:", "there is no rank 9"),
