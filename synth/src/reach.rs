@@ -64,7 +64,7 @@ impl Relaxed {
 }
 
 fn chunks_do_not_matter(problem: &Problem) -> bool {
-    problem.constraints.owners.is_empty() && problem.constraints.max_machine_hops.is_none()
+    problem.constraints.owners.is_empty() && !problem.constraints.limits_ways()
 }
 
 fn is_strongly_connected(problem: &Problem) -> bool {
@@ -88,34 +88,40 @@ fn is_strongly_connected(problem: &Problem) -> bool {
     spans(Topology::outgoing, |link| link.to) && spans(Topology::incoming, |link| link.from)
 }
 
-/// A search by fewest machine crossings: links inside a machine cost nothing, so they go to the front.
+/// A search by fewest machine crossings over (rank, stage): links inside a machine cost nothing, so they go to the
+/// front.
 fn crossings(problem: &Problem, chunk: ChunkId, from: &RankSet, relaxed: &Relaxed) -> Vec<Option<u32>> {
     let topology = &problem.topology;
     let limit = match problem.constraints.max_machine_hops {
         Some((limit, line)) if !relaxed.ignores(line) => limit,
         _ => u32::MAX,
     };
-    let mut fewest: Vec<Option<u32>> = vec![None; topology.rank_count()];
-    let mut queue: VecDeque<(Rank, u32)> = from.iter().map(|&rank| (rank, 0)).collect();
-    while let Some((rank, hops)) = queue.pop_front() {
-        if fewest[rank.index()].is_some() {
+    let stages = problem.constraints.stages.as_ref().filter(|stages| !relaxed.ignores(stages.line));
+    let count = stages.map_or(1, |stages| usize::from(stages.count));
+    let mut fewest: Vec<Option<u32>> = vec![None; topology.rank_count() * count];
+    let mut queue: VecDeque<(Rank, u8, u32)> = from.iter().map(|&rank| (rank, 0, 0)).collect();
+    while let Some((rank, stage, hops)) = queue.pop_front() {
+        let known = &mut fewest[rank.index() * count + usize::from(stage)];
+        if known.is_some() {
             continue;
         }
-        fewest[rank.index()] = Some(hops);
+        *known = Some(hops);
         for &id in topology.outgoing(rank) {
             let link = topology.link(id);
             let hindrance = problem.constraints.hindrance(&problem.demand, chunk, id);
-            if fewest[link.to.index()].is_some() || hindrance.is_some_and(|it| !relaxed.ignores(it.line())) {
+            let next = stages.map_or(Some(0), |stages| stages.after(stage, id));
+            let Some(next) = next.filter(|_| hindrance.is_none_or(|it| relaxed.ignores(it.line()))) else { continue };
+            if fewest[link.to.index() * count + usize::from(next)].is_some() {
                 continue;
             }
             if !topology.crosses_machines(link) {
-                queue.push_front((link.to, hops));
+                queue.push_front((link.to, next, hops));
             } else if hops < limit {
-                queue.push_back((link.to, hops + 1));
+                queue.push_back((link.to, next, hops + 1));
             }
         }
     }
-    fewest
+    fewest.chunks(count).map(|stages| stages.iter().flatten().min().copied()).collect()
 }
 
 /// The first line of the sketch without which `chunk` would get from `source` to `rank`; if it takes several
@@ -127,8 +133,10 @@ fn culprit(problem: &Problem, chunk: ChunkId, source: &RankSet, rank: Rank) -> O
     }
     let hindrance = |link| problem.constraints.hindrance(&problem.demand, chunk, link);
     let limit = problem.constraints.max_machine_hops.map(|(_, line)| Hindrance::TooManyMachineHops { line });
+    let stages = problem.constraints.stages.as_ref().map(|stages| Hindrance::OutOfStage { line: stages.line });
     let mut lines = BTreeSet::new();
-    let mut candidates: Vec<Hindrance> = problem.topology.link_ids().filter_map(hindrance).chain(limit).collect();
+    let links = problem.topology.link_ids();
+    let mut candidates: Vec<Hindrance> = links.filter_map(hindrance).chain(limit).chain(stages).collect();
     candidates.retain(|it| lines.insert(it.line()));
     candidates.sort_by_key(|it| it.line());
     candidates.iter().copied().find(|it| opens(&Relaxed::Line(it.line()))).or(candidates.first().copied())

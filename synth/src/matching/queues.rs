@@ -8,8 +8,8 @@
 use super::calendar::{Calendar, Event};
 use super::instance::Instance;
 use super::routed::Routes;
+use crate::constraints::owner;
 use crate::distance::Key;
-use crate::problem::owner;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message};

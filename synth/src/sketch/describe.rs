@@ -2,8 +2,9 @@
 //!
 //! The principal function is [`describe`]. Everything is said together with the line of the sketch that causes it.
 
-use super::file::{Connections, Objective, SizeRange};
+use super::body::{Connections, Objective, SizeRange};
 use super::resolve::{Sketch, counted};
+use crate::{ConnectionWish, Constraints};
 use schedule::RankSet;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -59,9 +60,37 @@ pub struct SketchSummary {
     /// The objective, if stated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,
-    /// The preference on switches, if stated.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connections: Option<Connections>,
+    /// The preferences on switches, by line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub connections: Vec<WishedConnections>,
+    /// In which stages links may be used, first stage first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
+    /// The physical rank of every rank of the sketch, where they differ.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub placement: Vec<Rank>,
+}
+
+/// What one line of a sketch wishes for connections.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct WishedConnections {
+    /// The line, from 1.
+    pub line: u32,
+    /// Few or many.
+    pub wish: Connections,
+    /// Over how many switches.
+    pub switches: usize,
+    /// With how many links in all.
+    pub links: usize,
+}
+
+/// The links of one stage.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Stage {
+    /// How many links may be used in it.
+    pub links: usize,
+    /// How many of them lead to another machine.
+    pub between_machines: usize,
 }
 
 /// What one line of a sketch does to links.
@@ -112,9 +141,34 @@ pub fn describe(sketch: &Sketch, topology: &Topology) -> SketchSummary {
         sizes: (pins.sizes != SizeRange::ANY).then_some(pins.sizes),
         strategy: pins.strategy.map(|strategy| strategy.as_str()),
         time_limit_seconds: pins.time_limit.map(|limit| limit.as_secs_f64()),
-        objective: pins.objective,
-        connections: pins.connections,
+        objective: constraints.objective,
+        connections: wished_connections(constraints),
+        stages: stages(constraints, topology),
+        placement: constraints.placement.clone(),
     }
+}
+
+/// One entry per line.
+fn wished_connections(constraints: &Constraints) -> Vec<WishedConnections> {
+    let by_line = constraints.connections.chunk_by(|a, b| a.line == b.line);
+    let sum = |wishes: &[ConnectionWish]| WishedConnections {
+        line: wishes[0].line,
+        wish: wishes[0].wish,
+        switches: wishes.len(),
+        links: wishes.iter().map(|wish| wish.links.len()).sum(),
+    };
+    by_line.map(sum).collect()
+}
+
+fn stages(constraints: &Constraints, topology: &Topology) -> Vec<Stage> {
+    let Some(stages) = &constraints.stages else { return Vec::new() };
+    let stage = |stage: u8| {
+        let is_usable = |id: &LinkId| stages.of_link[id.index()] >> stage & 1 == 1 && constraints.allows_link(*id);
+        let usable = || topology.link_ids().filter(is_usable);
+        let between_machines = usable().filter(|&id| topology.crosses_machines(topology.link(id))).count();
+        Stage { links: usable().count(), between_machines }
+    };
+    (0..stages.count).map(stage).collect()
 }
 
 fn note<K: Ord>(
@@ -183,11 +237,27 @@ impl fmt::Display for SketchSummary {
         say("strategy", self.strategy.map(str::to_owned))?;
         say("time limit", self.time_limit_seconds.map(|seconds| format!("{seconds} s")))?;
         say("objective", self.objective.map(|objective| format!("{objective:?}").to_lowercase()))?;
-        say("connections per switch", self.connections.map(|wish| format!("{wish:?}").to_lowercase()))
+        for wished in &self.connections {
+            let word = format!("{:?}", wished.wish).to_lowercase();
+            let of = (counted(wished.switches, "switch"), counted(wished.links, "link"));
+            say("connections", Some(format!("{word} on {} with {}", of.0.replace("switchs", "switches"), of.1)))?;
+        }
+        for (stage, links) in (1..).zip(&self.stages) {
+            let inside = links.links - links.between_machines;
+            let links = format!("{} inside machines, {} between", counted(inside, "link"), links.between_machines);
+            say(&format!("stage {stage}"), Some(links))?;
+        }
+        say("placed on", (!self.placement.is_empty()).then(|| self.placement_in_words()))
     }
 }
 
 impl SketchSummary {
+    /// `0→2 1→3`: the ranks that are placed elsewhere.
+    fn placement_in_words(&self) -> String {
+        let moved = (0u32..).zip(&self.placement).filter(|(logical, physical)| *logical != physical.0);
+        moved.map(|(logical, physical)| format!("{logical}→{physical}")).collect::<Vec<_>>().join(" ")
+    }
+
     fn symmetry_in_words(&self) -> String {
         let orbits: Vec<String> = self.orbits.iter().take(EXAMPLES).map(|orbit| ranks_in_words(orbit)).collect();
         let more = if self.orbits.len() > EXAMPLES { ", …" } else { "" };

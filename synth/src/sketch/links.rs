@@ -1,13 +1,14 @@
-//! Which links a sketch leaves, and to whose chunks: `links`, `relays` and `senders`.
+//! Which links a sketch leaves, to whose chunks, and when: `links`, `relays`, `senders`, `stages`, `connections`.
 //!
 //! The principal functions are [`Resolver::forbidden_links`] and [`Resolver::owners`]. Rules are looked up by the
 //! adjacency of the ranks they name, so a rule costs the degree of its ranks, not the size of the topology. A rule
 //! that names nothing is an error: it is a slip far more often than a wish.
 
+use super::body::{Connections, ConnectionsAsWritten, LinkClass, LinkPattern, LinkRule, Relays, SwitchWish};
 use super::error::{Mistake, SketchError};
-use super::file::{LinkClass, LinkPattern, LinkRule, Relays, line_of};
+use super::file::line_of;
 use super::resolve::{Numbering, Resolver};
-use crate::Constraints;
+use crate::{ConnectionWish, Constraints, Stages};
 use schedule::RankSet;
 use serde_saphyr::{Location, Spanned};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +18,8 @@ use topology::{LinkId, Rank, Topology};
 const MAX_RULES: usize = 10_000;
 
 impl Resolver<'_> {
-    /// For each link, the line that forbids it: `forbid` before `relays` before `allow_only`.
-    pub(super) fn forbidden_links(&self) -> Result<Vec<Option<u32>>, SketchError> {
+    /// For each link, the line that forbids it: `forbid` before `relays` before `allow_only` before `stages`.
+    pub(super) fn forbidden_links(&self, stages: Option<&Stages>) -> Result<Vec<Option<u32>>, SketchError> {
         let body = &self.file.body;
         let mut forbidden = vec![None; self.topology.links().len()];
         if let Some(rules) = body.links.as_ref().and_then(|links| links.forbid.as_ref()) {
@@ -43,8 +44,91 @@ impl Resolver<'_> {
                 forbidden.get_or_insert(line);
             }
         }
+        if let Some(stages) = stages {
+            let unstaged = forbidden.iter_mut().zip(&stages.of_link).filter(|(_, stages)| **stages == 0);
+            unstaged.for_each(|(forbidden, _)| *forbidden = forbidden.or(Some(stages.line)));
+        }
         self.check_something_left(&forbidden)?;
         Ok(if forbidden.iter().any(Option::is_some) { forbidden } else { Vec::new() })
+    }
+
+    /// In which stages each link may be used.
+    pub(super) fn stages(&self) -> Result<Option<Stages>, SketchError> {
+        let Some(rules) = &self.file.body.stages else { return Ok(None) };
+        let mistake = match rules.value.len() {
+            0 => Some(Mistake::Empty { what: "stages", effect: "forbid every link" }),
+            count if count > usize::from(Stages::MOST) => {
+                Some(Mistake::TooMany { what: "stages", count, limit: usize::from(Stages::MOST) })
+            }
+            _ => None,
+        };
+        if let Some(mistake) = mistake {
+            return Err(self.file.error(rules.referenced, mistake));
+        }
+        let mut of_link = vec![0; self.topology.links().len()];
+        for (stage, rule) in rules.value.iter().enumerate() {
+            self.links_of(rule)?.into_iter().for_each(|link| of_link[link.index()] |= 1 << stage);
+        }
+        Ok(Some(Stages { of_link, count: rules.value.len() as u8, line: line_of(rules) }))
+    }
+
+    /// The allowed links of every switch for which few or many connections are wanted.
+    pub(super) fn connections(&self, constraints: &Constraints) -> Result<Vec<ConnectionWish>, SketchError> {
+        let Some(written) = &self.file.body.connections else { return Ok(Vec::new()) };
+        let inside = |machine: usize, of: &dyn Fn(Rank) -> bool| -> Vec<LinkId> {
+            let joins = |id: &LinkId| {
+                let link = self.topology.link(*id);
+                !self.topology.crosses_machines(link) && of(link.from) && of(link.to) && constraints.allows_link(*id)
+            };
+            let machine = &self.topology.machines()[machine];
+            let links = machine.iter().flat_map(|&rank| self.topology.outgoing(rank)).copied();
+            let mut links: Vec<LinkId> = links.filter(joins).collect();
+            links.sort_unstable();
+            links
+        };
+        let machines = 0..self.topology.machines().len();
+        let mut wishes = Vec::new();
+        let mut wish = |links: Vec<LinkId>, wish: Connections, line: u32| {
+            if !links.is_empty() {
+                wishes.push(ConnectionWish { links, wish, line });
+            }
+        };
+        match &written.value {
+            ConnectionsAsWritten::Everywhere(word) => {
+                machines.for_each(|machine| wish(inside(machine, &|_| true), *word, line_of(written)));
+            }
+            ConnectionsAsWritten::PerSwitch(switches) => {
+                self.check_switches(written.referenced, switches)?;
+                for switch in switches {
+                    let among = self.local_set(&switch.value.among)?;
+                    let belongs = |rank: Rank| among.contains(&self.local[rank.index()]);
+                    machines.clone().for_each(|machine| {
+                        wish(inside(machine, &belongs), switch.value.wish, line_of(switch));
+                    });
+                }
+            }
+        }
+        Ok(wishes)
+    }
+
+    /// Switches do not share ranks: a link would belong to two of them.
+    fn check_switches(&self, at: Location, switches: &[Spanned<SwitchWish>]) -> Result<(), SketchError> {
+        if switches.is_empty() || switches.len() > MAX_RULES {
+            let (what, count, limit) = ("connections", switches.len(), MAX_RULES);
+            let mistake = match switches.is_empty() {
+                true => Mistake::Empty { what, effect: "wish for nothing" },
+                false => Mistake::TooMany { what, count, limit },
+            };
+            return Err(self.file.error(at, mistake));
+        }
+        let mut seen = BTreeSet::new();
+        for rank in switches.iter().flat_map(|switch| &switch.value.among.list) {
+            if !seen.insert(self.local_rank(rank)?) {
+                let text = format!("local rank {} is on two switches", rank.value);
+                return Err(self.file.error(rank.referenced, Mistake::Inconsistent { text }));
+            }
+        }
+        Ok(())
     }
 
     fn check_something_left(&self, forbidden: &[Option<u32>]) -> Result<(), SketchError> {

@@ -15,9 +15,12 @@
 //! senders: {1: [0, 1], 3: [2, 3]}    # the chunks of these local ranks leave their machine through this one
 //! own_chunks_first: true       # between machines, a sender's own chunks go before those it relays
 //! max_machine_hops: 1          # no chunk crosses between machines more than once
-//! symmetry: [{rotate: 8, within: 16}, {permutation: [1, 0, …]}]      # or `auto`, `none`
-//! connections: few             # per switch: `few` or `many`
-//! objective: bandwidth         # or `latency`
+//! stages: [inside_machine, between_machines, inside_machine]    # the order in which a chunk uses links
+//! symmetry: [{rotate: 8, within: 16}, {permutation: [1, 0, …]}, {cycles: [[0, 3]]}, {map: {0: 3, 3: 0}}]
+//!                              # or `auto`, `none`
+//! placement: auto              # which physical rank each local rank is: `none`, or a list
+//! connections: few             # or `many`, or [{among: [0, 1, 2, 3], wish: few}, …] for switches of local ranks
+//! objective: bandwidth         # or `latency`, `balance`
 //! chunks_per_rank: 2
 //! sizes: {from: 1KB, to: 1MB}
 //! strategy: milp
@@ -28,18 +31,22 @@
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023.
 
+mod body;
 mod describe;
 mod error;
 mod file;
 mod links;
 mod obey;
+mod placement;
 mod resolve;
 mod shapes;
 mod symmetry;
+mod wishes;
 
-pub use describe::{Restriction, SketchSummary, describe};
+pub use body::{Connections, Objective, SizeRange};
+pub use describe::{Restriction, SketchSummary, Stage, WishedConnections, describe};
 pub use error::{Mistake, Position, SketchError};
-pub use file::{Connections, Objective, SizeRange, SketchFile};
+pub use file::SketchFile;
 pub use obey::{BrokenRule, SketchViolation, obey};
 pub use resolve::{Pins, Sketch};
 pub(crate) use symmetry::Symmetries;

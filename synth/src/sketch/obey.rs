@@ -3,8 +3,8 @@
 //! The principal function is [`obey`]. It reads the resolved tables and the transfers, and nothing that a strategy
 //! computed. Whether the schedule is *right* is the verifier's business, not asked here.
 
-use crate::problem::owner;
-use crate::{Constraints, Hindrance};
+use crate::constraints::owner;
+use crate::{Constraints, Hindrance, Stages};
 use schedule::{ChunkId, Demand, Schedule, Transfer, TransferKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -46,6 +46,11 @@ pub enum BrokenRule {
     },
     /// A relayed chunk went before the sender's own (a reduced one: after the receiver's own).
     OwnChunkAfterRelayed,
+    /// The link may not be used any more: what it carries has been in a later stage.
+    OutOfStage {
+        /// That stage, from 1.
+        after: u8,
+    },
 }
 
 impl fmt::Display for SketchViolation {
@@ -57,6 +62,7 @@ impl fmt::Display for SketchViolation {
             BrokenRule::NotItsSender => f.write_str("uses a link reserved for chunks of other ranks")?,
             BrokenRule::TooManyMachineHops { hops } => write!(f, "is crossing {hops} between machines, one too many")?,
             BrokenRule::OwnChunkAfterRelayed => f.write_str("breaks the order of own and relayed chunks")?,
+            BrokenRule::OutOfStage { after } => write!(f, "uses a link that has no stage from {after} on")?,
         }
         write!(f, " (sketch line {line})")
     }
@@ -68,6 +74,9 @@ pub fn obey(schedule: &Schedule, topology: &Topology, constraints: &Constraints)
     let mut violations = check.hindrances(constraints);
     if let Some((limit, line)) = constraints.max_machine_hops {
         violations.extend(check.machine_hops(limit, line));
+    }
+    if let Some(stages) = &constraints.stages {
+        violations.extend(check.stages(stages));
     }
     if let Some(line) = constraints.own_chunks_first {
         violations.extend(check.own_chunks_first(line));
@@ -96,8 +105,10 @@ impl Check<'_> {
             if let Some((chunk, hindrance)) = hindered {
                 let kind = match hindrance {
                     Hindrance::ForbiddenLink { .. } => BrokenRule::ForbiddenLink,
-                    // No single link is hindered by the limit on hops; it is checked below.
-                    Hindrance::NotItsSender { .. } | Hindrance::TooManyMachineHops { .. } => BrokenRule::NotItsSender,
+                    // No single link is hindered by what depends on the way; that is checked below.
+                    Hindrance::NotItsSender { .. }
+                    | Hindrance::TooManyMachineHops { .. }
+                    | Hindrance::OutOfStage { .. } => BrokenRule::NotItsSender,
                 };
                 violations.push(self.violation(kind, hindrance.line(), index, chunk));
             }
@@ -131,6 +142,39 @@ impl Check<'_> {
                     violations.push(self.violation(BrokenRule::TooManyMachineHops { hops }, line, index, chunk));
                 }
                 arrivals.entry((chunk, to, kind)).or_default().push((transfer.end, hops));
+            }
+        }
+        violations
+    }
+
+    /// Follows every value through the stages. A copy is in the stage of the least advanced copy that had arrived at
+    /// its sender; a partial sum in that of its most advanced part, and a copy of a sum in that of the sum.
+    fn stages(&self, stages: &Stages) -> Vec<SketchViolation> {
+        let mut arrivals: BTreeMap<(ChunkId, Rank), Vec<(Micros, TransferKind, u8)>> = BTreeMap::new();
+        let mut violations = Vec::new();
+        for (index, transfer) in self.schedule.transfers.iter().enumerate() {
+            let Transfer { from, to, kind, .. } = *transfer;
+            for &chunk in &transfer.chunks {
+                let arrived = arrivals.get_mut(&(chunk, from)).map_or(&mut [][..], Vec::as_mut_slice);
+                // Only sums depend on the order of arrivals, copies replacing what was there.
+                arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
+                let in_time = arrived.iter().filter(|(end, ..)| is_in_time(*end, transfer.start));
+                let described = self.demand.chunk(chunk);
+                let stage = match described.combine {
+                    true => in_time.fold(0, |stage, &(_, kind, arrived)| match kind {
+                        TransferKind::Reduce => stage.max(arrived),
+                        TransferKind::Copy => arrived,
+                    }),
+                    false if described.holders.has(from) => 0,
+                    false => in_time.map(|&(.., arrived)| arrived).min().unwrap_or(0),
+                };
+                let next = stages.after(stage, transfer.link);
+                // A link in no stage at all is forbidden, which has been said.
+                if next.is_none() && stages.of_link[transfer.link.index()] != 0 {
+                    let broken = BrokenRule::OutOfStage { after: stage + 1 };
+                    violations.push(self.violation(broken, stages.line, index, chunk));
+                }
+                arrivals.entry((chunk, to)).or_default().push((transfer.end, kind, next.unwrap_or(stage)));
             }
         }
         violations
@@ -281,6 +325,49 @@ mod tests {
         );
         // Sums in and copies out are counted apart.
         check("max_machine_hops: 1", Collective::AllReduce, &[(0, 1, 0), (0, 0, 9), (0, 9, 1)], expect![[""]]);
+    }
+
+    #[test]
+    fn stages_are_left_behind() {
+        let sketch = "stages: [between_machines, inside_machine]";
+        check(sketch, Collective::AllGather, &[(0, 0, 9), (0, 9, 8), (0, 0, 1)], expect![[""]]);
+        check(
+            sketch,
+            Collective::AllGather,
+            &[(1, 1, 0), (1, 0, 9), (0, 0, 9), (0, 9, 8), (0, 8, 1), (0, 8, 2)],
+            expect![[r#"
+                transfer 1 (chunk 1, rank 0 → 9 at 10 µs) uses a link that has no stage from 2 on (sketch line 1)
+                transfer 4 (chunk 0, rank 8 → 1 at 40 µs) uses a link that has no stage from 2 on (sketch line 1)
+                transfer 5 (chunk 0, rank 8 → 2 at 50 µs) uses a link that has no stage from 2 on (sketch line 1)"#]],
+        );
+        // Three stages let what came in inside a machine cross, but not come back.
+        let three = "stages: [inside, between, inside]";
+        check(three, Collective::AllGather, &[(1, 1, 0), (1, 0, 9), (1, 9, 8)], expect![[""]]);
+        check(
+            three,
+            Collective::AllGather,
+            &[(1, 1, 0), (1, 0, 9), (1, 9, 8), (1, 8, 2)],
+            expect![
+                "transfer 3 (chunk 1, rank 8 → 2 at 30 µs) uses a link that has no stage from 3 on (sketch line 1)"
+            ],
+        );
+        // The holder's own copy stays in the first stage, whatever comes back to it.
+        check(sketch, Collective::AllGather, &[(0, 0, 1), (0, 0, 9)], expect![[""]]);
+    }
+
+    #[test]
+    fn sums_go_through_the_stages_with_their_most_advanced_part() {
+        let sketch = "stages: [inside, between, inside]";
+        check(sketch, Collective::ReduceScatter, &[(9, 2, 0), (9, 0, 9)], expect![[""]]);
+        check(sketch, Collective::AllReduce, &[(9, 1, 0), (9, 0, 9), (9, 9, 8)], expect![[""]]);
+        check(
+            sketch,
+            Collective::ReduceScatter,
+            &[(1, 8, 2), (1, 2, 3), (1, 3, 9), (1, 9, 1)],
+            expect![[r#"
+                transfer 2 (chunk 1, rank 3 → 9 at 20 µs) uses a link that has no stage from 3 on (sketch line 1)
+                transfer 3 (chunk 1, rank 9 → 1 at 30 µs) uses a link that has no stage from 3 on (sketch line 1)"#]],
+        );
     }
 
     #[test]

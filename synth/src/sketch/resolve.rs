@@ -1,20 +1,18 @@
 //! From a sketch as written to tables over one topology.
 //!
-//! The principal function is [`SketchFile::resolve`]; `links` does the part about links, `symmetry` the part about
-//! symmetries. Everything that names something is looked up here, so that strategies see only ids that exist.
+//! The principal function is [`SketchFile::resolve`]; `links` does the part about links, `wishes` that about
+//! symmetries, `placement` says which physical ranks the sketch's numbers mean. Everything that names something is looked up here, so that strategies see only ids that exist.
 
+use super::body::{RankMap, Ranks, SizeRange};
 use super::error::{Mistake, SketchError};
-use super::file::{Connections, Objective, RankMap, Ranks, SizeRange, SketchFile, SymmetryRule, SymmetryWish, line_of};
-use super::symmetry::{Symmetries, check_sketch, rotation};
-use crate::{Automorphism, Constraints, StrategyKind};
+use super::file::{SketchFile, line_of};
+use super::placement;
+use crate::{Constraints, StrategyKind};
 use schedule::RankSet;
 use serde_saphyr::{Location, Spanned};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use topology::{Rank, Topology};
-
-/// The most symmetries of a sketch; each costs a table over all links.
-const MAX_SYMMETRIES: usize = 64;
 
 /// A sketch, resolved against a topology.
 #[derive(Clone, PartialEq, Debug)]
@@ -25,7 +23,7 @@ pub struct Sketch {
     pub name: String,
     /// Why it exists.
     pub why: Option<String>,
-    /// What strategies obey.
+    /// What strategies obey and prefer, over physical ranks.
     pub constraints: Constraints,
     /// What the planner is told.
     pub pins: Pins,
@@ -42,10 +40,6 @@ pub struct Pins {
     pub time_limit: Option<Duration>,
     /// The buffer sizes the sketch is meant for.
     pub sizes: SizeRange,
-    /// A preference between schedules of equal length.
-    pub objective: Option<Objective>,
-    /// A preference for few or many connections per switch.
-    pub connections: Option<Connections>,
 }
 
 impl SketchFile {
@@ -54,23 +48,22 @@ impl SketchFile {
     /// # Errors
     /// [`SketchError`] with the position of the first rule that the topology cannot meet.
     pub fn resolve(&self, topology: &Topology) -> Result<Sketch, SketchError> {
-        let resolver = Resolver { file: self, topology, local: local_ranks(topology) };
-        resolver.check_shape()?;
-        let mut constraints = Constraints {
-            forbidden: resolver.forbidden_links()?,
-            max_machine_hops: self.max_machine_hops()?,
-            own_chunks_first: self.body.own_chunks_first.as_ref().filter(|wish| wish.value).map(line_of),
-            ..Constraints::none()
-        };
+        check_shape(self, topology)?;
+        let resolver = Resolver::new(self, topology, placement::choose(self, topology)?);
+        let mut constraints = resolver.link_rules()?;
         constraints.owners = resolver.owners(&constraints)?;
         constraints.symmetry = resolver.symmetries(&constraints)?;
+        constraints.connections = resolver.connections(&constraints)?;
+        constraints.objective = self.body.objective;
+        constraints.own_chunks_first = self.body.own_chunks_first.as_ref().filter(|wish| wish.value).map(line_of);
+        if !resolver.is_identity() {
+            constraints.placement = resolver.physical;
+        }
         let pins = Pins {
             chunks_per_rank: self.chunks_per_rank()?,
             strategy: self.strategy()?,
             time_limit: self.time_limit()?,
             sizes: self.sizes()?,
-            objective: self.body.objective,
-            connections: self.body.connections,
         };
         let name = self.body.name.clone().unwrap_or_else(|| self.origin.clone());
         let why = self.body.why.clone().or_else(|| self.comment.clone());
@@ -78,19 +71,33 @@ impl SketchFile {
     }
 }
 
-/// The position of every rank in its machine.
-fn local_ranks(topology: &Topology) -> Vec<u64> {
-    let mut local = vec![0; topology.rank_count()];
-    for machine in topology.machines() {
-        (0..).zip(machine).for_each(|(position, rank)| local[rank.index()] = position);
+/// Refuses topologies of another shape than the sketch was written for.
+fn check_shape(file: &SketchFile, topology: &Topology) -> Result<(), SketchError> {
+    let Some(at) = &file.body.topology else { return Ok(()) };
+    let shape = &at.value;
+    let machines = topology.machines();
+    let wrong = |expected: String, found: String| {
+        let (topology, such_as) = (topology.name().to_owned(), shape.such_as.clone());
+        Err(file.error(at.referenced, Mistake::WrongShape { expected, found, topology, such_as }))
+    };
+    if let Some(expected) = shape.machines.filter(|&expected| expected != machines.len()) {
+        return wrong(counted(expected, "machine"), counted(machines.len(), "machine"));
     }
-    local
+    let misfit = |expected: &usize| machines.iter().map(Vec::len).find(|size| size != expected);
+    if let Some((expected, found)) = shape.ranks_per_machine.and_then(|size| Some((size, misfit(&size)?))) {
+        let expected = format!("machines of {}", counted(expected, "rank"));
+        return wrong(expected, format!("a machine of {}", counted(found, "rank")));
+    }
+    Ok(())
 }
 
-/// A sketch, a topology, and the position of every rank in its machine.
+/// A sketch, a topology, and who is who: the sketch's ranks are logical, the topology's physical.
 pub(super) struct Resolver<'a> {
     pub(super) file: &'a SketchFile,
     pub(super) topology: &'a Topology,
+    /// The physical rank of every logical one; both are in the same machine.
+    pub(super) physical: Vec<Rank>,
+    /// The number within its machine by which the sketch knows every physical rank.
     pub(super) local: Vec<u64>,
 }
 
@@ -107,34 +114,36 @@ pub(super) enum Numbering {
     Local,
 }
 
-impl Resolver<'_> {
+impl<'a> Resolver<'a> {
+    pub(super) fn new(file: &'a SketchFile, topology: &'a Topology, physical: Vec<Rank>) -> Self {
+        let mut local = vec![0; topology.rank_count()];
+        for machine in topology.machines() {
+            (0..).zip(machine).for_each(|(position, rank)| local[physical[rank.index()].index()] = position);
+        }
+        Self { file, topology, physical, local }
+    }
+
+    fn is_identity(&self) -> bool {
+        self.topology.ranks().eq(self.physical.iter().copied())
+    }
+
+    /// The rules about links alone: what is forbidden, how often to cross, in which stages.
+    pub(super) fn link_rules(&self) -> Result<Constraints, SketchError> {
+        let stages = self.stages()?;
+        let forbidden = self.forbidden_links(stages.as_ref())?;
+        let max_machine_hops = self.file.max_machine_hops()?;
+        Ok(Constraints { forbidden, max_machine_hops, stages, ..Constraints::none() })
+    }
+
     pub(super) fn topology_name(&self) -> String {
         self.topology.name().to_owned()
     }
 
-    fn check_shape(&self) -> Result<(), SketchError> {
-        let Some(at) = &self.file.body.topology else { return Ok(()) };
-        let shape = &at.value;
-        let machines = self.topology.machines();
-        let wrong = |expected: String, found: String| {
-            let (topology, such_as) = (self.topology_name(), shape.such_as.clone());
-            Err(self.file.error(at.referenced, Mistake::WrongShape { expected, found, topology, such_as }))
-        };
-        if let Some(expected) = shape.machines.filter(|&expected| expected != machines.len()) {
-            return wrong(counted(expected, "machine"), counted(machines.len(), "machine"));
-        }
-        let misfit = |expected: &usize| machines.iter().map(Vec::len).find(|size| size != expected);
-        if let Some((expected, found)) = shape.ranks_per_machine.and_then(|size| Some((size, misfit(&size)?))) {
-            let expected = format!("machines of {}", counted(expected, "rank"));
-            return wrong(expected, format!("a machine of {}", counted(found, "rank")));
-        }
-        Ok(())
-    }
-
+    /// The physical rank of a logical one.
     pub(super) fn rank(&self, number: &Spanned<u64>) -> Result<Rank, SketchError> {
         let ranks = self.topology.rank_count();
         match usize::try_from(number.value).ok().filter(|&rank| rank < ranks) {
-            Some(rank) => Ok(Rank::from_index(rank)),
+            Some(rank) => Ok(self.physical[rank]),
             None => {
                 let mistake = Mistake::NoSuchRank { rank: number.value, ranks, topology: self.topology_name() };
                 Err(self.file.error(number.referenced, mistake))
@@ -202,61 +211,6 @@ impl Resolver<'_> {
             entries.insert(self.local_rank(key)?, Entry { ranks: self.local_set(values)?, line: line_of(key) });
         }
         Ok(entries)
-    }
-
-    /// The symmetries asked for, each checked against the topology and the rest of the sketch.
-    fn symmetries(&self, constraints: &Constraints) -> Result<Vec<Automorphism>, SketchError> {
-        let Some(wish) = &self.file.body.symmetry else { return Ok(Vec::new()) };
-        let rules = match &wish.value {
-            SymmetryWish::None => return Ok(Vec::new()),
-            SymmetryWish::Auto => return Ok(Symmetries::of(self.topology).detect(constraints)),
-            SymmetryWish::List(rules) => rules,
-        };
-        if rules.len() > MAX_SYMMETRIES {
-            let (what, count, limit) = ("symmetry", rules.len(), MAX_SYMMETRIES);
-            return Err(self.file.error(wish.referenced, Mistake::TooMany { what, count, limit }));
-        }
-        let known = Symmetries::of(self.topology);
-        let check = |rule: &Spanned<SymmetryRule>| {
-            let (ranks, symmetry) = self.renumbering(rule)?;
-            let automorphism = known.automorphism(ranks).and_then(|found| {
-                check_sketch(self.topology, constraints, &found)?;
-                Ok(found)
-            });
-            automorphism.map_err(|why| {
-                let mistake = Mistake::NotASymmetry { symmetry, topology: self.topology_name(), why };
-                self.file.error(rule.referenced, mistake)
-            })
-        };
-        rules.iter().map(check).collect()
-    }
-
-    /// The image of every rank, and the rule in words.
-    fn renumbering(&self, rule: &Spanned<SymmetryRule>) -> Result<(Vec<Rank>, String), SketchError> {
-        let ranks = self.topology.rank_count();
-        let inconsistent = |text: String| Err(self.file.error(rule.referenced, Mistake::Inconsistent { text }));
-        match &rule.value {
-            SymmetryRule { rotate: Some(offset), within, permutation: None } => {
-                let within = within.as_ref().map_or(ranks as u64, |within| within.value);
-                let Some(block) = usize::try_from(within).ok().filter(|&n| n > 0 && ranks.is_multiple_of(n)) else {
-                    return inconsistent(format!("`within: {within}` does not divide the {ranks} ranks into blocks"));
-                };
-                // Any offset means the same as its remainder, which always fits.
-                let remainder = (offset.value % within) as usize;
-                Ok((rotation(ranks, remainder, block), format!("rotating by {} within {within}", offset.value)))
-            }
-            SymmetryRule { rotate: None, within: None, permutation: Some(images) } => {
-                if images.value.len() != ranks {
-                    let count = images.value.len();
-                    return inconsistent(format!(
-                        "a permutation lists an image for each of the {ranks} ranks, not {count}"
-                    ));
-                }
-                let images = images.value.iter().map(|image| self.rank(image)).collect::<Result<_, _>>()?;
-                Ok((images, "this permutation".to_owned()))
-            }
-            _ => inconsistent("a symmetry is either `rotate` (with `within`) or `permutation`".to_owned()),
-        }
     }
 }
 

@@ -3,7 +3,10 @@
 //! Written by hand rather than as untagged enums, because those buffer the value, lose its position, and can only
 //! say that "no variant matched".
 
-use super::file::{LinkClass, LinkPattern, LinkRule, RankMap, Ranks, Relays, SymmetryWish};
+use super::body::{
+    Connections, ConnectionsAsWritten, Images, LinkClass, LinkPattern, LinkRule, PlacementWish, RankMap, Ranks, Relays,
+    SymmetryWish,
+};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
@@ -138,6 +141,68 @@ impl<'de> Deserialize<'de> for SymmetryWish {
             }
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<SymmetryWish, A::Error> {
                 Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(SymmetryWish::List)
+            }
+        }
+        deserializer.deserialize_any(Which)
+    }
+}
+
+impl<'de> Deserialize<'de> for Images {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Images;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("ranks with their images, such as `{0: 3, 3: 0}`")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Images, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Images(entries))
+            }
+        }
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+impl<'de> Deserialize<'de> for PlacementWish {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Which;
+        impl<'de> Visitor<'de> for Which {
+            type Value = PlacementWish;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`auto`, `none`, or the physical rank of each, such as `[2, 3, 0, 1]`")
+            }
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<PlacementWish, E> {
+                match word {
+                    "auto" => Ok(PlacementWish::Auto),
+                    "none" => Ok(PlacementWish::None),
+                    _ => Err(E::unknown_variant(word, &["auto", "none"])),
+                }
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<PlacementWish, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(PlacementWish::List)
+            }
+        }
+        deserializer.deserialize_any(Which)
+    }
+}
+
+impl<'de> Deserialize<'de> for ConnectionsAsWritten {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Which;
+        impl<'de> Visitor<'de> for Which {
+            type Value = ConnectionsAsWritten;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`few`, `many`, or switches such as `[{among: [0, 1, 2, 3], wish: few}]`")
+            }
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<ConnectionsAsWritten, E> {
+                Connections::deserialize(word.into_deserializer()).map(ConnectionsAsWritten::Everywhere)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<ConnectionsAsWritten, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(ConnectionsAsWritten::PerSwitch)
             }
         }
         deserializer.deserialize_any(Which)

@@ -308,6 +308,11 @@ pub(super) fn check_sketch(
             (Some(line), None) | (None, Some(line)) => return differs(line),
             _ => {}
         }
+        if let Some(stages) =
+            constraints.stages.as_ref().filter(|it| it.of_link[id.index()] != it.of_link[image.index()])
+        {
+            return differs(stages.line);
+        }
         match (owners(id), owners(image)) {
             (None, None) => {}
             (Some((here, line)), Some((there, _))) => {
