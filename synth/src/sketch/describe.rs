@@ -333,13 +333,13 @@ time_limit: 60s
               strategy: milp
               time limit: 60 s
               objective: latency
-              connections per switch: few
+              connections: few on 2 switches with 62 links
         "#]]
         .assert_eq(&summary().to_string());
     }
 
     #[test]
     fn a_summary_is_json() {
-        expect![[r#"{"sketch":"example","why":"Two boxes with one cable each way.","topology":"ndv2x2,costs=taccl-1mb","ranks":16,"machines":2,"links":192,"allowed_links":64,"forbidden":[{"line":3,"links":126,"examples":[[0,8],[0,10],[0,11],[0,12],[0,13],[0,14],[0,15],[1,8]]},{"line":7,"links":2,"examples":[[0,1],[8,9]]}],"reserved":[{"line":4,"links":2,"examples":[[0,9],[8,1]],"only_chunks_of":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]}],"max_machine_hops":1,"own_chunks_first":true,"symmetries":1,"orbits":[[0,8],[1,9],[2,10],[3,11],[4,12],[5,13],[6,14],[7,15]],"chunks_per_rank":2,"sizes":{"from":1000,"to":1000000},"strategy":"milp","time_limit_seconds":60.0,"objective":"latency","connections":"few"}"#]].assert_eq(&serde_json::to_string(&summary()).unwrap());
+        expect![[r#"{"sketch":"example","why":"Two boxes with one cable each way.","topology":"ndv2x2,costs=taccl-1mb","ranks":16,"machines":2,"links":192,"allowed_links":64,"forbidden":[{"line":3,"links":126,"examples":[[0,8],[0,10],[0,11],[0,12],[0,13],[0,14],[0,15],[1,8]]},{"line":7,"links":2,"examples":[[0,1],[8,9]]}],"reserved":[{"line":4,"links":2,"examples":[[0,9],[8,1]],"only_chunks_of":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]}],"max_machine_hops":1,"own_chunks_first":true,"symmetries":1,"orbits":[[0,8],[1,9],[2,10],[3,11],[4,12],[5,13],[6,14],[7,15]],"chunks_per_rank":2,"sizes":{"from":1000,"to":1000000},"strategy":"milp","time_limit_seconds":60.0,"objective":"latency","connections":[{"line":11,"wish":"few","switches":2,"links":62}]}"#]].assert_eq(&serde_json::to_string(&summary()).unwrap());
     }
 }

@@ -252,14 +252,14 @@ mod tests {
         check(
             "name: a\nrelay: {1: [0]}\n",
             expect![[r#"
-            s.yaml:2:1: unknown key `relay`
-              hint: did you mean `relays`? accepted here: name, why, topology, links, relays, senders, own_chunks_first, max_machine_hops, symmetry, connections, objective, chunks_per_rank, sizes, strategy, time_limit"#]],
+                s.yaml:2:1: unknown key `relay`
+                  hint: did you mean `relays`? accepted here: name, why, topology, links, relays, senders, own_chunks_first, max_machine_hops, symmetry, stages, placement, connections, objective, chunks_per_rank, sizes, strategy, time_limit"#]],
         );
         check(
             "colour: red\n",
             expect![[r#"
-            s.yaml:1:1: unknown key `colour`
-              hint: accepted here: name, why, topology, links, relays, senders, own_chunks_first, max_machine_hops, symmetry, connections, objective, chunks_per_rank, sizes, strategy, time_limit"#]],
+                s.yaml:1:1: unknown key `colour`
+                  hint: accepted here: name, why, topology, links, relays, senders, own_chunks_first, max_machine_hops, symmetry, stages, placement, connections, objective, chunks_per_rank, sizes, strategy, time_limit"#]],
         );
         check(
             "links:\n  forbids: [[0, 1]]\n",
@@ -270,8 +270,8 @@ mod tests {
         check(
             "links:\n  forbid:\n    - between_machine\n",
             expect![[r#"
-            s.yaml:3:7: unknown word `between_machine`
-              hint: did you mean `between_machines`? accepted here: inside_machine, between_machines"#]],
+                s.yaml:3:7: unknown word `between_machine`
+                  hint: did you mean `between_machines`? accepted here: inside, inside_machine, between, between_machines"#]],
         );
         check(
             "links:\n  forbid:\n    - {form: 0}\n",
@@ -294,20 +294,20 @@ mod tests {
         check(
             "symmetry: [{rotation: 1}]\n",
             expect![[r#"
-            s.yaml:1:13: unknown key `rotation`
-              hint: accepted here: rotate, within, permutation"#]],
+                s.yaml:1:13: unknown key `rotation`
+                  hint: accepted here: rotate, within, permutation, cycles, map"#]],
         );
         check(
             "connections: minimal\n",
             expect![[r#"
-            s.yaml:1:14: unknown word `minimal`
-              hint: accepted here: few, many"#]],
+                s.yaml:1:1: unknown word `minimal`
+                  hint: accepted here: few, many"#]],
         );
         check(
             "objective: latancy\n",
             expect![[r#"
-            s.yaml:1:12: unknown word `latancy`
-              hint: did you mean `latency`? accepted here: latency, bandwidth"#]],
+                s.yaml:1:12: unknown word `latancy`
+                  hint: did you mean `latency`? accepted here: latency, bandwidth, balance"#]],
         );
         check(
             "strategy: mlip\n",
@@ -495,7 +495,7 @@ mod tests {
         );
         check(
             "symmetry: [{permutation: [0, 1, 2]}]\n",
-            expect!["s.yaml:1:12: a permutation lists an image for each of the 4 ranks, not 3"],
+            expect!["s.yaml:1:26: a permutation lists an image for each of the 4 ranks, not 3"],
         );
         check(
             "symmetry: [{permutation: [0, 1, 2, 2]}]\n",
@@ -509,11 +509,11 @@ mod tests {
         );
         check(
             "symmetry: [{rotate: 1, permutation: [0, 1, 2, 3]}]\n",
-            expect!["s.yaml:1:12: a symmetry is either `rotate` (with `within`) or `permutation`"],
+            expect!["s.yaml:1:12: a symmetry is one of `rotate` (with `within`), `permutation`, `cycles` and `map`"],
         );
         check(
             "symmetry: [{within: 2}]\n",
-            expect!["s.yaml:1:12: a symmetry is either `rotate` (with `within`) or `permutation`"],
+            expect!["s.yaml:1:12: a symmetry is one of `rotate` (with `within`), `permutation`, `cycles` and `map`"],
         );
         check(
             "links: {forbid: [[0, 3]]}\nsymmetry: [{rotate: 2}]\n",
@@ -556,8 +556,8 @@ mod tests {
         check(
             &format!("name: {}\nx: 1", "a".repeat(500_000)),
             expect![[r#"
-            s.yaml:2:1: unknown key `x`
-              hint: accepted here: name, why, topology, links, relays, senders, own_chunks_first, max_machine_hops, symmetry, connections, objective, chunks_per_rank, sizes, strategy, time_limit"#]],
+                s.yaml:2:1: unknown key `x`
+                  hint: accepted here: name, why, topology, links, relays, senders, own_chunks_first, max_machine_hops, symmetry, stages, placement, connections, objective, chunks_per_rank, sizes, strategy, time_limit"#]],
         );
     }
 }
