@@ -135,6 +135,14 @@ pub enum RunError {
         /// Their type.
         dtype: crate::DType,
     },
+    /// The program needs slots of equal size.
+    #[error("the plan cuts a block into {parts} equal parts, but {elements} elements do not divide")]
+    Indivisible {
+        /// Elements per block.
+        elements: u64,
+        /// Into how many parts they must divide.
+        parts: u32,
+    },
     /// The buffers of all ranks together do not fit.
     #[error("the ranks' buffers need {needed} bytes, but only {available} are available on this computer")]
     NotEnoughMemory {

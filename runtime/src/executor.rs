@@ -18,7 +18,7 @@ use crate::ring::Rings;
 use crate::trial::Sample;
 use crate::watch::Watch;
 use schedule::ReduceOp;
-use schedule::program::{Layout, Program, digest};
+use schedule::program::{Buffer, Layout, Program, digest};
 use std::num::NonZeroU64;
 use std::time::Duration;
 use topology::Rank;
@@ -112,7 +112,7 @@ impl<'a> Executor<'a> {
                 ResourceOrder::of(program, emulation.topology(), rank, plan.geometry.tiles())
             }),
             // Not zeroes, which the kernel would provide only when they are first touched: in the measured part.
-            scratch: vec![0xcc; plan.geometry.scratch_bytes()],
+            scratch: vec![0xcc; plan.geometry.buffer_bytes(Buffer::Scratch)],
             digest: digest(program),
             limit: options.work_limit,
             lead: emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD),
@@ -129,11 +129,11 @@ impl<'a> Executor<'a> {
     }
 
     pub(crate) fn input_bytes(&self) -> usize {
-        self.plan.geometry.input_bytes(self.plan.own())
+        self.plan.geometry.buffer_bytes(Buffer::Input)
     }
 
     pub(crate) fn output_bytes(&self) -> usize {
-        self.plan.geometry.output_bytes(self.plan.own())
+        self.plan.geometry.buffer_bytes(Buffer::Output)
     }
 
     /// The plan's hash, in hexadecimal.

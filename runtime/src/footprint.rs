@@ -3,7 +3,7 @@
 use crate::error::{RunError, RunResult};
 use crate::geometry::Geometry;
 use crate::trial::{MOST_REPETITIONS, Trial};
-use schedule::program::Program;
+use schedule::program::{Buffer, Program};
 use topology::Rank;
 
 /// # Errors
@@ -14,10 +14,10 @@ pub(crate) fn check(program: &Program, trial: &Trial) -> RunResult<()> {
         return Err(RunError::TooManyRepetitions { repetitions, limit: MOST_REPETITIONS });
     }
     let mut needed: u64 = 0;
-    for (index, own) in program.ranks.iter().enumerate() {
-        let geometry = Geometry::new(program, Rank::from_index(index), count, dtype, 1)?;
-        for bytes in [geometry.input_bytes(own), geometry.output_bytes(own), geometry.scratch_bytes()] {
-            needed = needed.saturating_add(bytes as u64);
+    for rank in (0..program.ranks.len()).map(Rank::from_index) {
+        let geometry = Geometry::new(program, rank, count, dtype, 1)?;
+        for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
+            needed = needed.saturating_add(geometry.buffer_bytes(buffer) as u64);
         }
     }
     match available() {

@@ -6,7 +6,7 @@
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use schedule::program::{Buffer, Program, RankProgram, Slice, part_elements, slot_elements};
+use schedule::program::{Buffer, Program, Slice, balanced};
 use std::ops::Range;
 use topology::Rank;
 
@@ -22,35 +22,39 @@ fn starts(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
 /// The layout of one rank's buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
-    count: u64,
-    parts: u32,
     tiles: u32,
     /// Bytes.
     element: u64,
-    /// Starts of the scratch slots and the end of the last, in elements.
-    scratch: Vec<u64>,
+    /// For each buffer, the starts of its slots and the end of the last, in elements.
+    slots: [Vec<u64>; 3],
 }
 
+const BUFFERS: [Buffer; 3] = [Buffer::Input, Buffer::Output, Buffer::Scratch];
+
 impl Geometry {
+    /// # Errors
+    /// [`RunError::TooLarge`] if the buffers cannot be addressed; [`RunError::Indivisible`] if the program needs equal
+    /// slots and `count` does not give them.
     pub(crate) fn new(program: &Program, rank: Rank, count: u64, dtype: DType, tiles: u32) -> RunResult<Self> {
         let too_large = || RunError::TooLarge { elements: count, dtype };
+        if program.uniform && !program.shape.divides(count) {
+            return Err(RunError::Indivisible { elements: count, parts: program.shape.parts() });
+        }
         let own = &program.ranks[rank.index()];
-        let parts = program.parts.max(1) as usize;
-        let slots = [own.input_slots as usize, own.output_slots as usize, own.scratch_parts.len()];
-        let blocks = slots.into_iter().max().unwrap_or(0).div_ceil(parts) as u64 + 1;
-        let bytes = count.checked_mul(blocks).and_then(|elements| elements.checked_mul(dtype.size() as u64));
-        bytes.filter(|&bytes| bytes <= isize::MAX as u64).ok_or_else(too_large)?;
-        let length = |&part: &u32| {
-            let elements = part_elements(count, program.parts, part);
-            elements.end - elements.start
-        };
-        let scratch = starts(own.scratch_parts.iter().map(length));
-        Ok(Self { count, parts: program.parts, tiles: tiles.max(1), element: dtype.size() as u64, scratch })
+        let lengths = |buffer| own.parts(buffer).iter().map(|&part| program.shape.length(count, part));
+        for buffer in BUFFERS {
+            let elements = lengths(buffer).try_fold(0u64, u64::checked_add);
+            let bytes = elements.and_then(|elements| elements.checked_mul(dtype.size() as u64));
+            bytes.filter(|&bytes| bytes <= isize::MAX as u64).ok_or_else(too_large)?;
+        }
+        let slots = BUFFERS.map(|buffer| starts(lengths(buffer)));
+        Ok(Self { tiles: tiles.max(1), element: dtype.size() as u64, slots })
     }
 
     /// Scratch slots of any lengths in bytes, and no other buffer.
     pub(crate) fn of_slots(lengths: impl Iterator<Item = usize>) -> Self {
-        Self { count: 0, parts: 1, tiles: 1, element: 1, scratch: starts(lengths.map(|bytes| bytes as u64)) }
+        let slots = [vec![0], vec![0], starts(lengths.map(|bytes| bytes as u64))];
+        Self { tiles: 1, element: 1, slots }
     }
 
     pub(crate) fn tiles(&self) -> usize {
@@ -59,16 +63,14 @@ impl Geometry {
 
     /// The elements of a slot.
     fn slot(&self, buffer: Buffer, slot: u32) -> Range<u64> {
-        match buffer {
-            Buffer::Scratch => self.scratch[slot as usize]..self.scratch[slot as usize + 1],
-            Buffer::Input | Buffer::Output => slot_elements(self.count, self.parts, slot),
-        }
+        let starts = &self.slots[buffer as usize];
+        starts[slot as usize]..starts[slot as usize + 1]
     }
 
     /// The bytes of one tile of the `index`-th slot of a slice.
     pub(crate) fn piece(&self, slice: Slice, index: u32, tile: usize) -> Range<usize> {
         let slot = self.slot(slice.buffer, slice.index + index);
-        let tile = part_elements(slot.end - slot.start, self.tiles, tile as u32);
+        let tile = balanced(slot.end - slot.start, self.tiles, tile as u32);
         self.bytes(slot.start + tile.start)..self.bytes(slot.start + tile.end)
     }
 
@@ -87,41 +89,32 @@ impl Geometry {
         (elements * self.element) as usize
     }
 
-    /// The bytes that a buffer of `slots` slots needs.
-    fn buffer_bytes(&self, slots: u32) -> usize {
-        slots.checked_sub(1).map_or(0, |last| self.bytes(self.slot(Buffer::Output, last).end))
-    }
-
-    pub(crate) fn input_bytes(&self, program: &RankProgram) -> usize {
-        self.buffer_bytes(program.input_slots)
-    }
-
-    pub(crate) fn output_bytes(&self, program: &RankProgram) -> usize {
-        self.buffer_bytes(program.output_slots)
-    }
-
-    pub(crate) fn scratch_bytes(&self) -> usize {
-        self.scratch.last().map_or(0, |&end| self.bytes(end))
+    /// The bytes of a buffer.
+    pub(crate) fn buffer_bytes(&self, buffer: Buffer) -> usize {
+        self.slots[buffer as usize].last().map_or(0, |&end| self.bytes(end))
     }
 }
 
 /// How many tiles give each about `tile_bytes` bytes of the largest slot.
 pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: usize) -> u32 {
-    let slot = count.div_ceil(u64::from(program.parts.max(1))).saturating_mul(dtype.size() as u64);
+    let slots = (0..program.shape.parts()).map(|part| program.shape.length(count, part));
+    let slot = slots.max().unwrap_or(0).saturating_mul(dtype.size() as u64);
     u32::try_from(slot.div_ceil(tile_bytes.max(1) as u64)).unwrap_or(u32::MAX).max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use schedule::program::{RankProgram, Shape};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
 
     fn program(parts: u32) -> Program {
-        let own = RankProgram { input_slots: 2 * parts, scratch_parts: vec![parts - 1, 0], ..RankProgram::default() };
+        let input_parts = (0..2 * parts).map(|slot| slot % parts).collect();
+        let own = RankProgram { input_parts, scratch_parts: vec![parts - 1, 0], ..RankProgram::default() };
         let demand = Demand::new(Request::new(Collective::AllGather, 1, 0)).unwrap();
-        let (connections, ranks) = (Vec::new(), vec![own]);
-        Program { demand: Arc::new(demand), op: None, in_place: false, parts, connections, ranks }
+        let (connections, ranks, shape) = (Vec::new(), vec![own], Shape::Equal { parts });
+        Program { demand: Arc::new(demand), op: None, in_place: false, shape, uniform: false, connections, ranks }
     }
 
     fn slice(buffer: Buffer, count: u32) -> Slice {
@@ -141,7 +134,7 @@ mod tests {
                 }
             }
             assert_eq!(end, 2 * 8 * count as usize);
-            assert_eq!(geometry.input_bytes(&program(parts).ranks[0]), end);
+            assert_eq!(geometry.buffer_bytes(Buffer::Input), end);
         }
     }
 
@@ -151,7 +144,10 @@ mod tests {
         // 10 elements in 3 parts: 3, 3, 4.
         assert_eq!(geometry.piece(slice(Buffer::Scratch, 2), 0, 0), 0..16);
         assert_eq!(geometry.piece(slice(Buffer::Scratch, 2), 1, 0), 16..28);
-        assert_eq!((geometry.scratch_bytes(), geometry.slice_bytes(slice(Buffer::Scratch, 2), 0)), (28, 28));
+        assert_eq!(
+            (geometry.buffer_bytes(Buffer::Scratch), geometry.slice_bytes(slice(Buffer::Scratch, 2), 0)),
+            (28, 28)
+        );
     }
 
     #[test]
@@ -163,6 +159,14 @@ mod tests {
             let error = Geometry::new(&program(2), Rank(0), count, DType::F64, 1).unwrap_err();
             assert!(matches!(error, RunError::TooLarge { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn equal_slots_need_a_count_that_divides() {
+        let uniform = Program { uniform: true, ..program(4) };
+        assert!(Geometry::new(&uniform, Rank(0), 12, DType::F32, 1).is_ok());
+        let error = Geometry::new(&uniform, Rank(0), 13, DType::F32, 1).unwrap_err();
+        assert!(matches!(error, RunError::Indivisible { elements: 13, parts: 4 }), "{error}");
     }
 
     #[test]

@@ -46,6 +46,13 @@ impl<'a> RankPlan<'a> {
     }
 }
 
+/// How much of a slice is done: whole slots, and bytes of the next.
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    slot: u32,
+    offset: usize,
+}
+
 /// Where a threadblock is.
 #[derive(Clone, Default)]
 struct Cursor {
@@ -53,9 +60,10 @@ struct Cursor {
     step: usize,
     /// Whether the step's dependencies are met and its message opened.
     started: bool,
-    /// The slot of the step's slices, and the bytes of it that are done.
-    slot: u32,
-    offset: usize,
+    /// How far the step is.
+    done: Extent,
+    /// How far the send of a fused step is; it follows the receive.
+    forwarded: Extent,
     /// Emulated clusters: the step completes no earlier.
     not_before: Moment,
 }
@@ -172,7 +180,8 @@ impl<'a> Interpreter<'a> {
         }
         let moved = self.advance(block, step)? || opened;
         let cursor = &mut self.cursors[block];
-        if cursor.slot < step.instruction.shape().count {
+        let last = if step.instruction.is_fused() { cursor.forwarded } else { cursor.done };
+        if last.slot < step.instruction.shape().count {
             return Ok(if moved { Poll::Moved } else { Poll::Blocked(NEVER) });
         }
         if cursor.not_before > Moment::now() {
@@ -260,28 +269,47 @@ impl<'a> Interpreter<'a> {
         Ok(None)
     }
 
-    /// Moves up to a piece of the current step; whether anything moved.
+    /// Moves up to a piece of the current step; whether anything moved. Of a fused step, what has been received is
+    /// sent on as far as there is room; the receive never waits for that room.
     fn advance(&mut self, block: usize, step: &Step) -> RunResult<bool> {
-        let shape = step.instruction.shape();
-        let mut moved = 0;
-        while moved < PIECE {
-            let Cursor { tile, slot, offset, .. } = self.cursors[block];
-            if slot == shape.count {
-                break;
-            }
-            let length = self.plan.geometry.piece(shape, slot, tile).len() - offset;
-            let take = if length == 0 { 0 } else { self.execute(&step.instruction, tile, slot, offset, length)? };
+        let (whole, send) = step.instruction.halves();
+        let Cursor { tile, done, forwarded, .. } = self.cursors[block];
+        let end = Extent { slot: whole.shape().count, offset: 0 };
+        let received = self.piecewise(&whole, tile, done, end)?;
+        let sent = match send {
+            Some(send) => self.piecewise(&send, tile, forwarded, received.0)?,
+            None => (forwarded, false),
+        };
+        let cursor = &mut self.cursors[block];
+        (cursor.done, cursor.forwarded) = (received.0, sent.0);
+        Ok(received.1 || sent.1)
+    }
+
+    /// Carries out up to a piece of what lies between two extents; where it stopped, and whether anything moved.
+    fn piecewise(
+        &mut self,
+        instruction: &Instruction,
+        tile: usize,
+        from: Extent,
+        to: Extent,
+    ) -> RunResult<(Extent, bool)> {
+        let shape = instruction.shape();
+        let (mut at, mut moved) = (from, 0);
+        while moved < PIECE && (at.slot, at.offset) < (to.slot, to.offset) {
+            let whole = self.plan.geometry.piece(shape, at.slot, tile).len();
+            let end = if at.slot == to.slot { to.offset } else { whole };
+            let length = end - at.offset;
+            let take = if length == 0 { 0 } else { self.execute(instruction, tile, at.slot, at.offset, length)? };
             if take < length && take == 0 {
                 break;
             }
             moved += take;
-            let cursor = &mut self.cursors[block];
-            cursor.offset += take;
-            if take == length {
-                (cursor.slot, cursor.offset) = (slot + 1, 0);
+            at.offset += take;
+            if at.offset == whole {
+                at = Extent { slot: at.slot + 1, offset: 0 };
             }
         }
-        Ok(moved > 0)
+        Ok((at, (at.slot, at.offset) != (from.slot, from.offset)))
     }
 
     /// Carries out one instruction on at most `length` bytes from `offset` of a slot on; how many were done.
@@ -325,6 +353,12 @@ impl<'a> Interpreter<'a> {
                 memory.copy(&at(src, length), &at(dst, length)).map_err(fault)?;
                 length
             }
+            Instruction::Reduce { src, dst } => {
+                memory.accumulate(kernel()?, &at(src, length), &at(dst, length)).map_err(fault)?;
+                length
+            }
+            // Their halves are carried out one by one.
+            Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => 0,
         };
         self.settle(instruction, taken)?;
         Ok(taken)
@@ -351,7 +385,8 @@ impl<'a> Interpreter<'a> {
         });
         let waits_for_peer = |&block: &usize| {
             let step = self.step(block);
-            self.dependencies_met(block, step) && step.instruction.connection().is_some()
+            self.dependencies_met(block, step)
+                && (step.instruction.sends_to().or(step.instruction.receives_from())).is_some()
         };
         let block = stuck.clone().find(waits_for_peer).or_else(|| stuck.clone().next()).unwrap_or(0);
         let (cursor, step) = (&self.cursors[block], self.step(block));

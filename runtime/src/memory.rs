@@ -102,6 +102,15 @@ impl Memory<'_> {
         Ok(())
     }
 
+    /// `dst = dst ⊕ src`.
+    pub(crate) fn accumulate(&mut self, kernel: Kernel, src: &Span, dst: &Span) -> Result<(), MemoryFault> {
+        match self.operands(src, dst)? {
+            Operands::Two { src, dst } => (kernel.accumulate)(dst, src),
+            Operands::Same(_) => return Err(MemoryFault::Overlap(src.clone(), dst.clone())),
+        }
+        Ok(())
+    }
+
     /// `dst = src ⊕ data`.
     pub(crate) fn combine(&mut self, kernel: Kernel, src: &Span, data: &[u8], dst: &Span) -> Result<(), MemoryFault> {
         match self.operands(src, dst)? {

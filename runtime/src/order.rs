@@ -155,9 +155,7 @@ pub(crate) fn transfer_count(program: &Program) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::program::{
-        Buffer, Connection, ConnectionId, Instruction, RankProgram, Slice, Threadblock, Transform,
-    };
+    use schedule::program::{Buffer, Connection, ConnectionId, Instruction, RankProgram, Shape, Slice, Threadblock};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::{Latency, Link, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};
@@ -178,16 +176,25 @@ mod tests {
         let sender = |id: u32, transfers: [u32; 2]| {
             let src = Slice { buffer: Buffer::Input, index: 0, count: 1 };
             let instruction = Instruction::Send { to: ConnectionId(id), src };
-            let transform = Transform::Identity;
-            let steps =
-                transfers.map(|transfer| Step { instruction, after: vec![], transform, transfer: Some(transfer) });
+            let steps = transfers.map(|transfer| Step { transfer: Some(transfer), ..Step::new(instruction) });
             RankProgram { threadblocks: vec![Threadblock { steps: steps.to_vec() }], ..Default::default() }
         };
         let connection = |from| Connection { from: Rank(from), to: Rank(2), channel: 0, link: LinkId(from) };
         let demand = Arc::new(Demand::new(Request::new(Collective::Gather, 3, 0)).unwrap());
         let ranks = vec![sender(0, [0, 3]), sender(1, [1, 2]), RankProgram::default()];
         let connections = vec![connection(0), connection(1)];
-        (Program { demand, op: None, in_place: false, parts: 1, connections, ranks }, topology)
+        (
+            Program {
+                demand,
+                op: None,
+                in_place: false,
+                shape: Shape::Equal { parts: 1 },
+                uniform: false,
+                connections,
+                ranks,
+            },
+            topology,
+        )
     }
 
     #[test]

@@ -81,8 +81,14 @@ impl Emulation {
     }
 
     /// # Errors
-    /// [`RunError::Mismatch`] unless every connection of `program` stands for a link between its ranks.
+    /// [`RunError::Mismatch`] unless every connection of `program` stands for a link between its ranks, and no step
+    /// is fused: an emulated message departs when all of it has arrived.
     pub(crate) fn check(&self, program: &Program) -> RunResult<()> {
+        let mut steps = program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
+        if steps.any(|step| step.instruction.is_fused()) {
+            let what = "an emulated machine runs programs without fused steps".to_owned();
+            return Err(RunError::Mismatch { what });
+        }
         for connection in &program.connections {
             let link = self.topology.links().get(connection.link.index());
             if link.is_none_or(|link| (link.from, link.to) != (connection.from, connection.to)) {

@@ -15,7 +15,7 @@ use crate::pace::Emulation;
 use crate::threads::each_rank;
 use crate::trial::first_epoch;
 use schedule::program::{
-    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Slice, Step, Threadblock, Transform,
+    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Threadblock,
 };
 use schedule::{Collective, Demand, Request};
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,8 @@ impl Flows {
             demand: nothing(ranks)?,
             op: None,
             in_place: false,
-            parts: 1,
+            shape: Shape::Equal { parts: 1 },
+            uniform: false,
             connections: Vec::with_capacity(flows.len()),
             ranks: vec![nobody; ranks],
         };
@@ -93,12 +94,7 @@ impl Flows {
                     true => Instruction::Send { to: id, src: slice },
                     false => Instruction::Receive { from: id, dst: slice },
                 };
-                let step = |message| Step {
-                    instruction,
-                    after: Vec::new(),
-                    transform: Transform::Identity,
-                    transfer: Some(first + message),
-                };
+                let step = |message| Step { transfer: Some(first + message), ..Step::new(instruction) };
                 own.threadblocks.push(Threadblock { steps: (0..messages).map(step).collect() });
             }
         }

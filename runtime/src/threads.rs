@@ -117,15 +117,11 @@ mod tests {
     use crate::Check;
     use crate::pace::Emulation;
     use schedule::program::{
-        Buffer, Connection, ConnectionId, Instruction, RankProgram, Slice, Step, StepRef, Threadblock,
+        Buffer, Connection, ConnectionId, Instruction, RankProgram, Shape, Slice, Step, StepRef, Threadblock,
     };
     use schedule::{Collective, Demand, ReduceOp, Request};
     use std::sync::Arc;
     use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Resource, ResourceId, Topology, TopologyParts};
-
-    fn step(instruction: Instruction) -> Step {
-        Step { instruction, after: Vec::new(), transform: Default::default(), transfer: None }
-    }
 
     /// Reduce to rank 0 along a line: the last rank sends, the others reduce and send on, slot by slot.
     fn line_reduce(ranks: usize, chunks: u32, op: ReduceOp) -> Program {
@@ -151,17 +147,18 @@ mod tests {
                 }
             });
             RankProgram {
-                input_slots: chunks,
-                output_slots: if rank == 0 { chunks } else { 0 },
+                input_parts: (0..chunks).collect(),
+                output_parts: if rank == 0 { (0..chunks).collect() } else { Vec::new() },
                 scratch_parts: (0..chunks).collect(),
-                threadblocks: vec![Threadblock { steps: steps.map(step).collect() }],
+                threadblocks: vec![Threadblock { steps: steps.map(Step::new).collect() }],
             }
         };
         Program {
             demand: Arc::new(Demand::new(request).unwrap()),
             op: Some(op),
             in_place: false,
-            parts: chunks,
+            shape: Shape::Equal { parts: chunks },
+            uniform: false,
             connections: (1..ranks).map(connection).collect(),
             ranks: (0..ranks).map(of_rank).collect(),
         }
@@ -234,7 +231,7 @@ mod tests {
     /// Rank 0 sends transfers 0 and 1; rank 1 receives the first of them only when it has sent transfer 2.
     fn overtaking() -> Program {
         let slice = |index| Slice { buffer: Buffer::Scratch, index, count: 1 };
-        let of_transfer = |instruction, transfer| Step { transfer: Some(transfer), ..step(instruction) };
+        let of_transfer = |instruction, transfer| Step { transfer: Some(transfer), ..Step::new(instruction) };
         let send =
             |to, transfer| of_transfer(Instruction::Send { to: ConnectionId(to), src: slice(transfer) }, transfer);
         let receive = |from, transfer| {
@@ -253,7 +250,8 @@ mod tests {
             demand: Arc::new(Demand::new(Request::new(Collective::AllGather, 2, 0)).unwrap()),
             op: None,
             in_place: false,
-            parts: 1,
+            shape: Shape::Equal { parts: 1 },
+            uniform: false,
             connections: [(0, 0, 1), (1, 1, 0)].map(lane).into(),
             ranks: blocks.map(of_rank).into(),
         }

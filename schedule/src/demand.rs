@@ -217,7 +217,8 @@ impl Demand {
         Ok(Self { chunk_bytes: request.chunk_bytes(), request, chunks })
     }
 
-    /// A demand for `alltoallv`: `matrix[i][j]` bytes from member i to member j, cut into C chunks each.
+    /// A demand for `alltoallv`: `matrix[i][j]` bytes from member i to member j, cut into C chunks each. What a
+    /// member keeps for itself is a chunk as well; it travels nowhere, but its memory is part of the buffers.
     ///
     /// # Errors
     /// Any [`DemandError`]; `BadMatrix` unless the matrix is square over the members.
@@ -232,7 +233,7 @@ impl Demand {
         let mut chunks = Vec::new();
         for (&from, row) in members.iter().zip(matrix) {
             for (&to, &bytes) in members.iter().zip(row) {
-                if from == to || bytes == 0 {
+                if bytes == 0 {
                     continue;
                 }
                 let bytes = Some(Bytes(bytes as f64 / f64::from(per_pair)));
@@ -501,12 +502,14 @@ mod tests {
         check(
             &Demand::from_matrix(request(Collective::AllToAllV, &[1, 3, 4], 2), &matrix).unwrap(),
             expect![[r#"
-            0: 1 -> 3, 5 B
-            1: 1 -> 3, 5 B
-            2: 3 -> 4, 1.5 B
-            3: 3 -> 4, 1.5 B
-            4: 4 -> 1, 4 B
-            5: 4 -> 1, 4 B
+            0: 1 -> 1, 3.5 B
+            1: 1 -> 1, 3.5 B
+            2: 1 -> 3, 5 B
+            3: 1 -> 3, 5 B
+            4: 3 -> 4, 1.5 B
+            5: 3 -> 4, 1.5 B
+            6: 4 -> 1, 4 B
+            7: 4 -> 1, 4 B
         "#]],
         );
     }

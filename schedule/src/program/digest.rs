@@ -4,7 +4,7 @@
 //! which collective, the reduction, and every step. The size it was planned for is not part of it, because a
 //! program serves every element count.
 
-use super::{Connection, Program, RankProgram};
+use super::{Connection, Program, RankProgram, Shape};
 use crate::{Collective, RankSet, ReduceOp};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -21,7 +21,8 @@ struct Identity<'a> {
     members: &'a RankSet,
     chunks_per_rank: u32,
     in_place: bool,
-    parts: u32,
+    shape: &'a Shape,
+    uniform: bool,
     connections: &'a [Connection],
     ranks: &'a [RankProgram],
 }
@@ -30,14 +31,15 @@ struct Identity<'a> {
 pub fn digest(program: &Program) -> String {
     let request = program.demand.request();
     let identity = Identity {
-        format: "antiphon-program/1",
+        format: "antiphon-program/2",
         collective: request.collective,
         op: program.op,
         root: request.root,
         members: &request.members,
         chunks_per_rank: request.chunks_per_rank,
         in_place: program.in_place,
-        parts: program.parts,
+        shape: &program.shape,
+        uniform: program.uniform,
         connections: &program.connections,
         ranks: &program.ranks,
     };

@@ -4,9 +4,9 @@
 //! at the end. It is the one place that knows what nccl means by a buffer of each collective; lowering and the
 //! program verifier both read it, and nothing else about each other.
 //!
-//! `count` is the number of elements of one **block**. A block is cut into [`Layout::parts`] slots, so slot s of
-//! a buffer is part `s mod parts` of block `s / parts`. With k members, C chunks per rank, and m the position of
-//! the rank among the members:
+//! In a standard collective `count` is the number of elements of one **block**. A block is cut into equal
+//! [`Shape`] parts, so slot s of a buffer is part `s mod parts` of block `s / parts`. With k members, C chunks per
+//! rank, and m the position of the rank among the members:
 //!
 //! | collective | parts | input blocks | output blocks | `count` is | in place |
 //! |---|---|---|---|---|---|
@@ -23,10 +23,13 @@
 //! Ranks that are not members have neither buffer; they relay through scratch. In place, a rank that has both
 //! buffers sees one, under the name of the larger (output where they are equal); a rank that has one of them
 //! sees no difference.
+//!
+//! Where chunks are listed one by one (`alltoallv`, `custom`), every chunk is a part of its own size, a rank's
+//! input is what it holds and its output what it wants, both in order of chunk. `count` elements have the bytes
+//! of the request's size. There is no in-place form: sent and received sizes differ.
 
-use super::{Buffer, LowerError, Slice};
+use super::{Buffer, LowerError, Shape, Slice};
 use crate::{ChunkId, Collective, Demand, Request};
-use std::ops::Range;
 use std::sync::Arc;
 use topology::Rank;
 
@@ -67,21 +70,70 @@ struct Blocks {
 pub struct Layout {
     demand: Arc<Demand>,
     in_place: bool,
+    shape: Shape,
+    /// Parts of a block of a standard collective.
     parts: u32,
+    listed: Option<Listed>,
+}
+
+/// For each rank the chunks that it holds and wants, ascending.
+#[derive(Clone, Debug)]
+struct Listed {
+    held: Vec<Vec<u32>>,
+    wanted: Vec<Vec<u32>>,
+}
+
+impl Listed {
+    fn of(demand: &Demand) -> Self {
+        let none = vec![Vec::new(); demand.request().ranks];
+        let mut listed = Self { held: none.clone(), wanted: none };
+        for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+            chunk.holders.iter().for_each(|rank| listed.held[rank.index()].push(id.0));
+            chunk.wanted_by.iter().for_each(|rank| listed.wanted[rank.index()].push(id.0));
+        }
+        listed
+    }
+
+    fn chunks(&self, rank: Rank, buffer: Buffer) -> &[u32] {
+        match buffer {
+            Buffer::Input => &self.held[rank.index()],
+            Buffer::Output => &self.wanted[rank.index()],
+            Buffer::Scratch => &[],
+        }
+    }
+
+    fn slot(&self, chunk: ChunkId, rank: Rank, buffer: Buffer) -> Option<Slot> {
+        let index = self.chunks(rank, buffer).binary_search(&chunk.0).ok()?;
+        Some(Slot { buffer, index: index as u32 })
+    }
+}
+
+/// Parts with the sizes of the chunks, in whole bytes without a drift.
+fn weighted(demand: &Demand) -> Shape {
+    let mut end = 0.0;
+    let weights = demand.chunk_ids().map(|id| {
+        let start: f64 = end;
+        end += demand.bytes_of(id).0;
+        end.round() as u64 - start.round() as u64
+    });
+    Shape::weighted(weights, demand.request().size_bytes)
 }
 
 impl Layout {
-    /// The layout of a standard collective.
+    /// The layout of a demand.
     ///
     /// # Errors
-    /// [`LowerError::Unsupported`] for `alltoallv` and `custom`, whose blocks differ in size, and
-    /// [`LowerError::TooManySlots`].
+    /// [`LowerError::NotInPlace`] where chunks are listed one by one, and [`LowerError::TooManySlots`].
     pub fn new(demand: Arc<Demand>, in_place: bool) -> Result<Self, LowerError> {
         let request = demand.request();
         let (members, per_rank) = (request.members.len() as u64, u64::from(request.chunks_per_rank));
         let parts = match request.collective {
-            Collective::AllToAllV | Collective::Custom => {
-                return Err(LowerError::Unsupported { collective: request.collective });
+            collective @ (Collective::AllToAllV | Collective::Custom) => {
+                if in_place {
+                    return Err(LowerError::NotInPlace { collective });
+                }
+                let (shape, listed) = (weighted(&demand), Some(Listed::of(&demand)));
+                return Ok(Self { in_place, parts: shape.parts(), shape, listed, demand });
             }
             Collective::AllReduce => members.saturating_mul(per_rank),
             _ => per_rank,
@@ -93,16 +145,20 @@ impl Layout {
         if largest > MAX_SLOTS {
             return Err(LowerError::TooManySlots { slots: largest, limit: MAX_SLOTS });
         }
-        Ok(Self { in_place, parts: parts as u32, demand })
+        let parts = parts as u32;
+        Ok(Self { in_place, parts, shape: Shape::Equal { parts }, listed: None, demand })
     }
 
-    /// Into how many slots a block is cut.
-    pub fn parts(&self) -> u32 {
-        self.parts
+    /// The sizes of slots.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// How many slots `rank` has in `buffer`; the caller's buffers only, so none for scratch.
     pub fn slots(&self, rank: Rank, buffer: Buffer) -> u32 {
+        if let Some(listed) = &self.listed {
+            return listed.chunks(rank, buffer).len() as u32;
+        }
         let blocks = self.blocks(rank);
         let merged = self.merged(rank);
         let visible = merged.is_none() || merged == Some(buffer);
@@ -113,13 +169,25 @@ impl Layout {
         }
     }
 
-    /// Which part of its block a chunk is: chunks of equal part have equal shape.
+    /// For each slot of `rank`'s `buffer` the part whose shape it has.
+    pub fn slot_parts(&self, rank: Rank, buffer: Buffer) -> impl Iterator<Item = u32> {
+        let listed = self.listed.as_ref().map(|listed| listed.chunks(rank, buffer));
+        (0..self.slots(rank, buffer)).map(move |slot| match listed {
+            Some(chunks) => chunks[slot as usize],
+            None => slot % self.parts,
+        })
+    }
+
+    /// The part that has the shape of a chunk.
     pub fn part_of(&self, chunk: ChunkId) -> u32 {
-        chunk.0 % self.parts
+        if self.listed.is_some() { chunk.0 } else { chunk.0 % self.parts }
     }
 
     /// Where `rank` finds `chunk` when the program starts; `None` unless the rank holds it.
     pub fn input_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
+        if let Some(listed) = &self.listed {
+            return listed.slot(chunk, rank, Buffer::Input);
+        }
         if !self.demand.chunk(chunk).holders.has(rank) {
             return None;
         }
@@ -137,6 +205,9 @@ impl Layout {
 
     /// Where `rank` must have `chunk` when the program ends; `None` unless the rank wants it.
     pub fn output_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
+        if let Some(listed) = &self.listed {
+            return listed.slot(chunk, rank, Buffer::Output);
+        }
         if !self.demand.chunk(chunk).wanted_by.has(rank) {
             return None;
         }
@@ -166,6 +237,9 @@ impl Layout {
 
     /// A rank's output slots: all that a program may write besides scratch.
     pub fn output(&self, rank: Rank) -> Slice {
+        if self.listed.is_some() {
+            return Slice { buffer: Buffer::Output, index: 0, count: self.slots(rank, Buffer::Output) };
+        }
         let count = self.blocks(rank).output * self.parts;
         match self.merged(rank) {
             Some(Buffer::Input) => Slice { buffer: Buffer::Input, index: self.output_offset(rank), count },
@@ -204,7 +278,7 @@ impl Layout {
             Collective::Gather => (1, of_root(members)),
             Collective::Scatter => (of_root(members), 1),
             Collective::AllReduce | Collective::SendRecv => (1, 1),
-            Collective::AllToAllV | Collective::Custom => (0, 0), // refused by `new`
+            Collective::AllToAllV | Collective::Custom => (0, 0), // listed
         };
         Blocks { input, output }
     }
@@ -239,24 +313,10 @@ pub struct OwnBlock {
     pub output: Slice,
 }
 
-/// The elements of a block of `count` that its part `part` of `parts` covers. Parts differ by at most one
-/// element, and are empty where there are more parts than elements.
-pub fn part_elements(count: u64, parts: u32, part: u32) -> Range<u64> {
-    let cut = |part: u32| (u128::from(count) * u128::from(part) / u128::from(parts.max(1))) as u64;
-    cut(part)..cut(part + 1)
-}
-
-/// The elements of a caller's buffer, made of blocks of `count`, that slot `slot` covers.
-pub fn slot_elements(count: u64, parts: u32, slot: u32) -> Range<u64> {
-    let start = u64::from(slot / parts.max(1)) * count;
-    let part = part_elements(count, parts, slot % parts.max(1));
-    start + part.start..start + part.end
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RankSet;
+    use crate::{Chunk, RankSet};
 
     fn layout(collective: Collective, in_place: bool) -> Layout {
         let mut request = Request::new(collective, 6, 64).with_chunks(2);
@@ -319,23 +379,36 @@ mod tests {
     }
 
     #[test]
-    fn parts_cover_a_block_and_differ_by_at_most_one() {
-        for (count, parts) in [(0, 3), (1, 3), (7, 3), (10, 1), (u64::MAX, 7)] {
-            let ranges: Vec<Range<u64>> = (0..parts).map(|part| part_elements(count, parts, part)).collect();
-            assert_eq!((ranges[0].start, ranges[parts as usize - 1].end), (0, count));
-            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
-            let lengths = ranges.iter().map(|range| range.end - range.start);
-            assert!(lengths.clone().max().unwrap() - lengths.min().unwrap() <= 1);
+    fn listed_chunks_lie_in_order_with_their_own_sizes() {
+        let mut request = Request::new(Collective::AllToAllV, 4, 64).with_chunks(2);
+        request.members = RankSet::from_iter([Rank(0), Rank(2), Rank(3)]);
+        let matrix = [vec![8, 4, 0], vec![0, 0, 12], vec![2, 6, 0]];
+        let layout = Layout::new(Arc::new(Demand::from_matrix(request, &matrix).unwrap()), false).unwrap();
+        // Per rank the bytes of the slots; rank 0 keeps 8 bytes.
+        let sizes = |rank, buffer| {
+            let parts = layout.slot_parts(Rank(rank), buffer);
+            parts.map(|part| layout.shape().length(64, part)).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(0, Buffer::Input), [4, 4, 2, 2]);
+        assert_eq!(sizes(0, Buffer::Output), [4, 4, 1, 1]);
+        assert_eq!(sizes(2, Buffer::Input), [6, 6]);
+        assert_eq!(sizes(2, Buffer::Output), [2, 2, 3, 3]);
+        assert_eq!(layout.slots(Rank(1), Buffer::Input), 0);
+        for chunk in layout.demand.chunk_ids() {
+            let Chunk { holders, wanted_by, .. } = layout.demand.chunk(chunk);
+            let (from, to) = (holders[0], wanted_by[0]);
+            let (input, output) = (layout.input_slot(chunk, from).unwrap(), layout.output_slot(chunk, to).unwrap());
+            assert_eq!(layout.slot_parts(from, Buffer::Input).nth(input.index as usize), Some(layout.part_of(chunk)));
+            assert_eq!(layout.slot_parts(to, Buffer::Output).nth(output.index as usize), Some(layout.part_of(chunk)));
         }
-        assert_eq!(slot_elements(7, 3, 4), 9..11);
     }
 
     #[test]
-    fn blocks_of_different_sizes_are_refused() {
+    fn what_has_no_layout_is_refused() {
         let request = Request::new(Collective::AllToAllV, 2, 8);
         let demand = Demand::from_matrix(request, &[vec![0, 4], vec![8, 0]]).unwrap();
-        let refused = Layout::new(Arc::new(demand), false).unwrap_err();
-        assert_eq!(refused, LowerError::Unsupported { collective: Collective::AllToAllV });
+        let refused = Layout::new(Arc::new(demand), true).unwrap_err();
+        assert_eq!(refused, LowerError::NotInPlace { collective: Collective::AllToAllV });
         let many = Request::new(Collective::Broadcast, 512, 8).with_chunks(1 << 16);
         assert!(Layout::new(Arc::new(Demand::new(many).unwrap()), false).is_ok());
         let many = Request::new(Collective::AllToAll, 1, 8).with_chunks(u32::MAX);

@@ -1,6 +1,6 @@
 //! A program as text that a person can read, one step a line.
 
-use super::{Buffer, ConnectionId, Instruction, Program, RankProgram, Slice, Slot, Step};
+use super::{Buffer, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Slot, Step};
 use std::fmt;
 
 impl fmt::Display for Buffer {
@@ -30,6 +30,15 @@ impl fmt::Display for Slot {
     }
 }
 
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Equal { parts } => write!(f, "blocks of {parts} slots"),
+            Self::Weighted { ends, .. } => write!(f, "slots of {} sizes", ends.len()),
+        }
+    }
+}
+
 impl fmt::Display for ConnectionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "c{}", self.0)
@@ -43,6 +52,9 @@ impl fmt::Display for Instruction {
             Self::Receive { from, dst } => write!(f, "{dst} <- {from}"),
             Self::ReceiveReduce { from, src, dst } => write!(f, "{dst} <- {src} + {from}"),
             Self::Copy { src, dst } => write!(f, "{dst} <- {src}"),
+            Self::Reduce { src, dst } => write!(f, "{dst} <- {dst} + {src}"),
+            Self::ReceiveSend { from, to, dst } => write!(f, "{to} <- {dst} <- {from}"),
+            Self::ReceiveReduceSend { from, to, src, dst } => write!(f, "{to} <- {dst} <- {src} + {from}"),
         }
     }
 }
@@ -52,6 +64,9 @@ impl fmt::Display for Step {
         self.instruction.fmt(f)?;
         if let Some(transfer) = self.transfer {
             write!(f, "  transfer {transfer}")?;
+        }
+        if let Some(transfer) = self.forwards {
+            write!(f, "  forwards {transfer}")?;
         }
         for (index, after) in self.after.iter().enumerate() {
             let lead = if index == 0 { "  after" } else { "," };
@@ -63,8 +78,9 @@ impl fmt::Display for Step {
 
 impl fmt::Display for RankProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { input_slots, output_slots, scratch_parts, threadblocks } = self;
-        writeln!(f, "input {input_slots}, output {output_slots}, scratch {}", scratch_parts.len())?;
+        let Self { input_parts, output_parts, scratch_parts, threadblocks } = self;
+        let (input, output, scratch) = (input_parts.len(), output_parts.len(), scratch_parts.len());
+        writeln!(f, "input {input}, output {output}, scratch {scratch}")?;
         for (threadblock, block) in threadblocks.iter().enumerate() {
             for (number, step) in block.steps.iter().enumerate() {
                 writeln!(f, "  {threadblock}.{number}  {step}")?;
@@ -86,7 +102,8 @@ impl fmt::Display for Program {
             write!(f, ", root {root}")?;
         }
         let place = if self.in_place { "in place" } else { "out of place" };
-        writeln!(f, ", {place}, blocks of {} slots", self.parts)?;
+        let uniform = if self.uniform { ", all slots equal" } else { "" };
+        writeln!(f, ", {place}, {}{uniform}", self.shape)?;
         for (index, lane) in self.connections.iter().enumerate() {
             let (from, to) = (lane.from, lane.to);
             writeln!(f, "c{index}: rank {from} -> rank {to}, channel {}, link {}", lane.channel, lane.link)?;

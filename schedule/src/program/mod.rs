@@ -4,9 +4,11 @@
 //! dependencies, in the sense of MSCCL \[1\] but free of its limits (no step cap, any number of dependencies).
 //!
 //! Decisions:
-//! * Buffers are addressed in **slots** (one chunk each), never in bytes, so one program serves every count.
-//!   A block of `count` elements is cut into [`Program::parts`] slots; slot p covers the elements
-//!   `count·p/parts .. count·(p+1)/parts`, which places remainders without padding.
+//! * Buffers are addressed in **slots** (one chunk each), never in bytes, so one program serves every count. A
+//!   slot has the size of a *part*, and [`Program::shape`] says how many elements each part has for a given
+//!   count, which places remainders without padding.
+//! * Fused instructions stream: a piece is stored and sent on before the next arrives. They mean no more than
+//!   their two halves one after the other, and [`Program::unfused`] writes them so.
 //! * Large slots are cut into tiles; the whole program repeats for every tile, and a dependency means *the same
 //!   tile of that step*. That pipelines every hop without a second mechanism, as MSCCL's slice loop does.
 //! * In-place programs name one buffer only (the larger one), so neither verifier nor interpreter reasons
@@ -18,42 +20,23 @@
 
 mod check;
 mod digest;
+mod instruction;
 mod layout;
 mod listing;
 mod lower;
+mod shape;
 
 pub use check::{ProgramViolation, StepAt, VerifiedProgram, check};
 pub use digest::digest;
-pub use layout::{Layout, OwnBlock, Slot, part_elements, slot_elements};
+pub use instruction::{Buffer, Instruction, Slice};
+pub use layout::{Layout, OwnBlock, Slot};
 pub use lower::{LowerError, LowerOptions, lower};
+pub use shape::{Shape, balanced};
 
 use crate::{Demand, ReduceOp};
 use serde::Serialize;
 use std::sync::Arc;
 use topology::{LinkId, Rank};
-
-/// Which of a rank's buffers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Buffer {
-    /// What the caller sends; never written unless the call is in place.
-    Input,
-    /// What the caller receives.
-    Output,
-    /// Private to the program.
-    Scratch,
-}
-
-/// `count` consecutive slots of a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-pub struct Slice {
-    /// The buffer.
-    pub buffer: Buffer,
-    /// The first slot.
-    pub index: u32,
-    /// How many slots.
-    pub count: u32,
-}
 
 /// Index of a connection in [`Program::connections`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -78,89 +61,6 @@ pub struct Connection {
     pub channel: u32,
     /// The topology's link this lane stands for (what an emulated cluster paces).
     pub link: LinkId,
-}
-
-/// One instruction. `⊕` is the program's reduction; slices of one instruction have equal slot shapes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Instruction {
-    /// Send `src`.
-    Send {
-        /// Over which connection.
-        to: ConnectionId,
-        /// What.
-        src: Slice,
-    },
-    /// Receive into `dst`.
-    Receive {
-        /// From which connection.
-        from: ConnectionId,
-        /// Where to.
-        dst: Slice,
-    },
-    /// `dst = src ⊕ received`.
-    ReceiveReduce {
-        /// From which connection.
-        from: ConnectionId,
-        /// The local operand.
-        src: Slice,
-        /// Where the result goes (may equal `src`).
-        dst: Slice,
-    },
-    /// `dst = src`, locally.
-    Copy {
-        /// From.
-        src: Slice,
-        /// To.
-        dst: Slice,
-    },
-}
-
-impl Instruction {
-    /// The connection that it sends over.
-    pub fn sends_to(&self) -> Option<ConnectionId> {
-        match *self {
-            Self::Send { to, .. } => Some(to),
-            Self::Receive { .. } | Self::ReceiveReduce { .. } | Self::Copy { .. } => None,
-        }
-    }
-
-    /// The connection that it receives from.
-    pub fn receives_from(&self) -> Option<ConnectionId> {
-        match *self {
-            Self::Receive { from, .. } | Self::ReceiveReduce { from, .. } => Some(from),
-            Self::Send { .. } | Self::Copy { .. } => None,
-        }
-    }
-
-    /// The connection that it uses; none uses two.
-    pub fn connection(&self) -> Option<ConnectionId> {
-        self.sends_to().or(self.receives_from())
-    }
-
-    /// What it reads.
-    pub fn source(&self) -> Option<Slice> {
-        match *self {
-            Self::Send { src, .. } | Self::ReceiveReduce { src, .. } | Self::Copy { src, .. } => Some(src),
-            Self::Receive { .. } => None,
-        }
-    }
-
-    /// What it writes.
-    pub fn destination(&self) -> Option<Slice> {
-        match *self {
-            Self::Receive { dst, .. } | Self::ReceiveReduce { dst, .. } | Self::Copy { dst, .. } => Some(dst),
-            Self::Send { .. } => None,
-        }
-    }
-
-    /// A slice with the shape of all its slices.
-    pub fn shape(&self) -> Slice {
-        match *self {
-            Self::Send { src, .. } => src,
-            Self::Receive { dst, .. } | Self::ReceiveReduce { dst, .. } | Self::Copy { dst, .. } => dst,
-        }
-    }
 }
 
 /// What happens to a payload between buffer and wire. Identity today; compression and fused epilogues later
@@ -193,8 +93,18 @@ pub struct Step {
     /// Payload transform.
     pub transform: Transform,
     /// Index of the schedule's transfer this step carries out; `None` for local steps. Consecutive steps of
-    /// one transfer are one message (one α).
+    /// one transfer are one message (one α). Of a fused step it is the transfer received.
     pub transfer: Option<u32>,
+    /// The transfer that the send of a fused step carries out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forwards: Option<u32>,
+}
+
+impl Step {
+    /// A step that waits for nothing and belongs to no transfer.
+    pub fn new(instruction: Instruction) -> Self {
+        Self { instruction, after: Vec::new(), transform: Transform::Identity, transfer: None, forwards: None }
+    }
 }
 
 /// Steps that run one after the other.
@@ -207,14 +117,25 @@ pub struct Threadblock {
 /// What one rank does.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct RankProgram {
-    /// Slots of the input buffer.
-    pub input_slots: u32,
-    /// Slots of the output buffer.
-    pub output_slots: u32,
-    /// For each scratch slot, the part p whose shape it has.
+    /// For each slot of the input buffer, the part p whose shape it has.
+    pub input_parts: Vec<u32>,
+    /// The same for the output buffer.
+    pub output_parts: Vec<u32>,
+    /// The same for scratch.
     pub scratch_parts: Vec<u32>,
     /// Threadblocks; they run concurrently.
     pub threadblocks: Vec<Threadblock>,
+}
+
+impl RankProgram {
+    /// For each slot of a buffer, the part whose shape it has. Slots lie one after the other.
+    pub fn parts(&self, buffer: Buffer) -> &[u32] {
+        match buffer {
+            Buffer::Input => &self.input_parts,
+            Buffer::Output => &self.output_parts,
+            Buffer::Scratch => &self.scratch_parts,
+        }
+    }
 }
 
 /// A lowered collective: what every rank does, for any element count.
@@ -226,12 +147,60 @@ pub struct Program {
     pub op: Option<ReduceOp>,
     /// Whether input and output are the same memory (nccl-tests' in-place convention).
     pub in_place: bool,
-    /// Into how many slots a block of `count` elements is cut.
-    pub parts: u32,
+    /// How many elements a slot has, by its part.
+    pub shape: Shape,
+    /// Whether all parts are equal, because the element count divides: slots of any two parts may then hold the
+    /// same data. Programs from elsewhere often assume so; lowered ones do not, and serve every count.
+    pub uniform: bool,
     /// The lanes between ranks.
     pub connections: Vec<Connection>,
     /// One per rank of the topology; ranks without work have no threadblocks.
     pub ranks: Vec<RankProgram>,
+}
+
+impl Program {
+    /// The same program with every fused step as two.
+    #[must_use]
+    pub fn unfused(mut self) -> Self {
+        for rank in &mut self.ranks {
+            rank.unfuse();
+        }
+        self
+    }
+}
+
+impl RankProgram {
+    fn unfuse(&mut self) {
+        if !self.threadblocks.iter().flat_map(|block| &block.steps).any(|step| step.instruction.is_fused()) {
+            return;
+        }
+        // Where each step ends up; of a fused one, its send, because only then has it finished.
+        let moved: Vec<Vec<u32>> = self.threadblocks.iter().map(Threadblock::ends).collect();
+        for block in &mut self.threadblocks {
+            let mut steps = Vec::with_capacity(block.steps.len());
+            for mut step in block.steps.drain(..) {
+                step.after.iter_mut().for_each(|on| on.step = moved[on.threadblock as usize][on.step as usize]);
+                let (first, second) = step.instruction.halves();
+                let transfer = step.forwards.take();
+                let transform = step.transform;
+                steps.push(Step { instruction: first, ..step });
+                steps.extend(second.map(|send| Step { transfer, transform, ..Step::new(send) }));
+            }
+            block.steps = steps;
+        }
+    }
+}
+
+impl Threadblock {
+    /// For each step, the index of its last half among the halves of all steps.
+    pub(crate) fn ends(&self) -> Vec<u32> {
+        let halves = self.steps.iter().map(|step| 1 + u32::from(step.instruction.is_fused()));
+        let ends = halves.scan(0, |end, halves| {
+            *end += halves;
+            Some(*end - 1)
+        });
+        ends.collect()
+    }
 }
 
 #[cfg(test)]

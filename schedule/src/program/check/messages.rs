@@ -1,11 +1,15 @@
 //! Whether sends and receives match, and whether the program can always go on.
 //!
-//! The principal type is [`Messages`]. The weakest transport is assumed, one without any buffer: a send ends only
-//! when its receive takes the data. A message is then one event in two threadblocks, and the program can stop
-//! only if events wait for each other in a ring. Buffers never make a program stop that runs without them.
+//! The principal type is [`Messages`]. At window 0 the weakest transport is assumed, one without any buffer: a send
+//! ends only when its receive takes the data, so a message is one event in two threadblocks. At window w a send ends
+//! when the w-th message before it has been received. The program can stop only if events wait for each other in a
+//! ring; more room never makes a program stop that runs with less.
 
-use super::{ProgramViolation, StepAt, StepId, Steps, structure};
+use super::{ProgramViolation, StepId, Steps, structure};
 use crate::program::{ConnectionId, Program};
+
+/// The rooms tried, in messages per connection: what transports can be expected to have.
+const WINDOWS: [u32; 5] = [0, 1, 2, 4, 8];
 
 /// A send and its receive.
 #[derive(Clone, Copy)]
@@ -16,15 +20,11 @@ pub(super) struct Message {
 
 /// All messages, and which one each step sends or receives.
 pub(super) struct Messages {
+    /// Those of one connection lie together, in order.
     pub(super) list: Vec<Message>,
+    /// For each connection its first message, and one for the end.
+    first: Vec<u32>,
     of: Vec<Option<u32>>,
-}
-
-/// Something that happens at once: a message, or a step that neither sends nor receives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Event {
-    Message(u32),
-    Local(StepId),
 }
 
 /// The steps at the two ends of one connection, in order.
@@ -40,7 +40,7 @@ impl Messages {
         let mut violations = Vec::new();
         let mut lanes = vec![Lane::default(); program.connections.len()];
         for id in steps.ids() {
-            let instruction = &steps.step(program, id).instruction;
+            let instruction = steps.instruction(id);
             if let Some(connection) = instruction.sends_to() {
                 let end = &mut lanes[connection.index()].sends;
                 append(end, id, connection, steps, &mut violations);
@@ -50,7 +50,7 @@ impl Messages {
                 append(end, id, connection, steps, &mut violations);
             }
         }
-        let mut messages = Self { list: Vec::new(), of: vec![None; steps.at.len()] };
+        let mut messages = Self { list: Vec::new(), first: vec![0], of: vec![None; steps.at.len()] };
         for (index, Lane { sends, receives }) in lanes.iter().enumerate() {
             let connection = ConnectionId(index as u32);
             for (&send, &receive) in sends.iter().zip(receives) {
@@ -58,11 +58,12 @@ impl Messages {
                 messages.of[send as usize] = Some(number);
                 messages.of[receive as usize] = Some(number);
                 messages.list.push(Message { send, receive });
-                let (send, receive) = (steps.at(send), steps.at(receive));
                 if !payload(program, steps, send).eq(payload(program, steps, receive)) {
+                    let (send, receive) = (steps.at(send), steps.at(receive));
                     violations.push(ProgramViolation::MessageShape { send, receive });
                 }
             }
+            messages.first.push(messages.list.len() as u32);
             let paired = sends.len().min(receives.len());
             let alone = sends[paired..].iter().chain(&receives[paired..]);
             violations.extend(alone.map(|&id| ProgramViolation::Unmatched { at: steps.at(id), connection }));
@@ -70,41 +71,29 @@ impl Messages {
         if violations.is_empty() { Ok(messages) } else { Err(violations) }
     }
 
-    /// The events in an order in which they can happen.
-    pub(super) fn order(&self, program: &Program, steps: &Steps) -> Result<Vec<Event>, Vec<ProgramViolation>> {
-        let events = Events::new(self, program, steps);
-        let mut waiting = vec![0u32; events.list.len()];
-        events.followers.iter().for_each(|&event| waiting[event as usize] += 1);
-        let mut order: Vec<u32> = (0..events.list.len() as u32).filter(|&event| waiting[event as usize] == 0).collect();
-        let mut next = 0;
-        while next < order.len() {
-            for &event in events.after(order[next]) {
-                waiting[event as usize] -= 1;
-                if waiting[event as usize] == 0 {
-                    order.push(event);
-                }
+    /// The smallest window that suffices, and the steps in an order in which they can happen; a send comes right
+    /// before its receive where there is no room for it in between.
+    pub(super) fn order(&self, steps: &Steps) -> Result<(u32, Vec<StepId>), Vec<ProgramViolation>> {
+        let mut cycle = Vec::new();
+        for window in WINDOWS {
+            match Events::new(self, steps, window).order() {
+                Ok(order) => return Ok((window, order)),
+                // The ring of the largest window is the one that no room breaks.
+                Err(ring) => cycle = ring,
             }
-            next += 1;
         }
-        if order.len() < events.list.len() {
-            let ring = events.ring(&waiting);
-            let cycle = ring.into_iter().map(|event| steps.at(self.a_step_of(events.list[event as usize]))).collect();
-            return Err(vec![ProgramViolation::Deadlock { cycle }]);
-        }
-        Ok(order.into_iter().map(|event| events.list[event as usize]).collect())
+        Err(vec![ProgramViolation::Deadlock { cycle: cycle.into_iter().map(|step| steps.at(step)).collect() }])
+    }
+
+    /// The message that a step sends or receives.
+    pub(super) fn of(&self, step: StepId) -> Option<u32> {
+        self.of[step as usize]
     }
 
     /// The step that sent what a step receives.
     pub(super) fn sender(&self, receive: StepId) -> Option<StepId> {
         let message = self.list[self.of[receive as usize]? as usize];
         (message.receive == receive).then_some(message.send)
-    }
-
-    fn a_step_of(&self, event: Event) -> StepId {
-        match event {
-            Event::Message(message) => self.list[message as usize].receive,
-            Event::Local(step) => step,
-        }
     }
 }
 
@@ -126,8 +115,15 @@ fn append(
 }
 
 /// The shape of what a step sends or receives; all slices of one step have the same.
-fn payload<'p>(program: &'p Program, steps: &Steps, at: StepAt) -> impl Iterator<Item = u32> + use<'p> {
-    structure::shape(program, at.rank, steps.step(program, steps.id(at)).instruction.shape())
+fn payload<'p>(program: &'p Program, steps: &Steps, id: StepId) -> impl Iterator<Item = u32> + use<'p> {
+    structure::shape(program, steps.at(id).rank, steps.instruction(id).shape())
+}
+
+/// Something that happens at once: a step, or at window 0 a message, with its send first.
+#[derive(Clone, Copy)]
+struct Event {
+    step: StepId,
+    receive: Option<StepId>,
 }
 
 /// The events and which of them must come directly after which.
@@ -139,22 +135,31 @@ struct Events {
 }
 
 impl Events {
-    fn new(messages: &Messages, program: &Program, steps: &Steps) -> Self {
-        let mut list: Vec<Event> = (0..messages.list.len() as u32).map(Event::Message).collect();
-        let mut local = |id| {
-            list.push(Event::Local(id));
-            list.len() as u32 - 1
-        };
-        let event_of: Vec<u32> = steps.ids().map(|id| messages.of[id as usize].unwrap_or_else(|| local(id))).collect();
+    fn new(messages: &Messages, steps: &Steps, window: u32) -> Self {
+        let mut list = Vec::new();
+        let mut event_of = vec![0u32; steps.at.len()];
+        for id in steps.ids() {
+            let message = messages.of(id).filter(|_| window == 0).map(|number| messages.list[number as usize]);
+            if message.is_some_and(|message| message.receive == id) {
+                continue;
+            }
+            let event = list.len() as u32;
+            event_of[id as usize] = event;
+            let receive = message.map(|message| message.receive);
+            receive.into_iter().for_each(|receive| event_of[receive as usize] = event);
+            list.push(Event { step: id, receive });
+        }
         let mut edges = Vec::new();
         for id in steps.ids() {
-            let (at, event) = (steps.at(id), event_of[id as usize]);
-            if at.step > 0 {
-                edges.push((event_of[id as usize - 1], event));
-            }
-            for after in &steps.step(program, id).after {
-                let before = steps.first[at.rank.index()][after.threadblock as usize] + after.step;
-                edges.push((event_of[before as usize], event));
+            let before = steps.before(id);
+            edges.extend(before.map(|before| (event_of[before as usize], event_of[id as usize])));
+        }
+        if window > 0 {
+            for lane in messages.first.windows(2) {
+                let lane = &messages.list[lane[0] as usize..lane[1] as usize];
+                edges.extend(lane.iter().map(|&Message { send, receive }| (send, receive)));
+                let ahead = lane.iter().zip(lane.iter().skip(window as usize));
+                edges.extend(ahead.map(|(taken, next)| (taken.receive, next.send)));
             }
         }
         let mut starts = vec![0u32; list.len() + 1];
@@ -169,6 +174,28 @@ impl Events {
             next[before as usize] += 1;
         }
         Self { list, starts, followers }
+    }
+
+    /// The steps in an order in which they can happen, or steps that wait for each other.
+    fn order(&self) -> Result<Vec<StepId>, Vec<StepId>> {
+        let mut waiting = vec![0u32; self.list.len()];
+        self.followers.iter().for_each(|&event| waiting[event as usize] += 1);
+        let mut order: Vec<u32> = (0..self.list.len() as u32).filter(|&event| waiting[event as usize] == 0).collect();
+        let mut next = 0;
+        while next < order.len() {
+            for &event in self.after(order[next]) {
+                waiting[event as usize] -= 1;
+                if waiting[event as usize] == 0 {
+                    order.push(event);
+                }
+            }
+            next += 1;
+        }
+        let event = |event: u32| self.list[event as usize];
+        if order.len() < self.list.len() {
+            return Err(self.ring(&waiting).into_iter().map(event).map(|of| of.receive.unwrap_or(of.step)).collect());
+        }
+        Ok(order.into_iter().map(event).flat_map(|of| std::iter::once(of.step).chain(of.receive)).collect())
     }
 
     fn after(&self, event: u32) -> &[u32] {

@@ -6,9 +6,12 @@
 //! | file | rule |
 //! |---|---|
 //! | `structure` | ids exist, slices lie in their buffers and have equal shapes, only outputs and scratch are written |
-//! | `messages` | sends and receives match in order; no ring of waits, even if a send ends only with its receive |
+//! | `messages` | sends and receives match in order; no ring of waits, given room for `window` messages |
 //! | `races` | two accesses to a slot, one of them writing, are ordered by what must happen before what |
 //! | `values` | every output slot ends with the right chunk and every contribution exactly once |
+//!
+//! A fused step is judged as its two halves, except that a race must be impossible also if bytes are sent on before
+//! the last has come.
 //!
 //! Without races every interleaving gives the same values, so one symbolic execution speaks for all of them. A
 //! tile of a slot is touched only by the same tile of other steps, so what holds for one tile holds for all.
@@ -24,7 +27,7 @@ mod violation;
 
 pub use violation::{ProgramViolation, StepAt};
 
-use super::{Layout, Program};
+use super::{Instruction, Layout, Program, Threadblock};
 use messages::Messages;
 use topology::Rank;
 
@@ -32,12 +35,25 @@ use topology::Rank;
 #[derive(Clone, PartialEq, Debug)]
 pub struct VerifiedProgram {
     program: Program,
+    window: u32,
 }
 
 impl VerifiedProgram {
     /// The program.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// How many messages of one connection a transport must be able to hold that were sent and not yet received,
+    /// so that no interleaving deadlocks: 0, 1, 2, 4 or 8. At 0 a transport without any buffer will do.
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// The same program with every fused step as two, which is what it was verified as.
+    #[must_use]
+    pub fn unfused(self) -> Self {
+        Self { program: self.program.unfused(), ..self }
     }
 
     /// Gives the program back for changes; what comes out must be checked again.
@@ -55,54 +71,105 @@ pub fn check(program: Program) -> Result<VerifiedProgram, Vec<ProgramViolation>>
     structure::check(&program, &layout)?;
     let steps = Steps::of(&program);
     let messages = Messages::matched(&program, &steps)?;
-    let order = messages.order(&program, &steps)?;
+    let (window, order) = messages.order(&steps)?;
     let mut violations = races::check(&program, &steps, &messages, &order);
     violations.extend(values::check(&program, &layout, &steps, &messages, &order));
-    if violations.is_empty() { Ok(VerifiedProgram { program }) } else { Err(violations) }
+    if violations.is_empty() { Ok(VerifiedProgram { program, window }) } else { Err(violations) }
 }
 
-/// A step's number among all steps of the program: rank by rank, threadblock by threadblock.
+/// A step's number among all steps of the program, rank by rank, threadblock by threadblock; each half of a fused
+/// step has its own.
 type StepId = u32;
 
 /// All steps of a program in one row.
 struct Steps {
-    /// Where each step is.
+    /// Where each step is; both halves of a fused one are there.
     at: Vec<StepAt>,
-    /// For each rank the number of each threadblock's first step.
+    /// What it does, never two things.
+    instructions: Vec<Instruction>,
+    /// For each rank the number of each threadblock's first step, and one after its last.
     first: Vec<Vec<StepId>>,
+    /// For each step where the steps that it waits for start in `after`, and one for the end.
+    after_of: Vec<u32>,
+    after: Vec<StepId>,
 }
 
 impl Steps {
+    /// Numbers the steps of a program of sound structure.
     fn of(program: &Program) -> Self {
-        let mut steps = Self { at: Vec::new(), first: Vec::with_capacity(program.ranks.len()) };
+        let (mut at, mut instructions, mut first) = (Vec::new(), Vec::new(), Vec::with_capacity(program.ranks.len()));
+        let (mut after_of, mut after) = (Vec::new(), Vec::new());
         for (index, rank) in program.ranks.iter().enumerate() {
-            let mut first = Vec::with_capacity(rank.threadblocks.len());
-            for (threadblock, content) in rank.threadblocks.iter().enumerate() {
-                first.push(steps.at.len() as StepId);
-                let (rank, threadblock) = (Rank::from_index(index), threadblock as u32);
-                let count = content.steps.len() as u32;
-                steps.at.extend((0..count).map(|step| StepAt { rank, threadblock, step }));
+            // The last half of a step is the one to wait for.
+            let ends: Vec<Vec<u32>> = rank.threadblocks.iter().map(Threadblock::ends).collect();
+            let base = at.len() as StepId;
+            let firsts: Vec<StepId> = std::iter::once(base)
+                .chain(ends.iter().scan(base, |next, ends| {
+                    *next += ends.last().map_or(0, |last| last + 1);
+                    Some(*next)
+                }))
+                .collect();
+            for (threadblock, block) in rank.threadblocks.iter().enumerate() {
+                for (number, step) in block.steps.iter().enumerate() {
+                    let here =
+                        StepAt { rank: Rank::from_index(index), threadblock: threadblock as u32, step: number as u32 };
+                    after_of.push(after.len() as u32);
+                    after.extend(step.after.iter().map(|on| {
+                        let threadblock = on.threadblock as usize;
+                        firsts[threadblock] + ends[threadblock][on.step as usize]
+                    }));
+                    let (whole, send) = step.instruction.halves();
+                    at.push(here);
+                    instructions.push(whole);
+                    if let Some(send) = send {
+                        after_of.push(after.len() as u32);
+                        at.push(here);
+                        instructions.push(send);
+                    }
+                }
             }
-            steps.first.push(first);
+            first.push(firsts);
         }
-        steps
-    }
-
-    /// The number of a step.
-    fn id(&self, at: StepAt) -> StepId {
-        self.first[at.rank.index()][at.threadblock as usize] + at.step
+        after_of.push(after.len() as u32);
+        Self { at, instructions, first, after_of, after }
     }
 
     fn at(&self, id: StepId) -> StepAt {
         self.at[id as usize]
     }
 
+    fn instruction(&self, id: StepId) -> &Instruction {
+        &self.instructions[id as usize]
+    }
+
     fn ids(&self) -> impl Iterator<Item = StepId> + use<> {
         0..self.at.len() as StepId
     }
 
-    fn step<'p>(&self, program: &'p Program, id: StepId) -> &'p super::Step {
+    /// The step before it in its threadblock.
+    fn previous(&self, id: StepId) -> Option<StepId> {
         let at = self.at(id);
-        &program.ranks[at.rank.index()].threadblocks[at.threadblock as usize].steps[at.step as usize]
+        (self.first[at.rank.index()][at.threadblock as usize] < id).then(|| id - 1)
+    }
+
+    /// Whether it is the send of a fused step.
+    fn is_second_half(&self, id: StepId) -> bool {
+        id > 0 && self.at[id as usize - 1] == self.at[id as usize]
+    }
+
+    /// The steps of other threadblocks that it waits for.
+    fn after(&self, id: StepId) -> &[StepId] {
+        &self.after[self.after_of[id as usize] as usize..self.after_of[id as usize + 1] as usize]
+    }
+
+    /// All steps that must end before it begins, as far as its rank alone decides.
+    fn before(&self, id: StepId) -> impl Iterator<Item = StepId> {
+        self.after(id).iter().copied().chain(self.previous(id))
+    }
+
+    /// Its place in its threadblock.
+    fn place(&self, id: StepId) -> usize {
+        let at = self.at(id);
+        (id - self.first[at.rank.index()][at.threadblock as usize]) as usize
     }
 }

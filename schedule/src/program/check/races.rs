@@ -2,13 +2,15 @@
 //!
 //! What must happen before what follows from three things: the order within a threadblock, `after`, and that a
 //! message is received after it was sent. (That a send waits for its receive is *not* used: transports buffer.)
-//! A sending step reads before its message leaves; a receiving step touches its slots after the message came.
+//! A receive that has *ended* comes after the end of its send. One that has *begun* comes only after the beginning of
+//! its send, and where that is the second half of a fused step, after the beginning of the first half: bytes may be
+//! sent on while others are still to come.
 //!
 //! Almost every pair is ordered by what one rank does alone, which clocks per threadblock decide in constant
 //! time. The rest is searched for backwards through the messages.
 
-use super::messages::{Event, Messages};
-use super::{ProgramViolation, StepAt, StepId, Steps};
+use super::messages::Messages;
+use super::{ProgramViolation, StepId, Steps};
 use crate::program::{Buffer, Program, Slice, Slot};
 use rayon::prelude::*;
 use topology::Rank;
@@ -16,7 +18,7 @@ use topology::Rank;
 /// Clocks of one rank take at most this many words; a larger rank is searched instead.
 const MOST_WORDS: usize = 1 << 25;
 
-pub(super) fn check(program: &Program, steps: &Steps, messages: &Messages, order: &[Event]) -> Vec<ProgramViolation> {
+pub(super) fn check(program: &Program, steps: &Steps, messages: &Messages, order: &[StepId]) -> Vec<ProgramViolation> {
     let timeline = Timeline::new(program, steps, messages, order);
     let found = timeline.of_rank.par_iter().enumerate().map(|(rank, own)| {
         let mut judge = Judge::new(&timeline, Rank::from_index(rank), own);
@@ -37,24 +39,12 @@ struct Timeline<'a> {
 }
 
 impl<'a> Timeline<'a> {
-    fn new(program: &'a Program, steps: &'a Steps, messages: &'a Messages, order: &[Event]) -> Self {
+    fn new(program: &'a Program, steps: &'a Steps, messages: &'a Messages, order: &[StepId]) -> Self {
         let of_rank = vec![Vec::new(); program.ranks.len()];
         let mut timeline = Self { program, steps, messages, place: vec![0; steps.at.len()], of_rank };
-        let mut place = 0;
-        let mut end = |id: StepId| {
+        for (place, &id) in (0..).zip(order) {
             timeline.place[id as usize] = place;
             timeline.of_rank[steps.at(id).rank.index()].push(id);
-            place += 1;
-        };
-        for &event in order {
-            match event {
-                Event::Local(id) => end(id),
-                Event::Message(number) => {
-                    let message = messages.list[number as usize];
-                    end(message.send);
-                    end(message.receive);
-                }
-            }
         }
         timeline
     }
@@ -82,9 +72,8 @@ struct Judge<'a> {
 impl<'a> Judge<'a> {
     fn new(timeline: &'a Timeline<'a>, rank: Rank, own: &[StepId]) -> Self {
         let content = &timeline.program.ranks[rank.index()];
-        let scratch = content.scratch_parts.len();
-        let histories = [content.input_slots as usize, content.output_slots as usize, scratch];
-        let histories = histories.map(|slots| vec![History::default(); slots]);
+        let histories = [Buffer::Input, Buffer::Output, Buffer::Scratch];
+        let histories = histories.map(|buffer| vec![History::default(); content.parts(buffer).len()]);
         let clocks = Clocks::new(timeline, rank, own);
         Self { timeline, rank, clocks, histories, visited: Vec::new(), searches: 0 }
     }
@@ -92,11 +81,11 @@ impl<'a> Judge<'a> {
     fn run(&mut self, own: &[StepId]) -> Vec<ProgramViolation> {
         let mut violations = Vec::new();
         for &id in own {
-            let step = self.timeline.steps.step(self.timeline.program, id);
-            for slot in step.instruction.source().into_iter().flat_map(slots_of) {
+            let instruction = self.timeline.steps.instruction(id);
+            for slot in instruction.source().into_iter().flat_map(slots_of) {
                 self.read(id, slot, &mut violations);
             }
-            for slot in step.instruction.destination().into_iter().flat_map(slots_of) {
+            for slot in instruction.destination().into_iter().flat_map(slots_of) {
                 self.write(id, slot, &mut violations);
             }
         }
@@ -125,46 +114,57 @@ impl<'a> Judge<'a> {
     }
 
     fn demand_order(&mut self, earlier: StepId, later: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
-        let (first, second) = (self.timeline.steps.at(earlier), self.timeline.steps.at(later));
-        let local = self.clocks.as_ref().is_some_and(|clocks| clocks.ordered(first, second));
+        let local = self.clocks.as_ref().is_some_and(|clocks| clocks.ordered(self.timeline.steps, earlier, later));
         if !local && !self.reaches(earlier, later) {
+            let (first, second) = (self.timeline.steps.at(earlier), self.timeline.steps.at(later));
             violations.push(ProgramViolation::Race { rank: self.rank, slot, first, second });
         }
     }
 
-    /// Searches backwards from `later` for `earlier`.
+    /// Searches backwards from the beginning of `later` for the end of `earlier`.
     fn reaches(&mut self, earlier: StepId, later: StepId) -> bool {
-        let Timeline { program, steps, messages, ref place, .. } = *self.timeline;
-        self.visited.resize(steps.at.len(), 0);
+        let Timeline { steps, messages, .. } = *self.timeline;
+        self.visited.resize(2 * steps.at.len(), 0);
         self.searches += 1;
-        let mut stack = vec![later];
-        while let Some(id) = stack.pop() {
-            let at = steps.at(id);
-            let previous = (at.step > 0).then(|| id - 1);
-            let first = &steps.first[at.rank.index()];
-            let after = &steps.step(program, id).after;
-            let local = after.iter().map(|after| first[after.threadblock as usize] + after.step).chain(previous);
-            for before in local.chain(messages.sender(id)) {
-                if before == earlier {
+        let mut stack = vec![Moment { step: later, ended: false }];
+        while let Some(Moment { step, ended }) = stack.pop() {
+            // The two halves of a fused step begin together.
+            let begun_with = steps.previous(step).filter(|_| !ended && steps.is_second_half(step));
+            let ended_before = steps.before(step).filter(|&before| Some(before) != begun_with);
+            let ended_before = ended_before.map(|step| Moment { step, ended: true });
+            let sent = messages.sender(step).map(|step| Moment { step, ended });
+            let begun_with = begun_with.map(|step| Moment { step, ended: false });
+            for before in ended_before.chain(sent).chain(begun_with) {
+                if before == (Moment { step: earlier, ended: true }) {
                     return true;
                 }
-                self.visit(before, place, earlier, &mut stack);
+                self.visit(before, earlier, &mut stack);
             }
         }
         false
     }
 
-    fn visit(&mut self, id: StepId, place: &[u32], earlier: StepId, stack: &mut Vec<StepId>) {
-        let seen = std::mem::replace(&mut self.visited[id as usize], self.searches) == self.searches;
+    fn visit(&mut self, moment: Moment, earlier: StepId, stack: &mut Vec<Moment>) {
+        let seen = &mut self.visited[2 * moment.step as usize + usize::from(moment.ended)];
+        let seen = std::mem::replace(seen, self.searches) == self.searches;
         // Nothing that comes before `earlier` in a possible order comes after it in all of them.
-        if !seen && place[id as usize] > place[earlier as usize] {
-            stack.push(id);
+        let place = &self.timeline.place;
+        if !seen && place[moment.step as usize] > place[earlier as usize] {
+            stack.push(moment);
         }
     }
 }
 
+/// The beginning or the end of a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Moment {
+    step: StepId,
+    ended: bool,
+}
+
 /// For each step of a rank and each of its threadblocks, how many steps of that threadblock surely ended before
-/// the step began, as far as the rank alone decides.
+/// the step began, as far as the rank alone decides. (The second half of a fused step begins with the first; that
+/// matters only to other ranks.)
 struct Clocks {
     width: usize,
     of: Vec<Vec<u32>>,
@@ -172,33 +172,32 @@ struct Clocks {
 
 impl Clocks {
     fn new(timeline: &Timeline, rank: Rank, own: &[StepId]) -> Option<Self> {
-        let threadblocks = &timeline.program.ranks[rank.index()].threadblocks;
-        let width = threadblocks.len();
+        let steps = timeline.steps;
+        let first = &steps.first[rank.index()];
+        let width = first.len() - 1;
         if width.saturating_mul(own.len()) > MOST_WORDS {
             return None;
         }
-        let mut of: Vec<Vec<u32>> = threadblocks.iter().map(|block| vec![0; block.steps.len() * width]).collect();
+        let lengths = first.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
+        let mut of: Vec<Vec<u32>> = lengths.map(|length| vec![0; length * width]).collect();
         let mut now = vec![0; width];
         for &id in own {
-            let at = timeline.steps.at(id);
             now.fill(0);
-            let after = timeline.steps.step(timeline.program, id).after.iter();
-            let before = after.map(|after| (after.threadblock as usize, after.step as usize));
-            let previous = at.step.checked_sub(1).map(|step| (at.threadblock as usize, step as usize));
-            for (threadblock, step) in before.chain(previous) {
-                let ended = &of[threadblock][step * width..][..width];
+            for before in steps.before(id) {
+                let (threadblock, place) = (steps.at(before).threadblock as usize, steps.place(before));
+                let ended = &of[threadblock][place * width..][..width];
                 now.iter_mut().zip(ended).for_each(|(now, &ended)| *now = (*now).max(ended));
-                now[threadblock] = now[threadblock].max(step as u32 + 1);
+                now[threadblock] = now[threadblock].max(place as u32 + 1);
             }
-            of[at.threadblock as usize][at.step as usize * width..][..width].copy_from_slice(&now);
+            of[steps.at(id).threadblock as usize][steps.place(id) * width..][..width].copy_from_slice(&now);
         }
         Some(Self { width, of })
     }
 
     /// Whether `first` surely ended before `second` began.
-    fn ordered(&self, first: StepAt, second: StepAt) -> bool {
-        let clock = &self.of[second.threadblock as usize][second.step as usize * self.width..];
-        clock[first.threadblock as usize] > first.step
+    fn ordered(&self, steps: &Steps, first: StepId, second: StepId) -> bool {
+        let clock = &self.of[steps.at(second).threadblock as usize][steps.place(second) * self.width..];
+        clock[steps.at(first).threadblock as usize] as usize > steps.place(first)
     }
 }
 

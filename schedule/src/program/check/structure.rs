@@ -34,19 +34,21 @@ impl Structure<'_> {
     fn header(&mut self) {
         let (program, request) = (self.program, self.program.demand.request());
         for (what, given, expected) in [
-            ("the number of parts", u64::from(program.parts), u64::from(self.layout.parts())),
+            ("the number of parts", u64::from(program.shape.parts()), u64::from(self.layout.shape().parts())),
             ("the number of ranks", program.ranks.len() as u64, request.ranks as u64),
         ] {
             if given != expected {
                 self.violations.push(ProgramViolation::Header { what, given, expected });
             }
         }
+        if self.violations.is_empty() && program.shape != *self.layout.shape() {
+            self.violations.push(ProgramViolation::Shape);
+        }
         if program.op != request.op {
             self.violations.push(ProgramViolation::Operation);
         }
-        let slots = |rank: &RankProgram| {
-            u64::from(rank.input_slots) + u64::from(rank.output_slots) + rank.scratch_parts.len() as u64
-        };
+        let slots =
+            |rank: &RankProgram| (rank.input_parts.len() + rank.output_parts.len() + rank.scratch_parts.len()) as u64;
         let steps = |rank: &RankProgram| rank.threadblocks.iter().map(|block| block.steps.len() as u64).sum::<u64>();
         for (what, count) in
             [("slots", program.ranks.iter().map(slots).sum()), ("steps", program.ranks.iter().map(steps).sum())]
@@ -72,13 +74,18 @@ impl Structure<'_> {
     }
 
     fn rank(&mut self, rank: Rank, content: &RankProgram) {
-        for (buffer, given) in [(Buffer::Input, content.input_slots), (Buffer::Output, content.output_slots)] {
-            let expected = self.layout.slots(rank, buffer);
-            if given != expected {
+        for buffer in [Buffer::Input, Buffer::Output] {
+            let (given, expected) = (content.parts(buffer).len(), self.layout.slots(rank, buffer));
+            if given != expected as usize {
                 self.violations.push(ProgramViolation::BufferSlots { rank, buffer, given, expected });
+                continue;
+            }
+            let parts = content.parts(buffer).iter().zip(self.layout.slot_parts(rank, buffer)).enumerate();
+            for (slot, (&part, expected)) in parts.filter(|&(_, (&part, expected))| part != expected) {
+                self.violations.push(ProgramViolation::SlotPart { rank, buffer, slot, part, expected });
             }
         }
-        let parts = self.program.parts;
+        let parts = self.program.shape.parts();
         for (slot, &part) in content.scratch_parts.iter().enumerate().filter(|&(_, &part)| part >= parts) {
             self.violations.push(ProgramViolation::ScratchPart { rank, slot, part, parts });
         }
@@ -99,6 +106,9 @@ impl Structure<'_> {
         }
         if let (Some(dst), true) = (dst, in_bounds) {
             self.writable(at, dst);
+        }
+        if step.instruction.reduces() && self.program.op.is_none() {
+            self.violations.push(ProgramViolation::NoOperator { at });
         }
         let threadblocks = &self.program.ranks[at.rank.index()].threadblocks;
         for &after in &step.after {
@@ -132,9 +142,9 @@ impl Structure<'_> {
             self.violations.push(ProgramViolation::Shapes { at });
         }
         let meet = src.buffer == dst.buffer && src.index < dst.index + dst.count && dst.index < src.index + src.count;
-        // A reduction may go where its operand was.
-        let copies = matches!(instruction, Instruction::Copy { .. });
-        if meet && (src != dst || copies) {
+        // What is received may be added to its operand where that is.
+        let local = matches!(instruction, Instruction::Copy { .. } | Instruction::Reduce { .. });
+        if meet && (src != dst || local) {
             self.violations.push(ProgramViolation::Overlap { at });
         }
     }
@@ -152,20 +162,11 @@ impl Structure<'_> {
 
 /// How many slots a buffer has.
 pub(super) fn slots(program: &Program, rank: Rank, buffer: Buffer) -> u32 {
-    let rank = &program.ranks[rank.index()];
-    match buffer {
-        Buffer::Input => rank.input_slots,
-        Buffer::Output => rank.output_slots,
-        Buffer::Scratch => rank.scratch_parts.len() as u32,
-    }
+    program.ranks[rank.index()].parts(buffer).len() as u32
 }
 
-/// The shapes of a slice's slots, as the parts of a block that have them.
+/// The shapes of a slice's slots, as parts; all the same where parts are.
 pub(super) fn shape(program: &Program, rank: Rank, slice: Slice) -> impl Iterator<Item = u32> {
-    let scratch = &program.ranks[rank.index()].scratch_parts;
-    let slots = slice.index..slice.index + slice.count;
-    slots.map(move |slot| match slice.buffer {
-        Buffer::Scratch => scratch[slot as usize],
-        Buffer::Input | Buffer::Output => slot % program.parts,
-    })
+    let parts = &program.ranks[rank.index()].parts(slice.buffer)[slice.index as usize..][..slice.count as usize];
+    parts.iter().map(|&part| if program.uniform { 0 } else { part })
 }

@@ -4,11 +4,11 @@
 //! and, for a combining chunk, whose contributions have been added; adding one twice is caught where it happens.
 //! Sets of contributors are stored once, so a symbol is small.
 
-use super::messages::{Event, Messages};
+use super::messages::Messages;
 use super::races::{buffer_index, slots_of};
-use super::{ProgramViolation, StepAt, Steps};
+use super::{ProgramViolation, StepAt, StepId, Steps};
 use crate::ChunkId;
-use crate::program::{Instruction, Layout, OwnBlock, Program, Slice, Slot};
+use crate::program::{Buffer, Instruction, Layout, OwnBlock, Program, Slice, Slot};
 use std::collections::BTreeMap;
 use topology::Rank;
 
@@ -17,14 +17,12 @@ pub(super) fn check(
     layout: &Layout,
     steps: &Steps,
     messages: &Messages,
-    order: &[Event],
+    order: &[StepId],
 ) -> Vec<ProgramViolation> {
     let mut machine = Machine::new(program, layout);
-    for &event in order {
-        match event {
-            Event::Local(id) => machine.local(steps.at(id), &steps.step(program, id).instruction),
-            Event::Message(number) => machine.message(steps, messages, number),
-        }
+    let mut under_way = BTreeMap::new();
+    for &id in order {
+        machine.step(steps.at(id), steps.instruction(id), messages.of(id), &mut under_way);
     }
     machine.judge();
     machine.violations
@@ -96,6 +94,9 @@ impl Sums {
     }
 }
 
+/// What messages hold, by number.
+type Payloads = BTreeMap<u32, Vec<Option<Symbol>>>;
+
 /// The symbols in a rank's slots, buffer by buffer.
 type Memory = [Vec<Option<Symbol>>; 3];
 
@@ -112,8 +113,8 @@ impl<'a> Machine<'a> {
     /// Every rank with its inputs.
     fn new(program: &'a Program, layout: &'a Layout) -> Self {
         let memory = program.ranks.iter().map(|rank| {
-            let slots = [rank.input_slots as usize, rank.output_slots as usize, rank.scratch_parts.len()];
-            slots.map(|slots| vec![None; slots])
+            let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
+            buffers.map(|buffer| vec![None; rank.parts(buffer).len()])
         });
         let memory = memory.collect();
         let mut machine = Self { program, layout, sums: Sums::default(), memory, violations: Vec::new() };
@@ -161,24 +162,28 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn local(&mut self, at: StepAt, instruction: &Instruction) {
-        let (Some(src), Some(dst)) = (instruction.source(), instruction.destination()) else { return };
-        let symbols = self.read(at, src);
-        self.write(at.rank, dst, &symbols);
-    }
-
-    fn message(&mut self, steps: &Steps, messages: &Messages, number: u32) {
-        let message = messages.list[number as usize];
-        let (sent, received) =
-            (steps.step(self.program, message.send).instruction, steps.step(self.program, message.receive).instruction);
-        let (Some(payload), Some(dst)) = (sent.source(), received.destination()) else { return };
-        let payload = self.read(steps.at(message.send), payload);
-        let at = steps.at(message.receive);
-        let result = match received.source() {
-            Some(src) => self.reduce(at, src, &payload, dst),
-            None => payload,
+    /// `under_way` is what each message holds that was sent and not yet received.
+    fn step(&mut self, at: StepAt, instruction: &Instruction, message: Option<u32>, under_way: &mut Payloads) {
+        let received = message.and_then(|message| under_way.remove(&message));
+        let result = match (*instruction, received) {
+            (Instruction::Send { src, .. }, _) => {
+                let payload = self.read(at, src);
+                under_way.extend(message.map(|message| (message, payload)));
+                return;
+            }
+            (Instruction::Copy { src, .. }, _) => self.read(at, src),
+            (Instruction::Reduce { src, dst }, _) => {
+                let added = self.read(at, src);
+                self.reduce(at, dst, &added, dst)
+            }
+            (Instruction::ReceiveReduce { src, dst, .. }, Some(payload)) => self.reduce(at, src, &payload, dst),
+            (_, Some(payload)) => payload,
+            // Nothing was sent; the matching rule has said so.
+            (_, None) => return,
         };
-        self.write(at.rank, dst, &result);
+        if let Some(dst) = instruction.destination() {
+            self.write(at.rank, dst, &result);
+        }
     }
 
     /// `operand ⊕ symbols`, slot by slot; `dst` is where the result goes, for the evidence.

@@ -39,6 +39,9 @@ pub enum ProgramViolation {
         /// What follows.
         expected: u64,
     },
+    /// The sizes of parts are not those of the demand.
+    #[error("the sizes of the slots are not those of the demand")]
+    Shape,
     /// The reduction is not the demand's.
     #[error("the reduction is not the one of the demand")]
     Operation,
@@ -50,9 +53,29 @@ pub enum ProgramViolation {
         /// Which buffer.
         buffer: Buffer,
         /// What the program says.
-        given: u32,
+        given: usize,
         /// What follows.
         expected: u32,
+    },
+    /// A slot of a buffer of the caller has the wrong shape.
+    #[error("slot {slot} of {buffer} of rank {rank} has the shape of part {part}, but the demand gives {expected}")]
+    SlotPart {
+        /// Whose.
+        rank: Rank,
+        /// Which buffer.
+        buffer: Buffer,
+        /// Which slot.
+        slot: usize,
+        /// What the program says.
+        part: u32,
+        /// What follows.
+        expected: u32,
+    },
+    /// A step reduces in a program that has no reduction.
+    #[error("{at} reduces, but the program has no reduction")]
+    NoOperator {
+        /// The step.
+        at: StepAt,
     },
     /// A scratch slot has the shape of a part that does not exist.
     #[error("scratch slot {slot} of rank {rank} has the shape of part {part}, but there are {parts}")]
@@ -166,7 +189,7 @@ pub enum ProgramViolation {
         /// The receive.
         receive: StepAt,
     },
-    /// Steps that wait for each other in a ring.
+    /// Steps that wait for each other in a ring, even if a connection holds as many messages as is allowed.
     #[error("deadlock: {} steps wait for each other, among them {}", .cycle.len(), list(.cycle))]
     Deadlock {
         /// The ring; each waits for the one before it, the first for the last.

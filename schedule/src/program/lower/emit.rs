@@ -7,9 +7,7 @@ use super::Connections;
 use super::flow::{Delivery, DeliveryId, Flow, ValueId};
 use super::place::{Landing, Placement};
 use crate::Schedule;
-use crate::program::{
-    Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock, Transform,
-};
+use crate::program::{Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock};
 use topology::Rank;
 
 /// The program of one rank, and the order in which its steps were written, which respects all dependencies.
@@ -158,7 +156,7 @@ impl<'a> Emitter<'a> {
         let Emitted { program, order } = &mut self.ranks[rank.index()];
         let steps = &mut program.threadblocks[threadblock as usize].steps;
         let reference = StepRef { threadblock, step: steps.len() as u32 };
-        steps.push(Step { instruction, after, transform: Transform::Identity, transfer });
+        steps.push(Step { after, transfer, ..Step::new(instruction) });
         order.push(reference);
         reference
     }
@@ -219,9 +217,9 @@ impl<'a> Emitter<'a> {
 }
 
 fn empty(layout: &Layout, rank: Rank) -> Emitted {
-    let slots = |buffer| layout.slots(rank, buffer);
-    let (input_slots, output_slots) = (slots(Buffer::Input), slots(Buffer::Output));
-    Emitted { program: RankProgram { input_slots, output_slots, ..RankProgram::default() }, order: Vec::new() }
+    let parts = |buffer| layout.slot_parts(rank, buffer).collect();
+    let (input_parts, output_parts) = (parts(Buffer::Input), parts(Buffer::Output));
+    Emitted { program: RankProgram { input_parts, output_parts, ..RankProgram::default() }, order: Vec::new() }
 }
 
 fn receive(from: ConnectionId, base: Option<Slice>, dst: Slice) -> Instruction {

@@ -38,9 +38,9 @@ pub struct LowerOptions {
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LowerError {
-    /// Blocks of different sizes have no common `count`.
-    #[error("{collective} cannot be executed yet: its blocks differ in size")]
-    Unsupported {
+    /// What a rank sends and what it receives differ in size.
+    #[error("{collective} has no in-place form: what a rank sends and what it receives differ in size")]
+    NotInPlace {
         /// The collective.
         collective: Collective,
     },
@@ -78,7 +78,7 @@ pub enum LowerError {
 /// proves it independently.
 ///
 /// # Errors
-/// [`LowerError::Unsupported`] and [`LowerError::TooManySlots`].
+/// [`LowerError::NotInPlace`] and [`LowerError::TooManySlots`].
 pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Program, LowerError> {
     let schedule = schedule.schedule();
     let layout = Layout::new(schedule.demand.clone(), options.in_place)?;
@@ -92,7 +92,8 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
         demand: schedule.demand.clone(),
         op: schedule.demand.request().op,
         in_place: options.in_place,
-        parts: layout.parts(),
+        shape: layout.shape().clone(),
+        uniform: false,
         connections: connections.list,
         ranks: ranks.into_iter().map(|rank| rank.program).collect(),
     })

@@ -1,7 +1,7 @@
 //! What the checker says to each kind of mistake.
 
 use super::{check, lowered, schedules};
-use crate::program::{Buffer, ConnectionId, Instruction, Program, Slice, Step, StepRef, Threadblock, Transform};
+use crate::program::{Buffer, ConnectionId, Instruction, Program, Shape, Slice, Step, StepRef, Threadblock};
 use crate::{Chunk, Collective, Demand, RankSet, Request};
 use expect_test::{Expect, expect};
 use std::sync::Arc;
@@ -31,28 +31,37 @@ fn slice(buffer: Buffer, index: u32) -> Slice {
     Slice { buffer, index, count: 1 }
 }
 
-fn plain(instruction: Instruction) -> Step {
-    Step { instruction, after: Vec::new(), transform: Transform::Identity, transfer: None }
-}
-
 fn block(instructions: &[Instruction]) -> Threadblock {
-    Threadblock { steps: instructions.iter().copied().map(plain).collect() }
+    Threadblock { steps: instructions.iter().copied().map(Step::new).collect() }
 }
 
 #[test]
 fn the_header_must_follow_from_the_demand() {
-    refuses(allreduce(), |p| p.parts = 4, expect!["the number of parts is 4, but the demand gives 3"]);
+    refuses(
+        allreduce(),
+        |p| p.shape = Shape::Equal { parts: 4 },
+        expect!["the number of parts is 4, but the demand gives 3"],
+    );
     refuses(allreduce(), |p| drop(p.ranks.pop()), expect!["the number of ranks is 2, but the demand gives 3"]);
     refuses(allreduce(), |p| p.op = None, expect!["the reduction is not the one of the demand"]);
     refuses(
         allreduce(),
-        |p| p.ranks[0].input_slots = u32::MAX,
-        expect!["the program has 4294967310 slots, more than the 67108864 that are supported"],
+        |p| p.ranks[0].scratch_parts = vec![0; 1 << 26],
+        expect!["the program has 67108882 slots, more than the 67108864 that are supported"],
     );
     refuses(
         allreduce(),
-        |p| p.ranks[0].input_slots = 4,
+        |p| p.ranks[0].input_parts.push(0),
         expect!["rank 0 has 4 slots of input, but the demand gives 3"],
+    );
+    refuses(
+        allreduce(),
+        |p| p.ranks[0].output_parts.swap(1, 2),
+        expect![[r#"
+            slot 1 of output of rank 0 has the shape of part 2, but the demand gives 1
+            slot 2 of output of rank 0 has the shape of part 1, but the demand gives 2
+            the slices of rank 0 threadblock 1 step 0 have different shapes
+            the slices of rank 0 threadblock 1 step 1 have different shapes"#]],
     );
     refuses(
         allreduce(),
@@ -64,7 +73,13 @@ fn the_header_must_follow_from_the_demand() {
         let chunk = Chunk { holders, wanted_by, combine: false, bytes: None };
         p.demand = Arc::new(Demand::from_chunks(Request::new(Collective::Custom, 3, 8), vec![chunk]).unwrap());
     };
-    refuses(allreduce(), custom, expect!["custom cannot be executed yet: its blocks differ in size"]);
+    refuses(
+        allreduce(),
+        custom,
+        expect![[r#"
+            the number of parts is 3, but the demand gives 1
+            the reduction is not the one of the demand"#]],
+    );
 }
 
 #[test]
@@ -162,7 +177,7 @@ fn messages_must_match_and_never_wait_in_a_ring() {
         allreduce(),
         |p| step(p, 0, 0, 0).after = vec![StepRef { threadblock: 1, step: 3 }],
         expect![
-            "deadlock: 4 steps wait for each other, among them rank 2 threadblock 0 step 1; rank 0 threadblock 1 step 2; rank 0 threadblock 1 step 3; rank 1 threadblock 0 step 0"
+            "deadlock: 7 steps wait for each other, among them rank 1 threadblock 0 step 0; rank 1 threadblock 1 step 1; rank 2 threadblock 0 step 1; rank 2 threadblock 1 step 2"
         ],
     );
 }

@@ -2,7 +2,7 @@
 //! collective's definition alone what must come out.
 
 use super::schedules::Random;
-use crate::program::{Buffer, ConnectionId, Instruction, Program, Slice, part_elements, slot_elements};
+use crate::program::{Buffer, ConnectionId, Instruction, Program, Slice};
 use crate::{Collective, Request};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -13,8 +13,8 @@ use topology::Rank;
 pub(super) enum Transport {
     /// At once: messages queue without limit.
     Buffered,
-    /// Together with its receive.
-    Rendezvous,
+    /// When at most so many messages of its connection queue; at 0 together with its receive.
+    Window(u32),
 }
 
 /// The elements of all slots of one slice, one tile of each.
@@ -101,8 +101,11 @@ impl Executor<'_> {
     fn is_ready(&self, state: &State, choice: Choice) -> bool {
         let Some((step, _)) = self.next(state, choice) else { return false };
         match step {
-            // Without buffers a send happens with its receive, as the receiver's choice.
-            Instruction::Send { .. } if self.transport == Transport::Rendezvous => false,
+            Instruction::Send { to, .. } => match self.transport {
+                Transport::Buffered => true,
+                // Without buffers a send happens with its receive, as the receiver's choice.
+                Transport::Window(window) => state.queues[to.index()].len() < window as usize,
+            },
             Instruction::Receive { from, .. } | Instruction::ReceiveReduce { from, .. } => {
                 !state.queues[from.index()].is_empty() || self.partner(state, from).is_some()
             }
@@ -117,7 +120,7 @@ impl Executor<'_> {
         let mut senders = blocks.filter(
             |&choice| matches!(self.next(state, choice), Some((Instruction::Send { to, .. }, _)) if to == connection),
         );
-        if self.transport == Transport::Rendezvous { senders.next() } else { None }
+        if self.transport == Transport::Window(0) { senders.next() } else { None }
     }
 
     /// The next instruction of a threadblock and its tile, if everything it waits for is done.
@@ -168,6 +171,14 @@ impl Executor<'_> {
                 let payload = self.load(state, rank, src, tile);
                 self.store(state, rank, dst, tile, &payload);
             }
+            Instruction::Reduce { src, dst } => {
+                let (a, b) = (self.load(state, rank, dst, tile), self.load(state, rank, src, tile));
+                let sum: Payload = a.iter().zip(&b).map(|(a, b)| a.wrapping_add(*b)).collect();
+                self.store(state, rank, dst, tile, &sum);
+            }
+            Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => {
+                unreachable!("programs are executed unfused")
+            }
         }
         state.done[rank][tb] += 1;
     }
@@ -182,15 +193,8 @@ impl Executor<'_> {
     }
 
     fn slot(&self, rank: usize, buffer: Buffer, slot: u32) -> Range<u64> {
-        let parts = self.program.parts;
-        if buffer != Buffer::Scratch {
-            return slot_elements(self.count, parts, slot);
-        }
-        let length = |&part: &u32| {
-            let range = part_elements(self.count, parts, part);
-            range.end - range.start
-        };
-        let shapes = &self.program.ranks[rank].scratch_parts;
+        let length = |&part: &u32| self.program.shape.length(self.count, part);
+        let shapes = self.program.ranks[rank].parts(buffer);
         let start: u64 = shapes[..slot as usize].iter().map(length).sum();
         start..start + length(&shapes[slot as usize])
     }

@@ -39,9 +39,11 @@ fn checked(program: Program) -> VerifiedProgram {
 /// Lowers, checks and runs in several orders, with several counts and tiles.
 fn road(schedule: &VerifiedSchedule, random: &mut Random) {
     for in_place in [false, true] {
-        let program = checked(lowered(schedule, in_place)).into_program();
+        let program = checked(lowered(schedule, in_place));
+        assert_eq!(program.window(), 0, "lowered programs need no buffers");
+        let program = program.into_program();
         for (count, tiles) in [(0, 1), (1, 1), (2, 3), (7, 2), (13, 1)] {
-            for transport in [Transport::Buffered, Transport::Rendezvous] {
+            for transport in [Transport::Buffered, Transport::Window(0)] {
                 let executor = Executor { program: &program, count, tiles, transport };
                 let state = executor.run(random).expect("the program runs to its end");
                 executor.judge(&state).unwrap();
@@ -151,11 +153,13 @@ fn the_digest_covers_what_ranks_do() {
     assert_eq!(digests[0].len(), 64);
 }
 
-/// Whether any order of a small program's steps, with or without buffers, goes wrong.
-fn explored(program: &Program) -> Result<(), String> {
-    [Transport::Buffered, Transport::Rendezvous]
+/// Whether any order of a small program's steps goes wrong, with so much room or without limit.
+fn explored(program: &Program, window: u32) -> Result<(), String> {
+    let program = &program.clone().unfused();
+    let count = u64::from(program.shape.parts());
+    [Transport::Buffered, Transport::Window(window)]
         .into_iter()
-        .try_for_each(|transport| Executor { program, count: u64::from(program.parts), tiles: 1, transport }.explore())
+        .try_for_each(|transport| Executor { program, count, tiles: 1, transport }.explore())
 }
 
 /// Programs small enough for every order of their steps to be tried.
@@ -179,18 +183,23 @@ fn the_checker_agrees_with_every_interleaving() {
     let mut refused = 0;
     for program in small_programs() {
         checked(program.clone());
-        explored(&program).unwrap();
+        explored(&program, 0).unwrap();
         for Mutant { slip, program } in mutants::all(&program) {
             let violations = match check(program.clone()) {
-                Ok(_) => {
-                    explored(&program).unwrap_or_else(|wrong| panic!("{slip:?} was accepted: {wrong}\n{program}"));
+                Ok(verified) => {
+                    let window = verified.window();
+                    explored(&program, window)
+                        .unwrap_or_else(|wrong| panic!("{slip:?} was accepted: {wrong}\n{program}"));
+                    if window > 0 {
+                        explored(&program, window / 2).expect_err("less room does not suffice");
+                    }
                     continue;
                 }
                 Err(violations) => violations,
             };
             refused += 1;
             // What breaks a rule of form cannot be executed at all.
-            if violations.iter().any(breaks_form) || explored(&program).is_err() {
+            if violations.iter().any(breaks_form) || explored(&program, 8).is_err() {
                 continue;
             }
             // The explorer's steps are atomic, so it misses races that only tear a step apart.

@@ -1,0 +1,112 @@
+//! How many elements the slots of a program have.
+//!
+//! The principal type is [`Shape`]. Slots are sized by *parts*: two slots of one part have the same size for every
+//! element count, so data may move between them.
+
+use serde::Serialize;
+use std::ops::Range;
+
+/// The sizes of parts, for any element count.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// A block of `count` elements is cut into equal parts, as far as it divides ([`balanced`]).
+    Equal {
+        /// How many.
+        parts: u32,
+    },
+    /// Parts of given sizes, scaled: of `unit` weights, `count` elements are made. Exact if `unit / count` divides
+    /// every weight.
+    Weighted {
+        /// For each part the sum of the weights up to its end; ascending.
+        ends: Vec<u64>,
+        /// The weight that `count` elements have.
+        unit: u64,
+    },
+}
+
+impl Shape {
+    /// Parts of these weights, of which `unit` make `count` elements.
+    pub fn weighted(weights: impl IntoIterator<Item = u64>, unit: u64) -> Self {
+        let ends = weights.into_iter().scan(0u64, |end, weight| {
+            *end = end.saturating_add(weight);
+            Some(*end)
+        });
+        Self::Weighted { ends: ends.collect(), unit }
+    }
+
+    /// How many parts there are.
+    pub fn parts(&self) -> u32 {
+        match self {
+            Self::Equal { parts } => *parts,
+            Self::Weighted { ends, .. } => ends.len() as u32,
+        }
+    }
+
+    /// How many elements a part has; saturates instead of overflowing, and is 0 for a part that does not exist.
+    pub fn length(&self, count: u64, part: u32) -> u64 {
+        match self {
+            Self::Equal { parts } if part >= *parts => 0,
+            Self::Equal { parts } => {
+                let range = balanced(count, *parts, part);
+                range.end - range.start
+            }
+            Self::Weighted { ends, unit } => {
+                let Some(&end) = ends.get(part as usize) else { return 0 };
+                let start = part.checked_sub(1).map_or(0, |before| ends[before as usize]);
+                let elements = |weight: u64| u128::from(weight) * u128::from(count) / u128::from((*unit).max(1));
+                u64::try_from(elements(end) - elements(start.min(end))).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// Whether all parts have the same number of elements.
+    pub fn divides(&self, count: u64) -> bool {
+        match self {
+            Self::Equal { parts } => count.is_multiple_of(u64::from((*parts).max(1))),
+            Self::Weighted { .. } => {
+                let first = self.length(count, 0);
+                (1..self.parts()).all(|part| self.length(count, part) == first)
+            }
+        }
+    }
+}
+
+/// The elements of a block of `count` that its part `part` of `parts` covers. Parts differ by at most one
+/// element, and are empty where there are more parts than elements.
+pub fn balanced(count: u64, parts: u32, part: u32) -> Range<u64> {
+    let cut = |part: u32| (u128::from(count) * u128::from(part) / u128::from(parts.max(1))) as u64;
+    cut(part)..cut(part + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_a_block_and_differ_by_at_most_one() {
+        for (count, parts) in [(0, 3), (1, 3), (7, 3), (10, 1), (u64::MAX, 7)] {
+            let ranges: Vec<Range<u64>> = (0..parts).map(|part| balanced(count, parts, part)).collect();
+            assert_eq!((ranges[0].start, ranges[parts as usize - 1].end), (0, count));
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            let shape = Shape::Equal { parts };
+            let lengths = (0..parts).map(|part| shape.length(count, part));
+            assert!(lengths.clone().max().unwrap() - lengths.clone().min().unwrap() <= 1);
+            assert_eq!(lengths.sum::<u64>(), count);
+            assert_eq!(shape.divides(count), count.is_multiple_of(u64::from(parts)));
+        }
+    }
+
+    #[test]
+    fn weights_are_exact_where_they_divide_and_close_elsewhere() {
+        let shape = Shape::weighted([8, 0, 4, 20], 32);
+        let lengths = |count| (0..4).map(|part| shape.length(count, part)).collect::<Vec<_>>();
+        assert_eq!(lengths(8), [2, 0, 1, 5]);
+        assert_eq!(lengths(32), [8, 0, 4, 20]);
+        assert_eq!(lengths(9), [2, 0, 1, 6]);
+        assert_eq!(lengths(0), [0; 4]);
+        assert_eq!(shape.length(8, 4), 0, "there is no part 4");
+        let large = Shape::weighted([u64::MAX, 1], 1);
+        assert_eq!(large.length(u64::MAX, 0), u64::MAX, "it saturates");
+    }
+}
