@@ -197,10 +197,7 @@ impl Layout {
             _ => 0,
         };
         let index = block * self.parts + self.part_of(chunk);
-        Some(match self.merged(rank) {
-            Some(Buffer::Output) => Slot { buffer: Buffer::Output, index: self.input_offset(rank) + index },
-            _ => Slot { buffer: Buffer::Input, index },
-        })
+        Some(self.seen(rank, Slot { buffer: Buffer::Input, index }))
     }
 
     /// Where `rank` must have `chunk` when the program ends; `None` unless the rank wants it.
@@ -217,10 +214,20 @@ impl Layout {
             _ => 0,
         };
         let index = block * self.parts + self.part_of(chunk);
-        Some(match self.merged(rank) {
-            Some(Buffer::Input) => Slot { buffer: Buffer::Input, index: self.output_offset(rank) + index },
-            _ => Slot { buffer: Buffer::Output, index },
-        })
+        Some(self.seen(rank, Slot { buffer: Buffer::Output, index }))
+    }
+
+    /// Where a slot of a caller's buffer is in a program: in place, of two buffers only the larger has a name.
+    pub fn seen(&self, rank: Rank, slot: Slot) -> Slot {
+        match (self.merged(rank), slot.buffer) {
+            (Some(Buffer::Output), Buffer::Input) => {
+                Slot { buffer: Buffer::Output, index: self.input_offset(rank) + slot.index }
+            }
+            (Some(Buffer::Input), Buffer::Output) => {
+                Slot { buffer: Buffer::Input, index: self.output_offset(rank) + slot.index }
+            }
+            _ => slot,
+        }
     }
 
     /// The block that a member of an alltoall keeps for itself, as (input, output); it is no chunk, because it

@@ -204,4 +204,4 @@ impl Threadblock {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

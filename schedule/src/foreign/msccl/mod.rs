@@ -1,17 +1,62 @@
 //! MSCCL algorithm files (XML), in the dialects of microsoft/msccl \[1\] and of Azure's executor \[2\].
 //!
-//! The principal type is [`Algorithm`], the file as a typed document.
+//! The principal type is [`Algorithm`], the file as a typed document: [`parse`] and [`write`] know its syntax,
+//! [`check`] what the runtimes accept, [`import`] what its steps mean.
 //!
 //! \[1\] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023; the reader in
 //! microsoft/msccl, `src/graph/topo.cc`. \[2\] Azure/msccl-executor-nccl, `src/misc/msccl/msccl_parser.cc`.
 
 mod document;
+mod export;
+mod fit;
+mod import;
+mod judge;
+mod limits;
 mod parse;
+mod violation;
 mod write;
 
 pub use document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Protocol, Space, Step};
+pub use export::{ExportError, ExportOptions, export};
+pub use import::{Imported, import};
+pub use judge::{Call, Verdict, judge};
+pub use limits::check;
 pub use parse::{Parsed, parse};
+pub use violation::{Rule, Violation};
 pub use write::write;
+
+use std::fmt;
+
+/// Whose reader a file is meant for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Dialect {
+    /// microsoft/msccl, a fork of NCCL.
+    Msccl,
+    /// Azure's msccl-executor-nccl, and RCCL.
+    Executor,
+}
+
+impl Dialect {
+    /// The dialect that a file is written in: the executor's, if it says for itself whether it serves out-of-place
+    /// calls or names a collective that only the executor knows.
+    pub fn of(algorithm: &Algorithm) -> Self {
+        let known = |dialect: Self| algorithm.operation.is_none_or(|operation| dialect.knows(operation));
+        match (algorithm.out_of_place.is_some(), known(Self::Msccl), known(Self::Executor)) {
+            (_, false, true) => Self::Executor,
+            (true, _, true) => Self::Executor,
+            _ => Self::Msccl,
+        }
+    }
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Msccl => "microsoft/msccl",
+            Self::Executor => "msccl-executor-nccl",
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use topology::Rank;
 
 /// When a send ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Transport {
+pub(crate) enum Transport {
     /// At once: messages queue without limit.
     Buffered,
     /// When at most so many messages of its connection queue; at 0 together with its receive.
@@ -22,7 +22,7 @@ type Payload = Vec<u64>;
 
 /// Everything that changes during an execution.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct State {
+pub(crate) struct State {
     /// For each rank: input, output, scratch.
     memory: Vec<[Vec<u64>; 3]>,
     queues: Vec<VecDeque<Payload>>,
@@ -31,18 +31,18 @@ pub(super) struct State {
 }
 
 /// How a program is executed.
-pub(super) struct Executor<'a> {
-    pub(super) program: &'a Program,
-    pub(super) count: u64,
-    pub(super) tiles: u32,
-    pub(super) transport: Transport,
+pub(crate) struct Executor<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) count: u64,
+    pub(crate) tiles: u32,
+    pub(crate) transport: Transport,
 }
 
 /// A choice: this threadblock makes its next step.
-pub(super) type Choice = (usize, usize);
+pub(crate) type Choice = (usize, usize);
 
 impl Executor<'_> {
-    pub(super) fn start(&self) -> State {
+    pub(crate) fn start(&self) -> State {
         let request = self.program.demand.request();
         let memory = (0..request.ranks).map(|rank| self.buffers(request, Rank::from_index(rank)));
         let done = self.program.ranks.iter().map(|rank| vec![0; rank.threadblocks.len()]);
@@ -51,7 +51,7 @@ impl Executor<'_> {
     }
 
     /// Runs to the end in an order chosen at random; `None` if it stops before.
-    pub(super) fn run(&self, random: &mut Random) -> Option<State> {
+    pub(crate) fn run(&self, random: &mut Random) -> Option<State> {
         let mut state = self.start();
         loop {
             let choices = self.choices(&state);
@@ -63,7 +63,7 @@ impl Executor<'_> {
     }
 
     /// Runs in every order; the first thing that goes wrong in any of them.
-    pub(super) fn explore(&self) -> Result<(), String> {
+    pub(crate) fn explore(&self) -> Result<(), String> {
         const MOST: usize = 200_000;
         let start = self.start();
         let mut seen = BTreeSet::from([start.clone()]);
@@ -87,13 +87,13 @@ impl Executor<'_> {
         Ok(())
     }
 
-    pub(super) fn is_finished(&self, state: &State) -> bool {
+    pub(crate) fn is_finished(&self, state: &State) -> bool {
         let blocks = state.done.iter().flatten().zip(self.program.ranks.iter().flat_map(|rank| &rank.threadblocks));
         blocks.into_iter().all(|(&done, block)| done == block.steps.len() as u32 * self.tiles)
     }
 
     /// The threadblocks that can go on.
-    pub(super) fn choices(&self, state: &State) -> Vec<Choice> {
+    pub(crate) fn choices(&self, state: &State) -> Vec<Choice> {
         let blocks = state.done.iter().enumerate().flat_map(|(rank, done)| (0..done.len()).map(move |tb| (rank, tb)));
         blocks.filter(|&choice| self.is_ready(state, choice)).collect()
     }
@@ -139,7 +139,7 @@ impl Executor<'_> {
         ready.then_some((step.instruction, tile))
     }
 
-    pub(super) fn take(&self, mut state: State, choice: Choice) -> State {
+    pub(crate) fn take(&self, mut state: State, choice: Choice) -> State {
         let (instruction, tile) = self.next(&state, choice).unwrap();
         if let Instruction::Receive { from, .. } | Instruction::ReceiveReduce { from, .. } = instruction
             && let Some(partner) = self.partner(&state, from)
@@ -238,7 +238,7 @@ impl Executor<'_> {
     }
 
     /// What is wrong with a final state, if anything.
-    pub(super) fn judge(&self, state: &State) -> Result<(), String> {
+    pub(crate) fn judge(&self, state: &State) -> Result<(), String> {
         let request = self.program.demand.request();
         let call = Call { request, count: self.count as usize };
         for rank in (0..request.ranks).map(Rank::from_index) {

@@ -1,9 +1,9 @@
 //! Lowering, checking and executing together.
 
 mod checker;
-mod executor;
-mod mutants;
-mod schedules;
+pub(crate) mod executor;
+pub(crate) mod mutants;
+pub(crate) mod schedules;
 
 use super::*;
 use crate::{Collective, TIME_TOLERANCE, VerifiedSchedule};
@@ -13,7 +13,7 @@ use mutants::{Mutant, Slip};
 use schedules::Random;
 use std::collections::BTreeMap;
 
-const STANDARD: [Collective; 9] = [
+pub(crate) const STANDARD: [Collective; 9] = [
     Collective::AllGather,
     Collective::ReduceScatter,
     Collective::AllReduce,
@@ -25,11 +25,11 @@ const STANDARD: [Collective; 9] = [
     Collective::SendRecv,
 ];
 
-fn lowered(schedule: &VerifiedSchedule, in_place: bool) -> Program {
+pub(crate) fn lowered(schedule: &VerifiedSchedule, in_place: bool) -> Program {
     lower(schedule, &LowerOptions { in_place }).unwrap()
 }
 
-fn checked(program: Program) -> VerifiedProgram {
+pub(crate) fn checked(program: Program) -> VerifiedProgram {
     check(program).unwrap_or_else(|violations| {
         let list: Vec<String> = violations.iter().map(ToString::to_string).collect();
         panic!("{}", list.join("\n"))

@@ -3,13 +3,13 @@
 use crate::program::{ConnectionId, Instruction, Program, Slice, Step, StepRef, Threadblock};
 
 /// A changed program and what was changed.
-pub(super) struct Mutant {
-    pub(super) slip: Slip,
-    pub(super) program: Program,
+pub(crate) struct Mutant {
+    pub(crate) slip: Slip,
+    pub(crate) program: Program,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Slip {
+pub(crate) enum Slip {
     DropDependency,
     WaitForNothing,
     DropStep,
@@ -25,7 +25,7 @@ pub(super) enum Slip {
 }
 
 /// All programs that are one slip away.
-pub(super) fn all(program: &Program) -> Vec<Mutant> {
+pub(crate) fn all(program: &Program) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     for (rank, content) in program.ranks.iter().enumerate() {
         for (tb, block) in content.threadblocks.iter().enumerate() {

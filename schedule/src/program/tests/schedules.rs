@@ -8,10 +8,10 @@ use std::sync::Arc;
 use topology::{Bytes, Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Topology, TopologyParts};
 
 /// A small generator with a fixed stream (splitmix64).
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -19,33 +19,33 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 }
 
-pub(super) fn topology(name: &str, ranks: usize, links: Vec<Link>) -> Topology {
+pub(crate) fn topology(name: &str, ranks: usize, links: Vec<Link>) -> Topology {
     let parts = TopologyParts { name: name.to_owned(), ranks, links, ..TopologyParts::default() };
     Topology::new(parts).unwrap()
 }
 
-pub(super) fn link(from: usize, to: usize, alpha: f64, latency: Latency) -> Link {
+pub(crate) fn link(from: usize, to: usize, alpha: f64, latency: Latency) -> Link {
     let (from, to) = (Rank::from_index(from), Rank::from_index(to));
     Link { from, to, alpha: Micros(alpha), beta: MicrosPerByte(0.001), latency, resources: Box::new([]) }
 }
 
-pub(super) fn ring(ranks: usize) -> Topology {
+pub(crate) fn ring(ranks: usize) -> Topology {
     let links = (0..ranks).map(|rank| link(rank, (rank + 1) % ranks, 1.0, Latency::Occupies));
     topology("ring", ranks, links.collect())
 }
 
-pub(super) fn clique(ranks: usize) -> Topology {
+pub(crate) fn clique(ranks: usize) -> Topology {
     let pairs = (0..ranks).flat_map(|from| (0..ranks).filter(move |&to| to != from).map(move |to| (from, to)));
     topology("clique", ranks, pairs.map(|(from, to)| link(from, to, 1.0, Latency::Occupies)).collect())
 }
 
 /// Connected, with unequal links, some of them parallel.
-pub(super) fn random_topology(ranks: usize, random: &mut Random) -> Topology {
+pub(crate) fn random_topology(ranks: usize, random: &mut Random) -> Topology {
     let mut links = Vec::new();
     let mut add = |from: usize, to: usize, random: &mut Random| {
         let latency = if random.below(2) == 0 { Latency::Occupies } else { Latency::Pipelines };
@@ -64,26 +64,26 @@ pub(super) fn random_topology(ranks: usize, random: &mut Random) -> Topology {
     topology("random", ranks, links)
 }
 
-pub(super) fn demand(collective: Collective, ranks: usize, chunks: u32) -> Arc<Demand> {
+pub(crate) fn demand(collective: Collective, ranks: usize, chunks: u32) -> Arc<Demand> {
     Arc::new(Demand::new(Request::new(collective, ranks, 1000).with_chunks(chunks)).unwrap())
 }
 
-pub(super) fn schedule(topology: &Topology, demand: &Arc<Demand>, messages: &[Message]) -> VerifiedSchedule {
+pub(crate) fn schedule(topology: &Topology, demand: &Arc<Demand>, messages: &[Message]) -> VerifiedSchedule {
     timed(topology, demand, replay(demand, topology, messages).unwrap())
 }
 
-pub(super) fn timed(topology: &Topology, demand: &Arc<Demand>, transfers: Vec<Transfer>) -> VerifiedSchedule {
+pub(crate) fn timed(topology: &Topology, demand: &Arc<Demand>, transfers: Vec<Transfer>) -> VerifiedSchedule {
     let schedule = Schedule::new(topology, demand.clone(), transfers, "test");
     verify(schedule, topology).unwrap_or_else(|rejection| panic!("{rejection}"))
 }
 
 /// Every chunk once around the ring.
-pub(super) fn ring_allgather(ranks: usize, chunks: u32) -> VerifiedSchedule {
+pub(crate) fn ring_allgather(ranks: usize, chunks: u32) -> VerifiedSchedule {
     let (topology, demand) = (ring(ranks), demand(Collective::AllGather, ranks, chunks));
     schedule(&topology, &demand, &around(ranks, chunks, 0, TransferKind::Copy))
 }
 
-pub(super) fn ring_reducescatter(ranks: usize, chunks: u32) -> VerifiedSchedule {
+pub(crate) fn ring_reducescatter(ranks: usize, chunks: u32) -> VerifiedSchedule {
     let forward = ring(ranks).reversed();
     let gathers = demand(Collective::AllGather, ranks, chunks);
     // On the reversed ring, link r leads from rank r + 1 to rank r.
@@ -105,7 +105,7 @@ pub(super) fn ring_reducescatter(ranks: usize, chunks: u32) -> VerifiedSchedule 
 }
 
 /// ReduceScatter, then AllGather, around the ring.
-pub(super) fn ring_allreduce(ranks: usize, chunks: u32) -> VerifiedSchedule {
+pub(crate) fn ring_allreduce(ranks: usize, chunks: u32) -> VerifiedSchedule {
     let mut messages = around(ranks, chunks, 0, TransferKind::Reduce);
     // After its turn, the sum of the block that started at rank r is at rank r − 1.
     messages.extend(around(ranks, chunks, ranks - 1, TransferKind::Copy));
@@ -123,7 +123,7 @@ fn around(ranks: usize, chunks: u32, shift: usize, kind: TransferKind) -> Vec<Me
 }
 
 /// Everybody sends everything straight to whoever wants it, all at the same time.
-pub(super) fn direct(demand: &Arc<Demand>) -> VerifiedSchedule {
+pub(crate) fn direct(demand: &Arc<Demand>) -> VerifiedSchedule {
     let topology = clique(demand.request().ranks);
     let mut transfers: Vec<Transfer> = Vec::new();
     let mut free = vec![Micros::ZERO; topology.links().len()];
@@ -159,7 +159,7 @@ pub(super) fn direct(demand: &Arc<Demand>) -> VerifiedSchedule {
 }
 
 /// Every chunk down or up a random tree, the chunks interleaved at random.
-pub(super) fn random_trees(topology: &Topology, demand: &Arc<Demand>, random: &mut Random) -> VerifiedSchedule {
+pub(crate) fn random_trees(topology: &Topology, demand: &Arc<Demand>, random: &mut Random) -> VerifiedSchedule {
     let mut routes: Vec<std::collections::VecDeque<Message>> =
         demand.chunk_ids().map(|id| route(topology, id, demand.chunk(id), random).into()).collect();
     let mut messages: Vec<Message> = Vec::new();
@@ -220,7 +220,7 @@ fn tree(topology: &Topology, root: Rank, leaves: &RankSet, random: &mut Random) 
 }
 
 /// A demand of any standard collective over a random subset of the ranks.
-pub(super) fn random_demand(collective: Collective, ranks: usize, random: &mut Random) -> Arc<Demand> {
+pub(crate) fn random_demand(collective: Collective, ranks: usize, random: &mut Random) -> Arc<Demand> {
     let mut request = Request::new(collective, ranks, 1000).with_chunks(1 + random.below(3) as u32);
     let keep = random.next();
     let members: RankSet = (0..ranks as u32).map(Rank).filter(|rank| keep >> rank.0 & 3 != 0).collect();

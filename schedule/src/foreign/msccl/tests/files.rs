@@ -1,8 +1,8 @@
-use super::*;
+use super::super::*;
 use expect_test::{Expect, expect};
 
 /// Two ranks that exchange their halves.
-const PAIR: &str = r#"<!-- a comment -->
+pub(super) const PAIR: &str = r#"<!-- a comment -->
 <algo name="pair" proto="LL" nchannels="1" nchunksperloop="2" ngpus="2" coll="allgather" inplace="0" outofplace="1" minBytes="0" maxBytes="0">
   <gpu id="0" i_chunks="1" o_chunks="2" s_chunks="0">
     <tb id="0" send="1" recv="1" chan="0">
@@ -21,7 +21,7 @@ const PAIR: &str = r#"<!-- a comment -->
 </algo>
 "#;
 
-fn written(algorithm: &Algorithm) -> String {
+pub(super) fn written(algorithm: &Algorithm) -> String {
     let mut text = Vec::new();
     write(algorithm, &mut text).unwrap();
     String::from_utf8(text).unwrap()

@@ -1,0 +1,113 @@
+//! Replacing steps by several, and moving them between threadblocks; waits follow their steps.
+
+use super::super::limits::MAX_COUNT;
+use crate::program::{Instruction, Program, RankProgram, Slice, Step, StepRef, Threadblock};
+
+/// Replaces every step by those that `pieces` makes of it, at least one; who waited for it waits for the last.
+pub(super) fn expand(rank: &RankProgram, pieces: impl Fn(&Step) -> Vec<Step>) -> Vec<Threadblock> {
+    let made: Vec<Vec<Vec<Step>>> =
+        rank.threadblocks.iter().map(|block| block.steps.iter().map(&pieces).collect()).collect();
+    let ends: Vec<Vec<u32>> = made.iter().map(|block| ends(block)).collect();
+    let threadblock = |block: Vec<Vec<Step>>| {
+        let mut steps: Vec<Step> = block.into_iter().flatten().collect();
+        for after in steps.iter_mut().flat_map(|step| &mut step.after) {
+            after.step = ends[after.threadblock as usize][after.step as usize];
+        }
+        Threadblock { steps }
+    };
+    made.into_iter().map(threadblock).collect()
+}
+
+/// For each step the number of its last piece.
+fn ends(block: &[Vec<Step>]) -> Vec<u32> {
+    let ends = block.iter().scan(0, |end, pieces| {
+        *end += pieces.len() as u32;
+        Some(end.saturating_sub(1))
+    });
+    ends.collect()
+}
+
+/// Moves the steps of each threadblock to new ones: `deal` gives each step the number of its new threadblock. In
+/// one, steps keep the order in which `order` (old threadblock, old step) sorts them; consecutive steps that part
+/// wait for one another.
+pub(super) fn regroup<K: Ord>(
+    rank: &RankProgram,
+    deal: impl Fn(usize, usize) -> u32,
+    order: impl Fn(usize, usize) -> K,
+) -> Vec<Threadblock> {
+    let old = rank.threadblocks.iter().enumerate();
+    let mut steps: Vec<(usize, usize)> =
+        old.flat_map(|(t, block)| (0..block.steps.len()).map(move |s| (t, s))).collect();
+    steps.sort_by_key(|&(t, s)| order(t, s));
+    let mut places: Vec<Vec<StepRef>> = Vec::new();
+    places.extend(rank.threadblocks.iter().map(|block| vec![StepRef { threadblock: 0, step: 0 }; block.steps.len()]));
+    let mut lengths: Vec<u32> = Vec::new();
+    for &(t, s) in &steps {
+        let threadblock = deal(t, s);
+        lengths.resize(lengths.len().max(threadblock as usize + 1), 0);
+        let step = &mut lengths[threadblock as usize];
+        places[t][s] = StepRef { threadblock, step: *step };
+        *step += 1;
+    }
+    let mut threadblocks = vec![Threadblock::default(); lengths.len()];
+    for &(t, s) in &steps {
+        let (step, at) = (&rank.threadblocks[t].steps[s], places[t][s]);
+        let waits = step.after.iter().map(|on| places[on.threadblock as usize][on.step as usize]);
+        let before = s.checked_sub(1).map(|before| places[t][before]);
+        let others = waits.chain(before).filter(|on| on.threadblock != at.threadblock);
+        threadblocks[at.threadblock as usize].steps.push(Step { after: latest(others), ..step.clone() });
+    }
+    threadblocks
+}
+
+/// Of the steps of one threadblock the last implies the others.
+pub(super) fn latest(steps: impl Iterator<Item = StepRef>) -> Vec<StepRef> {
+    let mut steps: Vec<StepRef> = steps.collect();
+    steps.sort_unstable_by_key(|step| (step.threadblock, std::cmp::Reverse(step.step)));
+    steps.dedup_by_key(|step| step.threadblock);
+    steps
+}
+
+/// The step on other slices; `f` maps each of them.
+pub(super) fn resliced(step: &Step, f: impl Fn(Slice) -> Slice) -> Step {
+    let instruction = match step.instruction {
+        Instruction::Send { to, src } => Instruction::Send { to, src: f(src) },
+        Instruction::Receive { from, dst } => Instruction::Receive { from, dst: f(dst) },
+        Instruction::ReceiveReduce { from, src, dst } => Instruction::ReceiveReduce { from, src: f(src), dst: f(dst) },
+        Instruction::Copy { src, dst } => Instruction::Copy { src: f(src), dst: f(dst) },
+        Instruction::Reduce { src, dst } => Instruction::Reduce { src: f(src), dst: f(dst) },
+        Instruction::ReceiveSend { from, to, dst } => Instruction::ReceiveSend { from, to, dst: f(dst) },
+        Instruction::ReceiveReduceSend { from, to, src, dst } => {
+            Instruction::ReceiveReduceSend { from, to, src: f(src), dst: f(dst) }
+        }
+    };
+    Step { instruction, ..step.clone() }
+}
+
+/// A row of pieces of one step, of which only the first waits.
+pub(super) fn row(pieces: impl Iterator<Item = Step>) -> Vec<Step> {
+    let mut pieces: Vec<Step> = pieces.collect();
+    pieces.iter_mut().skip(1).for_each(|piece| piece.after.clear());
+    pieces
+}
+
+/// Cuts steps that move more chunks than a step can.
+pub(in super::super) fn bounded(mut program: Program) -> Program {
+    let long = |step: &Step| step.instruction.shape().count > MAX_COUNT;
+    for rank in &mut program.ranks {
+        if rank.threadblocks.iter().flat_map(|block| &block.steps).any(long) {
+            rank.threadblocks = expand(rank, |step| {
+                let count = step.instruction.shape().count;
+                row((0..count).step_by(MAX_COUNT as usize).map(|start| {
+                    let piece = |slice: Slice| Slice {
+                        index: slice.index + start,
+                        count: MAX_COUNT.min(count - start),
+                        ..slice
+                    };
+                    resliced(step, piece)
+                }))
+            });
+        }
+    }
+    program
+}

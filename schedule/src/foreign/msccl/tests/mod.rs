@@ -1,0 +1,4 @@
+//! Files that are read, judged, written, and changed by a slip of the pen.
+
+mod files;
+mod round_trip;
