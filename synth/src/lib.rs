@@ -12,6 +12,7 @@ mod classic;
 mod constraints;
 mod distance;
 mod error;
+mod interleave;
 mod matching;
 pub mod matrix;
 mod milp;

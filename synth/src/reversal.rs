@@ -4,17 +4,18 @@
 //! exchange sums has to think of reductions ([`Strategy::propose_directly`]).
 //! A sum that one rank wants is the reversal of that rank's chunk being spread to all contributors with every link
 //! turned around. A sum that several ranks want is collected at one of them and spread again. The two halves share
-//! one replay over the original demand, so that a chunk is spread as soon as *its* sum is complete: there is no
-//! barrier between them.
+//! one list scheduling over the original demand, so that a chunk is spread as soon as *its* sum is complete: there
+//! is no barrier between them, and both share a link by urgency.
 //!
 //! Chunk ids coincide in all three demands: chunk i of an AllReduce over k members in C pieces is collected at
 //! member i / C, as in a ReduceScatter, and spread from there, as in an AllGather.
 
 use crate::bounds::bounds;
 use crate::distance::PathTree;
+use crate::interleave::interleaved;
 use crate::{Attempt, Constraints, Context, Problem, StopReason, Strategy, SynthError};
 use schedule::{
-    Chunk, ChunkId, Collective, Demand, DemandError, Message, RankSet, Request, Schedule, reduce_of_gather, replay,
+    Chunk, ChunkId, Collective, Demand, DemandError, Message, RankSet, Request, Schedule, reduce_of_gather,
 };
 use std::sync::Arc;
 use topology::Rank;
@@ -171,7 +172,7 @@ impl<'a> Halves<'a> {
         }
         let Problem { topology, demand, .. } = self.problem;
         let order = |error| SynthError::Order { strategy: "reversal", error };
-        let transfers = replay(demand, topology, &messages).map_err(order)?;
+        let transfers = interleaved(self.problem, &messages).map_err(order)?;
         let schedule = Schedule::new(topology, demand.clone(), transfers, &name);
         Ok(Attempt { name, schedule: Some(schedule), stop, note })
     }
