@@ -2,8 +2,8 @@
 //!
 //! The principal function is [`interleaved`]. Composing two halves fixes *which* messages there are but orders
 //! them badly: all reductions of a link stand before all copies, though some sums are complete early. Here what
-//! causes what is kept and the rest is free; two rules of list scheduling [1] decide: the message that can leave
-//! first, or the one with the longest way still behind it. The best of both and of the given order counts.
+//! causes what is kept and the rest is free; rules of list scheduling [1] decide, such as the message that can
+//! leave first or the one with the longest way still before it. The best of them and of the given order counts.
 //!
 //! [1] Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", EJOR 1996.
 
@@ -24,18 +24,28 @@ const MOST_MESSAGES: usize = 1 << 18;
 pub(crate) fn interleaved(problem: &Problem, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
     let play = |messages: &[Message]| replay(&problem.demand, &problem.topology, messages);
     let mut best = play(messages)?;
-    if messages.len() > MOST_MESSAGES {
-        return Ok(best);
-    }
-    let network = Network::new(problem, messages);
-    for rule in [Rule::EarliestFirst, Rule::LongestTailFirst] {
-        let order: Vec<Message> = network.order(rule).into_iter().map(|index| messages[index].clone()).collect();
-        let transfers = play(&order)?;
-        if makespan(&transfers) < makespan(&best) {
-            best = transfers;
+    for messages in [Some(messages), one_by_one(messages).as_deref()].into_iter().flatten() {
+        if messages.len() > MOST_MESSAGES {
+            break;
+        }
+        let network = Network::new(problem, messages);
+        for rule in [Rule::EarliestFirst, Rule::LongestTailFirst, Rule::InBatches] {
+            let order: Vec<Message> = network.order(rule).into_iter().map(|index| messages[index].clone()).collect();
+            let transfers = play(&order)?;
+            if makespan(&transfers) < makespan(&best) {
+                best = transfers;
+            }
         }
     }
     Ok(best)
+}
+
+/// One message for each chunk, if that is something else: the first of a message's chunks can then go on sooner.
+fn one_by_one(messages: &[Message]) -> Option<Vec<Message>> {
+    let one =
+        |message: &Message, &chunk: &ChunkId| Message { chunks: [chunk].into_iter().collect(), ..message.clone() };
+    let merged = messages.iter().any(|message| message.chunks.len() > 1);
+    merged.then(|| messages.iter().flat_map(|message| message.chunks.iter().map(|chunk| one(message, chunk))).collect())
 }
 
 fn makespan(transfers: &[Transfer]) -> Micros {
@@ -47,6 +57,9 @@ fn makespan(transfers: &[Transfer]) -> Micros {
 enum Rule {
     EarliestFirst,
     LongestTailFirst,
+    /// As the first, but of those that can leave at once the one whose chunk is the lowest of its collector: a few
+    /// sums are then complete early, and are spread while the others are still collected.
+    InBatches,
 }
 
 /// The messages and what causes what.
@@ -118,6 +131,12 @@ impl<'a> Network<'a> {
         }
     }
 
+    /// The place of a message's first chunk among those of one collector.
+    fn batch(&self, index: usize) -> u32 {
+        let chunk = self.messages[index].chunks.iter().min();
+        chunk.map_or(0, |chunk| chunk.0 % self.problem.demand.request().chunks_per_rank)
+    }
+
     fn measure(&mut self) {
         for index in (0..self.messages.len()).rev() {
             let behind = self.followers[index].iter().map(|&next| self.tails[next as usize]);
@@ -131,15 +150,16 @@ impl<'a> Network<'a> {
         let mut open = self.waits_for.clone();
         let mut ready: BinaryHeap<Reverse<Ready>> = BinaryHeap::new();
         let shown = |state: &State<'_>, index| match rule {
-            Rule::EarliestFirst => Key::new(state.start(index).0),
+            Rule::EarliestFirst | Rule::InBatches => Key::new(state.start(index).0),
             Rule::LongestTailFirst => Key::new(0.0),
         };
+        let batch = |index| if rule == Rule::InBatches { self.batch(index) } else { 0 };
         let push = |ready: &mut BinaryHeap<Reverse<Ready>>, state: &State<'_>, index: usize| {
-            ready.push(Reverse((shown(state, index), Reverse(Key::new(self.tails[index].0)), index)));
+            ready.push(Reverse((shown(state, index), batch(index), Reverse(Key::new(self.tails[index].0)), index)));
         };
         (0..open.len()).filter(|&index| open[index] == 0).for_each(|index| push(&mut ready, &state, index));
         let mut order = Vec::with_capacity(open.len());
-        while let Some(Reverse((start, _, index))) = ready.pop() {
+        while let Some(Reverse((start, _, _, index))) = ready.pop() {
             // Others may have taken the link meanwhile; times only grow, so a stale entry is never too late.
             if shown(&state, index) > start {
                 push(&mut ready, &state, index);
@@ -201,8 +221,8 @@ impl<'a> State<'a> {
 }
 
 /// A message that nothing but links and resources holds back: when it leaves as far as the rule looks at it, the
-/// longest tail first among equals; the least is next.
-type Ready = (Key, Reverse<Key>, usize);
+/// lowest batch first among equals, then the longest tail; the least is next.
+type Ready = (Key, u32, Reverse<Key>, usize);
 
 #[cfg(test)]
 mod tests {

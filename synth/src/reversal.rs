@@ -441,6 +441,17 @@ mod tests {
     }
 
     #[test]
+    fn sums_that_are_complete_early_are_spread_while_others_are_collected() {
+        // A line's links carry every byte once each way; a barrier in the middle would cost half as much again.
+        let topology = Arc::new(resolve("line:4").expect("a family"));
+        let demand = Demand::new(Request::new(Collective::AllReduce, 4, 1 << 30).with_chunks(8)).expect("a request");
+        let problem = Problem::new(topology, Arc::new(demand));
+        let bound = bounds(&problem).best().value.0;
+        let found = check(&problem, "line");
+        assert!(found < 1.1 * bound, "{found} against {bound}");
+    }
+
+    #[test]
     fn links_keep_their_ids_when_reversed() {
         let topology = Arc::new(one_way_ring(3));
         let demand = Demand::new(Request::new(Collective::ReduceScatter, 3, 300)).expect("a valid request");
