@@ -5,3 +5,4 @@
 //! [`crate::program::check`] like everything else.
 
 pub mod msccl;
+pub mod mscclpp;

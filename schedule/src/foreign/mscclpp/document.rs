@@ -1,0 +1,412 @@
+//! An MSCCL++ execution plan as it is written: the keys of the JSON and their types.
+//!
+//! The principal type is [`Plan`]. It serves reading and writing. Numbers are kept as they are; what they mean is
+//! for [`super::limits`] and [`super::model`].
+//!
+//! The schema is the union of what the executor's parser reads (`src/core/executor/execution_plan.cc` of
+//! microsoft/mscclpp 0.9.0), what its Python language writes, and what the shipped plans contain.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A whole plan.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// What to call it.
+    pub name: String,
+    /// What it computes: one of our collectives' names, or something of which no result is known.
+    pub collective: String,
+    /// Whether scratch holds packets (twice the bytes) or data.
+    pub protocol: Protocol,
+    /// Whether input and output are the same memory.
+    pub inplace: bool,
+    /// Whether calls of all sizes share one scratch buffer.
+    #[serde(default)]
+    pub reuse_resources: bool,
+    /// One per rank, in order.
+    pub gpus: Vec<Gpu>,
+    /// Threads of every threadblock.
+    #[serde(default = "default_threads")]
+    pub num_threads_per_block: u32,
+    /// Whether calls use two halves of scratch in turn.
+    #[serde(default)]
+    pub use_double_scratch_buffer: bool,
+    /// Chunks are multiples of this many bytes.
+    #[serde(default = "default_alignment")]
+    pub buffer_alignment: u32,
+    /// The smallest message it serves, in bytes.
+    #[serde(default)]
+    pub min_message_size: u64,
+    /// The largest message it serves, in bytes.
+    #[serde(default = "unlimited")]
+    pub max_message_size: u64,
+}
+
+/// Threads per block where a plan says nothing.
+pub(super) fn default_threads() -> u32 {
+    1024
+}
+
+/// Bytes per unit of division where a plan says nothing.
+pub(super) fn default_alignment() -> u32 {
+    16
+}
+
+fn unlimited() -> u64 {
+    u64::MAX
+}
+
+/// What one rank does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// The rank; its position in the list as well.
+    pub id: u32,
+    /// Chunks of the input buffer.
+    pub input_chunks: u32,
+    /// Chunks of the output buffer.
+    pub output_chunks: u32,
+    /// Chunks of scratch.
+    pub scratch_chunks: u32,
+    /// Sequences of operations that run concurrently.
+    pub threadblocks: Vec<Threadblock>,
+    /// Ways to signal to other ranks.
+    pub channels: Vec<Channel>,
+    /// Other ranks' buffers that this rank reaches.
+    #[serde(default)]
+    pub remote_buffers: Vec<RemoteBuffer>,
+    /// Counters between this rank's threadblocks.
+    #[serde(default)]
+    pub semaphores: Vec<Semaphore>,
+}
+
+/// Channels of one type: `connected_to` for memory and port, the other keys for switch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channel {
+    /// What carries the data.
+    pub channel_type: ChannelType,
+    /// One channel for each, in order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected_to: Option<Vec<u32>>,
+    /// The buffer that a switch channel spans; older plans say `buff`.
+    #[serde(default, alias = "buff", skip_serializing_if = "Option::is_none")]
+    pub buffer_type: Option<Space>,
+    /// One switch channel for each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_groups: Option<Vec<RankGroup>>,
+}
+
+/// The ranks of a switch channel.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RankGroup {
+    /// How many.
+    pub size: u32,
+    /// Which.
+    pub ranks: Vec<u32>,
+}
+
+/// A buffer of another rank.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteBuffer {
+    /// Whose.
+    pub rank: u32,
+    /// Which.
+    #[serde(rename = "type")]
+    pub space: Space,
+    /// How it is reached.
+    pub access_channel_types: Vec<ChannelType>,
+}
+
+/// A counter between threadblocks of one rank.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Semaphore {
+    /// How often it can be acquired before the first release.
+    pub init_value: i32,
+}
+
+/// A sequence of operations.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Threadblock {
+    /// Its position in the list.
+    pub id: u32,
+    /// What it does, in order.
+    pub ops: Vec<Operation>,
+    /// Which of the rank's channels it uses.
+    pub channels: Vec<ChannelRefs>,
+    /// Which of the rank's remote buffers it uses.
+    #[serde(default)]
+    pub remote_buffer_refs: Vec<RemoteBufferRefs>,
+}
+
+/// Channels of one type that a threadblock uses; operations count through this list.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelRefs {
+    /// The type.
+    pub channel_type: ChannelType,
+    /// Positions among the rank's channels of that type.
+    pub channel_ids: Vec<u32>,
+    /// Read and ignored by the executor; found in older plans.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buff: Option<Space>,
+}
+
+/// Remote buffers of one access that a threadblock uses; operations count through this list.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteBufferRefs {
+    /// How they are reached.
+    pub access_channel_type: ChannelType,
+    /// Positions among the rank's remote buffers.
+    pub remote_buffer_ids: Vec<u32>,
+}
+
+/// One operation; which keys it has depends on its name.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Operation {
+    /// What it does.
+    pub name: OpName,
+    /// What it reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub src_buff: Option<Vec<ChunkRef>>,
+    /// What it writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dst_buff: Option<Vec<ChunkRef>>,
+    /// Channels, as positions in the threadblock's list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_ids: Option<Vec<u32>>,
+    /// The type of those channels and of the remote buffers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel_type: Option<ChannelType>,
+    /// How values are combined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduce_op: Option<Reduction>,
+    /// Which share of the work this threadblock does, where several do one operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tbg_info: Option<Share>,
+    /// Which barrier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub barrier_id: Option<u32>,
+    /// How many threadblocks meet at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_threadblocks: Option<u32>,
+    /// Which semaphores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub semaphore_ids: Option<Vec<u32>>,
+    /// How a pipeline repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iter_context: Option<IterContext>,
+    /// What a pipeline repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops: Option<Vec<Operation>>,
+}
+
+impl Operation {
+    /// An operation with no keys but its name.
+    pub fn new(name: OpName) -> Self {
+        Self {
+            name,
+            src_buff: None,
+            dst_buff: None,
+            channel_ids: None,
+            channel_type: None,
+            reduce_op: None,
+            tbg_info: None,
+            barrier_id: None,
+            num_threadblocks: None,
+            semaphore_ids: None,
+            iter_context: None,
+            ops: None,
+        }
+    }
+
+    /// What it reads; empty where the key is absent.
+    pub(super) fn sources(&self) -> &[ChunkRef] {
+        self.src_buff.as_deref().unwrap_or_default()
+    }
+
+    /// What it writes; empty where the key is absent.
+    pub(super) fn targets(&self) -> &[ChunkRef] {
+        self.dst_buff.as_deref().unwrap_or_default()
+    }
+
+    /// Its channels; empty where the key is absent.
+    pub(super) fn channels(&self) -> &[u32] {
+        self.channel_ids.as_deref().unwrap_or_default()
+    }
+}
+
+/// Consecutive chunks of a buffer: a local one (`type`), another rank's (`buffer_id`) or a switch channel's.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChunkRef {
+    /// A local buffer.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<Space>,
+    /// A remote buffer, as position in the threadblock's list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_id: Option<u32>,
+    /// A switch channel, as position in the threadblock's list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch_channel_id: Option<u32>,
+    /// The first chunk.
+    pub index: u32,
+    /// How many chunks.
+    pub size: u32,
+}
+
+/// Which share of an operation a threadblock does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// Which.
+    pub tb_id: u32,
+    /// Of how many.
+    pub tbg_size: u32,
+}
+
+/// How a pipeline repeats: over `num_chunks` chunks, `unit_size` bytes at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IterContext {
+    /// Bytes of one iteration.
+    pub unit_size: u32,
+    /// Chunks of all iterations.
+    pub num_chunks: u32,
+}
+
+/// An enum whose values are words in the file.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant),+ }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $(Self::$variant => $text),+ })
+            }
+        }
+    };
+}
+
+words! {
+    /// How scratch is used.
+    Protocol {
+        /// Data, ordered by signals.
+        Simple => "Simple",
+        /// Packets that carry their own flag.
+        Ll => "LL",
+    }
+}
+
+words! {
+    /// One of a rank's buffers.
+    Space {
+        /// What the caller sends.
+        Input => "i",
+        /// What the caller receives.
+        Output => "o",
+        /// Private to the plan.
+        Scratch => "s",
+    }
+}
+
+words! {
+    /// What carries data and signals.
+    ChannelType {
+        /// Loads and stores to mapped memory.
+        Memory => "memory",
+        /// A proxy that drives a NIC or a copy engine.
+        Port => "port",
+        /// Multicast and reduction in the switch.
+        Switch => "switch",
+        /// Nothing.
+        None => "none",
+    }
+}
+
+words! {
+    /// How values are combined.
+    Reduction {
+        /// a + b
+        Sum => "sum",
+        /// The smaller.
+        Min => "min",
+        /// The larger.
+        Max => "max",
+    }
+}
+
+words! {
+    /// What an operation does.
+    OpName {
+        /// All threads of the threadblock meet.
+        Nop => "nop",
+        /// All threads of several threadblocks meet.
+        Barrier => "barrier",
+        /// Local copy.
+        Copy => "copy",
+        /// Writes to another rank.
+        Put => "put",
+        /// Writes to another rank, then signals.
+        PutWithSignal => "pws",
+        /// Writes to another rank, signals, and waits until that is done.
+        PutWithSignalAndFlush => "pwsf",
+        /// Reads from another rank.
+        Get => "get",
+        /// Tells another rank that what came before is done.
+        Signal => "signal",
+        /// Waits for a signal.
+        Wait => "wait",
+        /// A signal that orders no memory.
+        RelaxedSignal => "rlxsignal",
+        /// A wait that orders no memory.
+        RelaxedWait => "rlxwait",
+        /// Waits until a port has done what it was told.
+        Flush => "flush",
+        /// Local reduction.
+        Reduce => "re",
+        /// Local reduction whose result is also written to other ranks.
+        ReduceSend => "res",
+        /// Reduction with values read from other ranks.
+        ReadReduce => "rre",
+        /// Both.
+        ReadReduceSend => "rres",
+        /// Writes packets to another rank.
+        PutPackets => "ppkt",
+        /// Writes packets on to other ranks.
+        ReadPutPackets => "rppkt",
+        /// Local data to packets.
+        CopyPackets => "cpkt",
+        /// Packets to local data.
+        UnpackPackets => "upkt",
+        /// Local reduction of packets.
+        ReducePackets => "repkt",
+        /// Local reduction of packets to data and packets.
+        ReduceCopyPackets => "recpkt",
+        /// Local reduction of packets, written to other ranks as packets.
+        ReduceSendPackets => "respkt",
+        /// Local reduction of packets to data and packets, written to other ranks as packets.
+        ReduceCopySendPackets => "recspkt",
+        /// The switch reduces all ranks' values and stores the result at all of them.
+        GroupLoadReduceStore => "glres",
+        /// The switch stores a value at all ranks.
+        GroupStore => "gstore",
+        /// The switch stores packets at all ranks.
+        GroupStorePackets => "gstorepkt",
+        /// Repeats operations over parts of the chunks.
+        Pipeline => "pipeline",
+        /// Takes from a semaphore.
+        SemAcquire => "sem_acquire",
+        /// Gives to a semaphore.
+        SemRelease => "sem_release",
+    }
+}

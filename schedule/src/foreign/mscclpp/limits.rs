@@ -1,0 +1,83 @@
+//! What the executor has room for.
+//!
+//! The constants are those of `src/core/include/execution_common.hpp` of microsoft/mscclpp 0.9.0, under their
+//! names there. Beyond them its arrays overflow or its kernel stops; it checks only the first itself.
+
+use super::document::{Operation, OpName, Plan};
+use super::violation::{Fault, Location, OpAt, PlanViolation};
+
+/// Operations of a threadblock, those inside pipelines included (`MAX_OPERATION`).
+pub const MAX_OPERATIONS: usize = 64;
+/// Channels of each type, and remote buffers of each access, of a threadblock (`MAX_CHANNEL`).
+pub const MAX_CHANNELS: usize = 16;
+/// Channels of an operation (`MAX_CHANNEL_PER_OPERATION`).
+pub const MAX_CHANNELS_PER_OPERATION: usize = 8;
+/// Sources, and destinations, of an operation: two local ones and one per channel.
+pub const MAX_OPERANDS: usize = 2 + MAX_CHANNELS_PER_OPERATION;
+/// Barriers of a rank (`MAX_DEVICE_SYNCERS`).
+pub const MAX_BARRIERS: u32 = 16;
+/// Semaphores of a rank (`MAX_DEVICE_SEMAPHORES`).
+pub const MAX_SEMAPHORES: usize = 16;
+/// Threads of a threadblock (`__launch_bounds__`).
+pub const MAX_THREADS: u32 = 1024;
+/// Bytes of the scratch buffer that plans share (`PREDFINED_SCRATCH_SIZE`, spelled so).
+pub const SHARED_SCRATCH: u64 = 1 << 26;
+/// Offsets are 32 bits wide.
+pub const MAX_BUFFER: u64 = u32::MAX as u64;
+/// Threadblocks of a rank that certainly run at the same time: the kernel is not launched cooperatively, and an
+/// A100 has this many multiprocessors.
+pub const RESIDENT_THREADBLOCKS: usize = 108;
+
+/// Every limit that a plan exceeds.
+pub(super) fn check(plan: &Plan) -> Vec<PlanViolation> {
+    let mut found = Found(Vec::new());
+    let at = Location::Plan;
+    found.above(at, "threads in a threadblock", plan.num_threads_per_block as usize, MAX_THREADS as usize, "__launch_bounds__");
+    for (rank, gpu) in (0..).zip(&plan.gpus) {
+        found.above(Location::Gpu(rank), "semaphores", gpu.semaphores.len(), MAX_SEMAPHORES, "MAX_DEVICE_SEMAPHORES");
+        for (number, threadblock) in (0..).zip(&gpu.threadblocks) {
+            let at = Location::Threadblock(rank, number);
+            let operations = threadblock.ops.iter().map(|op| 1 + op.ops.as_ref().map_or(0, Vec::len)).sum();
+            found.above(at, "operations in a threadblock", operations, MAX_OPERATIONS, "MAX_OPERATION");
+            for refs in &threadblock.channels {
+                found.above(at, "channels in a threadblock", refs.channel_ids.len(), MAX_CHANNELS, "MAX_CHANNEL");
+            }
+            for refs in &threadblock.remote_buffer_refs {
+                let count = refs.remote_buffer_ids.len();
+                found.above(at, "remote buffers in a threadblock", count, MAX_CHANNELS, "MAX_CHANNEL");
+            }
+            for (op, operation) in (0..).zip(&threadblock.ops) {
+                let at = OpAt { rank, threadblock: number, op, inner: None };
+                found.operation(at, operation);
+                for (inner, operation) in (0..).zip(operation.ops.iter().flatten()) {
+                    found.operation(OpAt { inner: Some(inner), ..at }, operation);
+                }
+            }
+        }
+    }
+    found.0
+}
+
+struct Found(Vec<PlanViolation>);
+
+impl Found {
+    fn above(&mut self, at: Location, what: &'static str, found: usize, limit: usize, name: &'static str) {
+        if found > limit {
+            let fault = Fault::Limit { what, found: found as u64, limit: limit as u64, name };
+            self.0.push(PlanViolation { at, fault });
+        }
+    }
+
+    fn operation(&mut self, at: OpAt, op: &Operation) {
+        let at = Location::Op(at);
+        let channels = op.channels().len();
+        self.above(at, "channels in an operation", channels, MAX_CHANNELS_PER_OPERATION, "MAX_CHANNEL_PER_OPERATION");
+        self.above(at, "sources in an operation", op.sources().len(), MAX_OPERANDS, "MAX_CHANNEL_PER_OPERATION");
+        self.above(at, "destinations in an operation", op.targets().len(), MAX_OPERANDS, "MAX_CHANNEL_PER_OPERATION");
+        let semaphores = op.semaphore_ids.as_ref().map_or(0, Vec::len);
+        self.above(at, "semaphores in an operation", semaphores, MAX_SEMAPHORES, "MAX_DEVICE_SEMAPHORES");
+        if let Some(barrier) = op.barrier_id.filter(|_| op.name == OpName::Barrier) {
+            self.above(at, "barriers (ids count from 0)", barrier as usize + 1, MAX_BARRIERS as usize, "MAX_DEVICE_SYNCERS");
+        }
+    }
+}

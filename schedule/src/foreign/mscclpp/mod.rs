@@ -1,0 +1,244 @@
+//! Execution plans of MSCCL++, read, judged, turned into programs, and written.
+//!
+//! The principal type is [`PlanFile`]: a plan that was read. [`PlanFile::import`] proves it and gives the
+//! [`VerifiedProgram`] that it means.
+//!
+//! MSCCL++ plans are one-sided: ranks write and read each other's buffers, and signals, semaphores and packets order
+//! that. A program here is two-sided. The way from one to the other:
+//!
+//! | file | step |
+//! |---|---|
+//! | `document` | the JSON, typed; unknown keys are refused where they stand |
+//! | `limits` | what the executor has room for |
+//! | `resolve` | every reference followed; every data operation becomes *the reduction of its sources goes to its targets* |
+//! | `geometry` | which collective this is, and the cells its chunks are cut into |
+//! | `order`, `memory` | no deadlock; no two conflicting accesses unordered, across ranks and calls; no signal left over |
+//! | `convert` | messages instead of signals; then [`crate::program::check`] proves the result |
+//!
+//! Pipelines repeat for parts of a chunk, how often depends on the size of the call. The order is judged for one, two
+//! and three iterations per chunk, and where iterations share scratch, for enough to use it twice; results for one,
+//! because an iteration touches only its own part.
+
+mod convert;
+mod document;
+mod geometry;
+mod limits;
+mod memory;
+mod order;
+mod resolve;
+mod violation;
+
+pub use document::{
+    Channel, ChannelRefs, ChannelType, ChunkRef, Gpu, IterContext, OpName, Operation, Plan, Protocol, RankGroup,
+    Reduction, RemoteBuffer, RemoteBufferRefs, Semaphore, Share, Space, Threadblock,
+};
+pub use limits::{
+    MAX_BARRIERS, MAX_CHANNELS, MAX_CHANNELS_PER_OPERATION, MAX_OPERATIONS, MAX_SEMAPHORES, RESIDENT_THREADBLOCKS,
+};
+pub use violation::{ChunkAt, Fault, Location, Note, OpAt, PlanViolation};
+
+use crate::ReduceOp;
+use crate::program::{VerifiedProgram, check};
+use geometry::{Cells, Geometry};
+use order::{Relaxed, Verdict, judge};
+use resolve::Script;
+use std::collections::BTreeSet;
+use topology::document::{Document, TextError};
+
+/// A plan that was read, not yet judged.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlanFile {
+    plan: Plan,
+}
+
+/// A plan that was proven right.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Import {
+    /// What it means.
+    pub program: VerifiedProgram,
+    /// What a reader should know.
+    pub notes: Vec<Note>,
+}
+
+/// Reads a plan. `origin` names the source in errors, such as the file's path.
+///
+/// # Errors
+/// Text that is not JSON, keys that are missing, unknown or repeated, and values of the wrong type; each with its
+/// line and column.
+pub fn read(text: &str, origin: &str) -> Result<PlanFile, TextError> {
+    let document = Document::json(origin, text);
+    document.parse().map(|plan| PlanFile { plan }).map_err(|mut error| {
+        const OLD: [&str; 9] =
+            ["inputChunks", "outputChunks", "scratchChunks", "inPlace", "srcs", "dsts", "ctype", "cids", "o_buff"];
+        if OLD.iter().any(|key| error.reason.contains(&format!("unknown field `{key}`"))) {
+            error.reason.push_str("; this is the schema of MSCCL++ before 0.7, which its executor no longer reads");
+        }
+        error
+    })
+}
+
+/// Whether a text looks like a plan of MSCCL++.
+pub fn detects(text: &str) -> bool {
+    let start = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
+    start.starts_with('{') && start.contains("\"gpus\"") && !start.contains("\"antiphon-")
+}
+
+impl From<Plan> for PlanFile {
+    fn from(plan: Plan) -> Self {
+        Self { plan }
+    }
+}
+
+impl PlanFile {
+    /// The plan as it is written.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Line and column of a violation, in the text that was read.
+    pub fn locate(text: &str, at: Location) -> Option<(usize, usize)> {
+        Document::json("", text).locate(&at.path())
+    }
+
+    /// The reduction that all operations name, where they name one.
+    pub fn reduction(&self) -> Option<ReduceOp> {
+        self.reductions().into_iter().next().map(|reduction| match reduction {
+            Reduction::Sum => ReduceOp::Sum,
+            Reduction::Min => ReduceOp::Min,
+            Reduction::Max => ReduceOp::Max,
+        })
+    }
+
+    fn reductions(&self) -> BTreeSet<Reduction> {
+        let blocks = self.plan.gpus.iter().flat_map(|gpu| &gpu.threadblocks);
+        let outer = blocks.flat_map(|block| &block.ops);
+        outer.flat_map(|op| std::iter::once(op).chain(op.ops.iter().flatten())).filter_map(|op| op.reduce_op).collect()
+    }
+
+    /// Proves the plan and turns it into a program, planned for a call of `size_bytes` in nccl-tests' sense.
+    ///
+    /// # Errors
+    /// Every violation of the first rule that is broken: references and limits, then order, then results.
+    pub fn import(&self, size_bytes: u64) -> Result<Import, Vec<PlanViolation>> {
+        let plan = &self.plan;
+        let mut violations = shape(plan);
+        violations.extend(limits::check(plan));
+        if self.reductions().len() > 1 {
+            let reason = "operations with different reductions".to_owned();
+            violations.push(PlanViolation { at: Location::Plan, fault: Fault::Unsupported { reason } });
+        }
+        if !violations.is_empty() {
+            return Err(violations);
+        }
+        let script = resolve::resolve(plan)?;
+        let geometry = Geometry::of(plan, &script)?;
+        let mut notes = self.notes(&geometry);
+        let (cells, verdict) = judged(plan, &script, &geometry, 1, Relaxed::Orders)?;
+        for iterations in more_iterations(&geometry) {
+            judged(plan, &script, &geometry, iterations, Relaxed::Orders)?;
+        }
+        notes.extend(unflushed(&verdict));
+        notes.extend(memoryless(plan, &script, &cells));
+        let op = self.reduction();
+        let converted = convert::convert(plan, &script, &geometry, &cells, &verdict.order, size_bytes, op)?;
+        let program = check(converted.program).map_err(|violations| {
+            let results = violations.iter().map(|violation| {
+                let text = violation.to_string();
+                PlanViolation { at: Location::Plan, fault: Fault::Result { text } }
+            });
+            results.collect::<Vec<_>>()
+        })?;
+        Ok(Import { program, notes })
+    }
+
+    fn notes(&self, geometry: &Geometry) -> Vec<Note> {
+        let mut notes = Vec::new();
+        let mut note = |at, text: &str| notes.push(Note { at, text: text.to_owned() });
+        for (rank, gpu) in (0..).zip(&self.plan.gpus) {
+            if gpu.threadblocks.len() > RESIDENT_THREADBLOCKS {
+                let text = "has more threadblocks than an A100 has multiprocessors; the kernel is not launched \
+                            cooperatively, so they may wait for one that never starts";
+                note(Location::Gpu(rank), text);
+            }
+        }
+        if self.reductions().iter().any(|reduction| *reduction != Reduction::Sum) {
+            note(Location::Plan, "the executor (0.9.0) computes sums whatever `reduce_op` says");
+        }
+        if geometry.input == 0 || geometry.output == 0 {
+            note(Location::Plan, "the executor (0.9.0) divides by the number of input and of output chunks, one of which is 0");
+        }
+        notes
+    }
+}
+
+/// What `gpus` and `threadblocks` must look like before anything else can be asked.
+fn shape(plan: &Plan) -> Vec<PlanViolation> {
+    let mut violations = Vec::new();
+    let mut refuse = |at, reason: String| violations.push(PlanViolation { at, fault: Fault::Invalid { reason } });
+    if plan.min_message_size > plan.max_message_size {
+        let (least, most) = (plan.min_message_size, plan.max_message_size);
+        refuse(Location::Plan, format!("serves messages from {least} to {most} bytes, so none"));
+    }
+    if plan.buffer_alignment == 0 || plan.num_threads_per_block == 0 {
+        refuse(Location::Plan, "`buffer_alignment` and `num_threads_per_block` must be positive".into());
+    }
+    for (rank, gpu) in (0..).zip(&plan.gpus) {
+        if gpu.id != rank {
+            refuse(Location::Gpu(rank), format!("has id {}, but the executor takes entry {rank} for rank {rank}", gpu.id));
+        }
+        for (number, block) in (0..).zip(&gpu.threadblocks) {
+            if block.id != number {
+                let at = Location::Threadblock(rank, number);
+                refuse(at, format!("has id {}, but the executor takes entry {number} for threadblock {number}", block.id));
+            }
+        }
+    }
+    violations
+}
+
+/// Judges the order for a number of iterations per chunk.
+fn judged(
+    plan: &Plan,
+    script: &Script,
+    geometry: &Geometry,
+    iterations: u32,
+    relaxed: Relaxed,
+) -> Result<(Cells, Verdict), Vec<PlanViolation>> {
+    let refuse = |fault| vec![PlanViolation { at: Location::Plan, fault }];
+    let cells = Cells::new(plan, geometry, iterations).map_err(refuse)?;
+    let verdict = judge(plan, script, &cells, relaxed);
+    if verdict.violations.is_empty() { Ok((cells, verdict)) } else { Err(verdict.violations) }
+}
+
+/// How many iterations of pipelines to judge beyond one per chunk.
+fn more_iterations(geometry: &Geometry) -> Vec<u32> {
+    match (geometry.unit, geometry.ring) {
+        (None, _) => Vec::new(),
+        (Some(_), None) => vec![2, 3],
+        (Some(_), Some(ring)) => vec![2, 3, ring.saturating_add(2)],
+    }
+}
+
+/// Ports that may still read when the call ends.
+fn unflushed(verdict: &Verdict) -> Vec<Note> {
+    let text = "nothing waits until the port has read its source, so the caller may overwrite it too early";
+    let mut places = verdict.unflushed.clone();
+    places.sort_unstable();
+    places.into_iter().map(|at| Note { at: Location::Op(at), text: text.into() }).collect()
+}
+
+/// What only relaxed signals or packets order.
+fn memoryless(plan: &Plan, script: &Script, cells: &Cells) -> Vec<Note> {
+    let verdict = judge(plan, script, cells, Relaxed::Memoryless);
+    let notes = verdict.violations.into_iter().filter_map(|violation| match violation.fault {
+        Fault::Race { access, chunk, other, other_access: "writes", .. } => {
+            let text = format!(
+                "{access} {chunk}, which {other} writes, ordered only by a relaxed signal or a packet, \
+                 which promise nothing about other memory"
+            );
+            Some(Note { at: violation.at, text })
+        }
+        _ => None,
+    });
+    notes.collect()
+}

@@ -1,0 +1,306 @@
+//! What can be wrong with an execution plan, and where.
+//!
+//! The principal type is [`PlanViolation`]: a [`Location`] in the plan and a [`Fault`].
+
+use super::document::{OpName, Space};
+use serde::Serialize;
+use std::fmt;
+use topology::document::Step;
+
+/// A place in a plan.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Location {
+    /// The plan as a whole.
+    Plan,
+    /// A rank.
+    Gpu(u32),
+    /// A rank and one of its channel declarations.
+    Channel(u32, u32),
+    /// A rank and one of its remote buffers.
+    RemoteBuffer(u32, u32),
+    /// A rank and one of its threadblocks.
+    Threadblock(u32, u32),
+    /// An operation.
+    Op(OpAt),
+}
+
+/// An operation's place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+pub struct OpAt {
+    /// The rank.
+    pub rank: u32,
+    /// The threadblock.
+    pub threadblock: u32,
+    /// The operation, from 0.
+    pub op: u32,
+    /// The operation inside it, where it is a pipeline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inner: Option<u32>,
+}
+
+impl fmt::Display for OpAt {
+    /// `rank 1 threadblock 0 op 3`, or `op 3.2` inside a pipeline.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, threadblock, op, inner } = self;
+        write!(f, "rank {rank} threadblock {threadblock} op {op}")?;
+        inner.map_or(Ok(()), |inner| write!(f, ".{inner}"))
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan => f.write_str("plan"),
+            Self::Gpu(rank) => write!(f, "rank {rank}"),
+            Self::Channel(rank, entry) => write!(f, "rank {rank} channels[{entry}]"),
+            Self::RemoteBuffer(rank, entry) => write!(f, "rank {rank} remote_buffers[{entry}]"),
+            Self::Threadblock(rank, threadblock) => write!(f, "rank {rank} threadblock {threadblock}"),
+            Self::Op(at) => at.fmt(f),
+        }
+    }
+}
+
+impl Location {
+    /// The way to it in the JSON.
+    pub(super) fn path(self) -> Vec<Step<'static>> {
+        let mut path = Vec::new();
+        let mut enter = |key, index: u32| path.extend([Step::Key(key), Step::Index(index as usize)]);
+        match self {
+            Self::Plan => {}
+            Self::Gpu(rank) => enter("gpus", rank),
+            Self::Channel(rank, entry) => {
+                enter("gpus", rank);
+                enter("channels", entry);
+            }
+            Self::RemoteBuffer(rank, entry) => {
+                enter("gpus", rank);
+                enter("remote_buffers", entry);
+            }
+            Self::Threadblock(rank, threadblock) => {
+                enter("gpus", rank);
+                enter("threadblocks", threadblock);
+            }
+            Self::Op(OpAt { rank, threadblock, op, inner }) => {
+                enter("gpus", rank);
+                enter("threadblocks", threadblock);
+                enter("ops", op);
+                if let Some(inner) = inner {
+                    enter("ops", inner);
+                }
+            }
+        }
+        path
+    }
+}
+
+/// One chunk of one rank's buffer, for messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct ChunkAt {
+    /// Whose.
+    pub rank: u32,
+    /// Which buffer.
+    pub buffer: Space,
+    /// Which chunk.
+    pub chunk: u32,
+}
+
+impl fmt::Display for ChunkAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}] of rank {}", self.buffer, self.chunk, self.rank)
+    }
+}
+
+/// Something wrong with a plan.
+#[derive(Clone, PartialEq, Debug, thiserror::Error, Serialize)]
+#[error("{at}: {fault}")]
+pub struct PlanViolation {
+    /// Where.
+    pub at: Location,
+    /// What.
+    #[serde(flatten)]
+    pub fault: Fault,
+}
+
+/// What is wrong.
+#[derive(Clone, PartialEq, Debug, thiserror::Error, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Fault {
+    /// More than the executor has room for.
+    #[error("{found} {what}, the executor has room for {limit} ({name})")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        found: u64,
+        /// How many fit.
+        limit: u64,
+        /// The executor's name of the limit.
+        name: &'static str,
+    },
+    /// A value that the executor cannot work with.
+    #[error("{reason}")]
+    Invalid {
+        /// Why.
+        reason: String,
+    },
+    /// An index beyond what is declared.
+    #[error("{what} {index} does not exist, there are {count}")]
+    OutOfRange {
+        /// Of what.
+        what: &'static str,
+        /// The index.
+        index: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// Chunks beyond the end of a buffer.
+    #[error("chunks {index}..{end} of `{buffer}` of rank {rank}, which has {chunks}{packets}")]
+    Chunks {
+        /// Whose buffer.
+        rank: u32,
+        /// Which buffer.
+        buffer: Space,
+        /// The first chunk.
+        index: u64,
+        /// The end.
+        end: u64,
+        /// How many the buffer has.
+        chunks: u64,
+        /// A remark where packets are concerned.
+        packets: &'static str,
+    },
+    /// The operation has not what it needs, or what it cannot have.
+    #[error("`{op}` {reason}")]
+    Form {
+        /// The operation.
+        op: OpName,
+        /// What it lacks or has too much.
+        reason: String,
+    },
+    /// Right perhaps, but beyond what this importer can judge.
+    #[error("not supported: {reason}")]
+    Unsupported {
+        /// What.
+        reason: String,
+    },
+    /// It waits for ever.
+    #[error("waits for ever for {what}")]
+    Deadlock {
+        /// What never comes.
+        what: String,
+    },
+    /// More signals than waits, so the next call starts with one too many.
+    #[error("{what} ends with {left} that nobody took, so the next call takes them for its own")]
+    Leftover {
+        /// Which counter.
+        what: String,
+        /// How many.
+        left: i64,
+    },
+    /// Which of several signals a wait takes is not fixed.
+    #[error("{what}: which {which} comes first is not fixed, {other} may be before or after it")]
+    Ambiguous {
+        /// Which counter.
+        what: String,
+        /// Signals or waits.
+        which: &'static str,
+        /// The other operation.
+        other: OpAt,
+    },
+    /// Two accesses that nothing orders.
+    #[error("{access} {chunk}, which {other} {other_access}; nothing orders the two{hint}")]
+    Race {
+        /// `reads` or `writes`.
+        access: &'static str,
+        /// What.
+        chunk: ChunkAt,
+        /// The other operation.
+        other: OpAt,
+        /// What that does.
+        other_access: &'static str,
+        /// What is missing.
+        hint: &'static str,
+    },
+    /// An access to a rank that may not have begun.
+    #[error("{access} {chunk} before anything says that rank {} has begun the call", chunk.rank)]
+    BeforeStart {
+        /// `reads` or `writes`.
+        access: &'static str,
+        /// What.
+        chunk: ChunkAt,
+    },
+    /// An access to a rank that may have ended.
+    #[error("{access} {chunk}, whose rank may end the call before that")]
+    AfterEnd {
+        /// `reads` or `writes`.
+        access: &'static str,
+        /// What.
+        chunk: ChunkAt,
+    },
+    /// The next call may come too early.
+    #[error("writes {chunk} in the next call before {other} of this one is done with it")]
+    NextCall {
+        /// What.
+        chunk: ChunkAt,
+        /// Who still uses it.
+        other: OpAt,
+    },
+    /// Operands of one operation that overlap.
+    #[error("an operand of `{op}` overlaps another without being the same chunks")]
+    Overlap {
+        /// The operation.
+        op: OpName,
+    },
+    /// Packets read as data, or written where data is.
+    #[error("{access} {chunk} as {found}, but it holds {held} of {other}")]
+    Mixed {
+        /// `reads`.
+        access: &'static str,
+        /// What.
+        chunk: ChunkAt,
+        /// As what.
+        found: &'static str,
+        /// What it is.
+        held: &'static str,
+        /// Who wrote it.
+        other: OpAt,
+    },
+    /// A packet written twice in one call, so that its flag says nothing.
+    #[error("writes packet {chunk}, which {other} has written in this call; its flag cannot tell the two apart")]
+    PacketTwice {
+        /// What.
+        chunk: ChunkAt,
+        /// Who wrote first.
+        other: OpAt,
+    },
+    /// A pipeline reads what another iteration wrote.
+    #[error("reads {chunk} as another iteration of {other} left it")]
+    Stale {
+        /// What.
+        chunk: ChunkAt,
+        /// Who wrote it.
+        other: OpAt,
+    },
+    /// What the operations compute is not the collective.
+    #[error("{text}")]
+    Result {
+        /// The violation of the program that the plan means.
+        text: String,
+    },
+}
+
+/// Something that a reader of the plan should know, though it is no violation.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Note {
+    /// Where.
+    pub at: Location,
+    /// What.
+    pub text: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.text)
+    }
+}
