@@ -12,7 +12,8 @@ use super::order::Done;
 use super::resolve::{Action, Operand, Script};
 use super::violation::{Fault, Location, OpAt, PlanViolation};
 use crate::program::{
-    Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Shape, Slice, Step, StepRef, Threadblock,
+    Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Shape, Slice, Step, StepRef,
+    Threadblock,
 };
 use crate::{Demand, ReduceOp, Request};
 use std::collections::BTreeMap;
@@ -23,18 +24,49 @@ use topology::{LinkId, Rank};
 pub(super) struct Converted {
     pub(super) program: Program,
     pub(super) origins: Vec<Vec<Vec<OpAt>>>,
+    /// Operations that overwrite input, in place, outside the output.
+    pub(super) overwritten: Vec<OpAt>,
+}
+
+/// A plan that was judged right, and the order of its transfers.
+pub(super) struct Judged<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) script: &'a Script,
+    pub(super) geometry: &'a Geometry,
+    pub(super) cells: &'a Cells,
+    pub(super) order: &'a [Done],
+}
+
+/// A transfer's place and cells.
+struct Moved {
+    at: OpAt,
+    sources: Vec<Span>,
+    targets: Vec<Span>,
+}
+
+impl Judged<'_> {
+    fn transfers(&self) -> Vec<Moved> {
+        let moved = self.order.iter().filter_map(|&Done { at, number, iteration }| {
+            let Action::Transfer { transfers, share, .. } = action_at(self.script, at)? else { return None };
+            let transfer = transfers.get(number as usize)?;
+            let span = |&operand: &Operand| match iteration {
+                Some(iteration) => self.cells.slice(operand, iteration),
+                None => self.cells.whole(operand, *share),
+            };
+            let spans = |operands: &[Operand]| operands.iter().map(span).collect();
+            Some(Moved { at, sources: spans(&transfer.sources), targets: spans(&transfer.targets) })
+        });
+        moved.collect()
+    }
 }
 
 /// The program that a judged plan means, for a call of `size_bytes`.
 pub(super) fn convert(
-    plan: &Plan,
-    script: &Script,
-    geometry: &Geometry,
-    cells: &Cells,
-    order: &[Done],
+    judged: &Judged<'_>,
     size_bytes: u64,
     op: Option<ReduceOp>,
 ) -> Result<Converted, Vec<PlanViolation>> {
+    let Judged { plan, geometry, cells, .. } = *judged;
     let refuse = |reason: String| vec![PlanViolation { at: Location::Plan, fault: Fault::Invalid { reason } }];
     let mut request = Request::new(geometry.collective, geometry.ranks as usize, size_bytes);
     request.chunks_per_rank = geometry.chunks_per_rank();
@@ -44,18 +76,19 @@ pub(super) fn convert(
     let demand = Arc::new(Demand::new(request).map_err(|error| refuse(error.to_string()))?);
     let layout = Layout::new(demand.clone(), geometry.in_place).map_err(|error| refuse(error.to_string()))?;
     let mut builder = Builder::new(plan, geometry, cells, &layout);
-    for &Done { at, number, iteration } in order {
-        let action = action_at(script, at).ok_or_else(|| refuse(format!("{at} does not exist")))?;
-        let Action::Transfer { transfers, share, .. } = action else { continue };
-        let transfer = &transfers[number as usize];
-        let span = |&operand: &Operand| match iteration {
-            Some(iteration) => cells.slice(operand, iteration),
-            None => cells.whole(operand, *share),
-        };
-        let sources: Vec<Span> = transfer.sources.iter().map(span).collect();
-        let targets: Vec<Span> = transfer.targets.iter().map(span).collect();
-        builder.transfer(at, &sources, &targets).map_err(|fault| vec![PlanViolation { at: Location::Op(at), fault }])?;
+    let transfers = judged.transfers();
+    let mut overwritten = Vec::new();
+    for Moved { at, targets, .. } in &transfers {
+        builder
+            .shadow(*at, targets, &mut overwritten)
+            .map_err(|fault| vec![PlanViolation { at: Location::Op(*at), fault }])?;
     }
+    builder.fill_shadows();
+    for Moved { at, sources, targets } in &transfers {
+        let placed = |fault| vec![PlanViolation { at: Location::Op(*at), fault }];
+        builder.transfer(*at, sources, targets).map_err(placed)?;
+    }
+    builder.empty_shadows();
     let parts = geometry.block * geometry.factor;
     let Builder { connections, ranks, .. } = builder;
     let mut origins = Vec::with_capacity(ranks.len());
@@ -63,7 +96,7 @@ pub(super) fn convert(
     for (number, rank) in ranks.into_iter().enumerate() {
         let rank_id = Rank::from_index(number);
         let slots = |buffer| vec_of_parts(layout.slots(rank_id, buffer), parts);
-        let scratch = cells.scratch_room(number as u32);
+        let scratch = cells.scratch_room(number as u32) + rank.shadow.map_or(0, |shadow| shadow.count);
         origins.push(rank.origins);
         programs.push(RankProgram {
             input_parts: slots(Buffer::Input),
@@ -82,7 +115,7 @@ pub(super) fn convert(
         connections,
         ranks: programs,
     };
-    Ok(Converted { program, origins })
+    Ok(Converted { program, origins, overwritten })
 }
 
 /// Slots of equal blocks: part after part.
@@ -108,6 +141,16 @@ struct RankBuilder {
     origins: Vec<Vec<OpAt>>,
     /// Per slot: who wrote it last, who read it since.
     slots: BTreeMap<(Buffer, u32), (Option<StepRef>, Vec<StepRef>)>,
+    /// Scratch that stands for an input buffer, of which more is overwritten than the output in it.
+    shadow: Option<Slice>,
+}
+
+impl RankBuilder {
+    fn new_block(&mut self) -> u32 {
+        self.blocks.push(Threadblock::default());
+        self.origins.push(Vec::new());
+        self.blocks.len() as u32 - 1
+    }
 }
 
 /// Which threadblocks a connection joins.
@@ -124,6 +167,8 @@ struct Builder<'a> {
     cells: &'a Cells,
     layout: &'a Layout,
     packets: bool,
+    /// Whether shadows stand for their buffers already.
+    redirect: bool,
     connections: Vec<Connection>,
     lanes: BTreeMap<Lane, (ConnectionId, u32)>,
     ranks: Vec<RankBuilder>,
@@ -133,11 +178,64 @@ impl<'a> Builder<'a> {
     fn new(plan: &Plan, geometry: &'a Geometry, cells: &'a Cells, layout: &'a Layout) -> Self {
         let ranks = plan.gpus.iter().map(|gpu| {
             let count = gpu.threadblocks.len();
-            RankBuilder { blocks: vec![Threadblock::default(); count], origins: vec![Vec::new(); count], slots: BTreeMap::new() }
+            let (blocks, origins) = (vec![Threadblock::default(); count], vec![Vec::new(); count]);
+            RankBuilder { blocks, origins, ..RankBuilder::default() }
         });
         let packets = plan.protocol == Protocol::Ll;
         let (connections, lanes) = (Vec::new(), BTreeMap::new());
-        Self { geometry, cells, layout, packets, connections, lanes, ranks: ranks.collect() }
+        Self { geometry, cells, layout, packets, redirect: false, connections, lanes, ranks: ranks.collect() }
+    }
+
+    /// In place, plans use input outside the output as scratch. Programs never write there, so such a rank gets a
+    /// copy of its input to work on.
+    fn shadow(&mut self, at: OpAt, targets: &[Span], overwritten: &mut Vec<OpAt>) -> Result<(), Fault> {
+        for target in targets {
+            let rank = self.cells.rank_of(target.first);
+            let slice = self.slice(*target)?;
+            let output = self.layout.output(Rank(rank));
+            let inside = slice.index >= output.index && slice.index + slice.count <= output.index + output.count;
+            if slice.buffer != Buffer::Input || !self.geometry.in_place || (output.buffer == Buffer::Input && inside) {
+                continue;
+            }
+            overwritten.push(at);
+            let shadow = &mut self.ranks[rank as usize].shadow;
+            if shadow.is_none() {
+                let count = self.layout.slots(Rank(rank), Buffer::Input);
+                *shadow = Some(Slice { buffer: Buffer::Scratch, index: self.cells.scratch_room(rank), count });
+            }
+        }
+        // Only now, so that all slices above were those of the plan.
+        Ok(())
+    }
+
+    fn shadowed(&self) -> Vec<(u32, Slice)> {
+        let ranks = (0..).zip(&self.ranks);
+        ranks.filter_map(|(rank, content)| Some((rank, content.shadow?))).collect()
+    }
+
+    /// Copies input to its shadows.
+    fn fill_shadows(&mut self) {
+        for (rank, dst) in self.shadowed() {
+            let src = Slice { buffer: Buffer::Input, index: 0, count: dst.count };
+            let block = self.ranks[rank as usize].new_block();
+            let at = OpAt { rank, threadblock: 0, op: 0, inner: None };
+            self.emit(rank, block, at, Instruction::Copy { src, dst });
+        }
+        self.redirect = true;
+    }
+
+    /// Copies what is output from the shadows to where it belongs.
+    fn empty_shadows(&mut self) {
+        for (rank, shadow) in self.shadowed() {
+            let dst = self.layout.output(Rank(rank));
+            if dst.buffer != Buffer::Input {
+                continue;
+            }
+            let src = Slice { index: shadow.index + dst.index, count: dst.count, ..shadow };
+            let block = self.ranks[rank as usize].new_block();
+            let at = OpAt { rank, threadblock: 0, op: 0, inner: None };
+            self.emit(rank, block, at, Instruction::Copy { src, dst });
+        }
     }
 
     /// The reduction of all sources goes to all targets.
@@ -238,13 +336,11 @@ impl<'a> Builder<'a> {
             return known;
         }
         let (sender, receiver) = (Rank(from), Rank(to));
-        let channel = self.connections.iter().filter(|other| (other.from, other.to) == (sender, receiver)).count() as u32;
+        let channel =
+            self.connections.iter().filter(|other| (other.from, other.to) == (sender, receiver)).count() as u32;
         let connection = ConnectionId(self.connections.len() as u32);
         self.connections.push(Connection { from: sender, to: receiver, channel, link: LinkId(0) });
-        let rank = &mut self.ranks[far as usize];
-        rank.blocks.push(Threadblock::default());
-        rank.origins.push(Vec::new());
-        let block = rank.blocks.len() as u32 - 1;
+        let block = self.ranks[far as usize].new_block();
         self.lanes.insert(lane, (connection, block));
         (connection, block)
     }
@@ -315,7 +411,11 @@ impl<'a> Builder<'a> {
         if first < start {
             return Err(Fault::Unsupported { reason: format!("rank {rank} has no such buffer in this collective") });
         }
-        Ok(Slice { buffer, index: first - start, count })
+        let index = first - start;
+        Ok(match self.ranks[rank as usize].shadow.filter(|_| self.redirect && buffer == Buffer::Input) {
+            Some(shadow) => Slice { index: shadow.index + index, count, ..shadow },
+            None => Slice { buffer, index, count },
+        })
     }
 }
 
@@ -333,5 +433,7 @@ fn accesses(instruction: &Instruction) -> (Vec<Slice>, Option<Slice>) {
 
 /// The slots of slices.
 fn slots(slices: impl IntoIterator<Item = Slice>) -> impl Iterator<Item = (Buffer, u32)> {
-    slices.into_iter().flat_map(|slice| (slice.index..slice.index.saturating_add(slice.count)).map(move |index| (slice.buffer, index)))
+    slices.into_iter().flat_map(|slice| {
+        (slice.index..slice.index.saturating_add(slice.count)).map(move |index| (slice.buffer, index))
+    })
 }

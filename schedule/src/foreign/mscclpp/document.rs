@@ -247,6 +247,9 @@ impl Operation {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkRef {
+    /// Of a local buffer, the rank itself; the executor does not look at it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     /// A local buffer.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub space: Option<Space>,

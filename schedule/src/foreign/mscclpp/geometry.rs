@@ -71,6 +71,18 @@ impl Geometry {
         Ok(Self { collective, in_place, ranks, input, output, block, factor, unit, ring })
     }
 
+    /// Into how many chunks a call's size is cut, in nccl-tests' sense of size.
+    pub(super) fn chunks_in_size(&self) -> u32 {
+        match self.collective {
+            Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::AllToAll => self.block * self.ranks,
+            _ => self.block,
+        }
+    }
+
     /// C of the demand: chunks per rank (per pair for alltoall).
     pub(super) fn chunks_per_rank(&self) -> u32 {
         let parts = self.block * self.factor;
@@ -131,9 +143,10 @@ fn factor(collective: Collective, ranks: u32, block: u32, script: &Script) -> Re
     if collective == Collective::AllReduce {
         factor = lcm(factor * u64::from(block), ranks.into()) / u64::from(block);
     }
-    u32::try_from(factor).ok().filter(|&factor| u64::from(factor) <= MAX_FACTOR * u64::from(ranks)).ok_or_else(|| {
-        Fault::Unsupported { reason: format!("chunks cut into {factor} pieces") }
-    })
+    u32::try_from(factor)
+        .ok()
+        .filter(|&factor| u64::from(factor) <= MAX_FACTOR * u64::from(ranks))
+        .ok_or_else(|| Fault::Unsupported { reason: format!("chunks cut into {factor} pieces") })
 }
 
 fn lcm(a: u64, b: u64) -> u64 {

@@ -3,7 +3,7 @@
 //! The constants are those of `src/core/include/execution_common.hpp` of microsoft/mscclpp 0.9.0, under their
 //! names there. Beyond them its arrays overflow or its kernel stops; it checks only the first itself.
 
-use super::document::{Operation, OpName, Plan};
+use super::document::{OpName, Operation, Plan};
 use super::violation::{Fault, Location, OpAt, PlanViolation};
 
 /// Operations of a threadblock, those inside pipelines included (`MAX_OPERATION`).
@@ -13,17 +13,15 @@ pub const MAX_CHANNELS: usize = 16;
 /// Channels of an operation (`MAX_CHANNEL_PER_OPERATION`).
 pub const MAX_CHANNELS_PER_OPERATION: usize = 8;
 /// Sources, and destinations, of an operation: two local ones and one per channel.
-pub const MAX_OPERANDS: usize = 2 + MAX_CHANNELS_PER_OPERATION;
+pub(super) const MAX_OPERANDS: usize = 2 + MAX_CHANNELS_PER_OPERATION;
 /// Barriers of a rank (`MAX_DEVICE_SYNCERS`).
 pub const MAX_BARRIERS: u32 = 16;
-/// Semaphores of a rank (`MAX_DEVICE_SEMAPHORES`).
+/// Semaphores of an operation (`MAX_DEVICE_SEMAPHORES`); a rank may have any number.
 pub const MAX_SEMAPHORES: usize = 16;
 /// Threads of a threadblock (`__launch_bounds__`).
-pub const MAX_THREADS: u32 = 1024;
+pub(super) const MAX_THREADS: u32 = 1024;
 /// Bytes of the scratch buffer that plans share (`PREDFINED_SCRATCH_SIZE`, spelled so).
-pub const SHARED_SCRATCH: u64 = 1 << 26;
-/// Offsets are 32 bits wide.
-pub const MAX_BUFFER: u64 = u32::MAX as u64;
+pub(super) const SHARED_SCRATCH: u64 = 1 << 26;
 /// Threadblocks of a rank that certainly run at the same time: the kernel is not launched cooperatively, and an
 /// A100 has this many multiprocessors.
 pub const RESIDENT_THREADBLOCKS: usize = 108;
@@ -32,9 +30,14 @@ pub const RESIDENT_THREADBLOCKS: usize = 108;
 pub(super) fn check(plan: &Plan) -> Vec<PlanViolation> {
     let mut found = Found(Vec::new());
     let at = Location::Plan;
-    found.above(at, "threads in a threadblock", plan.num_threads_per_block as usize, MAX_THREADS as usize, "__launch_bounds__");
+    found.above(
+        at,
+        "threads in a threadblock",
+        plan.num_threads_per_block as usize,
+        MAX_THREADS as usize,
+        "__launch_bounds__",
+    );
     for (rank, gpu) in (0..).zip(&plan.gpus) {
-        found.above(Location::Gpu(rank), "semaphores", gpu.semaphores.len(), MAX_SEMAPHORES, "MAX_DEVICE_SEMAPHORES");
         for (number, threadblock) in (0..).zip(&gpu.threadblocks) {
             let at = Location::Threadblock(rank, number);
             let operations = threadblock.ops.iter().map(|op| 1 + op.ops.as_ref().map_or(0, Vec::len)).sum();
@@ -77,7 +80,13 @@ impl Found {
         let semaphores = op.semaphore_ids.as_ref().map_or(0, Vec::len);
         self.above(at, "semaphores in an operation", semaphores, MAX_SEMAPHORES, "MAX_DEVICE_SEMAPHORES");
         if let Some(barrier) = op.barrier_id.filter(|_| op.name == OpName::Barrier) {
-            self.above(at, "barriers (ids count from 0)", barrier as usize + 1, MAX_BARRIERS as usize, "MAX_DEVICE_SYNCERS");
+            self.above(
+                at,
+                "barriers (ids count from 0)",
+                barrier as usize + 1,
+                MAX_BARRIERS as usize,
+                "MAX_DEVICE_SYNCERS",
+            );
         }
     }
 }

@@ -24,10 +24,10 @@ pub(super) struct Access {
     /// The clock component of the threads that do it.
     pub(super) component: u32,
     pub(super) epoch: u32,
-    /// The operation, as the judge counts them.
+    /// The transfer, as the judge counts them.
     pub(super) op: u32,
-    /// The span's identity and how threads share it out: equal ones are done by the same thread, piece by piece.
-    pub(super) pattern: (u32, u32, bool),
+    /// The span, and whether its transfer goes packet by packet: equal ones are done by the same thread, piece by piece.
+    pub(super) pattern: (Span, bool),
     /// The iteration, inside pipelines.
     pub(super) iteration: Option<u32>,
 }
@@ -40,6 +40,26 @@ struct Cell {
     packet: bool,
     /// Someone waited for that packet's flag.
     awaited: bool,
+}
+
+impl Access {
+    /// Which piece of its span a cell is.
+    pub(super) fn piece(&self, cell: u32) -> u32 {
+        let span = self.pattern.0;
+        cell.saturating_sub(span.first) / if span.packet { 2 } else { 1 }
+    }
+}
+
+/// For each piece of a transfer, the pieces of transfers that are over when it is done, itself included: packets are
+/// passed on piece by piece, and whoever has one knows that what it was made of has been read.
+pub(super) type Pieces = Vec<Vec<(u32, u32)>>;
+
+/// What the threads of an access know.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'k> {
+    pub(super) clock: &'k Clock,
+    /// Empty where no packets are concerned.
+    pub(super) pieces: &'k Pieces,
 }
 
 /// All cells.
@@ -81,13 +101,14 @@ impl<'c> Memory<'c> {
         span.cells().all(|cell| self.state[cell as usize].packet)
     }
 
-    /// Who wrote the packets of a span.
-    pub(super) fn writers(&self, span: Span) -> impl Iterator<Item = u32> + '_ {
-        span.cells().filter_map(|cell| self.state[cell as usize].write).map(|write| write.op)
+    /// Who wrote each packet of a span, and as which piece.
+    pub(super) fn writers(&self, span: Span) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let firsts = span.cells().step_by(2);
+        firsts.filter_map(|cell| self.state[cell as usize].write.map(|write| (write.op, write.piece(cell))))
     }
 
-    /// Reads a span at a time that `clock` describes; reports the first conflict.
-    pub(super) fn read(&mut self, span: Span, access: Access, clock: &Clock) -> Option<Conflict> {
+    /// Reads a span with what is `known`; reports the first conflict.
+    pub(super) fn read(&mut self, span: Span, access: Access, known: Known<'_>) -> Option<Conflict> {
         let mut found = None;
         for cell in span.cells() {
             let state = &mut self.state[cell as usize];
@@ -97,32 +118,34 @@ impl<'c> Memory<'c> {
                 if state.packet != span.packet {
                     found = found.or(Some(conflict(write, Kind::Mixed)));
                 } else if !span.awaited {
-                    found = found.or_else(|| ordered(write, access, clock).map(|kind| conflict(write, kind)));
+                    found = found.or_else(|| ordered(write, access, cell, known).map(|kind| conflict(write, kind)));
                 }
                 if write.iteration.is_some() && access.iteration.is_some() && write.iteration != access.iteration {
                     found = found.or(Some(conflict(write, Kind::Stale)));
                 }
             }
-            state.reads.retain(|read| read.component != access.component || read.epoch >= access.epoch && read.pattern != access.pattern);
+            state.reads.retain(|read| {
+                read.component != access.component || read.epoch >= access.epoch && read.pattern != access.pattern
+            });
             state.reads.push(access);
         }
         found
     }
 
-    /// Writes a span at a time that `clock` describes; reports the first conflict.
-    pub(super) fn write(&mut self, span: Span, access: Access, clock: &Clock) -> Option<Conflict> {
+    /// Writes a span with what is `known`; reports the first conflict.
+    pub(super) fn write(&mut self, span: Span, access: Access, known: Known<'_>) -> Option<Conflict> {
         let mut found = None;
         for cell in span.cells() {
             let state = &mut self.state[cell as usize];
             let conflict = |other, other_writes, kind| Conflict { cell, other, other_writes, kind };
             for &read in &state.reads {
-                found = found.or_else(|| ordered(read, access, clock).map(|kind| conflict(read, false, kind)));
+                found = found.or_else(|| ordered(read, access, cell, known).map(|kind| conflict(read, false, kind)));
             }
             if let Some(write) = state.write {
                 if state.packet && span.packet {
                     found = found.or(Some(conflict(write, true, Kind::Twice)));
                 }
-                found = found.or_else(|| ordered(write, access, clock).map(|kind| conflict(write, true, kind)));
+                found = found.or_else(|| ordered(write, access, cell, known).map(|kind| conflict(write, true, kind)));
             }
             state.reads.clear();
             state.write = Some(access);
@@ -150,8 +173,12 @@ impl<'c> Memory<'c> {
 }
 
 /// `None` if the earlier access is over before the later one begins.
-fn ordered(earlier: Access, later: Access, clock: &Clock) -> Option<Kind> {
-    if clock[earlier.component as usize] > earlier.epoch {
+fn ordered(earlier: Access, later: Access, cell: u32, known: Known<'_>) -> Option<Kind> {
+    if known.clock[earlier.component as usize] > earlier.epoch {
+        return None;
+    }
+    let over = (earlier.op, earlier.piece(cell));
+    if known.pieces.get(later.piece(cell) as usize).is_some_and(|pieces| pieces.binary_search(&over).is_ok()) {
         return None;
     }
     if earlier.component != later.component {
@@ -164,7 +191,13 @@ fn ordered(earlier: Access, later: Access, clock: &Clock) -> Option<Kind> {
 
 impl Conflict {
     /// The conflict in words, as found by `access` (`reads` or `writes`).
-    pub(super) fn fault(&self, memory: &Memory<'_>, writes: bool, packet: bool, other: super::violation::OpAt) -> Fault {
+    pub(super) fn fault(
+        &self,
+        memory: &Memory<'_>,
+        writes: bool,
+        packet: bool,
+        other: super::violation::OpAt,
+    ) -> Fault {
         let verb = |writes| if writes { "writes" } else { "reads" };
         let chunk = memory.cells().name(self.cell, packet);
         let name = |packet| if packet { "packets" } else { "data" };
@@ -176,7 +209,9 @@ impl Conflict {
                 other_access: verb(self.other_writes),
                 hint: if self.kind == Kind::Unsynced { " (a `nop` between them would)" } else { "" },
             },
-            Kind::Mixed => Fault::Mixed { access: verb(writes), chunk, found: name(packet), held: name(!packet), other },
+            Kind::Mixed => {
+                Fault::Mixed { access: verb(writes), chunk, found: name(packet), held: name(!packet), other }
+            }
             Kind::Twice => Fault::PacketTwice { chunk, other },
             Kind::Stale => Fault::Stale { chunk, other },
         }

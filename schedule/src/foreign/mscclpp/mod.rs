@@ -38,7 +38,8 @@ pub use limits::{
 pub use violation::{ChunkAt, Fault, Location, Note, OpAt, PlanViolation};
 
 use crate::ReduceOp;
-use crate::program::{VerifiedProgram, check};
+use crate::program::{ProgramViolation, StepAt, VerifiedProgram, check};
+use convert::{Converted, Judged};
 use geometry::{Cells, Geometry};
 use order::{Relaxed, Verdict, judge};
 use resolve::Script;
@@ -133,22 +134,42 @@ impl PlanFile {
         let script = resolve::resolve(plan)?;
         let geometry = Geometry::of(plan, &script)?;
         let mut notes = self.notes(&geometry);
-        let (cells, verdict) = judged(plan, &script, &geometry, 1, Relaxed::Orders)?;
-        for iterations in more_iterations(&geometry) {
-            judged(plan, &script, &geometry, iterations, Relaxed::Orders)?;
+        let (cells, verdict) = judged(plan, &script, &geometry, 1)?;
+        for &iterations in more_iterations(&geometry) {
+            judged(plan, &script, &geometry, iterations)?;
         }
+        notes.extend(self.ring(&script, &geometry, size_bytes)?);
         notes.extend(unflushed(&verdict));
         notes.extend(memoryless(plan, &script, &cells));
-        let op = self.reduction();
-        let converted = convert::convert(plan, &script, &geometry, &cells, &verdict.order, size_bytes, op)?;
-        let program = check(converted.program).map_err(|violations| {
-            let results = violations.iter().map(|violation| {
-                let text = violation.to_string();
-                PlanViolation { at: Location::Plan, fault: Fault::Result { text } }
-            });
-            results.collect::<Vec<_>>()
-        })?;
+        let order = &verdict.order;
+        let parts = Judged { plan, script: &script, geometry: &geometry, cells: &cells, order };
+        let Converted { program, origins, overwritten } = convert::convert(&parts, size_bytes, self.reduction())?;
+        notes.extend(overwritten.first().map(|&at| {
+            let text = "overwrites its input, in place, outside its output".into();
+            Note { at: Location::Op(at), text }
+        }));
+        let program = check(program)
+            .map_err(|violations| violations.iter().map(|violation| result(violation, &origins)).collect::<Vec<_>>())?;
         Ok(Import { program, notes })
+    }
+
+    /// Whether scratch that pipelines use again is free by then, where calls are large enough for that.
+    fn ring(&self, script: &Script, geometry: &Geometry, size_bytes: u64) -> Result<Option<Note>, Vec<PlanViolation>> {
+        let (Some(ring), Some(unit)) = (geometry.ring, geometry.unit) else { return Ok(None) };
+        let most = u64::from(ring) * u64::from(unit) * u64::from(geometry.chunks_in_size());
+        if self.plan.max_message_size <= most {
+            return Ok(None);
+        }
+        match judged(&self.plan, script, geometry, ring.saturating_add(2)) {
+            Ok(_) => Ok(None),
+            Err(violations) if size_bytes > most => Err(violations),
+            Err(violations) => {
+                let first = violations.first().map_or(String::new(), ToString::to_string);
+                let text =
+                    format!("right for calls up to {most} bytes only; above, scratch is used again too early: {first}");
+                Ok(Some(Note { at: Location::Plan, text }))
+            }
+        }
     }
 
     fn notes(&self, geometry: &Geometry) -> Vec<Note> {
@@ -165,7 +186,10 @@ impl PlanFile {
             note(Location::Plan, "the executor (0.9.0) computes sums whatever `reduce_op` says");
         }
         if geometry.input == 0 || geometry.output == 0 {
-            note(Location::Plan, "the executor (0.9.0) divides by the number of input and of output chunks, one of which is 0");
+            note(
+                Location::Plan,
+                "the executor (0.9.0) divides by the number of input and of output chunks, one of which is 0",
+            );
         }
         notes
     }
@@ -184,12 +208,18 @@ fn shape(plan: &Plan) -> Vec<PlanViolation> {
     }
     for (rank, gpu) in (0..).zip(&plan.gpus) {
         if gpu.id != rank {
-            refuse(Location::Gpu(rank), format!("has id {}, but the executor takes entry {rank} for rank {rank}", gpu.id));
+            refuse(
+                Location::Gpu(rank),
+                format!("has id {}, but the executor takes entry {rank} for rank {rank}", gpu.id),
+            );
         }
         for (number, block) in (0..).zip(&gpu.threadblocks) {
             if block.id != number {
                 let at = Location::Threadblock(rank, number);
-                refuse(at, format!("has id {}, but the executor takes entry {number} for threadblock {number}", block.id));
+                refuse(
+                    at,
+                    format!("has id {}, but the executor takes entry {number} for threadblock {number}", block.id),
+                );
             }
         }
     }
@@ -202,21 +232,41 @@ fn judged(
     script: &Script,
     geometry: &Geometry,
     iterations: u32,
-    relaxed: Relaxed,
 ) -> Result<(Cells, Verdict), Vec<PlanViolation>> {
     let refuse = |fault| vec![PlanViolation { at: Location::Plan, fault }];
     let cells = Cells::new(plan, geometry, iterations).map_err(refuse)?;
-    let verdict = judge(plan, script, &cells, relaxed);
+    let verdict = judge(plan, script, &cells, Relaxed::Orders);
     if verdict.violations.is_empty() { Ok((cells, verdict)) } else { Err(verdict.violations) }
 }
 
 /// How many iterations of pipelines to judge beyond one per chunk.
-fn more_iterations(geometry: &Geometry) -> Vec<u32> {
-    match (geometry.unit, geometry.ring) {
-        (None, _) => Vec::new(),
-        (Some(_), None) => vec![2, 3],
-        (Some(_), Some(ring)) => vec![2, 3, ring.saturating_add(2)],
-    }
+fn more_iterations(geometry: &Geometry) -> &'static [u32] {
+    if geometry.unit.is_some() { &[2, 3] } else { &[] }
+}
+
+/// A violation of the program, said of the operation that it comes from.
+fn result(violation: &ProgramViolation, origins: &[Vec<Vec<OpAt>>]) -> PlanViolation {
+    use ProgramViolation as V;
+    let step = match violation {
+        V::WritesInput { at, .. }
+        | V::OutOfBounds { at, .. }
+        | V::Shapes { at, .. }
+        | V::Overlap { at, .. }
+        | V::NoOperator { at, .. }
+        | V::Uninitialised { at, .. }
+        | V::MixedReduce { at, .. }
+        | V::DoubleReduce { at, .. } => Some(at),
+        _ => None,
+    };
+    let origin = |at: &StepAt| {
+        let steps = origins.get(at.rank.index())?.get(at.threadblock as usize)?;
+        steps.get(at.step as usize).copied()
+    };
+    let at = match violation {
+        V::WrongResult { rank, .. } => Location::Gpu(rank.0),
+        _ => step.and_then(origin).map_or(Location::Plan, Location::Op),
+    };
+    PlanViolation { at, fault: Fault::Result { text: violation.to_string() } }
 }
 
 /// Ports that may still read when the call ends.
@@ -242,3 +292,6 @@ fn memoryless(plan: &Plan, script: &Script, cells: &Cells) -> Vec<Note> {
     });
     notes.collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@
 
 use super::document::{Plan, Share};
 use super::geometry::{Cells, Span};
-use super::memory::{Access, Clock, Memory, join};
+use super::memory::{Access, Clock, Known, Memory, Pieces, join};
 use super::resolve::{Action, Counter, CounterId, Operand, PortRef, Script, Transfer};
 use super::violation::{Fault, Location, OpAt, PlanViolation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,6 +153,10 @@ struct Judge<'s> {
     /// All operations replayed so far, and what their threads knew.
     log: Vec<OpAt>,
     packet_clocks: BTreeMap<u32, Rc<Clock>>,
+    /// What each piece of a transfer of packets tells.
+    pieces: BTreeMap<u32, Pieces>,
+    /// Per rank, all that packets have told it.
+    heard: Vec<BTreeSet<(u32, u32)>>,
     /// The last access of each component to each other rank's memory.
     visits: BTreeMap<(u32, u32), (Access, u32, bool)>,
     /// Cells of scratch written before their rank was known to have begun: by which rank.
@@ -201,6 +205,8 @@ impl<'s> Judge<'s> {
             memory: Memory::new(cells),
             log: Vec::new(),
             packet_clocks: BTreeMap::new(),
+            pieces: BTreeMap::new(),
+            heard: vec![BTreeSet::new(); script.ranks.len()],
             visits: BTreeMap::new(),
             unannounced: BTreeSet::new(),
             own_ports: BTreeMap::new(),
@@ -242,7 +248,8 @@ impl<'s> Judge<'s> {
                 let entry = self.barriers.entry((block.rank, *id)).or_insert((BTreeSet::new(), *threadblocks));
                 entry.0.insert(number);
                 if entry.1 != *threadblocks {
-                    let reason = format!("barrier {id} waits for {threadblocks} threadblocks here, for {} elsewhere", entry.1);
+                    let reason =
+                        format!("barrier {id} waits for {threadblocks} threadblocks here, for {} elsewhere", entry.1);
                     self.violations.push(PlanViolation { at: Location::Op(item.at), fault: Fault::Invalid { reason } });
                 }
             }
@@ -392,7 +399,10 @@ impl<'s> Judge<'s> {
 
     fn give(&mut self, block: usize, lane: u32, counter: CounterId, port: Option<u32>, relaxed: bool) {
         let clock = match port {
-            None => self.blocks[block].lanes.get(&lane).map_or_else(|| self.blocks[block].base.clone(), |lane| Rc::new(lane.clone())),
+            None => self.blocks[block]
+                .lanes
+                .get(&lane)
+                .map_or_else(|| self.blocks[block].base.clone(), |lane| Rc::new(lane.clone())),
             Some(channel) => Rc::new(self.told(block, lane, channel)),
         };
         let tells = !(relaxed && self.relaxed == Relaxed::Memoryless);
@@ -404,7 +414,9 @@ impl<'s> Judge<'s> {
 
     /// A port hears of what a lane knows; gives what it will have done after all that it was told.
     fn told(&mut self, block: usize, lane: u32, channel: u32) -> Clock {
-        let Some(port) = self.ports.get_mut(&(block, channel)) else { return Clock::clone(self.blocks[block].lane(lane)) };
+        let Some(port) = self.ports.get_mut(&(block, channel)) else {
+            return Clock::clone(self.blocks[block].lane(lane));
+        };
         join(&mut port.clock, self.blocks[block].lane(lane));
         port.clock[port.component as usize] += 1;
         port.clock.clone()
@@ -446,7 +458,8 @@ impl<'s> Judge<'s> {
         let needed = usize::try_from(state.taken - state.initial).unwrap_or(0);
         if let Some(last) = &state.last
             && last.block as usize != block
-            && self.blocks[block].lanes.get(&lane).unwrap_or(&self.blocks[block].base)[last.block as usize] <= last.epoch
+            && self.blocks[block].lanes.get(&lane).unwrap_or(&self.blocks[block].base)[last.block as usize]
+                <= last.epoch
         {
             let what = self.script.counters[id.0 as usize].to_string();
             let fault = Fault::Ambiguous { what, which: "wait", other: self.log[last.op as usize] };
@@ -495,8 +508,8 @@ impl Judge<'_> {
         if spans.iter().flat_map(|(sources, _)| sources).filter(awaited).any(|&span| !self.memory.arrived(span)) {
             return false;
         }
-        self.log.push(item.at);
         for (number, (transfer, (sources, targets))) in (0..).zip(transfers.iter().zip(&spans)) {
+            self.log.push(item.at);
             sources.iter().filter(awaited).for_each(|&span| self.hear(block, span));
             self.order.push(Done { at: item.at, number, iteration: item.iteration });
             self.transfer(block, item, transfer.port, sources, targets);
@@ -509,7 +522,7 @@ impl Judge<'_> {
         if self.relaxed == Relaxed::Memoryless {
             return;
         }
-        let mut writers: Vec<u32> = self.memory.writers(span).collect();
+        let mut writers: Vec<u32> = self.memory.writers(span).map(|(writer, _)| writer).collect();
         writers.dedup();
         let mut clock = self.blocks[block].knows().clone();
         for clock_of in writers.iter().filter_map(|writer| self.packet_clocks.get(writer)) {
@@ -530,20 +543,26 @@ impl Judge<'_> {
             }
         };
         let epoch = clock[component as usize];
+        let pieces = self.told_by_pieces(block, op, sources, targets);
+        let known = Known { clock: &clock, pieces: &pieces };
         let packets = sources.iter().chain(targets).any(|span| span.packet);
         self.overlaps(item.at, sources, targets);
         for (spans, writes) in [(sources, false), (targets, true)] {
             for &span in spans {
                 // The switch stores to its own rank too, even what is there already.
-                if writes && sources.iter().any(|source| sources.len() == 1 && source.first == span.first && source.packet == span.packet) {
+                if writes
+                    && sources
+                        .iter()
+                        .any(|source| sources.len() == 1 && source.first == span.first && source.packet == span.packet)
+                {
                     continue;
                 }
-                let pattern = (span.first, span.count, packets);
+                let pattern = (span, packets);
                 let access = Access { component, epoch, op, pattern, iteration: item.iteration };
                 self.visit(block, item.at, span, access, &clock, writes);
                 let conflict = match writes {
-                    true => self.memory.write(span, access, &clock),
-                    false => self.memory.read(span, access, &clock),
+                    true => self.memory.write(span, access, known),
+                    false => self.memory.read(span, access, known),
                 };
                 if let Some(conflict) = conflict {
                     let other = self.log[conflict.other.op as usize];
@@ -551,6 +570,9 @@ impl Judge<'_> {
                     self.violations.push(PlanViolation { at: Location::Op(item.at), fault });
                 }
             }
+        }
+        if !pieces.is_empty() {
+            self.pieces.insert(op, pieces);
         }
         if targets.iter().any(|span| span.packet) {
             self.packet_clocks.insert(op, Rc::new(clock));
@@ -569,9 +591,33 @@ impl Judge<'_> {
         }
     }
 
+    /// What the pieces of a transfer know and tell: themselves, and what made the packets that they read.
+    fn told_by_pieces(&mut self, block: usize, op: u32, sources: &[Span], targets: &[Span]) -> Pieces {
+        let all = || sources.iter().chain(targets);
+        if !all().any(|span| span.packet) {
+            return Pieces::new();
+        }
+        let count = all().map(|span| span.count).max().unwrap_or(0);
+        let mut told: Pieces = (0..count).map(|piece| vec![(op, piece)]).collect();
+        for span in sources.iter().filter(|span| span.awaited) {
+            for (own, (writer, piece)) in told.iter_mut().zip(self.memory.writers(*span)) {
+                let known = self.pieces.get(&writer).and_then(|pieces| pieces.get(piece as usize));
+                own.extend(known.into_iter().flatten());
+            }
+        }
+        let heard = &mut self.heard[self.blocks[block].rank as usize];
+        for pieces in &mut told {
+            pieces.sort_unstable();
+            pieces.dedup();
+            heard.extend(pieces.iter().copied());
+        }
+        told
+    }
+
     /// Operands must be the same chunks or others: threads do not wait for each other within an operation.
     fn overlaps(&mut self, at: OpAt, sources: &[Span], targets: &[Span]) {
-        let shifted = |a: &Span, b: &Span| a.overlaps(*b) && (a.first, a.count, a.packet) != (b.first, b.count, b.packet);
+        let shifted =
+            |a: &Span, b: &Span| a.overlaps(*b) && (a.first, a.count, a.packet) != (b.first, b.count, b.packet);
         let twice = |(index, a): (usize, &Span)| targets[..index].iter().any(|b| a.overlaps(*b));
         let wrong = targets.iter().any(|target| sources.iter().any(|source| shifted(source, target)));
         if wrong || targets.iter().enumerate().any(twice) {
@@ -601,7 +647,8 @@ impl Judge<'_> {
             });
         } else if !begun && self.relaxed == Relaxed::Orders {
             let chunk = self.cells.name(span.first, span.packet);
-            self.violations.push(PlanViolation { at: Location::Op(at), fault: Fault::BeforeStart { access: verb, chunk } });
+            self.violations
+                .push(PlanViolation { at: Location::Op(at), fault: Fault::BeforeStart { access: verb, chunk } });
         }
         if !(writes && span.packet) {
             self.visits.insert((owner, access.component), (access, span.first, writes));
@@ -624,9 +671,10 @@ impl Judge<'_> {
             self.violations.sort_by(|a, b| a.at.cmp(&b.at));
         }
         let ends = self.ends();
-        let unflushed = self.own_ports.iter().filter(|((rank, component), access)| {
-            ends[*rank as usize][*component as usize] <= access.epoch
-        });
+        let unflushed = self
+            .own_ports
+            .iter()
+            .filter(|((rank, component), access)| ends[*rank as usize][*component as usize] <= access.epoch);
         let unflushed = unflushed.map(|(_, access)| self.log[access.op as usize]).collect();
         self.violations.dedup();
         Verdict { violations: self.violations, unflushed, order: self.order }
@@ -642,7 +690,9 @@ impl Judge<'_> {
                         let state = &self.counters[id.0 as usize];
                         state.initial + state.gives.len() as i64 <= state.taken
                     });
-                    empty.or(counters.first()).map_or(String::new(), |id| self.script.counters[id.0 as usize].to_string())
+                    empty
+                        .or(counters.first())
+                        .map_or(String::new(), |id| self.script.counters[id.0 as usize].to_string())
                 }
                 Action::Barrier { id, .. } => format!("the other threadblocks at barrier {id}"),
                 _ => "packets that nobody writes before".into(),
@@ -725,7 +775,11 @@ impl Judge<'_> {
             let (owner, end) = (self.cells.rank_of(cell), &ends[writer as usize]);
             let last = self.memory.last(cell).find(|access| match self.plan.use_double_scratch_buffer {
                 true => !self.of_rank[owner as usize].clone().any(|block| end[block] > 0),
-                false => self.log[access.op as usize].rank != writer && end[access.component as usize] <= access.epoch,
+                false => {
+                    let over = end[access.component as usize] > access.epoch
+                        || self.heard[writer as usize].contains(&(access.op, access.piece(cell)));
+                    self.log[access.op as usize].rank != writer && !over
+                }
             });
             if let Some(access) = last {
                 let other = self.log[access.op as usize];

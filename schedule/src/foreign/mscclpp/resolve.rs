@@ -119,7 +119,8 @@ pub(super) fn resolve(plan: &Plan) -> Result<Script, Vec<PlanViolation>> {
     if !resolver.violations.is_empty() {
         return Err(resolver.violations);
     }
-    let mut counters: Vec<(CounterId, Counter)> = resolver.counters.into_iter().map(|(counter, id)| (id, counter)).collect();
+    let mut counters: Vec<(CounterId, Counter)> =
+        resolver.counters.into_iter().map(|(counter, id)| (id, counter)).collect();
     counters.sort_unstable_by_key(|&(id, _)| id);
     Ok(Script { ranks, counters: counters.into_iter().map(|(_, counter)| counter).collect() })
 }
@@ -161,7 +162,8 @@ impl<'p> Resolver<'p> {
         let mut ways = Ways::default();
         for (entry, channel) in (0..).zip(&gpu.channels) {
             let at = Location::Channel(rank, entry);
-            let missing = |key: &str| Fault::Invalid { reason: format!("a {} channel needs `{key}`", channel.channel_type) };
+            let missing =
+                |key: &str| Fault::Invalid { reason: format!("a {} channel needs `{key}`", channel.channel_type) };
             match channel.channel_type {
                 ChannelType::Memory | ChannelType::Port => {
                     let Some(peers) = &channel.connected_to else {
@@ -170,7 +172,8 @@ impl<'p> Resolver<'p> {
                     };
                     for &peer in peers {
                         self.known_rank(at, rank, peer, true);
-                        let list = if channel.channel_type == ChannelType::Port { &mut ways.port } else { &mut ways.memory };
+                        let list =
+                            if channel.channel_type == ChannelType::Port { &mut ways.port } else { &mut ways.memory };
                         let ordinal = list.iter().filter(|(other, _)| *other == peer).count() as u32;
                         list.push((peer, ordinal));
                     }
@@ -267,6 +270,11 @@ impl<'p> Resolver<'p> {
         }
         actions
     }
+}
+
+/// Whether an id stands twice in a list.
+fn repeats(ids: &[u32]) -> bool {
+    ids.iter().enumerate().any(|(place, id)| ids[..place].contains(id))
 }
 
 /// Reads one operation.
@@ -367,7 +375,11 @@ impl Reader<'_, '_> {
         let block = &self.resolver.plan.gpus[self.at.rank as usize].threadblocks[self.at.threadblock as usize];
         let mut ids = block.channels.iter().filter(|refs| refs.channel_type == kind).flat_map(|refs| &refs.channel_ids);
         let count = ids.clone().count() as u64;
-        ids.nth(id as usize).copied().ok_or(Fault::OutOfRange { what: "channel of the threadblock", index: id.into(), count })
+        ids.nth(id as usize).copied().ok_or(Fault::OutOfRange {
+            what: "channel of the threadblock",
+            index: id.into(),
+            count,
+        })
     }
 
     fn ways(&self) -> &Ways {
@@ -399,7 +411,7 @@ impl Reader<'_, '_> {
             return Err(self.form("needs `channel_ids`"));
         }
         let ids = self.op.channels();
-        if ids.iter().enumerate().any(|(place, id)| ids[..place].contains(id)) {
+        if repeats(ids) {
             return Err(self.form("names a channel twice: two threads would use it at once"));
         }
         let channels: Result<Vec<u32>, Fault> = ids.iter().map(|&id| self.channel(kind, id)).collect();
@@ -431,6 +443,9 @@ impl Reader<'_, '_> {
         let op = self.op;
         let ids = op.semaphore_ids.as_deref().filter(|ids| !ids.is_empty());
         let ids = ids.ok_or_else(|| self.form("needs `semaphore_ids`"))?;
+        if repeats(ids) {
+            return Err(self.form("names a semaphore twice: two threads would use it at once"));
+        }
         let declared = &self.resolver.plan.gpus[self.at.rank as usize].semaphores;
         let mut counters = Vec::with_capacity(ids.len());
         for &index in ids {
@@ -484,6 +499,9 @@ impl Reader<'_, '_> {
             return Err(self.form(format!("reads packets from scratch only, not from `{space}`")));
         }
         let rank = self.at.rank;
+        if chunk.rank.is_some_and(|other| other != rank) {
+            return Err(self.form("names a local buffer of another rank"));
+        }
         self.bounded(Operand { rank, space, index: chunk.index, size: chunk.size, packet, awaited })
     }
 
@@ -537,27 +555,39 @@ impl Reader<'_, '_> {
     fn transfers(&mut self) -> Result<Vec<Transfer>, Fault> {
         let op = self.op;
         let (sources, targets) = (op.sources(), op.targets());
-        let transfers = match op.name {
-            OpName::Put | OpName::PutWithSignal | OpName::PutWithSignalAndFlush | OpName::PutPackets => self.puts()?,
-            OpName::Get => self.gets()?,
-            OpName::Copy => vec![self.one(self.local(self.only(sources)?, false, false)?, self.local(self.only(targets)?, false, false)?)],
-            OpName::CopyPackets => {
-                vec![self.one(self.local(self.only(sources)?, false, false)?, self.local(self.only(targets)?, true, false)?)]
-            }
-            OpName::UnpackPackets => {
-                vec![self.one(self.local(self.only(sources)?, true, true)?, self.local(self.only(targets)?, false, false)?)]
-            }
-            OpName::ReadPutPackets => self.packets_on()?,
-            OpName::GroupStore | OpName::GroupStorePackets => {
-                let packet = op.name == OpName::GroupStorePackets;
-                let source = self.local(self.only(sources)?, packet, packet)?;
-                vec![self.many([source].into_iter().collect(), self.group(self.only(targets)?, packet)?)]
-            }
-            OpName::GroupLoadReduceStore => {
-                vec![self.many(self.group(self.only(sources)?, false)?, self.group(self.only(targets)?, false)?)]
-            }
-            _ => vec![self.reduction()?],
-        };
+        let transfers =
+            match op.name {
+                OpName::Put | OpName::PutWithSignal | OpName::PutWithSignalAndFlush | OpName::PutPackets => {
+                    self.puts()?
+                }
+                OpName::Get => self.gets()?,
+                OpName::Copy => vec![self.one(
+                    self.local(self.only(sources)?, false, false)?,
+                    self.local(self.only(targets)?, false, false)?,
+                )],
+                OpName::CopyPackets => {
+                    vec![self.one(
+                        self.local(self.only(sources)?, false, false)?,
+                        self.local(self.only(targets)?, true, false)?,
+                    )]
+                }
+                OpName::UnpackPackets => {
+                    vec![self.one(
+                        self.local(self.only(sources)?, true, true)?,
+                        self.local(self.only(targets)?, false, false)?,
+                    )]
+                }
+                OpName::ReadPutPackets => self.packets_on()?,
+                OpName::GroupStore | OpName::GroupStorePackets => {
+                    let packet = op.name == OpName::GroupStorePackets;
+                    let source = self.local(self.only(sources)?, packet, packet)?;
+                    vec![self.many([source].into_iter().collect(), self.group(self.only(targets)?, packet)?)]
+                }
+                OpName::GroupLoadReduceStore => {
+                    vec![self.many(self.group(self.only(sources)?, false)?, self.group(self.only(targets)?, false)?)]
+                }
+                _ => vec![self.reduction()?],
+            };
         for transfer in &transfers {
             let mut sizes = transfer.sources.iter().chain(&transfer.targets).map(|operand| operand.size);
             let first = sizes.next().unwrap_or(0);
@@ -674,7 +704,10 @@ impl Reader<'_, '_> {
         let name = self.op.name;
         let packets = matches!(
             name,
-            OpName::ReducePackets | OpName::ReduceCopyPackets | OpName::ReduceSendPackets | OpName::ReduceCopySendPackets
+            OpName::ReducePackets
+                | OpName::ReduceCopyPackets
+                | OpName::ReduceSendPackets
+                | OpName::ReduceCopySendPackets
         );
         let reads = matches!(name, OpName::ReadReduce | OpName::ReadReduceSend);
         let copies = matches!(name, OpName::ReduceCopyPackets | OpName::ReduceCopySendPackets);

@@ -1,0 +1,4 @@
+//! Plans written for these tests, judged.
+
+mod samples;
+mod verdicts;

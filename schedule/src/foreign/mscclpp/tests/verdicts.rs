@@ -1,0 +1,54 @@
+//! What is accepted, what is refused, and why.
+
+use super::super::*;
+use super::samples::*;
+
+fn faults(plan: Plan) -> Vec<String> {
+    match PlanFile::from(plan).import(1 << 12) {
+        Ok(_) => Vec::new(),
+        Err(violations) => violations.iter().map(ToString::to_string).collect(),
+    }
+}
+
+#[test]
+fn an_exchange_of_two_ranks_is_right() {
+    assert_eq!(faults(pair_allgather()), Vec::<String>::new());
+}
+
+#[test]
+fn packets_order_piece_by_piece() {
+    assert_eq!(faults(pair_packets()), Vec::<String>::new());
+}
+
+#[test]
+fn every_operation_of_the_exchange_is_needed() {
+    let plan = pair_allgather();
+    for op in 0..plan.gpus[0].threadblocks[0].ops.len() {
+        let mut mutant = plan.clone();
+        mutant.gpus[0].threadblocks[0].ops.remove(op);
+        assert_ne!(faults(mutant), Vec::<String>::new(), "without operation {op}");
+    }
+}
+
+#[test]
+fn a_plan_survives_writing_and_reading() {
+    for plan in [pair_allgather(), pair_packets()] {
+        let text = serde_json::to_string_pretty(&plan).unwrap();
+        assert_eq!(read(&text, "plan.json").unwrap().plan(), &plan);
+        assert!(detects(&text));
+    }
+}
+
+#[test]
+fn places_are_given_in_the_text() {
+    let mut plan = pair_allgather();
+    plan.gpus[1].threadblocks[0].ops[3].src_buff.as_mut().unwrap()[0].index = 7;
+    let text = serde_json::to_string_pretty(&plan).unwrap();
+    let violations = read(&text, "plan.json").unwrap().import(64).unwrap_err();
+    expect_test::expect!["rank 1 threadblock 0 op 3: chunks 7..8 of `i` of rank 1, which has 1"]
+        .assert_eq(&violations[0].to_string());
+    let (line, _) = PlanFile::locate(&text, violations[0].at).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let before = lines[..line].join("\n");
+    assert_eq!(before.matches("\"name\": \"put\"").count(), 2, "the second put ends there");
+}
