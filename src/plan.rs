@@ -4,7 +4,7 @@ use crate::cli::{Chunks, RequestArgs, SearchArgs};
 use crate::failure::{Failure, Outcome, read_text, write_to};
 use crate::screen::Screen;
 use schedule::file::{self, ScheduleFile};
-use schedule::{Chunk, Collective, Demand, RankSet, Request, Schedule, VerifiedSchedule};
+use schedule::{Chunk, Collective, Demand, RankSet, ReduceOp, Request, Schedule, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
 use synth::sketch::{Sketch, SketchFile};
@@ -51,7 +51,8 @@ pub(crate) enum Content {
     Listed(Vec<Chunk>),
 }
 
-fn content(args: &RequestArgs) -> Outcome<Content> {
+/// Reads the files that a request names.
+pub(crate) fn content(args: &RequestArgs) -> Outcome<Content> {
     Ok(match (&args.matrix, &args.demand) {
         (Some(path), _) => {
             let matrix = synth::matrix::parse(&read_text(path)?, &path.display().to_string());
@@ -81,7 +82,11 @@ pub(crate) fn problems(
         let demand = match content {
             Content::Standard => Demand::new(request)?,
             Content::Matrix(matrix) => Demand::from_matrix(request, matrix)?,
-            Content::Listed(chunks) => Demand::from_chunks(request, chunks.clone())?,
+            Content::Listed(chunks) => {
+                // Chunks that combine are summed unless the user says otherwise.
+                let sum = chunks.iter().any(|chunk| chunk.combine).then_some(ReduceOp::Sum);
+                Demand::from_chunks(Request { op: request.op.or(sum), ..request }, chunks.clone())?
+            }
         };
         let mut problem = Problem::new(topology.clone(), Arc::new(demand));
         if let Some(constraints) = &constraints {

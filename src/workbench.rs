@@ -48,7 +48,8 @@ pub(crate) struct Installed {
     topology: File,
     request: Request,
     out_of_place: VerifiedProgram,
-    in_place: VerifiedProgram,
+    /// Where the collective has an in-place form.
+    in_place: Option<VerifiedProgram>,
 }
 
 /// Whether input and output are the same memory.
@@ -102,12 +103,15 @@ impl Workbench {
 
     /// Writes a plan where the ranks find it, and lowers it both ways.
     pub(crate) fn install(&self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
+        let request = schedule.schedule().demand.request().clone();
+        let is_listed = matches!(request.collective, Collective::AllToAllV | Collective::Custom);
+        let in_place = (!is_listed).then(|| compile(schedule, Memory::InPlace)).transpose()?;
         Ok(Installed {
             schedule: unnamed(|out| file::write(schedule, out))?,
             topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
-            request: schedule.schedule().demand.request().clone(),
+            request,
             out_of_place: compile(schedule, Memory::OutOfPlace)?,
-            in_place: compile(schedule, Memory::InPlace)?,
+            in_place,
         })
     }
 
@@ -123,7 +127,9 @@ impl Workbench {
     pub(crate) fn run(&mut self, plan: &Installed, memory: Memory, trial: &Trial) -> Outcome<TrialReport> {
         let program = match memory {
             Memory::OutOfPlace => &plan.out_of_place,
-            Memory::InPlace => &plan.in_place,
+            Memory::InPlace => plan.in_place.as_ref().ok_or_else(|| {
+                Failure::bad_input(anyhow::anyhow!("{} has no in-place form", plan.request.collective))
+            })?,
         };
         match &mut self.ranks {
             Ranks::Threads(options) => runtime::try_threads(program, trial, options).map_err(fault),
@@ -201,6 +207,14 @@ impl Installed {
     /// What the plan answers.
     pub(crate) fn request(&self) -> &Request {
         &self.request
+    }
+
+    /// The ways in which it can be called.
+    pub(crate) fn memories(&self) -> &'static [Memory] {
+        match self.in_place {
+            Some(_) => &[Memory::OutOfPlace, Memory::InPlace],
+            None => &[Memory::OutOfPlace],
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod geometry;
 mod interpreter;
 mod job;
 mod lanes;
+mod listed;
 mod memory;
 mod options;
 mod order;

@@ -8,12 +8,16 @@
 //! [1] <https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>
 
 use crate::dtype::DType;
+use crate::listed::{Listed, Piece};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use topology::Rank;
 
 /// A seeded instance of a collective.
 pub(crate) struct Reference<'a> {
+    demand: &'a Demand,
     request: &'a Request,
+    /// Where chunks are listed one by one.
+    listed: Option<Listed<'a>>,
     /// The program's reduction, which rules over the request's.
     op: Option<ReduceOp>,
     count: usize,
@@ -36,7 +40,10 @@ pub(crate) struct Places {
 
 impl<'a> Reference<'a> {
     pub(crate) fn new(demand: &'a Demand, op: Option<ReduceOp>, count: usize, dtype: DType, seed: u64) -> Self {
-        Self { request: demand.request(), op, count, dtype, seed }
+        let request = demand.request();
+        let is_listed = matches!(request.collective, Collective::AllToAllV | Collective::Custom);
+        let listed = is_listed.then(|| Listed::new(demand, count));
+        Self { demand, request, listed, op, count, dtype, seed }
     }
 
     fn member(&self, rank: Rank) -> Option<usize> {
@@ -45,6 +52,11 @@ impl<'a> Reference<'a> {
 
     /// How much a rank sends and receives.
     pub(crate) fn places(&self, rank: Rank) -> Places {
+        if let Some(listed) = &self.listed {
+            let end = |pieces: Vec<Piece>| pieces.last().map_or(0, |last| last.at + last.length);
+            let (input, output) = (end(listed.input(rank)), end(listed.output(rank)));
+            return Places { input, output, input_at: 0, output_at: 0 };
+        }
         let Some(member) = self.member(rank) else {
             return Places { input: 0, output: 0, input_at: 0, output_at: 0 };
         };
@@ -65,6 +77,28 @@ impl<'a> Reference<'a> {
         Places { input, output, input_at, output_at }
     }
 
+    /// How many values may have to be added.
+    fn summands(&self) -> usize {
+        if self.listed.is_some() { self.request.ranks } else { self.request.members.len() }
+    }
+
+    /// Element `index` of what `holder` has of a listed chunk; without a reduction all holders have the same.
+    fn listed_value(&self, listed: &Listed<'_>, piece: Piece, holder: Rank, index: usize) -> i64 {
+        let combine = self.demand.chunk(piece.chunk).combine;
+        let (rank, member) = if combine { (holder, holder.index()) } else { (Rank(self.request.ranks as u32), 0) };
+        self.value(rank, member, listed.start(piece.chunk) + index)
+    }
+
+    /// Element `index` of a listed chunk where it is wanted, before the division of an average.
+    fn listed_result(&self, listed: &Listed<'_>, piece: Piece, index: usize) -> i64 {
+        let holders = &self.demand.chunk(piece.chunk).holders;
+        let held = holders.iter().map(|&holder| self.listed_value(listed, piece, holder, index));
+        match self.demand.chunk(piece.chunk).combine {
+            true => held.reduce(|a, b| self.fold(a, b)).unwrap_or(0),
+            false => held.take(1).sum(),
+        }
+    }
+
     /// Element `index` of the input of `rank`, which is the `member`-th member.
     fn value(&self, rank: Rank, member: usize, index: usize) -> i64 {
         let noise = mix(self.seed ^ (u64::from(rank.0) << 40) ^ index as u64);
@@ -74,7 +108,7 @@ impl<'a> Reference<'a> {
         match self.op {
             // Sums over all members are exact; where these are too many, only some contribute.
             Some(ReduceOp::Sum | ReduceOp::Avg) => {
-                let members = self.request.members.len().max(1) as i64;
+                let members = self.summands().max(1) as i64;
                 let share = highest / members;
                 if share == 0 {
                     return i64::from((member as i64 + index as i64) % (members / highest + 1) == 0);
@@ -113,13 +147,16 @@ impl<'a> Reference<'a> {
 
     fn reduced(&self, index: usize) -> i64 {
         let values = self.request.members.iter().enumerate().map(|(member, &rank)| self.value(rank, member, index));
-        let fold = |a: i64, b: i64| match self.op {
+        values.reduce(|a, b| self.fold(a, b)).unwrap_or(0)
+    }
+
+    fn fold(&self, a: i64, b: i64) -> i64 {
+        match self.op {
             Some(ReduceOp::Prod) => a.wrapping_mul(b),
             Some(ReduceOp::Min) => a.min(b),
             Some(ReduceOp::Max) => a.max(b),
             _ => a + b,
-        };
-        values.reduce(fold).unwrap_or(0)
+        }
     }
 
     /// What a sum is divided by in the end.
@@ -129,6 +166,14 @@ impl<'a> Reference<'a> {
 
     /// Writes the input of `rank` at element `at` of `buffer`.
     pub(crate) fn fill(&self, rank: Rank, buffer: &mut [u8], at: usize) {
+        if let Some(listed) = &self.listed {
+            for piece in listed.input(rank) {
+                let size = self.dtype.size();
+                let buffer = &mut buffer[(at + piece.at) * size..][..piece.length * size];
+                self.dtype.store(buffer, |index| self.listed_value(listed, piece, rank, index));
+            }
+            return;
+        }
         let bytes = self.places(rank).input * self.dtype.size();
         let member = self.member(rank).unwrap_or(0);
         let buffer = &mut buffer[at * self.dtype.size()..][..bytes];
@@ -137,12 +182,29 @@ impl<'a> Reference<'a> {
 
     /// How many of the elements from `at` on differ from the output of `rank`.
     pub(crate) fn wrong(&self, rank: Rank, buffer: &[u8], at: usize) -> u64 {
+        if let Some(listed) = &self.listed {
+            let wrong = listed.output(rank).into_iter().map(|piece| {
+                let chunk = self.demand.chunk(piece.chunk);
+                let divided = chunk.combine && self.op == Some(ReduceOp::Avg);
+                let divisor = divided.then_some(chunk.holders.len() as u64);
+                let value = |index| self.listed_result(listed, piece, index);
+                self.differing(buffer, at + piece.at, piece.length, divisor, value)
+            });
+            return wrong.sum();
+        }
         let output = self.places(rank).output;
         self.differing(buffer, at, output, self.divisor(), |index| self.output(rank, index))
     }
 
     /// How many elements of an input buffer differ from what [`Self::fill`] wrote.
     pub(crate) fn changed(&self, rank: Rank, buffer: &[u8]) -> u64 {
+        if let Some(listed) = &self.listed {
+            let changed = listed.input(rank).into_iter().map(|piece| {
+                let value = |index| self.listed_value(listed, piece, rank, index);
+                self.differing(buffer, piece.at, piece.length, None, value)
+            });
+            return changed.sum();
+        }
         let (input, member) = (self.places(rank).input, self.member(rank).unwrap_or(0));
         self.differing(buffer, 0, input, None, |index| self.value(rank, member, index))
     }

@@ -276,6 +276,15 @@ pub(crate) struct RunArgs {
     /// The root of a rooted collective.
     #[arg(long)]
     pub root: Option<u32>,
+    /// The ranks that take part, such as 0,2,4 (default: all); the others may relay.
+    #[arg(long, value_delimiter = ',', conflicts_with = "file")]
+    pub members: Option<Vec<u32>>,
+    /// Byte counts of an alltoallv: one CSV row per sending member.
+    #[arg(long, value_name = "F.csv", conflicts_with = "file")]
+    pub matrix: Option<PathBuf>,
+    /// The chunks of a custom collective.
+    #[arg(long, value_name = "F.yaml", conflicts_with = "file")]
+    pub demand: Option<PathBuf>,
     /// Measured repetitions.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iterations: u32,

@@ -1,12 +1,12 @@
 //! `antiphon run`: a plan on real buffers by real ranks, checked, in the table that nccl-tests prints.
 
-use crate::cli::RunArgs;
+use crate::cli::{Chunks, RequestArgs, RunArgs};
 use crate::failure::{Failure, Outcome};
-use crate::plan::{self, Content};
+use crate::plan;
 use crate::screen::{Screen, table};
 use crate::workbench::{Memory, Setup, Workbench, bus_factor, count};
 use runtime::{Check, Trial};
-use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule, verify};
+use schedule::{Collective, Demand, ReduceOp, VerifiedSchedule, verify};
 use serde::Serialize;
 use std::sync::Arc;
 use synth::{Options, StrategyKind};
@@ -94,16 +94,27 @@ fn adapted(schedule: VerifiedSchedule, topology: Topology, args: &RunArgs) -> Ou
     Ok((schedule, topology))
 }
 
-/// The best classic algorithm for a size: on the emulated machine, or among equal ranks.
+/// The best classic algorithm for a size: on the emulated machine, or among equal ranks. Where chunks are listed one
+/// by one, or not all ranks take part, whatever is best.
 fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<(VerifiedSchedule, Topology)> {
-    let spec = args.emulate.clone().unwrap_or_else(|| format!("clique:{ranks}"));
-    let topology = plan::topology(&spec)?;
-    let collective = args.collective.unwrap_or(Collective::AllReduce);
-    let mut request = Request::new(collective, ranks, size);
-    request.op = args.op.or(request.op);
-    request.root = args.root.map(Rank).or(request.root);
-    let problems = plan::problems(&Arc::new(topology.clone()), &request, &Content::Standard, None, None)?;
-    let options = Options { strategy: Some(StrategyKind::Classic), ..Options::default() };
+    let asked = RequestArgs {
+        topology: args.emulate.clone().unwrap_or_else(|| format!("clique:{ranks}")),
+        collective: args.collective.unwrap_or(Collective::AllReduce),
+        size,
+        chunks: Chunks::Auto,
+        members: args.members.clone(),
+        root: args.root,
+        op: args.op,
+        matrix: args.matrix.clone(),
+        demand: args.demand.clone(),
+        sketch: None,
+    };
+    let topology = plan::topology(&asked.topology)?;
+    let request = plan::request(&asked, &topology)?;
+    let is_classic = asked.members.is_none() && asked.matrix.is_none() && asked.demand.is_none();
+    let problems = plan::problems(&Arc::new(topology.clone()), &request, &plan::content(&asked)?, None, None)?;
+    let strategy = if is_classic { StrategyKind::Classic } else { StrategyKind::Matching };
+    let options = Options { strategy: Some(strategy), ..Options::default() };
     let synthesis = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?;
     Ok((synthesis.schedule, topology))
 }
@@ -127,7 +138,7 @@ fn measure(
         seed: args.seed,
         check: Check::FirstAndLast,
     };
-    for memory in [Memory::OutOfPlace, Memory::InPlace] {
+    for &memory in plan.memories() {
         let report = bench.run(&plan, memory, &trial)?;
         let spans: Vec<f64> = report.spans().iter().map(|span| span.0).collect();
         let time_us = summarize(&spans).map_or(0.0, |summary| summary.median_us);
@@ -153,17 +164,18 @@ fn measure(
 
 /// The table of nccl-tests: a line per size, out of place and in place side by side.
 fn report(rows: &[Row]) -> String {
-    let half = |row: &Row| {
-        [
+    let dash = || "-".to_owned();
+    let half = |row: Option<&Row>| match row {
+        Some(row) => [
             format!("{:.2}", row.time_us),
             format!("{:.2}", row.algbw_gbps),
             format!("{:.2}", row.busbw_gbps),
             row.wrong.to_string(),
-        ]
+        ],
+        None => std::array::from_fn(|_| dash()),
     };
-    let lines = rows.chunks(2).filter_map(|pair| {
-        let [apart, together] = pair else { return None };
-        let dash = || "-".to_owned();
+    let lines = rows.chunk_by(|_, next| next.in_place).map(|pair| {
+        let (apart, together) = (&pair[0], pair.get(1));
         let mut line = vec![
             apart.size_bytes.to_string(),
             apart.count.to_string(),
@@ -171,10 +183,10 @@ fn report(rows: &[Row]) -> String {
             apart.op.map_or_else(dash, |op| op.to_string()),
             apart.root.map_or_else(dash, |root| root.to_string()),
         ];
-        line.extend(half(apart));
+        line.extend(half(Some(apart)));
         line.extend(half(together));
         line.push(apart.plan.clone());
-        Some(line)
+        line
     });
     let header =
         ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw"];
