@@ -7,7 +7,7 @@ use schedule::file::{self, ScheduleFile};
 use schedule::{Chunk, Collective, Demand, RankSet, ReduceOp, Request, Schedule, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
-use synth::sketch::{Sketch, SketchFile};
+use synth::sketch::{Sketch, SketchError, SketchFile};
 use synth::{Cancel, Options, Problem};
 use topology::{Rank, Topology};
 
@@ -128,10 +128,13 @@ pub(crate) fn request(args: &RequestArgs, topology: &Topology) -> Outcome<Reques
 pub(crate) fn sketch(path: &Path, topology: &Topology) -> Outcome<Sketch> {
     let text = read_text(path)?;
     let file = SketchFile::parse(&text, &path.display().to_string());
-    file.and_then(|file| file.resolve(topology)).map_err(|error| {
-        let hint = error.hint();
-        Failure::bad_input(error).hint_if(hint)
-    })
+    file.and_then(|file| file.resolve(topology)).map_err(sketch_failure)
+}
+
+/// A mistake in a sketch, with what to do about it.
+pub(crate) fn sketch_failure(error: SketchError) -> Failure {
+    let hint = error.hint();
+    Failure::bad_input(error).hint_if(hint)
 }
 
 /// Planner options from the command line, then from the sketch; Ctrl-C raises the cancellation.

@@ -104,6 +104,17 @@ pub(crate) enum SketchCommand {
         #[arg(long, value_name = "SPEC")]
         topology: String,
     },
+    /// Translates a TACCL sketch (JSON); prints it where no output is named.
+    Import {
+        /// The TACCL sketch.
+        file: PathBuf,
+        /// Where to write the sketch; its name is the sketch's.
+        #[arg(short, long, value_name = "OUT.yaml")]
+        output: Option<PathBuf>,
+        /// The topology it is for: says what it was translated for, and is checked against it.
+        #[arg(long, value_name = "SPEC")]
+        topology: Option<String>,
+    },
 }
 
 /// What to plan: topology, collective, size.

@@ -20,8 +20,15 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
     if let Some(path) = &args.sketch {
         let sketch = plan::sketch(path, &topology)?;
         for violation in synth::sketch::obey(&schedule, &topology, &sketch.constraints) {
-            values.push(serde_json::to_value(&violation).map_err(Failure::no)?);
+            let mut value = serde_json::to_value(&violation).map_err(Failure::no)?;
+            value["text"] = violation.to_string().into();
+            value["sketch"] = path.display().to_string().into();
+            value["rank"] = violation.from.0.into();
+            values.push(value);
             texts.push(format!("{}: {violation}", path.display()));
+        }
+        for remark in synth::sketch::remarks(&schedule, &sketch) {
+            screen.note(&format!("note: {}: {remark}", path.display()));
         }
     }
     let answer = json!({"ok": values.is_empty(), "violations": values});

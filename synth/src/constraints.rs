@@ -6,6 +6,7 @@
 
 use crate::sketch::{Connections, Objective};
 use schedule::{ChunkId, Demand, RankSet};
+use topology::symmetry::Automorphism;
 use topology::{LinkId, Rank, Topology};
 
 /// Why a chunk may not use a link, with the line of the sketch that says so.
@@ -43,15 +44,6 @@ impl Hindrance {
             | Self::OutOfStage { line } => line,
         }
     }
-}
-
-/// A renumbering of ranks and links that leaves the topology as it is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Automorphism {
-    /// `ranks[r]` is the image of rank r.
-    pub ranks: Vec<Rank>,
-    /// `links[l]` is the image of link l.
-    pub links: Vec<LinkId>,
 }
 
 /// Some links, and whether few or many of them should carry anything.

@@ -11,6 +11,7 @@ use crate::bounds::{Bounds, bounds};
 use crate::classic::Classic;
 use crate::matching::Matching;
 use crate::milp::Milp;
+use crate::prefer::{reluctance, suit};
 use crate::reversal::propose;
 use crate::sketch::obey;
 use crate::{
@@ -136,12 +137,14 @@ impl<'a> Search<'a> {
         self.makespan().is_some_and(|makespan| makespan.0 <= bound.value.0 * (1.0 + EQUAL))
     }
 
-    /// Whether a makespan and a transfer count beat the incumbent: faster, or as fast with fewer transfers.
-    fn improves(&self, makespan: Micros, transfers: usize) -> bool {
+    /// Whether a schedule beats the incumbent: faster, or as fast and rather what the sketch prefers, which without
+    /// preferences are fewer transfers.
+    fn improves(&self, schedule: &Schedule) -> bool {
         let Some(best) = &self.best else { return true };
-        let tolerance = best.makespan.0 * EQUAL;
-        let fewer = transfers < best.schedule.schedule().transfers.len();
-        makespan.0 < best.makespan.0 - tolerance || (fewer && makespan.0 <= best.makespan.0 + tolerance)
+        let (makespan, tolerance) = (schedule.makespan(), best.makespan.0 * EQUAL);
+        let graded = |schedule: &Schedule| reluctance(schedule, &self.problem.topology, &self.problem.constraints);
+        makespan.0 < best.makespan.0 - tolerance
+            || (makespan.0 <= best.makespan.0 + tolerance && graded(schedule) < graded(best.schedule.schedule()))
     }
 }
 
@@ -282,7 +285,7 @@ fn judge(search: &mut Search<'_>, attempt: Attempt, seconds: f64, seed: u64) -> 
         Ok(verified) => {
             let makespan = verified.schedule().makespan();
             candidate.makespan_us = Some(makespan.0);
-            if search.improves(makespan, candidate.transfers) {
+            if search.improves(verified.schedule()) {
                 search.best = Some(Incumbent { schedule: verified, makespan, stop: attempt.stop });
             }
         }
@@ -330,10 +333,11 @@ fn conclude(
         StopReason::Optimal => StopReason::Exhausted,
         stop => stop,
     };
-    let best_schedule = credited(best.schedule, search.problem, options);
+    let suited = suit(search.problem, best.schedule.schedule()).and_then(|it| accept(it, search.problem).ok());
+    let best_schedule = credited(suited.unwrap_or(best.schedule), search.problem, options);
     let schedule = best_schedule.schedule();
     let report = Report {
-        makespan_us: best.makespan.0,
+        makespan_us: schedule.makespan().0,
         lower_bound_us: schedule.bound.as_ref().map_or(0.0, |bound| bound.value.0),
         bound: search.claim.name.clone(),
         gap: schedule.gap(),
@@ -352,6 +356,11 @@ fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) ->
     let asked = options.strategy.map_or("auto", StrategyKind::as_str);
     let provenance = &mut credited.produced_by;
     provenance.options.insert("strategy".to_owned(), asked.to_owned());
+    let placement = &problem.constraints.placement;
+    if !placement.is_empty() {
+        let ranks: Vec<String> = placement.iter().map(ToString::to_string).collect();
+        provenance.options.insert("placement".to_owned(), ranks.join(" "));
+    }
     if options.strategy.is_some() && !provenance.strategy.starts_with(asked) {
         let finder = std::mem::replace(&mut provenance.strategy, asked.to_owned());
         provenance.options.insert("warm_start_stands".to_owned(), finder);

@@ -13,6 +13,7 @@
 use crate::bounds::bounds;
 use crate::distance::PathTree;
 use crate::interleave::interleaved;
+use crate::reach::check_reachable;
 use crate::{Attempt, Constraints, Context, Problem, StopReason, Strategy, SynthError};
 use schedule::{
     Chunk, ChunkId, Collective, Demand, DemandError, Message, RankSet, Request, Schedule, reduce_of_gather,
@@ -38,9 +39,18 @@ pub(crate) fn propose(
             break;
         }
         let halves = Halves::new(problem, &collectors)?;
-        attempts.extend(halves.propose(context, strategy, collectors.label)?);
+        match halves.propose(context, strategy, collectors.label) {
+            Ok(found) => attempts.extend(found),
+            // Only sums that are complete at one rank first are impossible, where the problem itself is not.
+            Err(SynthError::Infeasible { .. }) if check_reachable(problem).is_ok() => {}
+            Err(error) => return Err(error),
+        }
     }
     attempts.extend(strategy.propose_directly(problem, context)?);
+    if attempts.is_empty() {
+        let why = "under this sketch no sum can be complete at one rank and then reach the others".to_owned();
+        return Err(SynthError::NotApplicable { strategy: strategy.name(), why });
+    }
     Ok(attempts)
 }
 
@@ -121,20 +131,42 @@ struct Halves<'a> {
 }
 
 impl<'a> Halves<'a> {
+    /// The halves of `problem`; where the sketch has stages, those that let every chunk through.
     fn new(problem: &'a Problem, collectors: &Collectors) -> Result<Self, SynthError> {
+        let Some(stages) = &problem.constraints.stages else { return Self::meeting(problem, collectors, 0) };
+        let is_done = problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1);
+        let last = stages.count - 1;
+        // Sums may be complete in any stage; the middle one is the most likely.
+        let mut meetings: Vec<u8> = if is_done { vec![last] } else { (0..stages.count).collect() };
+        meetings.sort_by_key(|stage| (2 * stage).abs_diff(last));
+        let lets_through = |halves: &Self| {
+            let reachable = |half: &Problem| check_reachable(half).is_ok();
+            reachable(&halves.collect) && halves.spread.as_ref().is_none_or(reachable)
+        };
+        for &meeting in &meetings {
+            let halves = Self::meeting(problem, collectors, meeting)?;
+            if lets_through(&halves) {
+                return Ok(halves);
+            }
+        }
+        Self::meeting(problem, collectors, meetings[0])
+    }
+
+    /// The halves where sums are complete in stage `meeting`.
+    fn meeting(problem: &'a Problem, collectors: &Collectors, meeting: u8) -> Result<Self, SynthError> {
         let demand = &*problem.demand;
-        let constraints = constraints_of_halves(problem);
+        let (collecting_under, spreading_under) = constraints_of_halves(problem, meeting);
         let collect = Problem {
             topology: Arc::new(problem.topology.reversed()),
             demand: Arc::new(collecting(demand, collectors)?),
-            constraints: constraints.clone(),
+            constraints: collecting_under,
         };
         let done = |(chunk, &at): (&Chunk, &Rank)| chunk.combine && chunk.wanted_by.iter().all(|&rank| rank == at);
         let spread = match demand.chunks().iter().zip(&collectors.ranks).all(done) {
             true => None,
             false => {
                 let demand = Arc::new(spreading(demand, collectors)?);
-                Some(Problem { topology: problem.topology.clone(), demand, constraints })
+                Some(Problem { topology: problem.topology.clone(), demand, constraints: spreading_under })
             }
         };
         Ok(Self { problem, collect, spread })
@@ -185,13 +217,19 @@ fn partner<'a>(attempts: &'a [Attempt], collected: &Schedule) -> Option<(&'a Att
     like.or_else(|| found().min_by(|a, b| a.1.makespan().total_cmp(&b.1.makespan())))
 }
 
-/// A sum that several want belongs to nobody, so rules about owners do not bind its halves.
-fn constraints_of_halves(problem: &Problem) -> Arc<Constraints> {
-    let owned = problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1);
-    if owned {
-        return problem.constraints.clone();
+/// What the sketch asks of the two halves. A sum that several want belongs to nobody, so rules about owners do not bind
+/// its halves. A sum goes through the stages up to `meeting` on its way to its collector, which is planned backwards, and
+/// copies of it through those from there on.
+fn constraints_of_halves(problem: &Problem, meeting: u8) -> (Arc<Constraints>, Arc<Constraints>) {
+    let mut constraints = problem.constraints.clone();
+    if !problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1) {
+        let unowned = Constraints { owners: Vec::new(), own_chunks_first: None, ..(*constraints).clone() };
+        constraints = Arc::new(unowned);
     }
-    Arc::new(Constraints { owners: Vec::new(), own_chunks_first: None, ..(*problem.constraints).clone() })
+    let Some(stages) = &constraints.stages else { return (constraints.clone(), constraints) };
+    let staged = |stages| Arc::new(Constraints { stages: Some(stages), ..(*constraints).clone() });
+    let last = stages.count - 1;
+    (staged(stages.part(0, meeting, true)), staged(stages.part(meeting, last, false)))
 }
 
 /// The reversed first half: each collector's chunk goes to all who contribute to the sum.

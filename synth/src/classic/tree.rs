@@ -6,19 +6,25 @@ use crate::distance::PathTree;
 use schedule::{ChunkId, RankSet};
 use topology::{Bytes, LinkId, Rank};
 
+/// Longer than any path, in microseconds.
+const PROHIBITIVE: f64 = 1e12;
+
 /// Every chunk over shortest α–β paths from its holders to all who want it; relays pass it on. Applies always.
 pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let mut hops = Vec::new();
     let mut previous: Option<(&RankSet, Bytes, PathTree)> = None;
     let shared = problem.constraints.owners.is_empty();
+    let limited = problem.constraints.max_machine_hops.is_some();
     let mut round_of = vec![0u32; topology.rank_count()];
     let mut branch = Vec::new();
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         let bytes = demand.bytes_of(id);
         let length = |link: LinkId| {
             let time = topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
-            problem.allows(id, link).then_some(time)
+            // Under a hop limit a path crosses as seldom as it can, however long it gets.
+            let toll = if limited && topology.crosses_machines(topology.link(link)) { PROHIBITIVE } else { 0.0 };
+            problem.allows(id, link).then_some(time + toll)
         };
         let tree = match previous.take() {
             Some((holders, size, tree)) if shared && *holders == chunk.holders && size == bytes => tree,

@@ -5,7 +5,7 @@
 //! relays and destinations alike. Copies that a relay turns out not to need are pruned afterwards.
 
 use super::bits::BitMatrix;
-use crate::distance::PathTree;
+use crate::distance::{LimitedPaths, PathTree};
 use crate::reach::check_reachable;
 use crate::{Problem, SynthError};
 use schedule::{Chunk, ChunkId, Demand};
@@ -101,13 +101,17 @@ fn acceptors(problem: &Problem, id: ChunkId) -> Vec<Rank> {
     let through_wanting = PathTree::new(topology, chunk.holders.iter().copied(), |link| {
         accepts[topology.link(link).to.index()].then(|| length(link)).flatten()
     });
+    // Where the sketch limits ways, only a permitted one is sure to be of use.
+    let limited = problem.constraints.limits_ways();
+    let permitted = limited.then(|| LimitedPaths::new(problem, chunk.holders.iter().copied(), length));
     let anywhere = PathTree::new(topology, chunk.holders.iter().copied(), length);
     for &rank in chunk.wanted_by.iter() {
         // A detour of more than half the direct path costs more than a relay does.
-        if through_wanting.distance[rank.index()] <= 1.5 * anywhere.distance[rank.index()] {
+        if !limited && through_wanting.distance[rank.index()] <= 1.5 * anywhere.distance[rank.index()] {
             continue;
         }
-        for link in anywhere.path_to(topology, rank) {
+        let path = permitted.as_ref().map_or_else(|| anywhere.path_to(topology, rank), |paths| paths.path_to(rank));
+        for link in path {
             accepts[topology.link(link).to.index()] = true;
         }
     }

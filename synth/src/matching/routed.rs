@@ -7,7 +7,7 @@
 //! raises the high powers of all loads least, so that repeating it never makes the peaks higher.
 
 use super::instance::Instance;
-use crate::distance::PathTree;
+use crate::distance::LimitedPaths;
 use crate::multicommodity::ConcurrentFlow;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -28,8 +28,6 @@ pub(super) struct Spreading {
     pub(super) stride: usize,
 }
 
-/// Longer than any path, in microseconds.
-const PROHIBITIVE: f64 = 1e15;
 /// The power of loads that [`Routing::relieve`] keeps low: high enough that the largest count for most.
 const POWER: i32 = 8;
 /// What a microsecond on the way weighs beside a microsecond of load, so that detours need a reason.
@@ -146,18 +144,15 @@ impl<'a> Routing<'a> {
         self.instance.demand.chunk_ids().filter(|&id| destination(self.instance, id).is_some()).collect()
     }
 
-    /// The shortest paths of a chunk over the links it may use.
-    fn tree(&self, id: ChunkId, mut length: impl FnMut(LinkId) -> f64) -> PathTree {
-        let Instance { problem, topology, demand, .. } = self.instance;
-        // Under a hop limit a path crosses as seldom as it can, however long it gets.
-        let limited = problem.constraints.max_machine_hops.is_some();
-        let toll = |link| if limited && topology.crosses_machines(topology.link(link)) { PROHIBITIVE } else { 0.0 };
+    /// The shortest paths of a chunk over the links it may use, as the sketch permits them.
+    fn tree(&self, id: ChunkId, mut length: impl FnMut(LinkId) -> f64) -> LimitedPaths {
+        let Instance { problem, demand, .. } = self.instance;
         let holders = demand.chunk(id).holders.iter().copied();
-        PathTree::new(topology, holders, |link| problem.allows(id, link).then(|| length(link) + toll(link)))
+        LimitedPaths::new(problem, holders, |link| problem.allows(id, link).then(|| length(link)))
     }
 
-    fn path(&self, tree: &PathTree, id: ChunkId) -> Vec<LinkId> {
-        destination(self.instance, id).map_or_else(Vec::new, |to| tree.path_to(self.instance.topology, to))
+    fn path(&self, tree: &LimitedPaths, id: ChunkId) -> Vec<LinkId> {
+        destination(self.instance, id).map_or_else(Vec::new, |to| tree.path_to(to))
     }
 }
 

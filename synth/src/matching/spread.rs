@@ -12,6 +12,7 @@
 use super::bits::BitMatrix;
 use super::calendar::{Calendar, Event};
 use super::instance::Instance;
+use crate::Way;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message, Transfer};
@@ -80,8 +81,8 @@ struct State<'a> {
     arrival: Vec<f32>,
     /// chunk × rank: distance from the nearest rank that has or will have it; kept only for urgency.
     nearest: Vec<f32>,
-    /// Crossings between machines on each chunk's way to each rank; kept only under a hop limit.
-    hops: Vec<u8>,
+    /// chunk × rank: the way of the copy there; kept only where the sketch limits ways.
+    ways: Vec<Way>,
     /// Links that have sent a relayed chunk, kept only where own chunks go first.
     relaying: Vec<bool>,
     calendar: Calendar<'a>,
@@ -106,7 +107,7 @@ impl<'a> State<'a> {
             copies: demand.chunks().iter().map(|chunk| chunk.holders.len() as u32).collect(),
             arrival: vec![f32::INFINITY; table(style.patience == Patience::Waits)],
             nearest: vec![f32::INFINITY; table(style.urgency > 0.0 && instance.distance.is_some())],
-            hops: vec![0; table(constraints.max_machine_hops.is_some())],
+            ways: vec![Way::default(); table(constraints.limits_ways())],
             relaying: vec![false; if constraints.own_chunks_first.is_some() { links } else { 0 }],
             calendar: Calendar::new(topology, demand),
             awake: topology.link_ids().filter(|&link| instance.problem.allows_link(link)).collect(),
@@ -147,9 +148,11 @@ impl<'a> State<'a> {
             self.missing -= 1;
             self.copies[chunk.index()] += 1;
             self.promise(chunk, link.to, end);
-            if !self.hops.is_empty() {
+            if !self.ways.is_empty() {
                 let at = |rank: Rank| chunk.index() * ranks + rank.index();
-                self.hops[at(link.to)] = self.hops[at(link.from)] + u8::from(topology.crosses_machines(link));
+                let way = self.ways[at(link.from)];
+                // What a given prefix does against the sketch is not made worse.
+                self.ways[at(link.to)] = self.instance.problem.constraints.after(topology, way, id).unwrap_or(way);
             }
             if !self.relaying.is_empty() {
                 self.relaying[id.index()] |= !self.instance.initial.has(link.from.index(), chunk.index());
@@ -279,11 +282,9 @@ impl<'a> State<'a> {
         let (instance, style) = (self.instance, self.style);
         let link = instance.topology.link(id);
         let ranks = instance.topology.rank_count();
-        if let (false, Some((limit, _))) = (self.hops.is_empty(), instance.problem.constraints.max_machine_hops) {
-            let hops = self.hops[chunk.index() * ranks + link.from.index()];
-            if u32::from(hops) + u32::from(instance.topology.crosses_machines(link)) > limit {
-                return None;
-            }
+        if !self.ways.is_empty() {
+            let way = self.ways[chunk.index() * ranks + link.from.index()];
+            instance.problem.constraints.after(instance.topology, way, id)?;
         }
         if !self.arrival.is_empty() && self.comes_sooner(id, chunk, now) {
             return None;

@@ -46,6 +46,7 @@ impl Expansion {
         builder.respect_links();
         builder.respect_resources();
         builder.limit_machine_hops();
+        builder.keep_to_stages();
         builder.own_chunks_leave_first();
         Self { departures: builder.departures, model: builder.model }
     }
@@ -340,6 +341,42 @@ impl<'a> Builder<'a> {
         self.departures = departures;
     }
 
+    /// Σ_m in[c,l,m] = Σ_t x[c,l,t] with in ∈ {0,1} over the stages m of a link (Σ_t x itself where it has one), and where
+    /// in[c,l,m] = 1, stage[c,from] ≤ m ≤ stage[c,to]: every way of a chunk goes through the stages in their order.
+    fn keep_to_stages(&mut self) {
+        let Some(stages) = self.problem.constraints.stages.as_ref().filter(|stages| stages.count > 1) else { return };
+        let topology = &self.problem.topology;
+        let last = f64::from(stages.count - 1);
+        let mut stage_of: BTreeMap<(ChunkId, Rank), Column> = BTreeMap::new();
+        let departures = std::mem::take(&mut self.departures);
+        for route in departures.chunk_by(|(a, _), (b, _)| (a.chunk, a.link) == (b.chunk, b.link)) {
+            let Departure { chunk, link, .. } = route[0].0;
+            let link = topology.link(link);
+            let possible = (0..stages.count).filter(|stage| stages.of_link[route[0].0.link.index()] >> stage & 1 == 1);
+            let mut taken: Vec<(u8, Vec<Column>)> = possible.map(|stage| (stage, Vec::new())).collect();
+            match &mut taken[..] {
+                [(_, columns)] => columns.extend(route.iter().map(|&(_, column)| column)),
+                many => {
+                    many.iter_mut().for_each(|(_, columns)| columns.push(self.model.binary()));
+                    let chosen = many.iter().map(|(_, columns)| (columns[0], 1.0));
+                    self.model.equal(chosen.chain(route.iter().map(|&(_, column)| (column, -1.0))), 0.0);
+                }
+            }
+            let is_holder = self.problem.demand.chunk(chunk).holders.has(link.from);
+            let arrived = *stage_of.entry((chunk, link.to)).or_insert_with(|| self.model.continuous(0.0, last));
+            let left = (!is_holder)
+                .then(|| *stage_of.entry((chunk, link.from)).or_insert_with(|| self.model.continuous(0.0, last)));
+            for (stage, columns) in taken {
+                let (stage, weighted) = (f64::from(stage), |weight: f64| columns.iter().map(move |&it| (it, weight)));
+                self.model.row(stage - last, weighted(-last).chain([(arrived, 1.0)]), f64::INFINITY);
+                if let Some(left) = left {
+                    self.model.at_most(weighted(last).chain([(left, 1.0)]), stage + last);
+                }
+            }
+        }
+        self.departures = departures;
+    }
+
     /// x[own,l,t] ≤ 1 − relaying[l,t], x[other,l,t] ≤ relaying[l,t], relaying[l,t] ≤ relaying[l,t+1]: on a link
     /// between machines, the sender's own chunks leave before those it relays.
     fn own_chunks_leave_first(&mut self) {
@@ -507,6 +544,29 @@ mod tests {
         problem.constraints = Arc::new(Constraints { max_machine_hops: Some((2, 1)), ..Constraints::none() });
         assert!(!admits(&problem, 4, &back_and_forth));
         assert!(admits(&problem, 4, &[(0, 0, 0), (0, 2, 0), (0, 3, 1), (0, 5, 1)]));
+    }
+
+    #[test]
+    fn a_copy_goes_through_the_stages_in_their_order() {
+        // Machines 0 1 | 2 3; rank 3 may be reached over rank 2, or by its own link from rank 1.
+        let wires = [(0, 1), (0, 2), (2, 3), (1, 3), (1, 2)].map(|(from, to)| (from, to, 1.0, None));
+        let mut problem = broadcast(4, 2, &wires, 1);
+        let spread_there = [(0, 0, 0), (0, 1, 0), (0, 2, 1)];
+        let relayed_here = [(0, 0, 0), (0, 1, 0), (0, 3, 1)];
+        assert!(admits(&problem, 3, &spread_there) && admits(&problem, 3, &relayed_here));
+        let staged = |inside: u16, between: u16, count| {
+            let of_link = wires.map(|(from, to, ..)| if from / 2 == to / 2 { inside } else { between }).to_vec();
+            let stages = Some(crate::Stages { of_link, count, line: 1 });
+            Arc::new(Constraints { stages, ..Constraints::none() })
+        };
+        problem.constraints = staged(0b10, 0b01, 2);
+        assert!(admits(&problem, 3, &spread_there) && !admits(&problem, 3, &relayed_here));
+        problem.constraints = staged(0b01, 0b10, 2);
+        assert!(!admits(&problem, 3, &spread_there) && admits(&problem, 3, &relayed_here));
+        problem.constraints = staged(0b101, 0b010, 3);
+        assert!(admits(&problem, 3, &spread_there) && admits(&problem, 3, &relayed_here));
+        // Inside, across, inside.
+        assert!(admits(&problem, 3, &[(0, 0, 0), (0, 4, 1), (0, 2, 2)]));
     }
 
     #[test]

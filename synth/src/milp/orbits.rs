@@ -1,16 +1,15 @@
 //! Which departures a symmetry makes equal.
 //!
-//! The principal type is [`Orbits`]. Automorphisms of the machine come from the sketch, or are the evident ones
-//! (rotations, exchanges of machines); where the demand has them too, (chunk, link) pairs that they map to each
+//! The principal type is [`Orbits`]. Automorphisms of the machine come from the sketch, or from
+//! [`detect`], which finds those that leave no rank in place; where the demand has them too, (chunk, link) pairs that they map to each
 //! other share their 0/1 columns: sixteen ranks on a switch need a sixteenth of them. A merged column that occurs twice
 //! in one capacity row counts twice there, so a symmetry whose image meets itself on a shared resource makes the
 //! model infeasible rather than its answer wrong.
 
-use crate::sketch::Symmetries;
+use crate::sketch::{chunk_images, detect};
 use crate::{Automorphism, Problem};
-use schedule::{Chunk, ChunkId, Demand, RankSet};
-use std::collections::BTreeMap;
-use topology::{LinkId, Rank};
+use schedule::ChunkId;
+use topology::LinkId;
 
 /// A partition of (chunk, link) pairs.
 pub(super) struct Orbits {
@@ -23,10 +22,10 @@ impl Orbits {
     pub(super) fn new(problem: &Problem) -> Option<Self> {
         let links = problem.topology.links().len();
         let found = match problem.constraints.symmetry.is_empty() {
-            true => Symmetries::of(&problem.topology).detect(&problem.constraints),
+            true => detect(&problem.topology, &problem.constraints),
             false => problem.constraints.symmetry.clone(),
         };
-        let shared = |symmetry| Some((image_of_chunks(&problem.demand, symmetry)?, symmetry));
+        let shared = |symmetry| Some((chunk_images(&problem.demand, symmetry)?, symmetry));
         let images: Vec<(Vec<ChunkId>, &Automorphism)> = found.iter().filter_map(shared).collect();
         if images.is_empty() {
             return None;
@@ -57,24 +56,4 @@ fn find(parent: &mut [usize], mut at: usize) -> usize {
         at = parent[at];
     }
     at
-}
-
-/// The chunk that each chunk becomes; `None` if the demand is not symmetric.
-fn image_of_chunks(demand: &Demand, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
-    type Kind<'a> = (RankSet, RankSet, u64);
-    let kind = |chunk: &Chunk, map: &dyn Fn(Rank) -> Rank| -> Kind<'_> {
-        let moved = |ranks: &RankSet| ranks.iter().map(|&rank| map(rank)).collect();
-        (moved(&chunk.holders), moved(&chunk.wanted_by), chunk.bytes.map_or(0, |bytes| bytes.0.to_bits()))
-    };
-    let mut alike: BTreeMap<Kind<'_>, Vec<ChunkId>> = BTreeMap::new();
-    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-        alike.entry(kind(chunk, &|rank| rank)).or_default().push(id);
-    }
-    // Chunks of one kind are told apart by their place among their kind.
-    let place = |id: ChunkId, chunk: &Chunk| alike[&kind(chunk, &|rank| rank)].iter().position(|&other| other == id);
-    let image = |(id, chunk): (ChunkId, &Chunk)| {
-        let images = alike.get(&kind(chunk, &|rank| symmetry.ranks[rank.index()]))?;
-        images.get(place(id, chunk)?).copied()
-    };
-    demand.chunk_ids().zip(demand.chunks()).map(image).collect()
 }

@@ -7,6 +7,7 @@
 use super::body::{Body, SizeRange};
 use super::error::{Mistake, Position, SketchError};
 use crate::StrategyKind;
+use serde::de::DeserializeOwned;
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Location, MergeKeyPolicy, Spanned};
 use std::fmt;
@@ -34,17 +35,7 @@ impl SketchFile {
     /// # Errors
     /// [`SketchError`] with the position of the first mistake.
     pub fn parse(text: &str, origin: &str) -> Result<Self, SketchError> {
-        let fail = |mistake| SketchError { file: origin.to_owned(), position: None, mistake: Box::new(mistake) };
-        if text.len() > MAX_BYTES {
-            return Err(fail(Mistake::TooLong { bytes: text.len(), limit: MAX_BYTES }));
-        }
-        if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
-            return Err(fail(Mistake::Nothing));
-        }
-        let body = serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| {
-            let position = error.location().and_then(position_of);
-            SketchError { position, ..fail(translate(error.without_snippet())) }
-        })?;
+        let body = read_yaml(text, origin)?;
         Ok(Self { origin: origin.to_owned(), comment: leading_comment(text), body })
     }
 
@@ -55,7 +46,7 @@ impl SketchFile {
 
     /// An error about the value at `location`.
     pub(super) fn error(&self, location: Location, mistake: Mistake) -> SketchError {
-        SketchError { file: self.origin.clone(), position: position_of(location), mistake: Box::new(mistake) }
+        error_at(&self.origin, location, mistake)
     }
 
     pub(super) fn sizes(&self) -> Result<SizeRange, SketchError> {
@@ -116,6 +107,26 @@ impl SketchFile {
     fn bad_value<T: fmt::Display>(&self, value: &Spanned<T>, expected: &'static str) -> SketchError {
         self.error(value.referenced, Mistake::BadValue { given: value.value.to_string(), expected })
     }
+}
+
+/// An error about the value at `location` of the file `origin`.
+pub(super) fn error_at(origin: &str, location: Location, mistake: Mistake) -> SketchError {
+    SketchError { file: origin.to_owned(), position: position_of(location), mistake: Box::new(mistake) }
+}
+
+/// Reads YAML of bounded size; `origin` is what errors call it.
+pub(super) fn read_yaml<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, SketchError> {
+    let fail = |mistake| SketchError { file: origin.to_owned(), position: None, mistake: Box::new(mistake) };
+    if text.len() > MAX_BYTES {
+        return Err(fail(Mistake::TooLong { bytes: text.len(), limit: MAX_BYTES }));
+    }
+    if text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#')) {
+        return Err(fail(Mistake::Nothing));
+    }
+    serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| {
+        let position = error.location().and_then(position_of);
+        SketchError { position, ..fail(translate(error.without_snippet())) }
+    })
 }
 
 /// The line of a value, from 1.

@@ -38,9 +38,11 @@ mod file;
 mod links;
 mod obey;
 mod placement;
+mod remarks;
 mod resolve;
 mod shapes;
 mod symmetry;
+mod taccl;
 mod wishes;
 
 pub use body::{Connections, Objective, SizeRange};
@@ -48,15 +50,18 @@ pub use describe::{Restriction, SketchSummary, Stage, WishedConnections, describ
 pub use error::{Mistake, Position, SketchError};
 pub use file::SketchFile;
 pub use obey::{BrokenRule, SketchViolation, obey};
+pub use remarks::remarks;
 pub use resolve::{Pins, Sketch};
-pub(crate) use symmetry::Symmetries;
-pub use symmetry::{Ends, NotASymmetry};
+pub use symmetry::NotASymmetry;
+pub(crate) use symmetry::{chunk_images, detect};
+pub use taccl::{ImportedSketch, import_taccl};
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::reach::check_reachable;
-    use crate::{Context, Deadline, Limits, Matching, Options, Problem, Strategy};
+    use crate::reversal::propose;
+    use crate::{Context, Deadline, Limits, Matching, Options, Problem};
     use schedule::{Collective, Demand, Request, verify};
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
@@ -119,17 +124,20 @@ mod tests {
     fn a_strategy_finds_a_schedule_that_obeys_every_shipped_sketch() {
         for path in shipped() {
             let (sketch, topology) = resolved(&path, read(&path).such_as().unwrap());
-            let problem = problem(&sketch, &topology, Collective::AllGather);
-            let limits = Limits { restarts: 1, ..Limits::default() };
-            let options = Options { limits, threads: Some(1), ..Options::default() };
-            let deadline = Deadline::default();
-            let (bound, progress) = (Micros::ZERO, |_| {});
-            let context =
-                Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &progress };
-            let attempts = Matching.propose(&problem, &context).unwrap();
-            let found = attempts.into_iter().find_map(|attempt| attempt.schedule).expect("a schedule");
-            let verified = verify(found, &topology).unwrap_or_else(|rejection| panic!("{path:?}: {rejection}"));
-            assert_eq!(obey(verified.schedule(), &topology, &problem.constraints), [], "{path:?}");
+            // An AllReduce crosses between machines twice: sums on their way in, copies on their way out.
+            for collective in [Collective::AllGather, Collective::AllReduce] {
+                let problem = problem(&sketch, &topology, collective);
+                let limits = Limits { restarts: 1, ..Limits::default() };
+                let options = Options { limits, threads: Some(1), ..Options::default() };
+                let deadline = Deadline::default();
+                let (bound, progress) = (Micros::ZERO, |_| {});
+                let context =
+                    Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &progress };
+                let attempts = propose(&problem, &context, &Matching).unwrap();
+                let found = attempts.into_iter().find_map(|attempt| attempt.schedule).expect("a schedule");
+                let verified = verify(found, &topology).unwrap_or_else(|rejection| panic!("{path:?}: {rejection}"));
+                assert_eq!(obey(verified.schedule(), &topology, &problem.constraints), [], "{path:?} {collective}");
+            }
         }
     }
 

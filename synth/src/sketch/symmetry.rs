@@ -1,45 +1,37 @@
-//! Symmetries of a topology: given as rotations and permutations, or found.
+//! Symmetries of a topology under a sketch: checked, or found.
 //!
-//! The principal function is [`Symmetries::automorphism`]: it extends a renumbering of ranks to links and resources, or says
-//! which link has no image. Everything a strategy may rely on is checked here, once: machines map to machines,
-//! links to links of the same cost, the links that share a resource to links that share an equal resource.
+//! The principal functions are [`symmetry_of`], which says whether a renumbering of ranks is a symmetry of both, and
+//! [`detect`], which finds symmetries that a search can use. The machine's part of either is `topology::symmetry`.
 //!
-//! Detection tries rotations and exchanges of machines, because these are what machines are built from; it
-//! does not search for every automorphism. Rotations follow TACCL: r → (r mod n + offset) mod n + n·⌊r/n⌋.
+//! Detection looks for a group that leaves no rank in place (but for its identity): a symmetry that fixes a rank would
+//! make that rank send one chunk to several others at the same instant. Rotations and exchanges of machines are tried
+//! first, because machines are built from them; the general search adds what they miss. Rotations follow TACCL:
+//! r → (r mod n + offset) mod n + n·⌊r/n⌋.
 
-use crate::{Automorphism, Constraints};
-use schedule::RankSet;
-use std::fmt;
-use topology::{Latency, Link, LinkId, Rank, ResourceId, Topology};
+use crate::Constraints;
+use schedule::{Chunk, ChunkId, Demand, RankSet};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::symmetry::{Automorphism, Colours, Ends, automorphisms, extend};
+use topology::{LinkId, Rank, Topology};
 
-/// Above this many link visits (about two seconds), detection stops with what it has found.
-const DETECTION_WORK: usize = 10_000_000;
+/// Above this many link visits (about two seconds), rotations are no longer tried.
+const ROTATION_WORK: usize = 10_000_000;
+/// The work of the general search, in visits of links: a second at most.
+const SEARCH_WORK: u64 = 40_000_000;
+/// The most entries of all renumberings that are looked at.
+const ELEMENTS: usize = 1 << 20;
+/// Beyond this many ranks a group is too large to write down: one rotation has to do.
+const MOST_RANKS: usize = 2048;
 
 /// Why a renumbering of ranks is not a symmetry.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotASymmetry {
-    /// Two ranks have the same image, or one has none.
-    NotAPermutation {
-        /// The image that occurs twice or is out of range.
-        rank: Rank,
-    },
-    /// Ranks of one machine would be in several.
-    SplitsMachine {
-        /// A rank.
-        rank: Rank,
-        /// Another rank of its machine, whose image is in another machine.
-        other: Rank,
-    },
-    /// A link would become one that does not exist.
-    NoImage(Ends),
-    /// A link would become one with other costs.
-    CostsDiffer(Ends),
-    /// The links that share a resource would not share an equal one.
-    ResourceHasNoImage {
-        /// The resource's name.
-        resource: String,
-    },
+    /// The machine has no such symmetry.
+    #[error(transparent)]
+    Topology(#[from] topology::symmetry::NotASymmetry),
     /// The sketch itself is not symmetric.
+    #[error("{ends}, which line {line} treats differently")]
     SketchDiffers {
         /// Which link, and which it would become.
         ends: Ends,
@@ -48,253 +40,29 @@ pub enum NotASymmetry {
     },
 }
 
-/// A link and its would-be image, by their ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends {
-    /// The link's sender.
-    pub from: Rank,
-    /// The link's receiver.
-    pub to: Rank,
-    /// The image of the sender.
-    pub image_from: Rank,
-    /// The image of the receiver.
-    pub image_to: Rank,
-}
-
-impl fmt::Display for Ends {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "link {} → {} would become {} → {}", self.from, self.to, self.image_from, self.image_to)
-    }
-}
-
-impl fmt::Display for NotASymmetry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAPermutation { rank } => write!(f, "rank {rank} is the image of two ranks, or does not exist"),
-            Self::SplitsMachine { rank, other } => {
-                write!(f, "ranks {rank} and {other} share a machine, but their images do not")
-            }
-            Self::NoImage(ends) => write!(f, "{ends}, which does not exist"),
-            Self::CostsDiffer(ends) => write!(f, "{ends}, which has other costs"),
-            Self::ResourceHasNoImage { resource } => {
-                write!(f, "the links that share {resource} would not share an equal resource")
-            }
-            Self::SketchDiffers { ends, line } => write!(f, "{ends}, which line {line} treats differently"),
-        }
-    }
-}
-
 /// r → (r mod n + offset) mod n + n·⌊r/n⌋, for all ranks; n divides their number.
 pub(super) fn rotation(ranks: usize, offset: usize, within: usize) -> Vec<Rank> {
     let image = |rank: usize| (rank % within + offset) % within + within * (rank / within);
     (0..ranks).map(image).map(Rank::from_index).collect()
 }
 
-/// Everything that comparing a topology with its image needs, sorted once for all renumberings.
-pub(crate) struct Symmetries<'a> {
-    topology: &'a Topology,
-    links: Vec<(LinkKey, LinkId)>,
-    resources: Vec<ResourceKey<'a>>,
-}
-
-/// Links with equal keys are interchangeable.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct LinkKey {
-    from: Rank,
-    to: Rank,
-    alpha: u64,
-    beta: u64,
-    occupies: bool,
-    resources: usize,
-}
-
-impl LinkKey {
-    fn of(link: &Link) -> Self {
-        Self {
-            from: link.from,
-            to: link.to,
-            alpha: link.alpha.0.to_bits(),
-            beta: link.beta.0.to_bits(),
-            occupies: link.latency == Latency::Occupies,
-            resources: link.resources.len(),
-        }
-    }
-}
-
-/// Resources with equal keys are interchangeable.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct ResourceKey<'a> {
-    users: std::borrow::Cow<'a, [LinkId]>,
-    beta: u64,
-}
-
-impl<'a> Symmetries<'a> {
-    pub(crate) fn of(topology: &'a Topology) -> Self {
-        let mut links: Vec<_> = topology.link_ids().map(|id| (LinkKey::of(topology.link(id)), id)).collect();
-        links.sort_unstable();
-        let mut resources: Vec<_> = (0..topology.resources().len())
-            .map(ResourceId::from_index)
-            .map(|id| ResourceKey { users: topology.users(id).into(), beta: topology.resource(id).beta.0.to_bits() })
-            .collect();
-        resources.sort_unstable();
-        Self { topology, links, resources }
-    }
-
-    /// Extends a renumbering of ranks to the links.
-    ///
-    /// # Errors
-    /// [`NotASymmetry`] with the first rank, link or resource that has no image.
-    pub(super) fn automorphism(&self, ranks: Vec<Rank>) -> Result<Automorphism, NotASymmetry> {
-        check_permutation(&ranks)?;
-        self.check_machines(&ranks)?;
-        let links = self.map_links(&ranks)?;
-        self.check_resources(&links)?;
-        Ok(Automorphism { ranks, links })
-    }
-
-    /// Every rank's image shares a machine with the images of its machine; by counting, machines map onto machines.
-    fn check_machines(&self, ranks: &[Rank]) -> Result<(), NotASymmetry> {
-        let home = |rank: Rank| self.topology.machine_of(ranks[rank.index()]);
-        for machine in self.topology.machines() {
-            let [first, others @ ..] = &machine[..] else { continue };
-            if let Some(other) = others.iter().find(|&&other| home(other) != home(*first)) {
-                return Err(NotASymmetry::SplitsMachine { rank: *first, other: *other });
-            }
-        }
-        Ok(())
-    }
-
-    fn map_links(&self, ranks: &[Rank]) -> Result<Vec<LinkId>, NotASymmetry> {
-        let mut images = vec![LinkId(0); self.links.len()];
-        for group in self.links.chunk_by(|a, b| a.0 == b.0) {
-            let key = group[0].0;
-            let (from, to) = (ranks[key.from.index()], ranks[key.to.index()]);
-            let wanted = LinkKey { from, to, ..key };
-            let start = self.links.partition_point(|(key, _)| *key < wanted);
-            let image = self.links[start..].iter().take_while(|(key, _)| *key == wanted);
-            if image.clone().count() != group.len() {
-                let ends = Ends { from: key.from, to: key.to, image_from: from, image_to: to };
-                return Err(match self.topology.between(from, to).next() {
-                    Some(_) => NotASymmetry::CostsDiffer(ends),
-                    None => NotASymmetry::NoImage(ends),
-                });
-            }
-            group.iter().zip(image).for_each(|((_, id), (_, image))| images[id.index()] = *image);
-        }
-        Ok(images)
-    }
-
-    fn check_resources(&self, links: &[LinkId]) -> Result<(), NotASymmetry> {
-        for group in self.resources.chunk_by(|a, b| a == b) {
-            let mut users: Vec<_> = group[0].users.iter().map(|link| links[link.index()]).collect();
-            users.sort_unstable();
-            let wanted = ResourceKey { users: users.into(), beta: group[0].beta };
-            let start = self.resources.partition_point(|key| *key < wanted);
-            if self.resources[start..].iter().take_while(|key| **key == wanted).count() != group.len() {
-                return Err(NotASymmetry::ResourceHasNoImage { resource: self.name_of(&group[0]) });
-            }
-        }
-        Ok(())
-    }
-
-    fn name_of(&self, key: &ResourceKey<'_>) -> String {
-        let ids = (0..self.topology.resources().len()).map(ResourceId::from_index);
-        let mut named = ids.filter(|&id| self.topology.users(id) == &key.users[..]);
-        named.next().map_or_else(String::new, |id| self.topology.resource(id).name.clone())
-    }
-
-    /// Rotations and exchanges of machines that are symmetries of the topology and of `constraints`.
-    ///
-    /// The result generates the group found: of rotations within equal blocks only the smallest offset, of
-    /// machines only exchanges of neighbours.
-    pub(crate) fn detect(&self, constraints: &Constraints) -> Vec<Automorphism> {
-        let mut found: Vec<Automorphism> = Vec::new();
-        let mut work = 0;
-        for candidate in self.candidates() {
-            if work > DETECTION_WORK {
-                break;
-            }
-            match candidate {
-                Candidate::Exchange(machine) => {
-                    let Some(ranks) = self.exchange(machine) else { continue };
-                    work += self.links.len();
-                    found.extend(self.shared_with(constraints, ranks));
-                }
-                Candidate::Rotations { within } => {
-                    let mut offsets = divisors(within).into_iter().filter(|&offset| offset < within);
-                    found.extend(offsets.find_map(|offset| {
-                        work += self.links.len();
-                        self.shared_with(constraints, rotation(self.topology.rank_count(), offset, within))
-                    }));
-                }
-            }
-        }
-        found
-    }
-
-    /// Blocks to rotate (all ranks first, then smaller divisors), then machines to exchange.
-    fn candidates(&self) -> impl Iterator<Item = Candidate> + use<> {
-        let machines = self.topology.machines().len();
-        let blocks = divisors(self.topology.rank_count()).into_iter().rev().filter(|&within| within > 1);
-        let rotations = blocks.map(|within| Candidate::Rotations { within });
-        rotations.chain((1..machines).map(Candidate::Exchange))
-    }
-
-    /// Exchanges a machine with the one before it, rank by rank; `None` unless they are equally large.
-    fn exchange(&self, machine: usize) -> Option<Vec<Rank>> {
-        let (one, other) = (&self.topology.machines()[machine - 1], &self.topology.machines()[machine]);
-        if one.len() != other.len() {
-            return None;
-        }
-        let mut ranks: Vec<Rank> = self.topology.ranks().collect();
-        for (&a, &b) in one.iter().zip(other) {
-            ranks.swap(a.index(), b.index());
-        }
-        Some(ranks)
-    }
-
-    fn shared_with(&self, constraints: &Constraints, ranks: Vec<Rank>) -> Option<Automorphism> {
-        let symmetry = self.automorphism(ranks).ok()?;
-        check_sketch(self.topology, constraints, &symmetry).ok()?;
-        Some(symmetry)
-    }
-}
-
-enum Candidate {
-    /// Machine k with machine k − 1.
-    Exchange(usize),
-    /// The smallest offset that works.
-    Rotations {
-        /// The size of a block.
-        within: usize,
-    },
-}
-
-/// All divisors, ascending.
-fn divisors(number: usize) -> Vec<usize> {
-    (1..=number).filter(|&divisor| number.is_multiple_of(divisor)).collect()
-}
-
-fn check_permutation(ranks: &[Rank]) -> Result<(), NotASymmetry> {
-    let mut seen = vec![false; ranks.len()];
-    for &rank in ranks {
-        match seen.get_mut(rank.index()) {
-            Some(seen) if !*seen => *seen = true,
-            _ => return Err(NotASymmetry::NotAPermutation { rank }),
-        }
-    }
-    Ok(())
-}
-
-/// A sketch treats a link and its image alike: both allowed or both not, to owners that map onto each other.
+/// Extends a renumbering of ranks to links and resources.
 ///
 /// # Errors
-/// [`NotASymmetry::SketchDiffers`] with the first link that it does not.
-pub(super) fn check_sketch(
+/// [`NotASymmetry`] with the first rank, link or resource that has no image, or that the sketch treats differently.
+pub(super) fn symmetry_of(
     topology: &Topology,
     constraints: &Constraints,
-    symmetry: &Automorphism,
-) -> Result<(), NotASymmetry> {
+    ranks: &[Rank],
+) -> Result<Automorphism, NotASymmetry> {
+    let symmetry = extend(topology, Colours::default(), ranks)?;
+    check_sketch(topology, constraints, &symmetry)?;
+    Ok(symmetry)
+}
+
+/// A sketch treats a link and its image alike: both allowed or both not, in the same stages, to owners that map onto
+/// each other.
+fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Automorphism) -> Result<(), NotASymmetry> {
     let line_forbidding = |link: LinkId| constraints.forbidden.get(link.index()).copied().flatten();
     let owners = |link: LinkId| constraints.owners.get(link.index()).and_then(Option::as_ref);
     for id in topology.link_ids() {
@@ -308,9 +76,9 @@ pub(super) fn check_sketch(
             (Some(line), None) | (None, Some(line)) => return differs(line),
             _ => {}
         }
-        if let Some(stages) =
-            constraints.stages.as_ref().filter(|it| it.of_link[id.index()] != it.of_link[image.index()])
-        {
+        let staged_otherwise =
+            constraints.stages.as_ref().filter(|it| it.of_link[id.index()] != it.of_link[image.index()]);
+        if let Some(stages) = staged_otherwise {
             return differs(stages.line);
         }
         match (owners(id), owners(image)) {
@@ -325,6 +93,160 @@ pub(super) fn check_sketch(
         }
     }
     Ok(())
+}
+
+/// Generators of a group of symmetries of `topology` under `constraints` that leaves no rank in place.
+pub(crate) fn detect(topology: &Topology, constraints: &Constraints) -> Vec<Automorphism> {
+    let mut group = FreeGroup::trivial(topology.rank_count());
+    let mut found = Vec::new();
+    let mut work = 0;
+    for rotations in rotations(topology) {
+        let symmetric = rotations.into_iter().find_map(|ranks| {
+            work += topology.links().len();
+            symmetry_of(topology, constraints, &ranks).ok()
+        });
+        found.extend(symmetric.filter(|symmetry| group.admits(&symmetry.ranks)));
+        if work > ROTATION_WORK || (topology.rank_count() > MOST_RANKS && !found.is_empty()) {
+            return found;
+        }
+    }
+    if group.is_transitive() || topology.rank_count() > MOST_RANKS {
+        return found;
+    }
+    let colours = link_colours(topology, constraints);
+    let all = automorphisms(topology, Colours { links: &colours, ..Colours::default() }, SEARCH_WORK);
+    for ranks in all.elements(ELEMENTS / topology.rank_count()) {
+        if group.would_admit(&ranks) {
+            let symmetric = symmetry_of(topology, constraints, &ranks).ok();
+            found.extend(symmetric.filter(|symmetry| group.admits(&symmetry.ranks)));
+        }
+        if group.is_transitive() {
+            break;
+        }
+    }
+    found
+}
+
+/// Rotations by size of their blocks, all ranks first, then exchanges of neighbouring machines. Of each list, the first
+/// that is a symmetry generates the others.
+fn rotations(topology: &Topology) -> impl Iterator<Item = Vec<Vec<Rank>>> + use<'_> {
+    let ranks = topology.rank_count();
+    let blocks = divisors(ranks).into_iter().rev().filter(|&within| within > 1);
+    let rotations = blocks.map(move |within| {
+        let offsets = divisors(within).into_iter().filter(|&offset| offset < within);
+        offsets.map(|offset| rotation(ranks, offset, within)).collect()
+    });
+    rotations.chain(std::iter::once_with(|| pairs_of_machines(topology).into_iter().collect()))
+}
+
+/// Exchanges every machine with its neighbour, rank by rank; `None` unless they are equally large and even in number.
+fn pairs_of_machines(topology: &Topology) -> Option<Vec<Rank>> {
+    let mut ranks: Vec<Rank> = topology.ranks().collect();
+    for pair in topology.machines().chunks(2) {
+        let [one, other] = pair else { return None };
+        if one.len() != other.len() {
+            return None;
+        }
+        one.iter().zip(other).for_each(|(a, b)| ranks.swap(a.index(), b.index()));
+    }
+    Some(ranks)
+}
+
+/// All divisors, ascending.
+fn divisors(number: usize) -> Vec<usize> {
+    (1..=number).filter(|&divisor| number.is_multiple_of(divisor)).collect()
+}
+
+/// Links that the sketch treats differently have different colours.
+fn link_colours(topology: &Topology, constraints: &Constraints) -> Vec<u32> {
+    let mut colours: BTreeMap<(bool, Option<u16>, Option<usize>), u32> = BTreeMap::new();
+    let treatment = |id: LinkId| {
+        let stages = constraints.stages.as_ref().map(|stages| stages.of_link[id.index()]);
+        let owners = constraints.owners.get(id.index()).and_then(Option::as_ref).map(|(owners, _)| owners.len());
+        (constraints.allows_link(id), stages, owners)
+    };
+    let mut colour = |id| {
+        let next = colours.len() as u32;
+        *colours.entry(treatment(id)).or_insert(next)
+    };
+    topology.link_ids().map(&mut colour).collect()
+}
+
+/// A group of renumberings of which only the identity leaves a rank in place, written out.
+struct FreeGroup {
+    elements: BTreeSet<Vec<Rank>>,
+    generators: Vec<Vec<Rank>>,
+    ranks: usize,
+}
+
+impl FreeGroup {
+    fn trivial(ranks: usize) -> Self {
+        Self { elements: [(0..ranks).map(Rank::from_index).collect()].into(), generators: Vec::new(), ranks }
+    }
+
+    /// Whether every rank can become every other: there is no larger group of this kind.
+    fn is_transitive(&self) -> bool {
+        self.elements.len() == self.ranks
+    }
+
+    /// Whether `ranks` is new and moves every rank: cheap, and necessary for [`Self::admits`].
+    fn would_admit(&self, ranks: &[Rank]) -> bool {
+        moves_all(ranks) && !self.elements.contains(ranks)
+    }
+
+    /// Adds a generator, if what it generates with the others still leaves no rank in place.
+    fn admits(&mut self, ranks: &[Rank]) -> bool {
+        if !self.would_admit(ranks) {
+            return false;
+        }
+        if self.ranks > MOST_RANKS {
+            return self.generators.is_empty();
+        }
+        let mut generators = self.generators.clone();
+        generators.push(ranks.to_vec());
+        let identity: Vec<Rank> = (0..self.ranks).map(Rank::from_index).collect();
+        let mut elements = BTreeSet::from([identity.clone()]);
+        let mut open = vec![identity];
+        while let Some(element) = open.pop() {
+            for generator in &generators {
+                let product: Vec<Rank> = element.iter().map(|rank| generator[rank.index()]).collect();
+                if elements.contains(&product) {
+                    continue;
+                }
+                if !moves_all(&product) || elements.len() == self.ranks {
+                    return false;
+                }
+                elements.insert(product.clone());
+                open.push(product);
+            }
+        }
+        (self.elements, self.generators) = (elements, generators);
+        true
+    }
+}
+
+fn moves_all(ranks: &[Rank]) -> bool {
+    ranks.iter().enumerate().all(|(rank, image)| image.index() != rank)
+}
+
+/// The chunk that each chunk becomes; `None` if the demand is not symmetric.
+pub(crate) fn chunk_images(demand: &Demand, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
+    type Kind<'a> = (RankSet, RankSet, u64);
+    let kind = |chunk: &Chunk, map: &dyn Fn(Rank) -> Rank| -> Kind<'_> {
+        let moved = |ranks: &RankSet| ranks.iter().map(|&rank| map(rank)).collect();
+        (moved(&chunk.holders), moved(&chunk.wanted_by), chunk.bytes.map_or(0, |bytes| bytes.0.to_bits()))
+    };
+    let mut alike: BTreeMap<Kind<'_>, Vec<ChunkId>> = BTreeMap::new();
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        alike.entry(kind(chunk, &|rank| rank)).or_default().push(id);
+    }
+    // Chunks of one kind are told apart by their place among their kind.
+    let place = |id: ChunkId, chunk: &Chunk| alike[&kind(chunk, &|rank| rank)].iter().position(|&other| other == id);
+    let image = |(id, chunk): (ChunkId, &Chunk)| {
+        let images = alike.get(&kind(chunk, &|rank| symmetry.ranks[rank.index()]))?;
+        images.get(place(id, chunk)?).copied()
+    };
+    demand.chunk_ids().zip(demand.chunks()).map(image).collect()
 }
 
 #[cfg(test)]
@@ -376,6 +298,10 @@ mod tests {
             ("{rotate: 3}", "ring:8", (3, 4)),
             ("{rotate: 1000000000001, within: 4}", "torus2d:4x4", (1, 2)),
             ("{permutation: [3, 2, 1, 0]}", "line:4", (3, 2)),
+            ("{cycles: [[0, 3], [2, 1]]}", "line:4", (3, 2)),
+            ("{cycles: [[0, 1, 2, 3]]}", "clique:5", (1, 2)),
+            ("{map: {0: 3, 3: 0, 1: 2, 2: 1}}", "line:4", (3, 2)),
+            ("{map: {1: 3, 3: 1}}", "clique:4", (0, 3)),
         ] {
             assert_eq!(symmetries(&format!("symmetry: [{rule}]"), spec), Ok(vec![images]), "{rule} on {spec}");
         }
@@ -384,28 +310,68 @@ mod tests {
     #[test]
     fn what_is_not_symmetric_is_said_with_evidence() {
         for (rule, spec, evidence) in [
-            ("{rotate: 1, within: 8}", "ndv2x2", "link 0 → 1 would become 1 → 2, which has other costs"),
+            ("{rotate: 1, within: 8}", "ndv2x2", "link 0 → 1 would become 1 → 2, which differs from it"),
             ("{rotate: 2, within: 8}", "ndv2x1", "link 0 → 2 would become 2 → 4, which does not exist"),
             ("{rotate: 1, within: 16}", "dgx2x2,costs=taccl-1mb", "would not share an equal resource"),
             ("{rotate: 1}", "line:4", "link 2 → 3 would become 3 → 0, which does not exist"),
+            ("{cycles: [[0, 1]]}", "line:4", "link 1 → 2 would become 0 → 2, which does not exist"),
+            ("{cycles: [[0, 1], [1, 2]]}", "line:4", "rank 1 stands in the cycles twice"),
+            ("{map: {0: 1}}", "clique:4", "rank 1 is the image of two ranks"),
         ] {
             let error = symmetries(&format!("symmetry: [{rule}]"), spec).unwrap_err();
             assert!(error.contains(evidence), "{rule} on {spec}: {error}");
         }
     }
 
-    #[test]
-    fn detection_finds_rotations_and_exchanges() {
-        for (spec, images) in [
-            ("line:4", vec![]),
-            ("ring:6", vec![(1, 2)]),
-            ("ndv2x2", vec![(8, 9), (8, 9)]),
-            ("torus2d:2x3", vec![(3, 4), (1, 2)]),
-        ] {
-            assert_eq!(symmetries("symmetry: auto", spec).unwrap(), images, "{spec}");
+    /// How many ranks the first rank can become under what `auto` finds.
+    fn orbit(text: &str, spec: &str) -> usize {
+        let topology = resolve(spec).unwrap();
+        let sketch = SketchFile::parse(text, "s.yaml").unwrap().resolve(&topology).unwrap();
+        let found = sketch.constraints.symmetry;
+        found.iter().for_each(|symmetry| check(&topology, symmetry));
+        let mut reached = BTreeSet::from([Rank(0)]);
+        while let Some(next) =
+            reached.iter().flat_map(|r| found.iter().map(|s| s.ranks[r.index()])).find(|r| !reached.contains(r))
+        {
+            reached.insert(next);
         }
-        let broken = "symmetry: auto\nlinks: {forbid: [[0, 1]]}";
-        assert_eq!(symmetries(broken, "ring:6"), Ok(vec![]), "a sketch may break a symmetry");
+        reached.len()
+    }
+
+    #[test]
+    fn auto_finds_what_moves_every_rank() {
+        let auto = "symmetry: auto";
+        for (spec, reached) in [
+            ("line:4", 2),
+            ("line:5", 1),
+            ("ring:6", 6),
+            ("clique:7", 7),
+            ("hypercube:4", 16),
+            ("torus2d:2x3", 6),
+            ("torus3d:2x3x4", 24),
+            ("mesh2d:4x4", 4),
+            ("dgx1", 4),
+            ("ndv2x2", 2),
+            ("ndv2x4", 4),
+            ("dgx2x2,costs=taccl-1mb", 32),
+        ] {
+            assert_eq!(orbit(auto, spec), reached, "{spec}");
+        }
+        assert_eq!(orbit("symmetry: auto\nlinks: {forbid: [[0, 1]]}", "ring:6"), 1, "a sketch may break a symmetry");
+        let relays = "symmetry: auto\nrelays: {1: [0], 3: [2], 5: [4], 7: [6], 9: [8], 11: [10], 13: [12], 15: [14]}";
+        assert_eq!(orbit(relays, "dgx2x2,costs=taccl-1mb"), 16, "odd and even ranks differ");
+    }
+
+    #[test]
+    fn no_combination_of_what_auto_finds_leaves_a_rank_in_place() {
+        let mut group = FreeGroup::trivial(4);
+        let images = |list: [u32; 4]| list.map(Rank).to_vec();
+        assert!(group.admits(&images([1, 0, 3, 2])));
+        assert!(!group.admits(&images([1, 0, 3, 2])), "it is there already");
+        assert!(!group.admits(&images([0, 2, 1, 3])), "rank 0 stays");
+        assert!(!group.admits(&images([1, 2, 3, 0])), "with the first it generates the symmetries of a square");
+        assert!(group.admits(&images([2, 3, 0, 1])));
+        assert!(group.is_transitive());
     }
 
     #[test]

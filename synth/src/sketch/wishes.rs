@@ -6,7 +6,7 @@
 use super::body::{Images, SymmetryRule, SymmetryWish};
 use super::error::{Mistake, SketchError};
 use super::resolve::Resolver;
-use super::symmetry::{Symmetries, check_sketch, rotation};
+use super::symmetry::{detect, rotation, symmetry_of};
 use crate::{Automorphism, Constraints};
 use serde_saphyr::{Location, Spanned};
 use topology::Rank;
@@ -20,21 +20,16 @@ impl Resolver<'_> {
         let Some(wish) = &self.file.body.symmetry else { return Ok(Vec::new()) };
         let rules = match &wish.value {
             SymmetryWish::None => return Ok(Vec::new()),
-            SymmetryWish::Auto => return Ok(Symmetries::of(self.topology).detect(constraints)),
+            SymmetryWish::Auto => return Ok(detect(self.topology, constraints)),
             SymmetryWish::List(rules) => rules,
         };
         if rules.len() > MAX_SYMMETRIES {
             let (what, count, limit) = ("symmetry", rules.len(), MAX_SYMMETRIES);
             return Err(self.file.error(wish.referenced, Mistake::TooMany { what, count, limit }));
         }
-        let known = Symmetries::of(self.topology);
         let check = |rule: &Spanned<SymmetryRule>| {
             let (ranks, symmetry) = self.renumbering(rule)?;
-            let automorphism = known.automorphism(ranks).and_then(|found| {
-                check_sketch(self.topology, constraints, &found)?;
-                Ok(found)
-            });
-            automorphism.map_err(|why| {
+            symmetry_of(self.topology, constraints, &ranks).map_err(|why| {
                 let mistake = Mistake::NotASymmetry { symmetry, topology: self.topology_name(), why };
                 self.file.error(rule.referenced, mistake)
             })

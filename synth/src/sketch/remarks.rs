@@ -1,0 +1,106 @@
+//! What a schedule makes of a sketch's wishes: none of it is a violation.
+//!
+//! The principal function is [`remarks`]. Chunk counts and sizes may be overruled on the command line, and symmetries
+//! and connections guide the search; who compares a schedule with a sketch wants to know of them all the same.
+
+use super::body::Connections;
+use super::resolve::{Sketch, counted};
+use super::symmetry::chunk_images;
+use crate::Constraints;
+use schedule::{ChunkId, Schedule};
+use std::collections::BTreeSet;
+use topology::LinkId;
+use topology::symmetry::Automorphism;
+
+/// What differs from the wishes of `sketch`, and how far its preferences are met.
+pub fn remarks(schedule: &Schedule, sketch: &Sketch) -> Vec<String> {
+    let request = schedule.demand.request();
+    let mut remarks = Vec::new();
+    if let Some(wished) = sketch.pins.chunks_per_rank.filter(|&wished| wished != request.chunks_per_rank) {
+        remarks.push(format!("{} per rank, where the sketch has {wished}", counted_chunks(request.chunks_per_rank)));
+    }
+    if !sketch.pins.sizes.contains(request.size_bytes) {
+        remarks.push(format!("the sketch is meant for {}, not for {} bytes", sketch.pins.sizes, request.size_bytes));
+    }
+    let lopsided = sketch.constraints.symmetry.iter().filter(|symmetry| !is_symmetric(schedule, symmetry)).count();
+    if lopsided > 0 {
+        let all = counted(sketch.constraints.symmetry.len(), "symmetry").replace("symmetrys", "symmetries");
+        remarks.push(format!("{lopsided} of the sketch's {all} not kept"));
+    }
+    remarks.extend(connections(schedule, &sketch.constraints));
+    remarks
+}
+
+fn counted_chunks(count: u32) -> String {
+    counted(count as usize, "chunk")
+}
+
+fn used_links(schedule: &Schedule) -> BTreeSet<LinkId> {
+    schedule.transfers.iter().map(|transfer| transfer.link).collect()
+}
+
+/// How many of the links of each line's switches are open.
+fn connections(schedule: &Schedule, constraints: &Constraints) -> Vec<String> {
+    let used = used_links(schedule);
+    let by_line = constraints.connections.chunk_by(|a, b| a.line == b.line);
+    let remark = |wishes: &[crate::ConnectionWish]| {
+        let links = || wishes.iter().flat_map(|wish| &wish.links);
+        let open = links().filter(|link| used.contains(link)).count();
+        let word = if wishes[0].wish == Connections::Few { "few" } else { "many" };
+        format!("{open} of {} connections open, where line {} wants {word}", links().count(), wishes[0].line)
+    };
+    by_line.map(remark).collect()
+}
+
+/// Whether every chunk goes over the images of its links where its image does; times are not compared.
+fn is_symmetric(schedule: &Schedule, symmetry: &Automorphism) -> bool {
+    let Some(images) = chunk_images(&schedule.demand, symmetry) else { return false };
+    let routes =
+        schedule.transfers.iter().flat_map(|transfer| transfer.chunks.iter().map(|&chunk| (chunk, transfer.link)));
+    let routes: BTreeSet<(ChunkId, LinkId)> = routes.collect();
+    routes.iter().all(|(chunk, link)| routes.contains(&(images[chunk.index()], symmetry.links[link.index()])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sketch::SketchFile;
+    use schedule::{Collective, Demand, Message, Request, TransferKind, replay};
+    use std::sync::Arc;
+    use topology::{Rank, resolve};
+
+    #[test]
+    fn wishes_that_are_not_met_are_told() {
+        let topology = resolve("clique:3").unwrap();
+        let text = "symmetry: [{rotate: 1}]\nconnections: few\nchunks_per_rank: 2\nsizes: {to: 1KB}\n";
+        let sketch = SketchFile::parse(text, "s.yaml").unwrap().resolve(&topology).unwrap();
+        let schedule = |size: u64, chunks: u32, sent: &[(u32, u32, u32)]| {
+            let request = Request::new(Collective::AllGather, 3, size).with_chunks(chunks);
+            let demand = Arc::new(Demand::new(request).unwrap());
+            let message = |&(chunk, from, to): &(u32, u32, u32)| Message {
+                chunks: [ChunkId(chunk)].into_iter().collect(),
+                link: topology.between(Rank(from), Rank(to)).next().unwrap(),
+                kind: TransferKind::Copy,
+            };
+            let messages: Vec<Message> = sent.iter().map(message).collect();
+            let transfers = replay(&demand, &topology, &messages).unwrap();
+            Schedule::new(&topology, demand, transfers, "by hand")
+        };
+        let ring = [(0, 0, 1), (1, 0, 1), (2, 1, 2), (3, 1, 2), (4, 2, 0), (5, 2, 0)];
+        let around = [(0, 1, 2), (1, 1, 2), (2, 2, 0), (3, 2, 0), (4, 0, 1), (5, 0, 1)];
+        let kept = remarks(&schedule(600, 2, &[ring, around].concat()), &sketch);
+        let few = "3 of 6 connections open, where line 2 wants few";
+        assert_eq!(kept, [few]);
+        let star = [(0, 0, 1), (0, 0, 2), (1, 1, 0), (1, 0, 2), (2, 2, 0), (2, 0, 1)];
+        let broken = remarks(&schedule(3_000, 1, &star), &sketch);
+        assert_eq!(
+            broken,
+            [
+                "1 chunk per rank, where the sketch has 2",
+                "the sketch is meant for up to 1 KB, not for 3000 bytes",
+                "1 of the sketch's 1 symmetry not kept",
+                "4 of 6 connections open, where line 2 wants few",
+            ]
+        );
+    }
+}
