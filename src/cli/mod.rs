@@ -91,6 +91,33 @@ pub(crate) enum TopologyCommand {
         /// `name[:params][,key=value]…`, or a path.
         spec: String,
     },
+    /// Translates `nvidia-smi topo -m` text, NCCL topology XML or TACCL topology JSON into a topology file.
+    Import(ImportArgs),
+}
+
+/// What `topology import` reads, and what the file does not say.
+#[derive(Args, Debug)]
+pub(crate) struct ImportArgs {
+    /// The foreign file; which format it has is seen from its text.
+    pub file: PathBuf,
+    /// Where to write the topology (YAML, or JSON if it ends in `.json`); stdout if absent.
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// How many such machines are joined through their NICs.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub machines: u64,
+    /// TACCL: the size of the chunk that its costs are for, if the name does not say it.
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub chunk_bytes: Option<u64>,
+    /// TACCL: how many of its units of time make a microsecond.
+    #[arg(long, value_name = "N", value_parser = values::slowdown)]
+    pub scale: Option<f64>,
+    /// TACCL: the kind of topology, if the name does not say it (DGX2, NDv2, HubAndSpoke, custom).
+    #[arg(long, value_name = "KIND")]
+    pub kind: Option<String>,
+    /// Bandwidths of what the file names without a speed: `nvlink=25GBps,pcie=24GBps,smp=10GBps,nic=25GBps`.
+    #[arg(long, value_name = "LIST")]
+    pub assume: Option<topology::import::Assumed>,
 }
 
 /// `antiphon sketch …`

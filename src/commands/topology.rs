@@ -1,10 +1,11 @@
 //! `antiphon topology`: what machines are known, and what a SPEC means.
 
-use crate::cli::TopologyCommand;
-use crate::failure::Outcome;
+use crate::cli::{ImportArgs, TopologyCommand};
+use crate::failure::{Outcome, read_text, write_to};
 use crate::plan;
 use crate::screen::{Screen, table};
 use topology::Topology;
+use topology::import::{ImportOptions, import};
 
 /// Runs the command.
 pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
@@ -12,6 +13,7 @@ pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
         TopologyCommand::List => list(screen),
         TopologyCommand::Show { spec } => show(&plan::topology(spec)?, screen),
         TopologyCommand::Check { spec } => check(&plan::topology(spec)?, screen),
+        TopologyCommand::Import(args) => translate(args, screen),
     }
 }
 
@@ -20,7 +22,8 @@ fn list(screen: &Screen) -> Outcome {
     screen.result(&known, || {
         let entries = known.iter().map(|entry| {
             let source = entry.source.as_ref().map_or(String::new(), |source| format!("\n    source: {source}"));
-            format!("{}\n    {}\n    keys: {}{source}", entry.form, entry.about, entry.keys.join(", "))
+            let details = entry.details.as_ref().map_or(String::new(), |details| format!("\n    {details}"));
+            format!("{}\n    {}\n    keys: {}{details}{source}", entry.form, entry.about, entry.keys.join(", "))
         });
         entries.collect::<Vec<_>>().join("\n")
     })
@@ -59,6 +62,32 @@ fn check(topology: &Topology, screen: &Screen) -> Outcome {
         1 => format!("ok: {}", summary(topology)),
         count => format!("ok: {}\nnote: not every rank reaches every other: {count} islands", summary(topology)),
     })
+}
+
+/// Reads a foreign description and writes ours.
+fn translate(args: &ImportArgs, screen: &Screen) -> Outcome {
+    let options = ImportOptions {
+        machines: args.machines,
+        chunk_bytes: args.chunk_bytes,
+        scale: args.scale,
+        kind: args.kind.clone(),
+        assumed: args.assume.unwrap_or_default(),
+    };
+    let imported = import(&read_text(&args.file)?, &args.file.to_string_lossy(), &options)?;
+    let json = topology::to_json(&imported.topology);
+    if let Some(path) = &args.output {
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        let text = if is_json { json.clone() } else { imported.to_yaml() };
+        write_to(path, |out| out.write_all(text.as_bytes()))?;
+        imported.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
+        screen.note(&format!("{} → {}", summary(&imported.topology), path.display()));
+    }
+    match (screen.is_json(), &args.output) {
+        (true, _) => screen.line(json.trim_end()),
+        (false, None) => screen.line(imported.to_yaml().trim_end()),
+        (false, Some(_)) => {}
+    }
+    Ok(())
 }
 
 fn summary(topology: &Topology) -> String {

@@ -10,7 +10,7 @@ use crate::family::FAMILIES;
 use crate::machine::{self, BUILT_IN, Machine};
 use crate::spec::{Spec, shorten};
 use crate::spelling::closest;
-use crate::{Topology, TopologyError, TopologyResult, interchange};
+use crate::{Topology, TopologyError, TopologyResult, cluster, interchange};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use std::io::Read;
@@ -55,6 +55,9 @@ pub struct Listing {
     pub about: String,
     /// The keys it takes, each with its values; the first value is the default.
     pub keys: Vec<String>,
+    /// What its parameters and lists of values mean, if that does not say itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<String>,
     /// Where its numbers come from, if it is a published machine.
     pub source: Option<String>,
 }
@@ -68,6 +71,7 @@ pub fn list() -> TopologyResult<Vec<Listing>> {
         form: format!("{}:{}", family.name, family.params),
         about: family.about.to_owned(),
         keys: family.keys.iter().map(|key| (*key).to_owned()).collect(),
+        details: family.details.map(str::to_owned),
         source: None,
     };
     let mut listings: Vec<Listing> = FAMILIES.iter().map(family).collect();
@@ -77,6 +81,7 @@ pub fn list() -> TopologyResult<Vec<Listing>> {
             form: machine_form(&machine),
             about: machine.about().to_owned(),
             keys: machine.keys().map(|(key, values)| format!("{key}={}", values.join("|"))).collect(),
+            details: None,
             source: Some(machine.source().to_owned()),
         });
     }
@@ -148,6 +153,10 @@ fn from_file(spec: &Spec<'_>) -> TopologyResult<Topology> {
             Ok(if topology.name().is_empty() { topology.renamed(spec.text) } else { topology })
         }
         Format::Machine => finish(machine::parse(document)?.build(None, spec)?, spec),
+        Format::Cluster => {
+            spec.accept_keys(&[])?;
+            cluster::read(&document)
+        }
     }
 }
 
@@ -155,6 +164,7 @@ fn from_file(spec: &Spec<'_>) -> TopologyResult<Topology> {
 enum Format {
     Topology,
     Machine,
+    Cluster,
 }
 
 /// What the file says it is.
@@ -163,12 +173,13 @@ fn format_of(document: &Document<'_>) -> TopologyResult<Format> {
     match document.text_at(&path).as_deref() {
         Some(interchange::FORMAT) => Ok(Format::Topology),
         Some(machine::FORMAT) => Ok(Format::Machine),
+        Some(cluster::FORMAT) => Ok(Format::Cluster),
         found => {
             // Without any format the syntax may be at fault, and the parser knows better where.
             document.parse::<IgnoredAny>()?;
             let found =
                 found.map_or("there is no `format`".to_owned(), |found| format!("unknown format `{}`", shorten(found)));
-            let known = [interchange::FORMAT, machine::FORMAT].join(", ");
+            let known = [interchange::FORMAT, machine::FORMAT, cluster::FORMAT].join(", ");
             Err(document.fault(&path, format!("{found}; known are {known}")).into())
         }
     }
@@ -269,7 +280,7 @@ mod tests {
             ("a.json", &b"{\"format\": \"antiphon-topology/2\"}"[..], "a.json:1:"),
             ("b.json", b"{}", "there is no `format`"),
             ("b2.json", b"{\"x\": [1,", "b2.json:1:9: EOF"),
-            ("c.yaml", b"format: taccl\n", "known are antiphon-topology/1, antiphon-machine/1"),
+            ("c.yaml", b"format: taccl\n", "known are antiphon-topology/1, antiphon-machine/1, antiphon-cluster/1"),
             ("d.yaml", b"", "d.yaml:1:1: "),
             ("e.json", b"\xff\xfe", "UTF-8"),
             ("f.yaml", b"format: antiphon-machine/1\n", "f.yaml:"),

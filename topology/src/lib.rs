@@ -7,12 +7,14 @@
 //! This crate knows no solver and opens no socket; it reads files only through [`load`].
 
 mod catalog;
+mod cluster;
 mod connectivity;
 pub mod document;
 mod error;
 mod family;
 pub mod fit;
 mod graph;
+pub mod import;
 mod interchange;
 mod machine;
 mod measured;

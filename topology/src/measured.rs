@@ -106,7 +106,7 @@ pub fn to_yaml(topology: &Topology, about: &str) -> String {
 }
 
 /// `links` and `resources` are what to say beside each entry; shorter lists leave the rest without.
-fn print(
+pub(crate) fn print(
     topology: &Topology,
     about: &str,
     mut links: impl Iterator<Item = String>,
@@ -141,7 +141,7 @@ fn print(
 fn close(text: &mut String, comment: Option<String>) {
     match comment {
         Some(comment) => {
-            let _ = writeln!(text, "}} # {comment}");
+            let _ = writeln!(text, "}} # {}", comment.replace(char::is_control, " "));
         }
         None => text.push_str("}\n"),
     }

@@ -3,7 +3,7 @@
 //! The principal type is [`Spec`]. It only splits and refuses what no topology could want; families and machine
 //! files say which keys they take and read the values.
 
-use crate::quantity::{QuantityError, parse_bandwidth, parse_duration};
+use crate::quantity::{parse_bandwidth, parse_duration};
 use crate::spelling::closest;
 use crate::{Latency, Micros, MicrosPerByte, TopologyError, TopologyResult};
 
@@ -130,13 +130,21 @@ impl<'a> Spec<'a> {
         Ok(alphas.into_iter().zip(betas).map(|(alpha, beta)| LinkCost { alpha, beta, latency }).collect())
     }
 
+    /// Numbers above zero, one for each of `count` things or one for all.
+    pub(crate) fn ratios(&self, key: &str, count: usize, default: f64) -> TopologyResult<Vec<f64>> {
+        self.per_dimension(key, count, default, |text| match text.parse::<f64>() {
+            Ok(ratio) if (1e-6..=1e6).contains(&ratio) => Ok(ratio),
+            _ => Err(format!("`{}` is no number from 0.000001 to 1000000", shorten(text))),
+        })
+    }
+
     /// `key=a/b/c`: one value for each dimension, or one for all.
-    fn per_dimension<T: Copy>(
+    fn per_dimension<T: Copy, E: ToString>(
         &self,
         key: &str,
         dimensions: usize,
         default: T,
-        parse: fn(&str) -> Result<T, QuantityError>,
+        parse: fn(&str) -> Result<T, E>,
     ) -> TopologyResult<Vec<T>> {
         let Some(text) = self.get(key) else {
             return Ok(vec![default; dimensions]);

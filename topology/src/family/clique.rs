@@ -8,6 +8,7 @@ pub(super) const CLIQUE: Family = Family {
     name: "clique",
     params: "N",
     about: "a link of its own from every rank to every other",
+    details: None,
     keys: COST_KEYS,
     build,
 };

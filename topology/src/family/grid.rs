@@ -11,6 +11,7 @@ pub(super) const RING: Family = Family {
     name: "ring",
     params: "N",
     about: "each rank sends to the next, the last to the first (direction=both: and back)",
+    details: None,
     keys: &["alpha=0.5us", "bandwidth=50GBps", "latency=occupies|pipelines", "direction=one|both"],
     build: |spec| {
         let shape = spec.choice("direction", &[("one", Shape::OneWay), ("both", Shape::Torus)])?;
@@ -22,6 +23,7 @@ pub(super) const LINE: Family = Family {
     name: "line",
     params: "N",
     about: "a row of ranks, each linked both ways with its neighbours",
+    details: None,
     keys: COST_KEYS,
     build: |spec| grid(spec, &spec.sizes(1)?, Shape::Mesh),
 };
@@ -30,6 +32,7 @@ pub(super) const MESH2D: Family = Family {
     name: "mesh2d",
     params: "AxB",
     about: "A rows of B ranks, linked both ways with their neighbours",
+    details: LISTS,
     keys: COST_KEYS,
     build: |spec| grid(spec, &spec.sizes(2)?, Shape::Mesh),
 };
@@ -38,6 +41,7 @@ pub(super) const TORUS2D: Family = Family {
     name: "torus2d",
     params: "AxB",
     about: "a mesh2d whose rows and columns close to rings",
+    details: LISTS,
     keys: COST_KEYS,
     build: |spec| grid(spec, &spec.sizes(2)?, Shape::Torus),
 };
@@ -46,6 +50,7 @@ pub(super) const MESH3D: Family = Family {
     name: "mesh3d",
     params: "AxBxC",
     about: "a block of A x B x C ranks, linked both ways with their neighbours",
+    details: LISTS,
     keys: COST_KEYS,
     build: |spec| grid(spec, &spec.sizes(3)?, Shape::Mesh),
 };
@@ -54,6 +59,7 @@ pub(super) const TORUS3D: Family = Family {
     name: "torus3d",
     params: "AxBxC",
     about: "a mesh3d whose lines close to rings",
+    details: LISTS,
     keys: COST_KEYS,
     build: |spec| grid(spec, &spec.sizes(3)?, Shape::Torus),
 };
@@ -62,6 +68,7 @@ pub(super) const HYPERCUBE: Family = Family {
     name: "hypercube",
     params: "D",
     about: "2^D ranks, linked where their numbers differ in one bit",
+    details: None,
     keys: COST_KEYS,
     build: |spec| {
         let dimensions = spec.count()?;
@@ -72,6 +79,9 @@ pub(super) const HYPERCUBE: Family = Family {
         grid(spec, &vec![2; dimensions as usize], Shape::Mesh)
     },
 };
+
+/// What a list of values means where there are several dimensions.
+const LISTS: Option<&str> = Some("lists have a value for each dimension, as the sizes: bandwidth=50GBps/75GBps");
 
 /// What happens at the ends of each dimension.
 #[derive(Clone, Copy, PartialEq, Eq)]

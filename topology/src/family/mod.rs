@@ -5,6 +5,8 @@
 //! billion ranks is an error and not a wait.
 
 mod clique;
+mod dragonfly;
+mod fat_tree;
 mod grid;
 mod switch;
 
@@ -20,13 +22,15 @@ pub(crate) struct Family {
     pub(crate) params: &'static str,
     /// One line for people.
     pub(crate) about: &'static str,
+    /// What parameters and lists of values mean, where that does not say itself.
+    pub(crate) details: Option<&'static str>,
     /// The keys it takes, with their values or defaults.
     pub(crate) keys: &'static [&'static str],
     build: fn(&Spec<'_>) -> TopologyResult<TopologyParts>,
 }
 
 /// Every family, in the order in which people are shown them.
-pub(crate) const FAMILIES: [Family; 9] = [
+pub(crate) const FAMILIES: [Family; 11] = [
     grid::RING,
     grid::LINE,
     clique::CLIQUE,
@@ -36,6 +40,8 @@ pub(crate) const FAMILIES: [Family; 9] = [
     grid::TORUS3D,
     grid::HYPERCUBE,
     switch::SWITCH,
+    fat_tree::FAT_TREE,
+    dragonfly::DRAGONFLY,
 ];
 
 /// The keys of a family whose links all cost the same.
@@ -138,6 +144,11 @@ mod tests {
         ("hypercube:5", 32, 160, 5),
         ("switch:1", 1, 0, 0),
         ("switch:5", 5, 20, 1),
+        ("fat-tree:1x1", 1, 0, 0),
+        ("fat-tree:3x4", 12, 132, 1),
+        ("fat-tree:2x3x4", 24, 24 * 23, 1),
+        ("dragonfly:1x1x1", 1, 0, 0),
+        ("dragonfly:5x2x2", 20, 380, 1),
     ];
 
     #[test]
@@ -188,6 +199,52 @@ mod tests {
         assert!(topology.resources().iter().all(|port| port.beta.0 == 1e-4));
     }
 
+    fn names(topology: &Topology, from: u32, to: u32) -> (f64, f64, Vec<&str>) {
+        let id = topology.between(crate::Rank(from), crate::Rank(to)).next().unwrap();
+        let link = topology.link(id);
+        let names = link.resources.iter().map(|id| topology.resource(*id).name.as_str()).collect();
+        (link.alpha.0, (link.beta.gbps() * 1e6).round() / 1e6, names)
+    }
+
+    #[test]
+    fn a_fat_tree_shares_its_uplinks() {
+        let tree = get("fat-tree:2x3x4,bandwidth=10GBps,oversubscription=2/8,alpha=1us/2us/4us");
+        assert_eq!(names(&tree, 0, 3), (1.0, 10.0, vec!["rank0.tx", "rank3.rx"]));
+        assert_eq!(names(&tree, 0, 4), (3.0, 10.0, vec!["rank0.tx", "leaf0.up", "leaf1.down", "rank4.rx"]));
+        // Four ports of 10 GB/s into 20, three of these into 7.5.
+        let far = ["rank1.tx", "leaf0.up", "level2.switch0.up", "level2.switch1.down", "leaf5.down", "rank23.rx"];
+        assert_eq!(names(&tree, 1, 23), (7.0, 7.5, far.to_vec()));
+        let leaf = tree.resources().iter().find(|shared| shared.name == "leaf5.down").unwrap();
+        assert_eq!((leaf.beta.gbps() * 1e6).round() / 1e6, 20.0);
+        let given = get("fat-tree:2x2,bandwidth=10GBps/4GBps");
+        assert_eq!(names(&given, 0, 2).1, 4.0);
+        assert_eq!(names(&given, 0, 1).1, 10.0);
+    }
+
+    #[test]
+    fn a_dragonfly_has_one_cable_for_each_pair_of_groups() {
+        let fly = get("dragonfly:5x2x2,bandwidth=10GBps/5GBps/2GBps,alpha=1us/2us/4us");
+        assert_eq!(fly.resources().len(), 2 * 20 + 5 * 2 + 5 * 4);
+        assert_eq!(names(&fly, 0, 1), (1.0, 10.0, vec!["rank0.tx", "rank1.rx"]));
+        assert_eq!(names(&fly, 0, 3), (3.0, 5.0, vec!["rank0.tx", "group0.router0-1", "rank3.rx"]));
+        // Group 0 reaches groups 1 and 2 from router 0; group 1 reaches group 0, the fourth after it, from router 1.
+        let far = ["rank2.tx", "group0.router1-0", "group0-1", "group1.router1-0", "rank4.rx"];
+        assert_eq!(names(&fly, 2, 4), (9.0, 2.0, far.to_vec()));
+        for (index, shared) in fly.resources().iter().enumerate().filter(|(_, shared)| shared.name.contains('-')) {
+            let users = fly.users(crate::ResourceId::from_index(index));
+            let ends = |id: &crate::LinkId| (fly.link(*id).from.0 / 4, fly.link(*id).to.0 / 4);
+            let between = shared
+                .name
+                .strip_prefix("group")
+                .and_then(|rest| rest.split_once('-'))
+                .filter(|(from, _)| !from.contains('.'));
+            if let Some((from, to)) = between {
+                assert_eq!(users.len(), 16);
+                assert!(users.iter().all(|id| ends(id) == (from.parse().unwrap(), to.parse().unwrap())));
+            }
+        }
+    }
+
     #[test]
     fn what_cannot_be_is_said_at_once() {
         for (spec, fragment) in [
@@ -221,6 +278,14 @@ mod tests {
             ("ring:4,bandwidth=1GBps/2GBps", "2 values for 1 dimension"),
             ("torus2d:2x2,alpha=1us/1us/1us", "3 values for 2 dimension"),
             ("ring:4,", "expected `key=value`"),
+            ("fat-tree:4", "number of dimensions is wrong"),
+            ("fat-tree:2x2x2x2x2", "number of dimensions is wrong"),
+            ("fat-tree:100x100", "links: 99990000 is more"),
+            ("fat-tree:2x2,oversubscription=0", "no number from 0.000001"),
+            ("fat-tree:2x2,oversubscription=2/2", "2 values for 1 dimension"),
+            ("fat-tree:2x2,oversubscription=2,bandwidth=1GBps/1GBps", "gives the up-links already"),
+            ("dragonfly:4x4", "expected `dragonfly:AxBxC`"),
+            ("dragonfly:4294967296x4294967296x4294967296", "ranks: 18446744073709551615 is more"),
         ] {
             let error = resolve(spec).expect_err(spec);
             assert!(matches!(error, TopologyError::InSpec { .. }), "{spec}: {error:?}");

@@ -11,6 +11,7 @@ pub(super) const SWITCH: Family = Family {
     name: "switch",
     params: "N",
     about: "all ranks on one switch, one port each; the ports are the limit",
+    details: None,
     keys: COST_KEYS,
     build,
 };

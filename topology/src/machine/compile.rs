@@ -330,7 +330,7 @@ impl Layout {
         let rx = [down, wires.ports.slot(to, 1)].into_iter().flatten().map(|slot| receiver * block + slot);
         let Path { mut alpha, mut beta, uplink, .. } = carrier.path;
         for _ in [up, down].into_iter().flatten() {
-            alpha = alpha + uplink.0;
+            alpha += uplink.0;
             beta = beta.max(uplink.1);
         }
         Link {

@@ -174,12 +174,13 @@ impl Cost {
     }
 }
 
-fn alpha<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Micros>, D::Error> {
+/// A duration; for `deserialize_with`.
+pub(crate) fn alpha<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Micros>, D::Error> {
     parse_duration(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
 }
 
 /// A bandwidth (`50GBps`) or its inverse as papers print it (`105us/MB`).
-fn beta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MicrosPerByte>, D::Error> {
+pub(crate) fn beta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MicrosPerByte>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let beta = if text.contains('/') { parse_time_per_size(&text) } else { parse_bandwidth(&text) };
     beta.map(Some).map_err(D::Error::custom)

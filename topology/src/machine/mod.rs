@@ -5,7 +5,7 @@
 //! `machines/` and a line in that table.
 
 mod compile;
-mod file;
+pub(crate) mod file;
 
 use crate::document::Step::{Index, Key};
 use crate::document::{Document, TextError};

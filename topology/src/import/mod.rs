@@ -1,0 +1,141 @@
+//! Descriptions that other programs wrote: `nvidia-smi topo -m`, NCCL's topology XML, TACCL's topology JSON.
+//!
+//! The principal function is [`import`]. Each format is read by one module into a [`Board`], a machine with its
+//! links, what they share and its way out; boards are then joined and printed. Most of these texts say how a machine
+//! is wired and not how fast it is, so every number carries a note that says where it is from, and whoever bets on
+//! it should measure it (`antiphon profile`).
+
+mod board;
+mod nccl;
+mod nvidia_smi;
+mod taccl;
+#[cfg(test)]
+mod tests;
+mod xml;
+
+use crate::document::TextError;
+use crate::quantity::{parse_bandwidth, show_bandwidth};
+use crate::spec::{bad_part, shorten, unknown_word};
+use crate::{MicrosPerByte, Topology, TopologyError, TopologyResult, measured};
+use std::str::FromStr;
+
+/// The longest text that is imported: the dump of a rack has a few hundred kilobytes.
+const MAX_BYTES: usize = 16 << 20;
+
+/// What the text does not say and the user may.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ImportOptions {
+    /// How many such machines are joined through their NICs.
+    pub machines: u64,
+    /// For TACCL: the chunk that its β values were multiplied with, in bytes; else as its name says (`…_1MB`).
+    pub chunk_bytes: Option<u64>,
+    /// For TACCL: how many units of the file make a microsecond; else guessed from the remote α.
+    pub scale: Option<f64>,
+    /// For TACCL: the kind of topology, which its command line says and not its file; else as its name begins.
+    pub kind: Option<String>,
+    /// Bandwidths of what the text does not measure.
+    pub assumed: Assumed,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self { machines: 1, chunk_bytes: None, scale: None, kind: None, assumed: Assumed::default() }
+    }
+}
+
+/// Bandwidths (each direction) taken where a text names a thing and not its speed; absent ones have a usual value.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Assumed {
+    nvlink: Option<MicrosPerByte>,
+    pcie: Option<MicrosPerByte>,
+    smp: Option<MicrosPerByte>,
+    nic: Option<MicrosPerByte>,
+}
+
+impl FromStr for Assumed {
+    type Err = TopologyError;
+
+    /// `nvlink=25GBps,pcie=24GBps,smp=10GBps,nic=25GBps`, any of them.
+    fn from_str(text: &str) -> TopologyResult<Self> {
+        let mut assumed = Self::default();
+        for part in text.split(',') {
+            let Some((key, value)) = part.split_once('=') else {
+                return Err(bad_part(format!("`{}`", shorten(part)), "expected `key=bandwidth`, such as `nic=25GBps`"));
+            };
+            let slot = match key {
+                "nvlink" => &mut assumed.nvlink,
+                "pcie" => &mut assumed.pcie,
+                "smp" => &mut assumed.smp,
+                "nic" => &mut assumed.nic,
+                _ => return Err(unknown_word("thing to assume", key, ["nvlink", "pcie", "smp", "nic"].into_iter())),
+            };
+            *slot = Some(parse_bandwidth(value).map_err(|error| bad_part(format!("`{}`", shorten(part)), error))?);
+        }
+        Ok(assumed)
+    }
+}
+
+/// A bandwidth, and where it is from.
+fn speed(given: Option<MicrosPerByte>, usual: f64, why: &str) -> (MicrosPerByte, String) {
+    match given {
+        Some(beta) => (beta, format!("{}, as given", show_bandwidth(beta))),
+        None => {
+            let beta = MicrosPerByte::from_gbps(usual);
+            (beta, format!("{}, {why}", show_bandwidth(beta)))
+        }
+    }
+}
+
+/// A topology that another program described.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Imported {
+    /// The machine.
+    pub topology: Topology,
+    /// What it was read from, and what a reader should know about the numbers.
+    pub notes: Vec<String>,
+    links: Vec<String>,
+    resources: Vec<String>,
+}
+
+impl Imported {
+    /// Prints the topology as YAML that [`crate::load`] reads, the notes in front and the source of each number beside it.
+    pub fn to_yaml(&self) -> String {
+        let about = self.notes.join("\n");
+        measured::print(&self.topology, &about, self.links.iter().cloned(), self.resources.iter().cloned())
+    }
+}
+
+/// Reads a foreign description; which format it has is seen from the text. `origin` is what messages call it.
+///
+/// # Errors
+/// [`TopologyError::InText`] with `origin:line:column`; others if `options` do not fit the text.
+pub fn import(text: &str, origin: &str, options: &ImportOptions) -> TopologyResult<Imported> {
+    let fault = |reason: &str| {
+        TopologyError::InText(TextError { origin: origin.to_owned(), line: 1, column: 1, reason: reason.to_owned() })
+    };
+    if text.len() > MAX_BYTES {
+        return Err(fault(&format!("{} bytes are more than the {MAX_BYTES} that are imported", text.len())));
+    }
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (boards, mut notes) = match text.trim_start().chars().next() {
+        Some('<') => nccl::read(text, origin, options)?,
+        Some('{') => taccl::read(text, origin, options)?,
+        Some(_) => nvidia_smi::read(text, origin, options)?,
+        None => return Err(fault("the text is empty; expected `nvidia-smi topo -m`, NCCL XML or TACCL JSON")),
+    };
+    if boards.len() > 1 && options.machines > 1 {
+        let reason = format!("{origin} describes {} machines already", boards.len());
+        return Err(bad_part(format!("`machines={}`", options.machines), reason));
+    }
+    notes.insert(0, format!("Imported from {origin} by `antiphon topology import`."));
+    board::join(&boards, options.machines, origin, notes)
+}
+
+/// What is wrong at a byte of a text, with its line and column.
+fn at_byte(text: &str, origin: &str, byte: usize, reason: impl Into<String>) -> TextError {
+    let before = &text.as_bytes()[..byte.min(text.len())];
+    let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
+    TextError { origin: origin.to_owned(), line, column, reason: reason.into() }
+}

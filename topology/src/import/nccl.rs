@@ -1,0 +1,342 @@
+//! NCCL's topology XML, as `NCCL_TOPO_DUMP_FILE` writes it and `NCCL_TOPO_FILE` reads it.
+//!
+//! The principal function is [`read`]. `system` holds a `cpu` for each NUMA domain, below it `pci` bridges and
+//! endpoints, below these `gpu` (with `nvlink` and `c2c`) and `nic` (with `net`). Domains with different `host_hash`
+//! are different machines. Bandwidths follow NCCL's own tables: usable bandwidth for each PCIe lane and NVLink, by
+//! generation, and for the way between two sockets, by vendor. Attributes that play no part here are not looked at.
+
+use super::board::{Board, Place, SharedIndex, Tree, Wire, outlets};
+use super::xml::{self, Element};
+use super::{Assumed, ImportOptions, at_byte, speed};
+use crate::document::TextError;
+use crate::quantity::show_bandwidth;
+use crate::spec::shorten;
+use crate::{Micros, MicrosPerByte, TopologyResult};
+use std::collections::BTreeMap;
+
+const NVLINK_ALPHA: Micros = Micros(0.7);
+const PCIE_ALPHA: Micros = Micros(2.0);
+const NETWORK_ALPHA: Micros = Micros(2.6);
+
+/// More GPUs than any machine has.
+const MOST_GPUS: usize = 1024;
+
+/// Usable GB/s of a PCIe lane by its GT/s.
+const LANES: [(f64, f64); 6] = [(2.5, 0.1875), (5.0, 0.375), (8.0, 0.75), (16.0, 1.5), (32.0, 3.0), (64.0, 6.0)];
+
+/// Usable GB/s of an NVLink, by the first compute capability that has it.
+const NVLINKS: [(u64, f64); 6] = [(60, 18.0), (70, 20.0), (80, 20.0), (86, 12.0), (90, 20.6), (100, 40.1)];
+
+/// A GPU while the document is read.
+struct Gpu<'x> {
+    element: &'x Element,
+    busid: String,
+    place: Place,
+    machine: usize,
+}
+
+/// One `net`.
+struct Net {
+    place: Place,
+    name: String,
+    speed: MicrosPerByte,
+    note: String,
+    alpha: Option<f64>,
+}
+
+/// A machine while the document is read.
+#[derive(Default)]
+struct Host<'x> {
+    hash: Option<&'x str>,
+    board: Board,
+    nets: Vec<Net>,
+}
+
+struct Parser<'x> {
+    text: &'x str,
+    origin: &'x str,
+    assumed: Assumed,
+    hosts: Vec<(Host<'x>, Tree)>,
+    gpus: Vec<Gpu<'x>>,
+}
+
+/// Reads a dump; see [`super::import`].
+pub(super) fn read(text: &str, origin: &str, options: &ImportOptions) -> TopologyResult<(Vec<Board>, Vec<String>)> {
+    let root = xml::parse(text, origin)?;
+    let mut parser = Parser { text, origin, assumed: options.assumed, hosts: Vec::new(), gpus: Vec::new() };
+    parser.system(&root)?;
+    let boards = parser.boards()?;
+    let notes = vec![
+        "The format is NCCL's topology XML, which says how devices are wired; bandwidths are nominal, from the speeds"
+            .to_owned(),
+        "it states and NCCL's own tables (see beside each), every α is assumed. `antiphon profile` measures them."
+            .to_owned(),
+    ];
+    Ok((boards, notes))
+}
+
+impl<'x> Parser<'x> {
+    fn fault(&self, element: &Element, reason: impl Into<String>) -> TextError {
+        at_byte(self.text, self.origin, element.at, reason)
+    }
+
+    /// A whole number; absent and negative ones are `None`.
+    fn number(&self, element: &Element, key: &str) -> Result<Option<u64>, TextError> {
+        let Some(text) = element.get(key) else { return Ok(None) };
+        match text.trim().parse::<i64>() {
+            Ok(number) => Ok(u64::try_from(number).ok()),
+            Err(_) => {
+                let reason = format!("`{key}` of <{}> is `{}`, not a whole number", element.name, shorten(text));
+                Err(self.fault(element, reason))
+            }
+        }
+    }
+
+    fn system(&mut self, root: &'x Element) -> Result<(), TextError> {
+        if root.name != "system" {
+            let reason = format!("the document is <{}>; NCCL's topology is <system>", shorten(&root.name));
+            return Err(self.fault(root, reason));
+        }
+        let cpus: Vec<&Element> = root.all("cpu").collect();
+        if let [first, ..] = &root.children[..]
+            && cpus.is_empty()
+        {
+            return Err(self.fault(first, "<system> holds a <cpu> for each NUMA domain, and this has none"));
+        }
+        for cpu in cpus {
+            let hash = cpu.get("host_hash");
+            let host = match self.hosts.iter().position(|(host, _)| host.hash == hash) {
+                Some(host) => host,
+                None => {
+                    self.hosts.push((Host { hash, ..Host::default() }, Tree::new()));
+                    self.hosts.len() - 1
+                }
+            };
+            let (beta, note) = self.between_sockets(cpu);
+            let index = self.number(cpu, "numaid")?.map_or_else(|| "?".to_owned(), |id| id.to_string());
+            let (host_state, tree) = &mut self.hosts[host];
+            let edge = host_state.board.share_both(&format!("cpu{index}.smp"), beta, &note);
+            let place = tree.add(0, Some(edge));
+            self.devices(cpu, host, place, place)?;
+        }
+        if self.gpus.is_empty() {
+            return Err(self.fault(root, "there is no <gpu> in it, so there are no ranks"));
+        }
+        self.number_gpus()
+    }
+
+    fn between_sockets(&self, cpu: &Element) -> (MicrosPerByte, String) {
+        let (usual, why) = match (cpu.get("arch"), cpu.get("vendor")) {
+            (Some("arm64" | "aarch64"), _) => (6.0, "nominal between Arm sockets"),
+            (Some("ppc64"), _) => (32.0, "nominal between POWER sockets"),
+            (_, Some("AuthenticAMD")) => (16.0, "nominal between AMD sockets"),
+            (_, Some("GenuineIntel")) => (10.0, "nominal between Intel sockets"),
+            _ => (10.0, "assumed between sockets of an unknown vendor"),
+        };
+        speed(self.assumed.smp, usual, why)
+    }
+
+    /// Everything below a socket or a bridge at `place`; `socket` is where C2C leads.
+    fn devices(&mut self, parent: &'x Element, host: usize, place: Place, socket: Place) -> Result<(), TextError> {
+        for child in &parent.children {
+            match child.name.as_str() {
+                "pci" => {
+                    let (beta, note) = self.lanes(child)?;
+                    let busid = child.get("busid").unwrap_or("?");
+                    let (state, tree) = &mut self.hosts[host];
+                    let edge = state.board.share_both(&format!("pci.{}", shorten(busid)), beta, &note);
+                    let below = tree.add(place, Some(edge));
+                    self.devices(child, host, below, socket)?;
+                }
+                "gpu" => self.gpu(parent, child, host, place, socket)?,
+                "nic" => {
+                    for net in child.all("net") {
+                        self.net(net, host, place)?;
+                    }
+                }
+                "net" => self.net(child, host, place)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn lanes(&self, pci: &Element) -> Result<(MicrosPerByte, String), TextError> {
+        let text = pci.get("link_speed").unwrap_or_default();
+        let width = self.number(pci, "link_width")?.unwrap_or(0);
+        let per_lane = text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+        let lane = per_lane.and_then(|rate| LANES.iter().find(|(known, _)| (known - rate).abs() < 0.01));
+        Ok(match lane.filter(|_| (1..=32).contains(&width)) {
+            _ if self.assumed.pcie.is_some() => speed(self.assumed.pcie, 0.0, ""),
+            Some((rate, usable)) => {
+                speed(None, usable * width as f64, &format!("nominal for {rate} GT/s x{width}, usable part"))
+            }
+            None => speed(None, 12.0, "assumed: the dump states no link_speed and link_width"),
+        })
+    }
+
+    fn gpu(
+        &mut self,
+        parent: &'x Element,
+        gpu: &'x Element,
+        host: usize,
+        place: Place,
+        socket: Place,
+    ) -> Result<(), TextError> {
+        if self.gpus.len() == MOST_GPUS {
+            return Err(self.fault(gpu, format!("there are more than {MOST_GPUS} GPUs")));
+        }
+        let mut place = place;
+        let mut direct = 0.0;
+        for c2c in gpu.all("c2c") {
+            let (bandwidth, count) = (self.number(c2c, "bw")?, self.number(c2c, "count")?);
+            // MB/s for each link.
+            direct += bandwidth.unwrap_or(0) as f64 * count.unwrap_or(1) as f64 * 1e-3;
+        }
+        let mut why = "nominal for C2C to the processor";
+        for nvlink in gpu.all("nvlink").filter(|nvlink| leads_to_cpu(nvlink)) {
+            direct += self.number(nvlink, "count")?.unwrap_or(1) as f64 * self.nvlink_speed(gpu)?;
+            why = "nominal for NVLink to the processor";
+        }
+        if direct > 0.0 {
+            let (beta, note) = speed(None, direct, why);
+            let (state, tree) = &mut self.hosts[host];
+            let edge = state.board.share_both(&format!("gpu.{}.c2c", self.gpus.len()), beta, &note);
+            place = tree.add(socket, Some(edge));
+        }
+        let busid = parent.get("busid").unwrap_or_default().to_ascii_lowercase();
+        self.gpus.push(Gpu { element: gpu, busid, place, machine: host });
+        Ok(())
+    }
+
+    fn nvlink_speed(&self, gpu: &Element) -> Result<f64, TextError> {
+        if let Some(given) = self.assumed.nvlink {
+            return Ok(given.gbps());
+        }
+        let generation = self.number(gpu, "sm")?.unwrap_or(0);
+        Ok(NVLINKS.iter().rev().find(|(first, _)| *first <= generation).map_or(20.0, |(_, speed)| *speed))
+    }
+
+    fn net(&mut self, net: &Element, host: usize, place: Place) -> Result<(), TextError> {
+        let stated = self.number(net, "speed")?.filter(|&speed| speed > 0);
+        let (speed, note) = match (self.assumed.nic, stated) {
+            (Some(_), _) | (None, None) => speed(self.assumed.nic, 12.0, "assumed: the dump states no speed"),
+            // Mb/s, eight bits to a byte.
+            (None, Some(megabits)) => speed(None, megabits as f64 / 8e3, &format!("nominal for {megabits} Mb/s")),
+        };
+        let alpha = net.get("latency").and_then(|text| text.trim().parse::<f64>().ok());
+        let alpha = alpha.filter(|alpha| (1e-3..1e6).contains(alpha));
+        let name = net.get("name").unwrap_or("net").to_owned();
+        self.hosts[host].0.nets.push(Net { place, name: shorten(&name), speed, note, alpha });
+        Ok(())
+    }
+
+    /// Puts the GPUs in the order of their ranks: as NCCL numbers them if it does so, else as they stand.
+    fn number_gpus(&mut self) -> Result<(), TextError> {
+        let mut order: Vec<(usize, u64, usize)> = Vec::new();
+        let mut ranks: BTreeMap<u64, usize> = BTreeMap::new();
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            let rank = self.number(gpu.element, "rank")?;
+            let device = self.number(gpu.element, "dev")?;
+            let position = rank.or(device).unwrap_or(index as u64);
+            if let Some(rank) = rank {
+                if let Some(&other) = ranks.get(&rank) {
+                    let (line, _) = place_of(self.text, self.gpus[other].element.at);
+                    let reason = format!("rank {rank} is another GPU already, in line {line}");
+                    return Err(self.fault(gpu.element, reason));
+                }
+                ranks.insert(rank, index);
+            }
+            order.push((gpu.machine, position, index));
+        }
+        order.sort_unstable();
+        let mut sorted: Vec<Option<Gpu<'x>>> = std::mem::take(&mut self.gpus).into_iter().map(Some).collect();
+        self.gpus = order.into_iter().filter_map(|(_, _, index)| sorted[index].take()).collect();
+        Ok(())
+    }
+
+    fn boards(mut self) -> Result<Vec<Board>, TextError> {
+        let mut hosts = std::mem::take(&mut self.hosts);
+        let mut boards = Vec::new();
+        for (index, (host, tree)) in hosts.iter_mut().enumerate() {
+            let gpus: Vec<&Gpu<'_>> = self.gpus.iter().filter(|gpu| gpu.machine == index).collect();
+            if gpus.is_empty() {
+                continue;
+            }
+            let mut board = std::mem::take(&mut host.board);
+            board.ranks = gpus.len();
+            self.join_gpus(&mut board, tree, &gpus)?;
+            let nics: Vec<_> = host
+                .nets
+                .iter()
+                .enumerate()
+                .map(|(index, net)| {
+                    let port = board.share_both(&format!("net{index}.{}", net.name), net.speed, &net.note);
+                    let (alpha, word) =
+                        net.alpha.map_or((NETWORK_ALPHA, "assumed"), |alpha| (Micros(alpha), "as stated"));
+                    (net.place, port, alpha, format!("through {}, {}; α {word}", net.name, show_bandwidth(net.speed)))
+                })
+                .collect();
+            let places: Vec<Place> = gpus.iter().map(|gpu| gpu.place).collect();
+            board.outlets = outlets(tree, &places, &nics);
+            boards.push(board);
+        }
+        Ok(boards)
+    }
+
+    /// NVLinks, then PCIe between GPUs that have none to each other.
+    fn join_gpus(&self, board: &mut Board, tree: &Tree, gpus: &[&Gpu<'_>]) -> Result<(), TextError> {
+        let mut ports: Vec<Option<[SharedIndex; 2]>> = Vec::new();
+        let mut cables: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+        let mut speeds = Vec::new();
+        for (rank, gpu) in gpus.iter().enumerate() {
+            let each = self.nvlink_speed(gpu.element)?;
+            let mut to_switch = 0u64;
+            for nvlink in gpu.element.all("nvlink").filter(|nvlink| !leads_to_cpu(nvlink)) {
+                let count = self.number(nvlink, "count")?.unwrap_or(1).min(1000);
+                let target = nvlink.get("target").unwrap_or_default().to_ascii_lowercase();
+                match gpus.iter().position(|other| other.busid == target && !target.is_empty()) {
+                    Some(peer) if peer == rank => {
+                        return Err(self.fault(nvlink, "an NVLink leads from a GPU to itself"));
+                    }
+                    Some(peer) => *cables.entry((rank, peer)).or_default() += count,
+                    // Neither a GPU nor a processor: a switch.
+                    None => to_switch += count,
+                }
+            }
+            speeds.push(each);
+            let (beta, note) = speed(None, each * to_switch.max(1) as f64, &format!("nominal for {to_switch} NVLinks"));
+            ports.push((to_switch > 0).then(|| board.share_both(&format!("gpu{rank}.nvlink"), beta, &note)));
+        }
+        for from in 0..gpus.len() {
+            for to in (0..gpus.len()).filter(|&to| to != from) {
+                let count = cables.get(&(from, to)).copied().unwrap_or(0);
+                if count > 0 {
+                    let (beta, note) =
+                        speed(None, speeds[from] * count as f64, &format!("nominal for {count} NVLinks; α assumed"));
+                    board.wires.push(Wire { from, to, alpha: NVLINK_ALPHA, beta, shared: Vec::new(), note });
+                }
+                if let (Some([tx, _]), Some([_, rx])) = (ports[from], ports[to]) {
+                    let note = "through an NVSwitch, nominal; α assumed".to_owned();
+                    let shared = vec![tx, rx];
+                    board.wires.push(Wire { from, to, alpha: NVLINK_ALPHA, beta: MicrosPerByte::ZERO, shared, note });
+                } else if count == 0 {
+                    let shared = tree.path(gpus[from].place, gpus[to].place);
+                    let note = "PCIe, nominal; α assumed".to_owned();
+                    board.wires.push(Wire { from, to, alpha: PCIE_ALPHA, beta: MicrosPerByte::ZERO, shared, note });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Class 0604 is a bridge: the processor of a POWER machine.
+fn leads_to_cpu(nvlink: &Element) -> bool {
+    nvlink.get("tclass").is_some_and(|class| class.starts_with("0x0604"))
+}
+
+fn place_of(text: &str, byte: usize) -> (usize, usize) {
+    let error = at_byte(text, "", byte, "");
+    (error.line, error.column)
+}
