@@ -11,10 +11,11 @@ use crate::{Automorphism, Problem};
 use schedule::ChunkId;
 use topology::LinkId;
 
-/// A partition of (chunk, link) pairs.
+/// A partition of (chunk, link) pairs, and of links.
 pub(super) struct Orbits {
     links: usize,
     representative: Vec<usize>,
+    link_representative: Vec<usize>,
 }
 
 impl Orbits {
@@ -31,23 +32,35 @@ impl Orbits {
             return None;
         }
         let mut parent: Vec<usize> = (0..problem.demand.chunks().len() * links).collect();
+        let mut link_parent: Vec<usize> = (0..links).collect();
         for (chunks, symmetry) in &images {
+            symmetry.links.iter().enumerate().for_each(|(link, image)| join(&mut link_parent, link, image.index()));
             for (chunk, image) in chunks.iter().enumerate() {
                 for (link, link_image) in symmetry.links.iter().enumerate() {
-                    let pair = find(&mut parent, chunk * links + link);
-                    let other = find(&mut parent, image.index() * links + link_image.index());
-                    parent[pair.max(other)] = pair.min(other);
+                    join(&mut parent, chunk * links + link, image.index() * links + link_image.index());
                 }
             }
         }
         let representative = (0..parent.len()).map(|pair| find(&mut parent, pair)).collect();
-        Some(Self { links, representative })
+        let link_representative = (0..links).map(|link| find(&mut link_parent, link)).collect();
+        Some(Self { links, representative, link_representative })
     }
 
     /// The orbit of a pair.
     pub(super) fn of(&self, chunk: ChunkId, link: LinkId) -> usize {
         self.representative[chunk.index() * self.links + link.index()]
     }
+
+    /// The orbit of a link.
+    pub(super) fn of_link(&self, link: LinkId) -> usize {
+        self.link_representative[link.index()]
+    }
+}
+
+/// Makes one set of two; the smaller representative stands for it.
+fn join(parent: &mut [usize], one: usize, other: usize) {
+    let (one, other) = (find(parent, one), find(parent, other));
+    parent[one.max(other)] = one.min(other);
 }
 
 fn find(parent: &mut [usize], mut at: usize) -> usize {

@@ -2,9 +2,9 @@
 //!
 //! The principal type is [`Routes`]. A departure is kept only if the chunk can be there by then and can still be
 //! useful afterwards: arrive where it is wanted, or go on from there, within the horizon. On a box of eight ranks
-//! this removes a third of the columns, in an AllToAll nearly all of them.
+//! this removes a third of the columns, in an AllToAll nearly all of them. An epoch is whatever a formulation takes
+//! for one: a length of time, or a period of a length that is still to be found.
 
-use super::grid::Grid;
 use super::orbits::Orbits;
 use crate::Problem;
 use crate::distance::spread_from;
@@ -12,7 +12,10 @@ use crate::reach::machine_hops;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use topology::{LinkId, Rank};
+use topology::{Bytes, Link, LinkId, Rank};
+
+/// Epochs from the departure of so many bytes over a link to their arrival; at least one.
+pub(super) type Latency<'a> = dyn Fn(&Link, Bytes) -> u32 + 'a;
 
 /// How freely a chunk may be routed.
 #[derive(Clone, Debug)]
@@ -55,10 +58,10 @@ impl Routes {
     /// Expands `problem` up to `horizon` epochs; `leeway` has one entry per chunk.
     ///
     /// `None` if some chunk cannot be where it is wanted by then, however empty the links are.
-    pub(super) fn new(problem: &Problem, grid: &Grid, horizon: u32, leeway: &[Leeway]) -> Option<Self> {
+    pub(super) fn new(problem: &Problem, latency: &Latency<'_>, horizon: u32, leeway: &[Leeway]) -> Option<Self> {
         let mut all = Vec::new();
         for (chunk, leeway) in problem.demand.chunk_ids().zip(leeway) {
-            let hops = chunk_hops(problem, grid, horizon, chunk, leeway);
+            let hops = chunk_hops(problem, latency, horizon, chunk, leeway);
             extend(&mut all, problem, horizon, chunk, hops)?;
         }
         Some(Self { all })
@@ -84,7 +87,7 @@ impl Routes {
 }
 
 /// The links that `chunk` may use, with all departures that `leeway` leaves.
-fn chunk_hops(problem: &Problem, grid: &Grid, horizon: u32, chunk: ChunkId, leeway: &Leeway) -> Vec<Route> {
+fn chunk_hops(problem: &Problem, latency: &Latency<'_>, horizon: u32, chunk: ChunkId, leeway: &Leeway) -> Vec<Route> {
     let topology = &problem.topology;
     let bytes = problem.demand.bytes_of(chunk);
     let fewest = problem.constraints.max_machine_hops.map(|(limit, _)| (limit, machine_hops(problem, chunk)));
@@ -98,7 +101,7 @@ fn chunk_hops(problem: &Problem, grid: &Grid, horizon: u32, chunk: ChunkId, leew
         let link = topology.link(id);
         let departures = leeway.departures(id, horizon)?;
         let useful = !holders.has(link.to) && problem.allows(chunk, id) && within_hops(id);
-        let latency = grid.latency(link, bytes);
+        let latency = latency(link, bytes);
         useful.then_some(Route { chunk, link: id, from: link.from, to: link.to, departures, latency })
     };
     match leeway {

@@ -5,16 +5,21 @@
 //! settled by trying: whether the chunks of one epoch travel as one message or as several, and whether the order of
 //! the grid or a list schedule by longest remaining path is better.
 
-use super::model::Departure;
+use super::NAME;
 use crate::distance::Key;
 use crate::{Problem, SynthError};
 use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, replay};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use topology::{Bytes, Micros, Rank};
+use topology::{Bytes, LinkId, Micros, Rank};
 
-/// The name in schedules and errors.
-pub(super) const NAME: &str = "milp";
+/// A departure of a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Departure {
+    pub(super) chunk: ChunkId,
+    pub(super) link: LinkId,
+    pub(super) epoch: u32,
+}
 
 /// The fastest schedule found that follows `departures`.
 ///

@@ -14,21 +14,14 @@
 //! (TE-CCL), SIGCOMM 2024, there with an objective.
 
 use super::grid::{Grid, TOLERANCE, Window};
-use super::orbits::Orbits;
-use super::routes::{Route, Routes};
-use super::solver::{Column, Model, Solution};
 use crate::Problem;
+use crate::milp::orbits::Orbits;
+use crate::milp::routes::{Route, Routes};
+use crate::milp::solver::{Column, Model, Solution};
+use crate::milp::timing::Departure;
 use schedule::{ChunkId, Schedule};
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId, Micros, Rank};
-
-/// A departure of the model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Departure {
-    pub(super) chunk: ChunkId,
-    pub(super) link: LinkId,
-    pub(super) epoch: u32,
-}
 
 /// The model of one horizon, and what its columns mean.
 pub(super) struct Expansion {
@@ -408,9 +401,9 @@ impl<'a> Builder<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::routes::Leeway;
-    use super::super::solver::{Controls, Ending, solve};
     use super::*;
+    use crate::milp::routes::Leeway;
+    use crate::milp::solver::{Controls, Ending, solve};
     use crate::{Constraints, Deadline};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
@@ -445,7 +438,7 @@ mod tests {
     fn admits(problem: &Problem, horizon: u32, schedule: &[(u32, u32, u32)]) -> bool {
         let grid = Grid::new(problem, Micros(1.0));
         let free = vec![Leeway::Free; problem.demand.chunks().len()];
-        let routes = Routes::new(problem, &grid, horizon, &free).unwrap();
+        let routes = Routes::new(problem, &|link, bytes| grid.latency(link, bytes), horizon, &free).unwrap();
         let mut expansion = Expansion::new(problem, &grid, horizon, &routes, None);
         let mut missing: Vec<_> = schedule.to_vec();
         for (departure, column) in &expansion.departures {

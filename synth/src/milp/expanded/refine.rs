@@ -6,9 +6,9 @@
 //! round that only seems better on the grid changes nothing.
 
 use super::grid::Grid;
-use super::routes::{Leeway, Routes};
 use super::search::{Scope, Search};
 use crate::SynthError;
+use crate::milp::routes::{Leeway, Routes};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use schedule::{ChunkId, Schedule};
@@ -81,7 +81,8 @@ impl Round<'_, '_> {
     fn neighbourhood(&self, mut freed: Freed) -> Option<Vec<Leeway>> {
         loop {
             let leeway = self.leeway(&freed);
-            let routes = Routes::new(self.search.problem, &self.grid, self.horizon, &leeway);
+            let routes =
+                Routes::new(self.search.problem, &|link, bytes| self.grid.latency(link, bytes), self.horizon, &leeway);
             if routes?.departures() <= MAX_COLUMNS {
                 return Some(leeway);
             }

@@ -4,13 +4,14 @@
 //! horizon gallops upward from the bound while models are infeasible or undecided, then closes in on the smallest
 //! one that has a schedule. Finer grids follow while their models stay small enough.
 
+use super::NAME;
 use super::grid::{Grid, distinct_costs, natural_epochs};
 use super::model::Expansion;
-use super::orbits::Orbits;
 use super::refine::improve;
-use super::routes::{Leeway, Routes};
-use super::solver::{Controls, Ending, solve};
-use super::timing::{NAME, schedule_of};
+use crate::milp::orbits::Orbits;
+use crate::milp::routes::{Leeway, Routes};
+use crate::milp::solver::{Controls, Ending, solve};
+use crate::milp::timing::schedule_of;
 use crate::{Context, Problem, Progress, SynthError};
 use schedule::Schedule;
 use std::ops::RangeInclusive;
@@ -172,7 +173,9 @@ impl<'a> Search<'a> {
         leeway: &[Leeway],
         scope: Scope,
     ) -> Result<Verdict, SynthError> {
-        let Some(routes) = Routes::new(self.problem, grid, horizon, leeway) else { return Ok(Verdict::Infeasible) };
+        let Some(routes) = Routes::new(self.problem, &|link, bytes| grid.latency(link, bytes), horizon, leeway) else {
+            return Ok(Verdict::Infeasible);
+        };
         let orbits = self.orbits.as_ref().filter(|_| scope == Scope::Symmetric);
         if routes.columns(orbits) > MAX_BINARIES || self.calls_left == 0 {
             return Ok(Verdict::Skipped);
