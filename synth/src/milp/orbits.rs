@@ -11,10 +11,11 @@ use crate::{Automorphism, Problem};
 use schedule::ChunkId;
 use topology::LinkId;
 
-/// A partition of (chunk, link) pairs, and of links.
+/// A partition of (chunk, link) pairs, of chunks, and of links.
 pub(super) struct Orbits {
     links: usize,
     representative: Vec<usize>,
+    chunk_representative: Vec<usize>,
     link_representative: Vec<usize>,
 }
 
@@ -32,23 +33,40 @@ impl Orbits {
             return None;
         }
         let mut parent: Vec<usize> = (0..problem.demand.chunks().len() * links).collect();
+        let mut chunk_parent: Vec<usize> = (0..problem.demand.chunks().len()).collect();
         let mut link_parent: Vec<usize> = (0..links).collect();
         for (chunks, symmetry) in &images {
             symmetry.links.iter().enumerate().for_each(|(link, image)| join(&mut link_parent, link, image.index()));
             for (chunk, image) in chunks.iter().enumerate() {
+                join(&mut chunk_parent, chunk, image.index());
                 for (link, link_image) in symmetry.links.iter().enumerate() {
                     join(&mut parent, chunk * links + link, image.index() * links + link_image.index());
                 }
             }
         }
         let representative = (0..parent.len()).map(|pair| find(&mut parent, pair)).collect();
+        let chunk_representative = (0..chunk_parent.len()).map(|chunk| find(&mut chunk_parent, chunk)).collect();
         let link_representative = (0..links).map(|link| find(&mut link_parent, link)).collect();
-        Some(Self { links, representative, link_representative })
+        Some(Self { links, representative, chunk_representative, link_representative })
     }
 
     /// The orbit of a pair.
     pub(super) fn of(&self, chunk: ChunkId, link: LinkId) -> usize {
         self.representative[chunk.index() * self.links + link.index()]
+    }
+
+    /// Whether the chunk stands for its orbit.
+    pub(super) fn represents(&self, chunk: ChunkId) -> bool {
+        self.chunk_representative[chunk.index()] == chunk.index()
+    }
+
+    /// Whether `tags` is the same on every pair of an orbit, where a pair without a tag has none.
+    pub(super) fn agree<T: PartialEq>(&self, tags: &BTreeMap<(ChunkId, LinkId), T>) -> bool {
+        let tag = |pair: usize| {
+            let (chunk, link) = (pair / self.links, pair % self.links);
+            tags.get(&(ChunkId(chunk as u32), LinkId::from_index(link)))
+        };
+        self.representative.iter().enumerate().all(|(pair, &other)| tag(pair) == tag(other))
     }
 
     /// The orbit of a link.

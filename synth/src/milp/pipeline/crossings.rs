@@ -88,6 +88,41 @@ impl<'a> Islands<'a> {
         (!alone && !slow.is_empty()).then_some(Self { problem, fast, slow, of })
     }
 
+    /// Whether some fast link costs an α.
+    pub(super) fn shares_alpha(&self) -> bool {
+        self.fast_links().any(|id| self.problem.topology.link(id).alpha > Micros::ZERO)
+    }
+
+    fn fast_links(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.problem.topology.link_ids().filter(|id| self.fast[id.index()])
+    }
+
+    /// The times of one chunk on fast links: periods for fetching.
+    pub(super) fn single_units(&self) -> Vec<Micros> {
+        let bytes = self.problem.demand.chunk_bytes();
+        distinct(self.fast_links().map(|id| self.problem.topology.link(id).transfer_time(bytes)).collect())
+    }
+
+    /// Periods for spreading: the times of one chunk on fast links, where α weighs those of several together, and
+    /// multiples where `most` of them would not last until `end`.
+    pub(super) fn units(&self, end: Micros, most: usize) -> Vec<Micros> {
+        let bytes = self.problem.demand.chunk_bytes();
+        let mut lengths = Vec::new();
+        for link in self.fast_links().map(|id| self.problem.topology.link(id)) {
+            let single = link.transfer_time(bytes);
+            let merged = [2.0, 4.0, 8.0, 16.0].into_iter().filter(|_| link.alpha > single * 0.2);
+            lengths.extend([1.0].into_iter().chain(merged).map(|count| link.transfer_time(bytes * count)));
+        }
+        let stretch = |length: Micros| {
+            let mut length = length;
+            while length > Micros::ZERO && end / length > most as f64 {
+                length = length * 2.0;
+            }
+            length
+        };
+        distinct(lengths.into_iter().map(stretch).collect())
+    }
+
     /// How long it takes over fast links, each rounded up to whole `unit`s, from any of `from` to every rank.
     pub(super) fn distance(&self, from: &[Rank], chunk: ChunkId, unit: Micros) -> Vec<f64> {
         let bytes = self.problem.demand.bytes_of(chunk);
@@ -295,6 +330,14 @@ impl<'a> Islands<'a> {
         };
         crossings.iter().filter(fetches).map(|timed| timed.start).min_by(Micros::total_cmp)
     }
+}
+
+/// The lengths without repetitions, shortest first; nearly equal ones are one.
+fn distinct(mut lengths: Vec<Micros>) -> Vec<Micros> {
+    lengths.retain(|length| *length > Micros::ZERO);
+    lengths.sort_by(Micros::total_cmp);
+    lengths.dedup_by(|next, kept| next.0 < kept.0 * 1.02);
+    lengths
 }
 
 /// For each of `count` things, the number of its set after joining `pairs`; numbers are dense, in order of appearance.

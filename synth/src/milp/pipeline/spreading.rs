@@ -64,6 +64,7 @@ impl Spreading {
             rides: Vec::new(),
             on_link: vec![Vec::new(); islands.fast.len()],
             messages: BTreeMap::new(),
+            known: BTreeSet::new(),
         };
         for chunk in islands.problem.demand.chunk_ids() {
             let stay = Stay::new(islands, calendar, crossings, chunk);
@@ -183,7 +184,12 @@ struct Builder<'a> {
     on_link: Vec<Vec<(Ride, Column)>>,
     /// message[l,p], made on demand.
     messages: BTreeMap<(usize, usize), Column>,
+    /// Capacity rows that there are: links and ports of an orbit have the same.
+    known: BTreeSet<CapacityRow>,
 }
+
+/// Columns with the bits of their weights, and those of the room.
+type CapacityRow = (Vec<(Column, u64)>, u64);
 
 /// The part of the time of a link or a resource that a link's messages take.
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +216,10 @@ impl Builder<'_> {
             self.on_link[ride.link.index()].push((ride, column));
             incoming.entry(link.to).or_default().push((ride, column));
             outgoing.entry(link.from).or_default().push((ride, column));
+        }
+        // What a symmetry maps to this chunk has the same rows.
+        if self.orbits.is_some_and(|orbits| !orbits.represents(chunk)) {
+            return;
         }
         let wanted_by = &self.problem.demand.chunk(chunk).wanted_by;
         for (&rank, arrivals) in &incoming {
@@ -365,6 +375,11 @@ impl Builder<'_> {
     /// Σ weight·column ≤ room. Equal weights are counted in whole chunks, which is tighter.
     fn share(&mut self, terms: Vec<(Column, f64)>, room: Micros) {
         let Some(&(_, weight)) = terms.first() else { return };
+        let mut key: Vec<(Column, u64)> = terms.iter().map(|&(column, weight)| (column, weight.to_bits())).collect();
+        key.sort_unstable();
+        if self.orbits.is_some() && !self.known.insert((key, room.0.to_bits())) {
+            return;
+        }
         let allowed = room.0 * (1.0 + TOLERANCE);
         if terms.iter().all(|&(_, other)| (other - weight).abs() <= 1e-9 * weight) {
             let chunks = (allowed / weight).floor();
