@@ -103,9 +103,8 @@ impl<'a> Islands<'a> {
         distinct(self.fast_links().map(|id| self.problem.topology.link(id).transfer_time(bytes)).collect())
     }
 
-    /// Periods for spreading: the times of one chunk on fast links, where α weighs those of several together, and
-    /// multiples where `most` of them would not last until `end`.
-    pub(super) fn units(&self, end: Micros, most: usize) -> Vec<Micros> {
+    /// Periods for spreading: the times of one chunk on fast links, and where α weighs those of several together.
+    pub(super) fn shared_units(&self) -> Vec<Micros> {
         let bytes = self.problem.demand.chunk_bytes();
         let mut lengths = Vec::new();
         for link in self.fast_links().map(|id| self.problem.topology.link(id)) {
@@ -113,14 +112,7 @@ impl<'a> Islands<'a> {
             let merged = [2.0, 4.0, 8.0, 16.0].into_iter().filter(|_| link.alpha > single * 0.2);
             lengths.extend([1.0].into_iter().chain(merged).map(|count| link.transfer_time(bytes * count)));
         }
-        let stretch = |length: Micros| {
-            let mut length = length;
-            while length > Micros::ZERO && end / length > most as f64 {
-                length = length * 2.0;
-            }
-            length
-        };
-        distinct(lengths.into_iter().map(stretch).collect())
+        distinct(lengths)
     }
 
     /// How long it takes over fast links, each rounded up to whole `unit`s, from any of `from` to every rank.
@@ -332,8 +324,16 @@ impl<'a> Islands<'a> {
     }
 }
 
+/// `length`, doubled until no more than `most` of it pass in `time`.
+pub(super) fn stretched(mut length: Micros, time: Micros, most: usize) -> Micros {
+    while length > Micros::ZERO && time / length > most as f64 {
+        length = length * 2.0;
+    }
+    length
+}
+
 /// The lengths without repetitions, shortest first; nearly equal ones are one.
-fn distinct(mut lengths: Vec<Micros>) -> Vec<Micros> {
+pub(super) fn distinct(mut lengths: Vec<Micros>) -> Vec<Micros> {
     lengths.retain(|length| *length > Micros::ZERO);
     lengths.sort_by(Micros::total_cmp);
     lengths.dedup_by(|next, kept| next.0 < kept.0 * 1.02);

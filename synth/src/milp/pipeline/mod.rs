@@ -21,9 +21,10 @@ use crate::milp::orbits::Orbits;
 use crate::milp::solver::{Controls, Ending, solve};
 use crate::{Attempt, Context, Problem, Progress, StopReason, SynthError};
 use calendar::Calendar;
-use crossings::{Islands, Plan, Timed};
+use crossings::{Islands, Timed, distinct, stretched};
 use schedule::{ChunkId, Message, Schedule, TransferKind, replay};
-use spreading::{Ride, Spreading};
+use spreading::{Refusal, Ride, Spreading};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros};
 
@@ -33,9 +34,12 @@ pub(super) const NAME: &str = "milp-routing";
 /// The most 0/1 columns of a model.
 const MAX_RIDES: usize = 15_000;
 /// The most periods of a calendar.
-const MAX_PERIODS: usize = 64;
-/// How many periods a chunk may wait at a rank for a free link.
-const PATIENCE: usize = 12;
+const MAX_PERIODS: usize = 240;
+/// How many periods later than it could a chunk may come to where it must be: the first that makes the model small
+/// enough.
+const PATIENCE: [usize; 3] = [12, 6, 3];
+/// A call gets one in so many of the iterations that the limits give it: a model that has a schedule shows it soon.
+const CALL_SHARE: u64 = 8;
 /// A model of this many columns gets all the iterations of a call, a larger one proportionally fewer.
 const FULL_COLUMNS: u64 = 500;
 /// The end of a plan moves on by this many periods in turn, while there is no schedule.
@@ -74,13 +78,38 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
 }
 
 /// A crossing plan, periods, and the end they are counted back from.
-struct Candidate<'a> {
-    plan: &'a Plan,
+struct Candidate {
+    crossings: Vec<Timed>,
+    /// When the first crossing leaves that waits for something.
+    anchor: Micros,
+    /// When the last crossing arrives.
+    arrival: Micros,
+    /// Periods before the anchor, and after it.
     early: Micros,
     late: Micros,
-    crossings: Vec<Timed>,
+    /// Periods from the last arrival to the end.
+    rounds: f64,
     end: Micros,
-    step: usize,
+    /// How often the end has moved on.
+    moves: usize,
+}
+
+impl Candidate {
+    fn move_on(&mut self, steps: u32) {
+        self.rounds += f64::from(steps);
+        self.end += self.late * f64::from(steps);
+        self.moves += 1;
+    }
+}
+
+/// What became of a candidate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Feasible,
+    Infeasible,
+    Undecided,
+    /// Its model would be too large, whatever the end.
+    TooLarge,
 }
 
 struct Search<'a> {
@@ -102,104 +131,120 @@ impl Search<'_> {
         self.is_optimal() || self.calls_left == 0 || self.context.deadline.has_passed()
     }
 
-    /// Tries candidates, those with the earliest end first.
+    /// Tries candidates in the order of [`Search::sooner`], and moves their ends on while they have no schedule.
     fn run(&mut self) -> Result<(), SynthError> {
-        let plans = self.islands.plans();
-        let mut open = self.candidates(&plans);
+        let mut open = self.candidates();
         while !self.is_over() {
-            let earliest = open.iter().enumerate().min_by(|(_, a), (_, b)| a.end.total_cmp(&b.end));
-            let Some(index) = earliest.map(|(index, _)| index) else { break };
-            if self.is_late(open[index].end) {
-                break;
-            }
-            let settled = self.solve(&open[index])?;
-            let candidate = &mut open[index];
-            match STEPS.get(candidate.step) {
-                Some(&step) if !settled => {
-                    candidate.end += candidate.late * f64::from(step);
-                    candidate.step += 1;
+            open.retain(|candidate| !self.is_late(candidate.end) && candidate.moves <= STEPS.len());
+            let next = (0..open.len()).min_by(|&a, &b| self.sooner(&open[a], &open[b]).then(a.cmp(&b)));
+            let Some(next) = next else { break };
+            match self.solve(&open[next])? {
+                Verdict::Feasible | Verdict::TooLarge => drop(open.remove(next)),
+                Verdict::Infeasible | Verdict::Undecided if self.islands.shares_alpha() => {
+                    move_on_like(&mut open, next)
                 }
-                _ => drop(open.remove(index)),
+                Verdict::Infeasible | Verdict::Undecided => {
+                    let steps = STEPS.get(open[next].moves).copied().unwrap_or(1);
+                    open[next].move_on(steps);
+                }
             }
         }
         Ok(())
     }
 
+    /// Which candidate to try first. Where α is shared, exact times say more than the end does: few rounds of long
+    /// periods, which hold many chunks, are most likely to have a schedule. Otherwise the earlier end is better.
+    fn sooner(&self, a: &Candidate, b: &Candidate) -> Ordering {
+        if !self.islands.shares_alpha() {
+            return a.end.total_cmp(&b.end);
+        }
+        let rounds = a.rounds.total_cmp(&b.rounds);
+        a.arrival.total_cmp(&b.arrival).then(rounds).then(b.late.total_cmp(&a.late))
+    }
+
     /// Whether a schedule of periods up to `end` cannot be better than the best.
     fn is_late(&self, end: Micros) -> bool {
-        let shrinks = self.islands.shares_alpha();
-        let factor = if shrinks { SHRINKAGE } else { 1.0 - EQUAL };
+        let factor = if self.islands.shares_alpha() { SHRINKAGE } else { 1.0 - EQUAL };
         self.best.is_some_and(|best| end.0 >= best.0 * factor)
     }
 
-    fn candidates<'b>(&self, plans: &'b [Plan]) -> Vec<Candidate<'b>> {
+    fn candidates(&self) -> Vec<Candidate> {
+        let islands = self.islands;
         let mut candidates = Vec::new();
-        for plan in plans {
-            for early in self.islands.single_units() {
-                let crossings = self.islands.time(plan, early);
-                for late in
-                    self.islands.units(crossings.iter().map(|it| it.end).fold(Micros::ZERO, Micros::max), MAX_PERIODS)
-                {
-                    let end = self.islands.earliest_end(&crossings, late);
-                    candidates.push(Candidate { plan, early, late, crossings: crossings.clone(), end, step: 0 });
+        for plan in islands.plans() {
+            for fetching in islands.single_units() {
+                let crossings = islands.time(&plan, fetching);
+                let anchor = islands.first_fetching(&crossings).unwrap_or(Micros::ZERO);
+                let arrival = crossings.iter().map(|timed| timed.end).fold(Micros::ZERO, Micros::max);
+                let early = stretched(fetching, anchor, PATIENCE[0]);
+                let lates = islands.shared_units().into_iter();
+                for late in distinct(lates.map(|late| stretched(late, arrival - anchor, MAX_PERIODS / 2)).collect()) {
+                    let end = islands.earliest_end(&crossings, late).max(self.context.bound);
+                    let rounds = ((end - arrival) / late).round();
+                    let crossings = crossings.clone();
+                    candidates.push(Candidate { crossings, anchor, arrival, early, late, rounds, end, moves: 0 });
                 }
             }
         }
         candidates
     }
 
-    /// Whether the candidate needs no later end: it has a schedule, or is beyond us.
-    fn solve(&mut self, candidate: &Candidate<'_>) -> Result<bool, SynthError> {
-        let Candidate { early, late, crossings, end, .. } = candidate;
-        let anchor = self.islands.first_fetching(crossings).unwrap_or(Micros::ZERO);
-        let Some(calendar) = Calendar::new(anchor, *early, *end, *late, MAX_PERIODS) else { return Ok(true) };
+    /// The model of a candidate, with as much patience as makes it small enough.
+    fn model(&self, candidate: &Candidate) -> Option<(Calendar, Result<Spreading, Refusal>)> {
+        let Candidate { crossings, anchor, early, late, end, .. } = candidate;
+        let calendar = Calendar::new(*anchor, *early, *end, *late, MAX_PERIODS)?;
         let orbits = self.orbits.as_ref().filter(|orbits| orbits.agree(&tags(crossings)));
-        let spreading = Spreading::new(self.islands, &calendar, crossings, PATIENCE, orbits, MAX_RIDES);
-        let Some(spreading) = spreading else { return Ok(false) };
+        let build = |patience: usize| Spreading::new(self.islands, &calendar, crossings, patience, orbits, MAX_RIDES);
+        let built = PATIENCE.iter().map(|&patience| build(patience));
+        let spreading = built.fold(Err(Refusal::TooLarge), |found, next| match found {
+            Err(Refusal::TooLarge) => next,
+            found => found,
+        });
+        Some((calendar, spreading))
+    }
+
+    /// Builds and solves the model of a candidate, and keeps its schedule if it is the best so far.
+    fn solve(&mut self, candidate: &Candidate) -> Result<Verdict, SynthError> {
+        let spreading = self.model(candidate);
+        let (calendar, spreading) = match spreading {
+            Some((calendar, Ok(spreading))) => (calendar, spreading),
+            Some((_, Err(Refusal::TooLate))) => return Ok(Verdict::Infeasible),
+            Some((_, Err(Refusal::TooLarge))) | None => return Ok(Verdict::TooLarge),
+        };
         self.calls_left -= 1;
         let columns = (spreading.model.columns() as u64).max(FULL_COLUMNS);
+        let Candidate { crossings, end, late, .. } = candidate;
         let activity =
             format!("{} crossings, {} periods to {end:.3}, {columns} columns", crossings.len(), calendar.len());
         (self.context.progress)(Progress { strategy: NAME, incumbent: self.best, bound: None, activity });
         let options = self.context.options;
         let controls = Controls {
-            iterations: options.limits.solver_iterations.saturating_mul(FULL_COLUMNS) / columns,
+            iterations: options.limits.solver_iterations / CALL_SHARE * FULL_COLUMNS / columns,
             nodes: u64::MAX,
             relative_gap: 0.0,
             cutoff: None,
             seed: options.seed,
             deadline: self.context.deadline,
         };
-        let started = std::time::Instant::now();
         let outcome = solve(&spreading.model, &[], &controls, &mut |_| {})?;
-        eprint!(
-            "  {:?} {early} {late} {end} ({} periods): {} columns {} rows, {:.1}s, {} iter: ",
-            candidate.plan.iter().map(|c| (c.link.0, c.chunks.len())).take(8).collect::<Vec<_>>(),
-            calendar.len(),
-            spreading.model.columns(),
-            spreading.model.rows(),
-            started.elapsed().as_secs_f64(),
-            outcome.iterations
-        );
-        let solution = match outcome.ending {
-            Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => solution,
-            Ending::Infeasible | Ending::Unbounded => {
-                eprintln!("infeasible");
-                return Ok(false);
-            }
-            Ending::Limit { incumbent: None, .. } => {
-                eprintln!("undecided");
-                self.undecided += 1;
-                return Ok(false);
+        let verdict = match outcome.ending {
+            Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
+            Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
+            Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
+                self.consider(self.assemble(&calendar, crossings, &spreading.rides(&solution))?);
+                Verdict::Feasible
             }
         };
-        let schedule = self.assemble(&calendar, crossings, &spreading.rides(&solution))?;
-        eprintln!("{}", schedule.makespan());
+        self.undecided += u32::from(verdict == Verdict::Undecided);
+        tracing::debug!(end = end.0, late = late.0, columns, ?verdict, best = ?self.best);
+        Ok(verdict)
+    }
+
+    fn consider(&mut self, schedule: Schedule) {
         if self.best.is_none_or(|best| schedule.makespan().0 < best.0 * (1.0 - EQUAL)) {
             self.best = Some(schedule.makespan());
             self.found = Some(schedule);
         }
-        Ok(true)
     }
 
     /// The messages of crossings and rides in the order of their starts, with exact times. Where a message costs α, the
@@ -227,6 +272,17 @@ impl Search<'_> {
         let transfers =
             replay(demand, topology, &messages).map_err(|error| SynthError::Order { strategy: NAME, error })?;
         Ok(Schedule::new(topology, demand.clone(), transfers, NAME))
+    }
+}
+
+/// Moves an infeasible candidate on, and those of the same crossings that hold even less: as many rounds of shorter
+/// periods.
+fn move_on_like(open: &mut [Candidate], infeasible: usize) {
+    let Candidate { arrival, late, rounds, .. } = open[infeasible];
+    for candidate in open.iter_mut().filter(|other| other.arrival == arrival && other.late <= late) {
+        if candidate.rounds <= rounds {
+            candidate.move_on((rounds - candidate.rounds) as u32 + 1);
+        }
     }
 }
 

@@ -42,11 +42,20 @@ pub(super) struct Spreading {
     rides: Vec<(Ride, Column)>,
 }
 
+/// Why there is no model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    /// Some chunk cannot be where it must be by then, however empty the links are.
+    TooLate,
+    /// More 0/1 columns than are allowed.
+    TooLarge,
+}
+
 impl Spreading {
-    /// Builds the model; a chunk may wait at a rank for at most `patience` periods longer than it must.
+    /// Builds the model; a chunk may come to where it must be at most `patience` periods later than it could.
     ///
-    /// `None` if some chunk cannot be where it must be by then, however empty the links are, or if there are more than
-    /// `most` rides.
+    /// # Errors
+    /// [`Refusal`] instead of a model that would be pointless or too large.
     pub(super) fn new(
         islands: &Islands<'_>,
         calendar: &Calendar,
@@ -54,7 +63,7 @@ impl Spreading {
         patience: usize,
         orbits: Option<&Orbits>,
         most: usize,
-    ) -> Option<Self> {
+    ) -> Result<Self, Refusal> {
         let mut builder = Builder {
             problem: islands.problem,
             calendar,
@@ -68,16 +77,17 @@ impl Spreading {
         };
         for chunk in islands.problem.demand.chunk_ids() {
             let stay = Stay::new(islands, calendar, crossings, chunk);
-            let rides = stay.rides(islands, calendar, patience)?;
+            let rides = stay.rides(islands, calendar, patience).ok_or(Refusal::TooLate)?;
             builder.spread_chunk(chunk, &stay, &rides);
-            if builder.shared.len().max(builder.rides.len() * usize::from(orbits.is_none())) > most {
-                return None;
+            let columns = if orbits.is_some() { builder.shared.len() } else { builder.rides.len() };
+            if columns > most {
+                return Err(Refusal::TooLarge);
             }
         }
         builder.leave_in_messages();
         builder.respect_links();
         builder.respect_resources();
-        Some(Self { model: builder.model, rides: builder.rides })
+        Ok(Self { model: builder.model, rides: builder.rides })
     }
 
     /// The rides of a solution, by period.
@@ -140,14 +150,11 @@ impl Stay {
         });
         let mut useful: Vec<Option<usize>> = vec![None; held.len()];
         for &rank in described.wanted_by.iter().filter(|rank| !self.sources.contains_key(rank)) {
-            useful[rank.index()] = Some(calendar.len());
+            useful[rank.index()] = Some(calendar.len().min(held[rank.index()]?.saturating_add(patience)));
         }
         for (rank, &by) in &self.fetched {
-            held[rank.index()].filter(|&from| from <= by)?;
-            useful[rank.index()] = useful[rank.index()].max(Some(by));
-        }
-        if described.wanted_by.iter().any(|rank| held[rank.index()].is_none_or(|from| from > calendar.len())) {
-            return None;
+            let from = held[rank.index()].filter(|&from| from <= by)?;
+            useful[rank.index()] = useful[rank.index()].max(Some(by.min(from.saturating_add(patience))));
         }
         settle(&hops, |&(_, from, to, time)| {
             let latest = useful[to].and_then(|before| calendar.latest_start(before, time));
@@ -158,8 +165,7 @@ impl Stay {
         let rides = hops.iter().flat_map(|&(link, from, to, time)| {
             let first = held[from].unwrap_or(usize::MAX);
             let latest = useful[to].and_then(|before| calendar.latest_start(before, time));
-            let starts =
-                latest.filter(|_| first < calendar.len()).map(|last| first..=last.min(first.saturating_add(patience)));
+            let starts = latest.filter(|_| first < calendar.len()).map(|last| first..=last);
             starts.into_iter().flatten().filter_map(move |first| {
                 Some(Ride { chunk: self.chunk, link, first, last: calendar.last_of(first, time)? })
             })
