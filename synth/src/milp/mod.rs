@@ -47,9 +47,6 @@ impl Strategy for Milp {
 
 /// Both formulations, side by side unless one thread is all there is.
 fn race(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-    if std::env::var("EXP").is_ok() {
-        return Ok(vec![pipeline::attempt(problem, context)?]);
-    }
     let (expanded, pipeline) = if context.options.threads == Some(1) {
         (expanded::attempt(problem, context), pipeline::attempt(problem, context))
     } else {

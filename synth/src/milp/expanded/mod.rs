@@ -38,7 +38,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cancel, Constraints, Deadline, Limits, Options};
+    use crate::{Cancel, Constraints, Deadline, Limits, Milp, Options, Strategy};
     use schedule::{Collective, Demand, Request, Schedule, verify};
     use std::sync::Arc;
     use topology::{Micros, Rank, Topology, TopologyParts, resolve};
@@ -57,7 +57,7 @@ mod tests {
     fn attempt(problem: &Problem, options: &Options, incumbent: Option<&Schedule>, bound: f64) -> Attempt {
         let deadline = Deadline::after(None, options.cancel.clone());
         let context = Context { options, deadline: &deadline, incumbent, bound: Micros(bound), progress: &|_| {} };
-        Milp.propose(problem, &context).unwrap().remove(0)
+        super::attempt(problem, &context).unwrap()
     }
 
     /// Plans without an incumbent; the verifier judges.
@@ -149,7 +149,7 @@ mod tests {
         let deadline = Deadline::default();
         let context =
             Context { options: &options, deadline: &deadline, incumbent: None, bound: Micros(500.0), progress: &count };
-        assert_eq!(Milp.propose(&problem, &context).unwrap()[0].schedule, None);
+        assert_eq!(super::attempt(&problem, &context).unwrap().schedule, None);
         assert_eq!(calls.into_inner(), 0, "models announced");
     }
 

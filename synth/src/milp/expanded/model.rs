@@ -523,7 +523,7 @@ mod tests {
         problem.constraints = limit(1);
         assert!(admits(&problem, 4, &straight));
         let grid = Grid::new(&problem, Micros(1.0));
-        let routes = Routes::new(&problem, &grid, 4, &[Leeway::Free]).unwrap();
+        let routes = Routes::new(&problem, &|link, bytes| grid.latency(link, bytes), 4, &[Leeway::Free]).unwrap();
         assert!(routes.all.iter().all(|route| route.link != LinkId(3)), "the second crossing has no columns at all");
     }
 

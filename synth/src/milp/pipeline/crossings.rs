@@ -88,6 +88,13 @@ impl<'a> Islands<'a> {
         (!alone && !slow.is_empty()).then_some(Self { problem, fast, slow, of })
     }
 
+    /// The split that `fast` makes, without slow links.
+    #[cfg(test)]
+    pub(super) fn of_fast(problem: &'a Problem, fast: impl Fn(LinkId) -> bool) -> Self {
+        let fast = problem.topology.link_ids().map(fast).collect();
+        Self { problem, fast, slow: Vec::new(), of: vec![0; problem.topology.rank_count()] }
+    }
+
     /// Whether some fast link costs an α.
     pub(super) fn shares_alpha(&self) -> bool {
         self.fast_links().any(|id| self.problem.topology.link(id).alpha > Micros::ZERO)

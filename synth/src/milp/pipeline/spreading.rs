@@ -10,6 +10,7 @@
 //! | x[c,l,p] ∈ {0,1} | chunk c leaves on fast link l when period p starts; it takes as many periods as it needs |
 //! | have[c,r,p] ∈ [0,1] | rank r holds chunk c when period p starts |
 //! | message[l,p] ∈ {0,1} | something leaves on l in p, where a message costs an α |
+//! | connected[l] ∈ {0,1} | something leaves on l at all, where few or many connections are wished |
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
 
@@ -18,6 +19,7 @@ use super::crossings::{Islands, Timed};
 use crate::Problem;
 use crate::milp::orbits::Orbits;
 use crate::milp::solver::{Column, Model, Solution};
+use crate::sketch::Connections;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
@@ -88,6 +90,46 @@ impl Spreading {
         builder.respect_links();
         builder.respect_resources();
         Ok(Self { model: builder.model, rides: builder.rides })
+    }
+
+    /// connected[l] ≥ Σ_p x[c,l,p] for every chunk where few connections are wanted, connected[l] ≤ Σ_{c,p} x[c,l,p]
+    /// where many are; the objective counts them (TACCL's `uc-min` and `uc-max`). False if nothing is wished.
+    pub(super) fn wish_connections(&mut self, problem: &Problem, orbits: Option<&Orbits>) -> bool {
+        let mut on_link: BTreeMap<LinkId, Vec<(Ride, Column)>> = BTreeMap::new();
+        self.rides.iter().for_each(|&(ride, column)| on_link.entry(ride.link).or_default().push((ride, column)));
+        let mut connected: BTreeSet<usize> = BTreeSet::new();
+        for wish in &problem.constraints.connections {
+            for link in &wish.links {
+                let Some(rides) = on_link.get(link) else { continue };
+                if !connected.insert(orbits.map_or(link.index(), |orbits| orbits.of_link(*link))) {
+                    continue;
+                }
+                let column = self.model.binary();
+                match wish.wish {
+                    Connections::Few => {
+                        self.model.set_cost(column, 1.0);
+                        for of_chunk in rides.chunk_by(|a, b| a.0.chunk == b.0.chunk) {
+                            let terms = of_chunk.iter().map(|(_, ride)| (*ride, 1.0)).chain([(column, -1.0)]);
+                            self.model.at_most(terms.collect::<Vec<_>>(), 0.0);
+                        }
+                    }
+                    Connections::Many => {
+                        self.model.set_cost(column, -1.0);
+                        let terms = rides.iter().map(|(_, ride)| (*ride, -1.0)).chain([(column, 1.0)]);
+                        self.model.at_most(terms.collect::<Vec<_>>(), 0.0);
+                    }
+                }
+            }
+        }
+        !connected.is_empty()
+    }
+
+    /// A start for the solver: the rides of a solution, and no others.
+    pub(super) fn start(&self, rides: &[Ride]) -> Vec<(Column, f64)> {
+        let taken: BTreeSet<(ChunkId, LinkId, usize)> =
+            rides.iter().map(|ride| (ride.chunk, ride.link, ride.first)).collect();
+        let is_taken = |ride: &Ride| taken.contains(&(ride.chunk, ride.link, ride.first));
+        self.rides.iter().map(|(ride, column)| (*column, f64::from(is_taken(ride)))).collect()
     }
 
     /// The rides of a solution, by period.
@@ -347,9 +389,19 @@ impl Builder<'_> {
             let time = |ride: &Ride, user: &User| (user.beta * self.problem.demand.bytes_of(ride.chunk)).0;
             let mut terms: Vec<(Column, f64)> =
                 within.iter().map(|(ride, column, user)| (*column, time(ride, user))).collect();
-            terms.extend(self.alphas(users, first, last));
-            self.share(terms, self.calendar.between(first, last));
+            let room = self.calendar.between(first, last);
+            let messages = self.alphas(users, first, last);
+            self.count_messages(&messages, terms.iter().map(|it| it.1).fold(f64::INFINITY, f64::min), room);
+            terms.extend(messages);
+            self.share(terms, room);
         }
+    }
+
+    /// Σ message[l,p] ≤ how many messages of the least load fit: implied for whole columns, and tight for others.
+    fn count_messages(&mut self, messages: &[(Column, f64)], least: f64, room: Micros) {
+        let Some(alpha) = messages.iter().map(|it| it.1).min_by(f64::total_cmp) else { return };
+        let terms = messages.iter().map(|&(column, _)| (column, alpha + least)).collect();
+        self.share(terms, room);
     }
 
     /// α·message[l,p] of every message of `users` within an interval.
@@ -395,5 +447,189 @@ impl Builder<'_> {
         } else if terms.iter().map(|&(_, weight)| weight).sum::<f64>() > allowed {
             self.model.at_most(terms.into_iter().map(|(column, weight)| (column, weight / room.0)), 1.0 + TOLERANCE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::crossings::Crossing;
+    use super::*;
+    use crate::Deadline;
+    use crate::milp::solver::{Controls, Ending, solve};
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::{Link, Resource, Topology, TopologyParts};
+
+    /// From, to, α, µs per byte, whether it uses the shared port (1 µs per byte).
+    type Wire = (u32, u32, f64, f64, bool);
+
+    /// A broadcast of `chunks` chunks of one byte from rank 0.
+    fn broadcast(ranks: usize, wires: &[Wire], latency: Latency, chunks: u32) -> Problem {
+        let link = |&(from, to, alpha, beta, shared): &Wire| Link {
+            from: Rank(from),
+            to: Rank(to),
+            alpha: Micros(alpha),
+            beta: MicrosPerByte(beta),
+            latency,
+            resources: shared.then_some(ResourceId(0)).into_iter().collect(),
+        };
+        let parts = TopologyParts {
+            name: "wires".into(),
+            ranks,
+            links: wires.iter().map(link).collect(),
+            resources: vec![Resource { name: "port".into(), beta: MicrosPerByte(1.0) }],
+            ..TopologyParts::default()
+        };
+        let request = Request::new(Collective::Broadcast, ranks, u64::from(chunks)).with_chunks(chunks);
+        Problem::new(Arc::new(Topology::new(parts).unwrap()), Arc::new(Demand::new(request).unwrap()))
+    }
+
+    /// Whether the model of `periods` periods of `length` admits exactly these (chunk, link, period). Every link but
+    /// the one of `crossing` (link, chunks, start, end) is fast.
+    fn admits(
+        problem: &Problem,
+        (periods, length): (usize, f64),
+        crossing: Option<(u32, &[u32], f64, f64)>,
+        rides: &[(u32, u32, usize)],
+    ) -> bool {
+        let slow = crossing.map(|(link, ..)| LinkId(link));
+        let islands = Islands::of_fast(problem, |id| Some(id) != slow);
+        let end = Micros(length * periods as f64);
+        let calendar = Calendar::new(Micros::ZERO, Micros(length), end, Micros(length), 99).unwrap();
+        let timed = crossing.map(|(link, chunks, start, end)| Timed {
+            crossing: Crossing { link: LinkId(link), chunks: chunks.iter().copied().map(ChunkId).collect() },
+            start: Micros(start),
+            end: Micros(end),
+        });
+        let timed: Vec<Timed> = timed.into_iter().collect();
+        let Ok(mut spreading) = Spreading::new(&islands, &calendar, &timed, 99, None, 999) else { return false };
+        let mut missing = rides.to_vec();
+        for (ride, column) in &spreading.rides {
+            let key = (ride.chunk.0, ride.link.0, ride.first);
+            let wanted = missing.iter().position(|other| *other == key).map(|at| missing.remove(at));
+            spreading.model.fix(*column, if wanted.is_some() { 1.0 } else { 0.0 });
+        }
+        assert!(missing.is_empty(), "no column for {missing:?}: the test would show nothing");
+        let deadline = Deadline::default();
+        let controls = Controls {
+            iterations: u64::MAX,
+            nodes: u64::MAX,
+            relative_gap: 0.0,
+            cutoff: None,
+            seed: 0,
+            deadline: &deadline,
+        };
+        match solve(&spreading.model, &[], &controls, &mut |_| {}).unwrap().ending {
+            Ending::Optimal(_) => true,
+            Ending::Infeasible => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const OCCUPIES: Latency = Latency::Occupies;
+
+    #[test]
+    fn nobody_sends_what_has_not_arrived() {
+        let chain =
+            broadcast(3, &[(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (0, 2, 0.0, 1.0, false)], OCCUPIES, 1);
+        assert!(admits(&chain, (3, 1.0), None, &[(0, 0, 0), (0, 1, 1)]));
+        // Rank 1 gets it in the third period, and would send it in the second.
+        assert!(!admits(&chain, (3, 1.0), None, &[(0, 0, 2), (0, 1, 1)]));
+    }
+
+    #[test]
+    fn a_chunk_comes_once_and_to_all_who_want_it() {
+        let fork =
+            broadcast(3, &[(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (0, 2, 0.0, 1.0, false)], OCCUPIES, 1);
+        assert!(admits(&fork, (3, 1.0), None, &[(0, 0, 0), (0, 2, 0)]));
+        assert!(!admits(&fork, (3, 1.0), None, &[(0, 0, 0), (0, 1, 1), (0, 2, 0)]), "twice");
+        assert!(!admits(&fork, (3, 1.0), None, &[(0, 0, 0)]), "never");
+        assert!(!admits(&fork, (3, 1.0), None, &[(0, 0, 0), (0, 0, 1), (0, 2, 0)]), "twice to one that passes it on");
+    }
+
+    #[test]
+    fn a_link_carries_what_its_time_allows() {
+        let wire = broadcast(2, &[(0, 1, 0.0, 2.0, false)], OCCUPIES, 2);
+        // A chunk takes two periods.
+        assert!(admits(&wire, (4, 1.0), None, &[(0, 0, 0), (1, 0, 2)]));
+        assert!(!admits(&wire, (4, 1.0), None, &[(0, 0, 0), (1, 0, 1)]), "the second leaves while the first is inside");
+        assert!(!admits(&wire, (4, 1.0), None, &[(0, 0, 0), (1, 0, 0)]), "both at once");
+        assert!(admits(&wire, (2, 4.0), None, &[(0, 0, 0), (1, 0, 0)]), "a long period holds both");
+    }
+
+    #[test]
+    fn chunks_that_leave_together_pay_one_alpha() {
+        let wire = broadcast(2, &[(0, 1, 2.0, 1.0, false)], OCCUPIES, 3);
+        assert!(admits(&wire, (2, 5.0), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 0)]), "2 + 3·1 fits into 5");
+        assert!(!admits(&wire, (2, 4.5), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 0)]), "and not into 4.5");
+        assert!(admits(&wire, (2, 4.5), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 1)]));
+    }
+
+    #[test]
+    fn where_alpha_pipelines_it_delays_what_leaves_together() {
+        let wire = broadcast(2, &[(0, 1, 2.0, 1.0, false)], Latency::Pipelines, 3);
+        // One chunk takes three periods of one; the link is free after one.
+        assert!(admits(&wire, (5, 1.0), None, &[(0, 0, 0), (1, 0, 1), (2, 0, 2)]));
+        assert!(!admits(&wire, (5, 1.0), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 2)]), "two at once take four");
+    }
+
+    #[test]
+    fn a_port_serves_one_message_at_a_time() {
+        let star = [(0, 1, 1.0, 0.5, true), (0, 2, 1.0, 0.5, true), (1, 2, 1.0, 0.5, false)];
+        let star = broadcast(3, &star, OCCUPIES, 1);
+        assert!(admits(&star, (2, 2.0), None, &[(0, 0, 0), (0, 1, 1)]));
+        assert!(!admits(&star, (2, 2.0), None, &[(0, 0, 0), (0, 1, 0)]), "1 + 1 twice is more than 2");
+        assert!(admits(&star, (2, 4.0), None, &[(0, 0, 0), (0, 1, 0)]));
+    }
+
+    #[test]
+    fn crossings_fetch_in_time_and_bring_what_goes_on() {
+        // 0 → 1 ⇒ 2 → 3.
+        let bridge = [(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 9.0, false), (2, 3, 0.0, 1.0, false)];
+        let bridge = broadcast(4, &bridge, OCCUPIES, 1);
+        let crossing = |start: f64| Some((1, &[0][..], start, start + 9.0));
+        assert!(admits(&bridge, (12, 1.0), crossing(1.0), &[(0, 0, 0), (0, 2, 10)]));
+        assert!(!admits(&bridge, (12, 1.0), crossing(0.5), &[(0, 0, 0), (0, 2, 10)]), "it leaves before it is there");
+        assert!(!admits(&bridge, (10, 1.0), crossing(1.0), &[(0, 0, 0)]), "there is no time to pass it on");
+        assert!(!admits(&bridge, (12, 1.0), crossing(1.0), &[(0, 0, 0)]), "rank 3 waits for ever");
+    }
+
+    #[test]
+    fn too_many_columns_are_refused() {
+        let wire = broadcast(2, &[(0, 1, 0.0, 1.0, false)], OCCUPIES, 3);
+        let islands = Islands::of_fast(&wire, |_| true);
+        let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
+        let build = |most| Spreading::new(&islands, &calendar, &[], 99, None, most).err();
+        assert_eq!((build(11), build(12)), (Some(Refusal::TooLarge), None));
+    }
+
+    #[test]
+    fn few_and_many_connections() {
+        // Over 1 or directly: the wish decides.
+        let fork = [(0, 1, 0.0, 1.0, false), (0, 2, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (2, 1, 0.0, 1.0, false)];
+        let used = |wish| {
+            let mut problem = broadcast(3, &fork, OCCUPIES, 2);
+            let links: Vec<LinkId> = problem.topology.link_ids().collect();
+            let connections = vec![crate::ConnectionWish { links, wish, line: 1 }];
+            problem.constraints = Arc::new(crate::Constraints { connections, ..crate::Constraints::none() });
+            let islands = Islands::of_fast(&problem, |_| true);
+            let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
+            let mut spreading = Spreading::new(&islands, &calendar, &[], 99, None, 999).ok().unwrap();
+            assert!(spreading.wish_connections(&problem, None));
+            let deadline = Deadline::default();
+            let controls = Controls {
+                iterations: u64::MAX,
+                nodes: u64::MAX,
+                relative_gap: 0.0,
+                cutoff: None,
+                seed: 0,
+                deadline: &deadline,
+            };
+            let Ending::Optimal(solution) = solve(&spreading.model, &[], &controls, &mut |_| {}).unwrap().ending else {
+                panic!("the wish made it infeasible")
+            };
+            spreading.rides(&solution).iter().map(|ride| ride.link).collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!((used(crate::sketch::Connections::Few), used(crate::sketch::Connections::Many)), (2, 4));
     }
 }
