@@ -7,7 +7,7 @@
 use crate::cli::TransportChoice;
 use crate::failure::{Failure, Outcome, read_text};
 use crate::plan;
-use runtime::{Cause, DType, Emulation, Job, JobSpec, RunError, Trial, TrialReport};
+use runtime::{Cause, DType, Emulation, Hosts, Job, JobSpec, RunError, Trial, TrialReport};
 use schedule::program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::{Collective, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
@@ -87,7 +87,8 @@ impl Workbench {
         }
         let ranks = match setup.transport {
             TransportChoice::Threads => Ranks::Threads(options),
-            TransportChoice::Shm => {
+            TransportChoice::Auto | TransportChoice::Shm | TransportChoice::Tcp => {
+                options.hosts = if setup.transport == TransportChoice::Tcp { Hosts::Each } else { Hosts::One };
                 let binary = std::env::current_exe().map_err(Failure::no)?;
                 let spec = JobSpec { ranks: setup.ranks, options, emulated_source };
                 let command = |_| {

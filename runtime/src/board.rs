@@ -4,13 +4,14 @@
 //! the clocks of an emulated cluster, followed by an arena in which every trial lays out its rings and flags. Both sides compute the same layout from the same numbers, so no address is ever exchanged.
 //!
 //! ```text
-//! | verdict | start: released, moment | pace lock | per rank: bell; beat, progress, phase, arrived | clocks | arena |
-//!   0         64                        128         256, 128 bytes each                              8 B each
+//! | verdict | start: released, moment | pace lock | per rank: bell; beat, progress, phase, arrived, heap | clocks | arena |
+//!   0         64                        128         256, 128 bytes each                                    8 B each
 //! ```
 
 use crate::clock::Moment;
 use crate::doorbell::{BELL_BYTES, Doorbell, Waiter};
 use crate::error::{Phase, RunError, RunResult};
+use crate::heap::HeapPlace;
 use crate::region::Region;
 use crate::ring::RingPlace;
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ const BEAT: usize = BELL_BYTES;
 const PROGRESS: usize = BELL_BYTES + 8;
 const PHASE: usize = BELL_BYTES + 16;
 const ARRIVED: usize = BELL_BYTES + 24;
+const HEAP: usize = BELL_BYTES + 32;
+const HEAP_INODE: usize = BELL_BYTES + 40;
 /// How long an idle rank polls where every rank has a core.
 const SPINNING: Duration = Duration::from_micros(20);
 /// The smallest ring worth having.
@@ -172,6 +175,20 @@ impl Board {
         Doorbell::new(self.region.clone(), RANKS + rank.index() * RANK_BYTES)
     }
 
+    /// Says where others find the memory of a rank.
+    pub(crate) fn publish_heap(&self, rank: Rank, place: HeapPlace) {
+        self.of_rank(rank, HEAP_INODE).store(place.inode, Ordering::Relaxed);
+        let word = u64::from(place.process) << 32 | u64::from(place.descriptor);
+        self.of_rank(rank, HEAP).store(word, Ordering::Relaxed);
+    }
+
+    /// Where the memory of a rank is found; after a meeting to which it came with what it had published.
+    pub(crate) fn heap(&self, rank: Rank) -> HeapPlace {
+        let word = self.of_rank(rank, HEAP).load(Ordering::Relaxed);
+        let inode = self.of_rank(rank, HEAP_INODE).load(Ordering::Relaxed);
+        HeapPlace { process: (word >> 32) as u32, descriptor: word as u32, inode }
+    }
+
     fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         (0..self.shape.ranks).map(Rank::from_index)
     }
@@ -263,13 +280,14 @@ impl Board {
         self.patience
     }
 
-    /// Lays out the arena for a trial; the same numbers give the same layout in every process. Not reset.
-    pub(crate) fn lay_out(&self, connections: usize, most: usize, flags: usize) -> RunResult<Arena> {
+    /// Lays out the arena for a trial, with rings of `least` to `most` bytes; the same numbers give the same layout in
+    /// every process. Not reset.
+    pub(crate) fn lay_out(&self, connections: usize, least: usize, most: usize, flags: usize) -> RunResult<Arena> {
         let start = self.shape.arena_start();
         let room = self.shape.arena.saturating_sub(flags * 8);
         let share = room / connections.max(1) / 64 * 64;
         let capacity = share.saturating_sub(RingPlace::footprint(0)).min(most.next_multiple_of(64));
-        if connections > 0 && capacity < LEAST_RING.min(most) || flags * 8 > self.shape.arena {
+        if connections > 0 && capacity < LEAST_RING.min(most).max(least) || flags * 8 > self.shape.arena {
             return Err(RunError::TooManyConnections { connections, bytes: self.shape.arena });
         }
         let place = |index| RingPlace { offset: start + index * RingPlace::footprint(capacity), capacity };
@@ -310,7 +328,7 @@ mod tests {
     use super::*;
 
     fn board(ranks: usize) -> Board {
-        Board::create(BoardShape { ranks, clocks: 3, arena: 1 << 16 }).unwrap()
+        Board::create(BoardShape { ranks, clocks: 3, arena: 1 << 17 }).unwrap()
     }
 
     #[test]
@@ -359,13 +377,14 @@ mod tests {
     fn rings_fit_the_arena_or_are_refused() {
         let board = board(2);
         for connections in [1, 2, 7, 15] {
-            let arena = board.lay_out(connections, 1 << 20, 100).unwrap();
+            let arena = board.lay_out(connections, 0, 1 << 20, 100).unwrap();
             let last = arena.rings.last().unwrap();
             assert!(last.offset + RingPlace::footprint(last.capacity) <= arena.flags);
             board.reset(&arena);
             assert_eq!(board.flag(&arena, 99).load(Ordering::Relaxed), 0);
         }
-        assert!(matches!(board.lay_out(1000, 1 << 20, 0), Err(RunError::TooManyConnections { .. })));
-        assert!(matches!(board.lay_out(1, 1 << 20, 1 << 20), Err(RunError::TooManyConnections { .. })));
+        assert!(matches!(board.lay_out(1000, 0, 1 << 20, 0), Err(RunError::TooManyConnections { .. })));
+        assert!(matches!(board.lay_out(2, 1 << 16, 1 << 20, 0), Err(RunError::TooManyConnections { .. })));
+        assert!(matches!(board.lay_out(1, 0, 1 << 20, 1 << 20), Err(RunError::TooManyConnections { .. })));
     }
 }

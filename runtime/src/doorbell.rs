@@ -3,10 +3,16 @@
 //! The principal types are [`Doorbell`], a futex in shared memory that peers ring, and [`Waiter`], which decides
 //! between spinning and sleeping. A rank polls all its lanes, so one bell per rank is enough. Ringing costs a
 //! fence and a load unless somebody sleeps: the sleeper announces itself, polls once more, and only then waits, so
-//! no ring is lost.
+//! no ring is lost. A rank with sockets sleeps in its [`Poller`] instead, and says where its pipe is.
+//!
+//! ```text
+//! offset: | rings | sleeping: no, on the futex, in a poller | pipe: process, descriptor | inode |
+//!           0       4                                         8        12               16
+//! ```
 
 use crate::clock::Moment;
 use crate::region::Region;
+use crate::tcp::{Pipe, Poller};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::sync::Arc;
@@ -15,6 +21,10 @@ use std::time::Duration;
 
 /// The bytes of a bell: two words on their own cache line.
 pub(crate) const BELL_BYTES: usize = 64;
+/// States of the second word.
+const AWAKE: u32 = 0;
+const ON_FUTEX: u32 = 1;
+const IN_POLLER: u32 = 2;
 /// A sleeper looks around at least this often, whatever happened to its peers.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
@@ -42,46 +52,78 @@ impl Doorbell {
     pub(crate) fn ring(&self) {
         // Pairs with the fence in `listen`: either the owner's poll sees what we wrote, or we see it asleep.
         fence(Ordering::SeqCst);
-        if self.sleeping().load(Ordering::Relaxed) != 0 {
-            self.rings().fetch_add(1, Ordering::Relaxed);
-            // It can only fail for a bad address.
-            let _ = futex::wake(self.rings(), futex::Flags::empty(), 1);
+        match self.sleeping().load(Ordering::Relaxed) {
+            AWAKE => {}
+            IN_POLLER => {
+                let word = |offset| self.region.word32(self.offset + offset).load(Ordering::Relaxed);
+                let inode = self.region.word64(self.offset + 16).load(Ordering::Relaxed);
+                // Whoever cannot be woken looks around by itself.
+                let _ = Pipe { process: word(8), descriptor: word(12), inode }.ring();
+            }
+            _ => {
+                self.rings().fetch_add(1, Ordering::Relaxed);
+                // It can only fail for a bad address.
+                let _ = futex::wake(self.rings(), futex::Flags::empty(), 1);
+            }
         }
     }
 
+    /// Says where the owner sleeps when it waits for sockets.
+    fn publish(&self, pipe: Pipe) {
+        for (offset, value) in [(8, pipe.process), (12, pipe.descriptor)] {
+            self.region.word32(self.offset + offset).store(value, Ordering::Relaxed);
+        }
+        self.region.word64(self.offset + 16).store(pipe.inode, Ordering::Relaxed);
+    }
+
     /// Announces that the owner is about to sleep; it must poll once more before [`Self::sleep`].
-    fn listen(&self) -> u32 {
+    fn listen(&self, how: u32) -> u32 {
         let seen = self.rings().load(Ordering::Relaxed);
-        self.sleeping().store(1, Ordering::Relaxed);
+        self.sleeping().store(how, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         seen
     }
 
     /// Sleeps until the bell rings after `seen`, or until `until`.
     fn sleep(&self, seen: u32, until: Moment) {
-        let wait = until.since(Moment::now()).min(LONGEST_SLEEP);
+        let wait = nap(until);
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(wait.subsec_nanos()) };
         // Interrupted, timed out, already rung: in each case the caller polls again.
         let _ = futex::wait(self.rings(), futex::Flags::empty(), seen, Some(&timeout));
     }
 
     fn mute(&self) {
-        self.sleeping().store(0, Ordering::Relaxed);
+        self.sleeping().store(AWAKE, Ordering::Relaxed);
     }
 }
 
+fn nap(until: Moment) -> Duration {
+    until.since(Moment::now()).min(LONGEST_SLEEP)
+}
+
 /// The owner's side of a bell: what to do after a poll that found nothing.
-pub(crate) struct Waiter {
+pub(crate) struct Waiter<'a> {
     bell: Doorbell,
+    poller: Option<&'a Poller>,
     patience: Duration,
     idle_since: Option<Moment>,
     listening: Option<u32>,
 }
 
-impl Waiter {
+impl<'a> Waiter<'a> {
     /// A waiter that polls for `patience` before it sleeps.
     pub(crate) fn new(bell: Doorbell, patience: Duration) -> Self {
-        Self { bell, patience, idle_since: None, listening: None }
+        Self { bell, poller: None, patience, idle_since: None, listening: None }
+    }
+
+    /// The same for a rank that waits for sockets too.
+    #[must_use]
+    pub(crate) fn with_poller(mut self, poller: Option<&'a Poller>) -> Self {
+        if let Some(poller) = poller {
+            self.bell.publish(poller.pipe());
+        }
+        self.poller = poller;
+        self
     }
 
     /// After a poll that found something.
@@ -100,9 +142,15 @@ impl Waiter {
             return;
         }
         match self.listening.take() {
-            None => self.listening = Some(self.bell.listen()),
+            None => {
+                let how = if self.poller.is_some() { IN_POLLER } else { ON_FUTEX };
+                self.listening = Some(self.bell.listen(how));
+            }
             Some(seen) => {
-                self.bell.sleep(seen, until);
+                match self.poller {
+                    Some(poller) => poller.sleep(nap(until)),
+                    None => self.bell.sleep(seen, until),
+                }
                 self.bell.mute();
             }
         }

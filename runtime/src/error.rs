@@ -213,6 +213,14 @@ impl RunError {
         move |source| Self::System { what, source }
     }
 
+    /// The peer without whom this would not have happened, as far as the one who noticed can tell.
+    pub(crate) fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            Self::Lane { peer, .. } => Some(*peer),
+            _ => None,
+        }
+    }
+
     /// The error and everything that caused it, on one line.
     pub(crate) fn chain(&self) -> String {
         let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());

@@ -88,6 +88,8 @@ pub(crate) struct Interpreter<'a> {
     memory: Memory<'a>,
     pacer: Option<Pacer<'a>>,
     stamp: Stamp,
+    /// For each threadblock, the first slot of a send that has not been offered ahead of its turn: tile, step, slot.
+    ahead: Vec<(usize, usize, u32)>,
     /// Connections whose stamp was written, or read and compared.
     opened: Vec<bool>,
     cursors: Vec<Cursor>,
@@ -107,7 +109,8 @@ impl<'a> Interpreter<'a> {
         let cursors = vec![Cursor::default(); own.threadblocks.len()];
         let opened = vec![false; plan.program.connections.len()];
         let ends = vec![Moment::default(); cursors.len()];
-        Self { plan, own, lanes, memory, pacer, stamp, opened, cursors, ends, finished: 0 }
+        let ahead = vec![(0, 0, 0); cursors.len()];
+        Self { plan, own, lanes, memory, pacer, stamp, ahead, opened, cursors, ends, finished: 0 }
     }
 
     /// Runs from `start` to the end, and returns when each threadblock got there; `limit` is the longest time without
@@ -132,7 +135,8 @@ impl<'a> Interpreter<'a> {
                 }
                 working = true;
             }
-            if !working {
+            let kept = self.lanes.remote && !self.lanes.outgoing.flush()?;
+            if !working && !kept {
                 self.average()?;
                 return Ok(self.ends);
             }
@@ -169,7 +173,7 @@ impl<'a> Interpreter<'a> {
         let step = self.step(block);
         let mut opened = false;
         if !self.cursors[block].started {
-            if !self.dependencies_met(block, step) {
+            if !self.dependencies_met(block, self.cursors[block].step, self.cursors[block].tile) {
                 return Ok(Poll::Blocked(NEVER));
             }
             if let Some(wait) = self.open(block, step)? {
@@ -178,7 +182,7 @@ impl<'a> Interpreter<'a> {
             self.cursors[block].started = true;
             opened = true;
         }
-        let moved = self.advance(block, step)? || opened;
+        let moved = self.advance(block, step)? | self.look_ahead(block)? || opened;
         let cursor = &mut self.cursors[block];
         let last = if step.instruction.is_fused() { cursor.forwarded } else { cursor.done };
         if last.slot < step.instruction.shape().count {
@@ -200,8 +204,38 @@ impl<'a> Interpreter<'a> {
         Ok(Poll::Moved)
     }
 
-    fn dependencies_met(&self, block: usize, step: &Step) -> bool {
-        let tile = self.cursors[block].tile;
+    /// Offers what the sends after the current one will send, as far as it is there, so that the receiver need not wait
+    /// for this rank between two messages; whether there was any.
+    fn look_ahead(&mut self, block: usize) -> RunResult<bool> {
+        let (steps, cursor) = (&self.own.threadblocks[block].steps, &self.cursors[block]);
+        let (now, done) = ((cursor.tile, cursor.step), cursor.done.slot);
+        if self.pacer.is_some() || !matches!(steps[now.1].instruction, Instruction::Send { .. }) {
+            return Ok(false);
+        }
+        let (mut at, mut moved) = (self.ahead[block].max((now.0, now.1, done + 1)), false);
+        while let (tile, index, slot) = at
+            && tile < self.plan.geometry.tiles()
+            && let Instruction::Send { to, src } = steps[index].instruction
+        {
+            if slot >= src.count {
+                at = if index + 1 == steps.len() { (tile + 1, 0, 0) } else { (tile, index + 1, 0) };
+                continue;
+            }
+            let ready = self.opened[to.index()] && ((tile, index) == now || self.dependencies_met(block, index, tile));
+            let bytes = self.plan.geometry.piece(src, slot, tile);
+            let data = Span { buffer: src.buffer, bytes };
+            if !ready || !data.bytes.is_empty() && !self.lanes.outgoing.offer(to, self.memory.read(&data))? {
+                break;
+            }
+            (at, moved) = ((tile, index, slot + 1), true);
+        }
+        self.ahead[block] = at;
+        Ok(moved)
+    }
+
+    /// Whether all has finished that a step of a threadblock waits for in a tile.
+    fn dependencies_met(&self, block: usize, index: usize, tile: usize) -> bool {
+        let step = &self.own.threadblocks[block].steps[index];
         let finished = |on: &StepRef| {
             let other = &self.cursors[on.threadblock as usize];
             (other.tile, other.step) > (tile, on.step as usize)
@@ -210,7 +244,7 @@ impl<'a> Interpreter<'a> {
         // An emulated message departs as a whole, so its first step waits for what all of its steps wait for.
         ready
             && self.pacer.as_ref().is_none_or(|pacer| {
-                let message = pacer.message_from(block, self.cursors[block].step);
+                let message = pacer.message_from(block, index);
                 message.iter().flat_map(|later| &later.after).all(finished)
             })
     }
@@ -295,6 +329,8 @@ impl<'a> Interpreter<'a> {
     ) -> RunResult<(Extent, bool)> {
         let shape = instruction.shape();
         let (mut at, mut moved) = (from, 0);
+        // A lane may deliver a part of an element, which is not sent on before the rest is there.
+        let to = Extent { offset: to.offset - to.offset % self.plan.dtype.size(), ..to };
         while moved < PIECE && (at.slot, at.offset) < (to.slot, to.offset) {
             let whole = self.plan.geometry.piece(shape, at.slot, tile).len();
             let end = if at.slot == to.slot { to.offset } else { whole };
@@ -326,56 +362,35 @@ impl<'a> Interpreter<'a> {
             let start = plan.geometry.piece(slice, slot, tile).start + offset;
             Span { buffer: slice.buffer, bytes: start..start + bytes }
         };
-        let length = length.min(PIECE);
+        let piece = length.min(PIECE);
         let program_fault = |fault: String| RunError::Program { rank: plan.rank, fault };
         let fault = |fault: MemoryFault| program_fault(fault.to_string());
         let kernel = || plan.kernel.ok_or_else(|| program_fault("it reduces without an operator".to_owned()));
-        let taken = match *instruction {
-            Instruction::Send { to, src } => {
-                let room = lanes.outgoing.room(to)?;
-                let take = room.len().min(length);
-                room[..take].copy_from_slice(memory.read(&at(src, take)));
-                take
-            }
+        Ok(match *instruction {
+            Instruction::Send { to, src } => lanes.outgoing.send(to, memory.read(&at(src, length)))?,
             Instruction::Receive { from, dst } => {
-                let data = lanes.incoming.peek(from)?;
-                let take = data.len().min(length);
-                memory.write(&at(dst, take)).map_err(fault)?.copy_from_slice(&data[..take]);
-                take
+                lanes.incoming.receive(from, memory.write(&at(dst, length)).map_err(fault)?)?
             }
             Instruction::ReceiveReduce { from, src, dst } => {
-                let data = lanes.incoming.peek(from)?;
-                let take = data.len().min(length);
-                memory.combine(kernel()?, &at(src, take), &data[..take], &at(dst, take)).map_err(fault)?;
+                let data = lanes.incoming.peek(from, piece)?;
+                let take = data.len().min(piece) / plan.dtype.size() * plan.dtype.size();
+                if take > 0 {
+                    memory.combine(kernel()?, &at(src, take), &data[..take], &at(dst, take)).map_err(fault)?;
+                    lanes.incoming.release(from, take)?;
+                }
                 take
             }
             Instruction::Copy { src, dst } => {
-                memory.copy(&at(src, length), &at(dst, length)).map_err(fault)?;
-                length
+                memory.copy(&at(src, piece), &at(dst, piece)).map_err(fault)?;
+                piece
             }
             Instruction::Reduce { src, dst } => {
-                memory.accumulate(kernel()?, &at(src, length), &at(dst, length)).map_err(fault)?;
-                length
+                memory.accumulate(kernel()?, &at(src, piece), &at(dst, piece)).map_err(fault)?;
+                piece
             }
             // Their halves are carried out one by one.
             Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => 0,
-        };
-        self.settle(instruction, taken)?;
-        Ok(taken)
-    }
-
-    /// Commits and releases what an instruction moved.
-    fn settle(&mut self, instruction: &Instruction, taken: usize) -> RunResult<()> {
-        if taken == 0 {
-            return Ok(());
-        }
-        if let Some(id) = instruction.sends_to() {
-            self.lanes.outgoing.commit(id, taken)?;
-        }
-        if let Some(id) = instruction.receives_from() {
-            self.lanes.incoming.release(id, taken)?;
-        }
-        Ok(())
+        })
     }
 
     /// Names the first step that waits for a peer, or else the first that waits.
@@ -385,7 +400,7 @@ impl<'a> Interpreter<'a> {
         });
         let waits_for_peer = |&block: &usize| {
             let step = self.step(block);
-            self.dependencies_met(block, step)
+            self.dependencies_met(block, self.cursors[block].step, self.cursors[block].tile)
                 && (step.instruction.sends_to().or(step.instruction.receives_from())).is_some()
         };
         let block = stuck.clone().find(waits_for_peer).or_else(|| stuck.clone().next()).unwrap_or(0);

@@ -26,13 +26,15 @@ pub(crate) struct Ends<L: ?Sized> {
 
 /// All ends of a rank.
 pub(crate) struct Lanes {
+    /// Whether a lane may keep what was sent until it is flushed.
+    pub(crate) remote: bool,
     pub(crate) outgoing: Ends<dyn SendLane>,
     pub(crate) incoming: Ends<dyn ReceiveLane>,
 }
 
 impl Lanes {
     /// Takes `rank`'s ends of the program's connections.
-    pub(crate) fn new(rank: Rank, program: &Program, transport: &dyn Transport) -> RunResult<Self> {
+    pub(crate) fn new(rank: Rank, program: &Program, remote: bool, transport: &mut dyn Transport) -> RunResult<Self> {
         let count = program.connections.len();
         let mut outgoing: Ends<dyn SendLane> = Ends { rank, ends: Vec::with_capacity(count) };
         let mut incoming: Ends<dyn ReceiveLane> = Ends { rank, ends: Vec::with_capacity(count) };
@@ -41,7 +43,7 @@ impl Lanes {
             outgoing.add(connection.from, connection.to, || transport.sender(id, connection))?;
             incoming.add(connection.to, connection.from, || transport.receiver(id, connection))?;
         }
-        Ok(Self { outgoing, incoming })
+        Ok(Self { remote, outgoing, incoming })
     }
 }
 
@@ -88,6 +90,29 @@ impl Ends<dyn SendLane> {
         })
     }
 
+    /// Sends what it can of `data`; how much (see [`SendLane::send`]).
+    pub(crate) fn send(&mut self, id: ConnectionId, data: &[u8]) -> RunResult<usize> {
+        self.with(id, |end| {
+            let sent = end.lane.send(data)?;
+            end.position += sent as u64;
+            Ok(sent)
+        })
+    }
+
+    /// Offers data ahead of its turn; whether it was offered (see [`SendLane::offer`]).
+    pub(crate) fn offer(&mut self, id: ConnectionId, data: &[u8]) -> RunResult<bool> {
+        self.with(id, |end| end.lane.offer(data))
+    }
+
+    /// Hands on what lanes still keep; whether all of it went.
+    pub(crate) fn flush(&mut self) -> RunResult<bool> {
+        let rank = self.rank;
+        self.ends.iter_mut().flatten().try_fold(true, |all, end| match end.lane.flush() {
+            Ok(flushed) => Ok(all && flushed),
+            Err(source) => Err(RunError::Lane { rank, peer: end.peer, source }),
+        })
+    }
+
     /// Sends words, all or none; whether they went.
     pub(crate) fn send_words<const N: usize>(&mut self, id: ConnectionId, words: [u64; N]) -> RunResult<bool> {
         let padding = self.padding(id, 8 * N)?;
@@ -108,9 +133,18 @@ impl Ends<dyn SendLane> {
 }
 
 impl Ends<dyn ReceiveLane> {
-    /// What has arrived.
-    pub(crate) fn peek(&mut self, id: ConnectionId) -> RunResult<&[u8]> {
-        self.with(id, |end| end.lane.peek())
+    /// What has arrived, of which `most` bytes are of interest.
+    pub(crate) fn peek(&mut self, id: ConnectionId, most: usize) -> RunResult<&[u8]> {
+        self.with(id, |end| end.lane.peek(most))
+    }
+
+    /// Receives into the beginning of `into`; how much.
+    pub(crate) fn receive(&mut self, id: ConnectionId, into: &mut [u8]) -> RunResult<usize> {
+        self.with(id, |end| {
+            let received = end.lane.receive(into)?;
+            end.position += received as u64;
+            Ok(received)
+        })
     }
 
     /// Gives back what was used.
@@ -124,11 +158,11 @@ impl Ends<dyn ReceiveLane> {
     /// Receives words, all or none.
     pub(crate) fn receive_words<const N: usize>(&mut self, id: ConnectionId) -> RunResult<Option<[u64; N]>> {
         let padding = self.padding(id, 8 * N)?;
-        if self.peek(id)?.len() < padding {
+        if self.peek(id, padding)?.len() < padding {
             return Ok(None);
         }
         self.release(id, padding)?;
-        let data = self.peek(id)?;
+        let data = self.peek(id, 8 * N)?;
         if data.len() < 8 * N {
             return Ok(None);
         }

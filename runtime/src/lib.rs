@@ -15,6 +15,8 @@ mod error;
 mod executor;
 mod footprint;
 mod geometry;
+#[expect(unsafe_code, reason = "lends shared memory as slices")]
+mod heap;
 mod interpreter;
 mod job;
 mod lanes;
@@ -29,10 +31,13 @@ mod reference;
 mod region;
 #[expect(unsafe_code, reason = "lends shared memory as slices")]
 mod ring;
+mod tcp;
 mod threads;
 mod transport;
 mod trial;
 mod watch;
+mod wiring;
+mod work;
 
 pub use board::{Cause, Verdict};
 pub use clock::Moment;
@@ -44,5 +49,5 @@ pub use options::Options;
 pub use pace::Emulation;
 pub use probe::ThreadProbe;
 pub use threads::{run_threads, try_threads};
-pub use transport::{ReceiveLane, SendLane};
 pub use trial::{Check, RankReport, Sample, Trial, TrialReport};
+pub use wiring::Hosts;

@@ -1,6 +1,8 @@
 //! How programs are executed, as opposed to which.
 
 use crate::pace::Emulation;
+use crate::wiring::Hosts;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 /// The knobs of an execution; the defaults suit local ranks.
@@ -10,7 +12,8 @@ pub struct Options {
     pub ring_bytes: usize,
     /// Shared memory for all rings together; only what is used costs anything.
     pub arena_bytes: usize,
-    /// About how many bytes of a slot a tile has. `None`: 128 KiB, and whole slots in an emulated cluster.
+    /// About how many bytes of a slot a tile has. `None`: 256 KiB, 1 MiB where ranks are on different
+    /// computers, and whole slots in an emulated cluster.
     pub tile_bytes: Option<usize>,
     /// How long all ranks together may take to get ready.
     pub ready_limit: Duration,
@@ -19,11 +22,17 @@ pub struct Options {
     pub work_limit: Duration,
     /// The machine to imitate, if any.
     pub emulation: Option<Emulation>,
+    /// Which ranks share memory. Only processes are ever apart: threads always share it.
+    pub hosts: Hosts,
+    /// The address at which a rank waits for ranks of other computers, while a job connects.
+    pub interface: IpAddr,
 }
 
 impl Options {
     /// Tiles of this size pipeline well and still amortise a step's overhead.
-    pub(crate) const TILE_BYTES: usize = 128 << 10;
+    pub(crate) const TILE_BYTES: usize = 256 << 10;
+    /// The same where each piece costs a call of the kernel at either end.
+    pub(crate) const REMOTE_TILE_BYTES: usize = 1 << 20;
 }
 
 impl Default for Options {
@@ -35,6 +44,8 @@ impl Default for Options {
             ready_limit: Duration::from_secs(30),
             work_limit: Duration::from_secs(60),
             emulation: None,
+            hosts: Hosts::One,
+            interface: IpAddr::V4(Ipv4Addr::LOCALHOST),
         }
     }
 }

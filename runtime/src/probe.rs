@@ -14,6 +14,7 @@ use crate::options::Options;
 use crate::pace::Emulation;
 use crate::threads::each_rank;
 use crate::trial::first_epoch;
+use crate::wiring::Wiring;
 use schedule::program::{
     Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Threadblock,
 };
@@ -175,10 +176,10 @@ impl ThreadProbe {
             Some(board) => board,
             None => Board::create(BoardShape::new(self.ranks, machine, self.options.arena_bytes))?,
         };
-        board.reset(&arena(&board, flows.program(), &self.options)?);
+        board.reset(&arena(&board, flows.program(), 0, &self.options)?);
         self.runs += 1;
         let run = |rank, ()| {
-            let mut executor = Executor::of_flows(&board, rank, flows, &self.options)?;
+            let mut executor = Executor::of_flows(&board, rank, flows, Wiring::default(), &self.options)?;
             flows.run_rank(&mut executor, first_epoch(self.runs))
         };
         let arrivals = each_rank(&board, vec![(); self.ranks], run)?;

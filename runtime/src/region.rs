@@ -41,6 +41,15 @@ impl Region {
         Ok(Self { map, file })
     }
 
+    /// What others have made, to be read only.
+    pub(crate) fn open_to_read(file: File) -> io::Result<Self> {
+        if !rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(io::Error::other("the memory of a peer may shrink; its size is not sealed"));
+        }
+        let map = MmapOptions::new().map_raw_read_only(&file)?;
+        Ok(Self { map, file })
+    }
+
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

@@ -11,6 +11,8 @@ use crate::footprint;
 use crate::memory::Call;
 use crate::options::Options;
 use crate::trial::{Sample, Trial, TrialReport, run_rank};
+use crate::wiring::{Hosts, Wiring};
+use crate::work::Work;
 use schedule::program::{Program, VerifiedProgram};
 use topology::Rank;
 
@@ -25,23 +27,18 @@ pub fn run_threads(
     calls: Vec<Call<'_>>,
     options: &Options,
 ) -> RunResult<Vec<Sample>> {
-    run_program(program.program(), count, dtype, calls, options)
+    run_work(Work::new(program, count, dtype), calls, options)
 }
 
-fn run_program(
-    program: &Program,
-    count: u64,
-    dtype: DType,
-    calls: Vec<Call<'_>>,
-    options: &Options,
-) -> RunResult<Vec<Sample>> {
+fn run_work(work: Work<'_>, calls: Vec<Call<'_>>, options: &Options) -> RunResult<Vec<Sample>> {
+    let (program, options) = (work.program, &together(options));
     if calls.len() != program.ranks.len() {
         let what = format!("{} ranks need a call each, not {}", program.ranks.len(), calls.len());
         return Err(RunError::Mismatch { what });
     }
     let board = board(program, options)?;
     let run = |rank, call| {
-        let mut executor = Executor::new(&board, rank, program, count, dtype, options)?;
+        let mut executor = Executor::new(&board, rank, work, Wiring::default(), options)?;
         executor.run(call, 1).map(|run| run.sample)
     };
     each_rank(&board, calls, run)
@@ -52,17 +49,23 @@ fn run_program(
 /// # Errors
 /// The first [`RunError`] of any rank; the others have stopped by then.
 pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
-    try_program(program.program(), trial, options)
+    try_work(Work::new(program, trial.count, trial.dtype), trial, options)
 }
 
-fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+fn try_work(work: Work<'_>, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+    let (program, options) = (work.program, &together(options));
     footprint::check(program, trial)?;
     let board = board(program, options)?;
     let run = |rank, ()| {
-        let mut executor = Executor::new(&board, rank, program, trial.count, trial.dtype, options)?;
+        let mut executor = Executor::new(&board, rank, work, Wiring::default(), options)?;
         run_rank(&mut executor, trial, 0)
     };
     Ok(TrialReport { ranks: each_rank(&board, vec![(); program.ranks.len()], run)? })
+}
+
+/// Threads share memory, whatever is asked for.
+fn together(options: &Options) -> Options {
+    Options { hosts: Hosts::One, ..options.clone() }
 }
 
 fn board(program: &Program, options: &Options) -> RunResult<Board> {
@@ -164,6 +167,21 @@ mod tests {
         }
     }
 
+    fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
+        let work = Work { program, window: 0, count: trial.count, dtype: trial.dtype };
+        try_work(work, trial, options)
+    }
+
+    fn run_program(
+        program: &Program,
+        count: u64,
+        dtype: DType,
+        calls: Vec<Call<'_>>,
+        options: &Options,
+    ) -> RunResult<Vec<Sample>> {
+        run_work(Work { program, window: 0, count, dtype }, calls, options)
+    }
+
     #[test]
     fn a_line_of_ranks_reduces_every_type_operator_and_count() {
         let options = Options { ring_bytes: 4096, tile_bytes: Some(1000), ..Options::default() };
@@ -220,7 +238,8 @@ mod tests {
         let options = Options::default();
         let board = board(&programs[0], &options).unwrap();
         let run = |rank, program| {
-            let mut executor = Executor::new(&board, rank, program, 10, DType::F32, &options)?;
+            let work = Work { program, window: 0, count: 10, dtype: DType::F32 };
+            let mut executor = Executor::new(&board, rank, work, Wiring::default(), &options)?;
             run_rank(&mut executor, &Trial::once(10, DType::F32), 0)
         };
         let error = each_rank(&board, programs.iter().collect(), run).unwrap_err();

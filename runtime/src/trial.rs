@@ -7,7 +7,8 @@
 use crate::clock::Moment;
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use crate::executor::Executor;
+use crate::executor::{Buffers, Executor, GUARD};
+use crate::heap::Area;
 use crate::memory::Call;
 use crate::reference::Reference;
 use schedule::program::Program;
@@ -97,17 +98,17 @@ impl TrialReport {
     }
 }
 
-const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
 /// What an output holds before a collective; no small integer has this pattern.
 const POISON: u8 = 0xcc;
 
 /// A buffer with guard bytes on both sides.
-struct Guarded(Vec<u8>);
+struct Guarded(Area);
 
 impl Guarded {
-    fn new(bytes: usize) -> Self {
-        Self(vec![GUARD_BYTE; bytes + 2 * GUARD])
+    fn new(mut area: Area) -> Self {
+        area.fill(GUARD_BYTE);
+        Self(area)
     }
 
     fn get(&mut self) -> &mut [u8] {
@@ -121,15 +122,15 @@ impl Guarded {
     }
 }
 
-/// The buffers of one rank.
-struct Buffers {
+/// The buffers of one rank, with what is needed to fill and check them.
+struct Bench {
     input: Guarded,
     output: Guarded,
 }
 
-impl Buffers {
-    fn new(executor: &Executor<'_>) -> Self {
-        Self { input: Guarded::new(executor.input_bytes()), output: Guarded::new(executor.output_bytes()) }
+impl Bench {
+    fn new(buffers: Buffers) -> Self {
+        Self { input: Guarded::new(buffers.input), output: Guarded::new(buffers.output) }
     }
 
     /// The buffer of an in-place call: a rank's program names only the larger.
@@ -178,7 +179,8 @@ pub(crate) fn run_rank(executor: &mut Executor<'_>, trial: &Trial, job: u64) -> 
     let count =
         usize::try_from(trial.count).map_err(|_| RunError::TooLarge { elements: trial.count, dtype: trial.dtype })?;
     let reference = Reference::new(&program.demand, program.op, count, trial.dtype, trial.seed);
-    let mut buffers = Buffers::new(executor);
+    let buffers = executor.take_buffers().expect("an executor runs one trial");
+    let mut buffers = Bench::new(buffers);
     let mut report = RankReport::default();
     let total = u64::from(trial.warmups) + u64::from(trial.repetitions);
     for repetition in 0..total {

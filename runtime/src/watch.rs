@@ -4,6 +4,7 @@ use crate::board::Board;
 use crate::clock::Moment;
 use crate::doorbell::Waiter;
 use crate::error::RunResult;
+use crate::tcp::Poller;
 use std::sync::atomic::Ordering;
 use topology::Rank;
 
@@ -11,14 +12,14 @@ use topology::Rank;
 pub(crate) struct Watch<'a> {
     board: &'a Board,
     rank: Rank,
-    waiter: Waiter,
+    waiter: Waiter<'a>,
     /// Steps that earlier runs finished.
     before: u64,
 }
 
 impl<'a> Watch<'a> {
-    pub(crate) fn new(board: &'a Board, rank: Rank) -> Self {
-        let waiter = Waiter::new(board.bell(rank), board.patience());
+    pub(crate) fn new(board: &'a Board, rank: Rank, poller: Option<&'a Poller>) -> Self {
+        let waiter = Waiter::new(board.bell(rank), board.patience()).with_poller(poller);
         Self { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed) }
     }
 
@@ -51,7 +52,7 @@ mod tests {
         let board = Board::create(BoardShape { ranks: 2, clocks: 0, arena: 64 }).unwrap();
         let make = |_| {
             let begin = Moment::now();
-            let _watch = Watch::new(&board, Rank(0));
+            let _watch = Watch::new(&board, Rank(0), None);
             Moment::now().since(begin)
         };
         // The best of many, because other tests share the cores. Counting cores reads files: tens of microseconds.

@@ -335,8 +335,8 @@ pub(crate) struct RunArgs {
     /// Slow the emulated links down by this factor.
     #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
     pub slowdown: f64,
-    /// Processes over shared memory, or threads of one process.
-    #[arg(long, default_value = "shm")]
+    /// How local ranks talk.
+    #[arg(long, default_value = "auto")]
     pub transport: TransportChoice,
     /// Give up when no rank makes progress for this long.
     #[arg(long, default_value = "60s", value_name = "T", value_parser = duration)]
@@ -349,9 +349,13 @@ pub(crate) struct RunArgs {
 /// How local ranks talk.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TransportChoice {
+    /// The fastest way for each pair of ranks: shared memory on one computer, TCP between computers.
+    Auto,
     /// One process per rank, shared memory between them.
     Shm,
-    /// One thread per rank.
+    /// One process per rank, TCP between them.
+    Tcp,
+    /// One thread per rank, shared memory between them.
     Threads,
 }
 

@@ -7,7 +7,9 @@
 use crate::board::BoardShape;
 use crate::error::Phase;
 use crate::probe::{Arrivals, Flow};
+use crate::tcp::Secret;
 use crate::trial::{RankReport, Trial};
+use crate::wiring::Hosts;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -15,12 +17,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use topology::Rank;
 
 /// Changes whenever a frame, the board or a ring changes its meaning.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 /// The longest message: a report of [`crate::trial::MOST_REPETITIONS`] samples fits.
 const LONGEST: usize = 64 << 20;
 
@@ -29,10 +32,16 @@ const LONGEST: usize = 64 << 20;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Command {
     Welcome(Welcome),
-    /// Load what the task needs, allocate for it, and answer [`Answer::Ready`].
+    /// Load what the task needs, answer [`Answer::Listening`] where ranks are on different computers, allocate, and
+    /// answer [`Answer::Ready`].
     Prepare {
         job: u64,
         task: Task,
+    },
+    /// Connect with the others; rank r listens at `addresses[r]`. Only where ranks are on different computers.
+    Connect {
+        job: u64,
+        addresses: Vec<SocketAddr>,
     },
     /// Run what was prepared.
     Run {
@@ -69,16 +78,39 @@ pub(crate) struct Welcome {
     pub(crate) work_limit_ms: u64,
     /// Source and slowdown of an emulated machine.
     pub(crate) emulation: Option<(String, f64)>,
+    pub(crate) hosts: Hosts,
+    pub(crate) interface: IpAddr,
+    pub(crate) ready_limit_ms: u64,
+    pub(crate) secret: Secret,
 }
 
 /// What a worker says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    Hello { protocol: u32, rank: Rank },
-    Ready { job: u64, plan: String },
-    Done { job: u64, finding: Finding },
-    Failed { phase: Phase, reason: String },
+    Hello {
+        protocol: u32,
+        rank: Rank,
+    },
+    Listening {
+        job: u64,
+        plan: String,
+        address: SocketAddr,
+    },
+    Ready {
+        job: u64,
+        plan: String,
+    },
+    Done {
+        job: u64,
+        finding: Finding,
+    },
+    /// `peer` is whom the rank lost, if it lost one.
+    Failed {
+        phase: Phase,
+        reason: String,
+        peer: Option<Rank>,
+    },
 }
 
 /// Sends one message.

@@ -10,13 +10,15 @@ use crate::footprint;
 use crate::options::Options;
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flow, Flows};
+use crate::tcp::Secret;
 use crate::trial::{Trial, TrialReport};
+use crate::work::Work;
 use schedule::program::{Program, VerifiedProgram, digest};
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -61,6 +63,7 @@ pub struct Job {
     options: Options,
     members: Vec<Member>,
     events: Receiver<(Rank, Event)>,
+    secret: Secret,
     tasks: u64,
     over: Option<Verdict>,
 }
@@ -75,7 +78,9 @@ impl Job {
         let board = Board::create(shape)?;
         let (sender, events) = channel();
         let options = spec.options.clone();
-        let mut job = Self { board, options, members: Vec::with_capacity(spec.ranks), events, tasks: 0, over: None };
+        let secret = Secret::random().map_err(RunError::system("making the job's secret"))?;
+        let members = Vec::with_capacity(spec.ranks);
+        let mut job = Self { board, options, members, events, secret, tasks: 0, over: None };
         for rank in (0..spec.ranks).map(Rank::from_index) {
             let member = start(rank, command(rank), &sender).map_err(RunError::system("starting a worker"))?;
             // A worker that is stopped reads nothing. A send that fills its channel waits twice: after the part that
@@ -110,6 +115,10 @@ impl Job {
                 tile_bytes: spec.options.tile_bytes,
                 work_limit_ms: spec.options.work_limit.as_millis() as u64,
                 emulation: emulation.map(|emulation| (spec.emulated_source.clone(), emulation.slowdown())),
+                hosts: spec.options.hosts.clone(),
+                interface: spec.options.interface,
+                ready_limit_ms: spec.options.ready_limit.as_millis() as u64,
+                secret: self.secret.clone(),
             }),
         )
     }
@@ -130,14 +139,16 @@ impl Job {
     /// [`RunError::Ended`] with the rank at fault and what the live ranks said. The job is over then, and every
     /// later trial returns the same verdict.
     pub fn run(&mut self, source: &str, program: &VerifiedProgram, trial: &Trial) -> RunResult<TrialReport> {
-        let program = program.program();
+        let work = Work::new(program, trial.count, trial.dtype);
+        let program = work.program;
         if program.ranks.len() != self.members.len() {
             let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), self.members.len());
             return Err(RunError::Mismatch { what });
         }
         footprint::check(program, trial)?;
         let task = Task::Trial { source: source.to_owned(), trial: trial.clone() };
-        let ranks = self.perform(task, program, |finding| match finding {
+        let backlog = work.backlog(work.tiles(&self.options))?;
+        let ranks = self.perform(task, program, backlog, |finding| match finding {
             Finding::Trial(report) => Some(report),
             Finding::Probe(_) => None,
         })?;
@@ -149,7 +160,7 @@ impl Job {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
         let task = Task::Probe { flows: flows.clone() };
         let flows = Flows::new(flows, self.members.len(), machine)?;
-        let arrivals = self.perform(task, flows.program(), |finding| match finding {
+        let arrivals = self.perform(task, flows.program(), 0, |finding| match finding {
             Finding::Probe(arrivals) => Some(arrivals),
             Finding::Trial(_) => None,
         })?;
@@ -161,21 +172,29 @@ impl Job {
         &mut self,
         task: Task,
         program: &Program,
+        backlog: usize,
         accept: impl Fn(Finding) -> Option<T>,
     ) -> RunResult<Vec<T>> {
         if let Some(verdict) = self.over {
             return Err(RunError::Verdict(verdict));
         }
         // All ranks are idle now, and the ends of the last task's rings are gone.
-        self.board.reset(&arena(&self.board, program, &self.options)?);
+        self.board.reset(&arena(&self.board, program, backlog, &self.options)?);
         self.tasks += 1;
         let (job, plan) = (self.tasks, digest(program));
         self.order_all(&Order::Prepare { job, task })?;
+        let differs = |theirs| (Cause::Disagrees, format!("its plan is {theirs}, the launcher's {plan}"));
+        if self.options.hosts.any_remote(self.members.len()) {
+            let addresses = self.gather(Phase::Prepare, self.options.ready_limit, |_, answer| match answer {
+                Answer::Listening { job: at, plan: theirs, address } if at == job && theirs == plan => Ok(address),
+                Answer::Listening { plan: theirs, .. } => Err(differs(theirs)),
+                other => Err(unexpected(&other)),
+            })?;
+            self.order_all(&Order::Connect { job, addresses })?;
+        }
         self.gather(Phase::Prepare, self.options.ready_limit, |_, answer| match answer {
             Answer::Ready { job: ready, plan: theirs } if ready == job && theirs == plan => Ok(()),
-            Answer::Ready { plan: theirs, .. } => {
-                Err((Cause::Disagrees, format!("its plan is {theirs}, the launcher's {plan}")))
-            }
+            Answer::Ready { plan: theirs, .. } => Err(differs(theirs)),
             other => Err(unexpected(&other)),
         })?;
         self.order_all(&Order::Run { job })?;
@@ -220,7 +239,11 @@ impl Job {
         let (mut moved, mut activity) = (Moment::now(), self.board.activity());
         while let Some(missing) = answers.iter().position(Option::is_none) {
             match self.events.recv_timeout(GLANCE) {
-                Ok((rank, Event::Answer(Answer::Failed { phase, reason }))) => {
+                Ok((rank, Event::Answer(Answer::Failed { phase, reason, peer }))) => {
+                    // Who loses a peer may be faster to say so than the kernel to say that the peer is dead.
+                    if let Some(peer) = peer.filter(|&peer| self.is_dead(peer)) {
+                        return Err(self.lost(peer, phase, &io::Error::other(reason)));
+                    }
                     return Err(self.end(Verdict { rank, cause: Cause::Failed, phase }, reason));
                 }
                 Ok((rank, Event::Answer(answer))) => match accept(rank, answer) {
@@ -256,18 +279,26 @@ impl Job {
     /// The verdict on a rank whose channel broke.
     fn lost(&mut self, rank: Rank, phase: Phase, error: &io::Error) -> RunError {
         let phase = if phase == Phase::Work { self.board.phase(rank) } else { phase };
-        let member = &mut self.members[rank.index()];
-        member.gone = true;
-        // The end of the process follows the end of its channel within moments, if it follows.
-        let deadline = Moment::now().after(GLANCE * 5);
-        let status = loop {
-            match member.child.try_wait() {
-                Ok(None) if Moment::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-                status => break status.ok().flatten(),
-            }
-        };
+        let status = self.end_of(rank);
+        self.members[rank.index()].gone = true;
         let evidence = status.map_or_else(|| error.to_string(), |status| status.to_string());
         self.end(Verdict { rank, cause: Cause::Died, phase }, evidence)
+    }
+
+    /// How a process ended; it follows the end of its channels within moments, if it follows.
+    fn end_of(&mut self, rank: Rank) -> Option<ExitStatus> {
+        let child = &mut self.members[rank.index()].child;
+        let deadline = Moment::now().after(GLANCE * 5);
+        loop {
+            match child.try_wait() {
+                Ok(None) if Moment::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                status => return status.ok().flatten(),
+            }
+        }
+    }
+
+    fn is_dead(&mut self, rank: Rank) -> bool {
+        rank.index() < self.members.len() && self.end_of(rank).is_some()
     }
 
     /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.

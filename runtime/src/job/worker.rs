@@ -7,13 +7,17 @@
 
 use super::frame::{Answer, Command, Finding, Inbox, PROTOCOL, Task, Welcome, receive_descriptor, send};
 use crate::board::{Board, Cause, Verdict};
+use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
 use crate::executor::Executor;
 use crate::options::Options;
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flow, Flows};
+use crate::tcp::{self, Meeting, Poller, Secret};
 use crate::trial::{RankReport, Trial, first_epoch, run_rank};
-use schedule::program::VerifiedProgram;
+use crate::wiring::Wiring;
+use crate::work::Work;
+use schedule::program::{Program, VerifiedProgram, digest};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -82,7 +86,7 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         .name("control".to_owned())
         .spawn(move || listen(inbox, &watched, rank, commands))
         .map_err(channel_error("starting the control thread"))?;
-    Worker { board, rank, options, control, commands: received }.work(loader)
+    Worker { board, rank, options, secret: welcome.secret, control, commands: received }.work(loader)
 }
 
 fn options(welcome: &Welcome, loader: &dyn Loader) -> RunResult<Options> {
@@ -94,6 +98,9 @@ fn options(welcome: &Welcome, loader: &dyn Loader) -> RunResult<Options> {
         }
     };
     Ok(Options {
+        hosts: welcome.hosts.clone(),
+        interface: welcome.interface,
+        ready_limit: Duration::from_millis(welcome.ready_limit_ms),
         ring_bytes: welcome.ring_bytes,
         tile_bytes: welcome.tile_bytes,
         work_limit: Duration::from_millis(welcome.work_limit_ms) + BACKSTOP,
@@ -129,6 +136,7 @@ struct Worker {
     board: Board,
     rank: Rank,
     options: Options,
+    secret: Secret,
     control: UnixStream,
     commands: Receiver<Command>,
 }
@@ -138,8 +146,8 @@ impl Worker {
     fn work(self, loader: &dyn Loader) -> RunResult<()> {
         let result = self.trials(loader);
         if let Err(error) = &result {
-            let (phase, reason) = (self.board.phase(self.rank), error.chain());
-            self.answer(&Answer::Failed { phase, reason })?;
+            let (phase, reason, peer) = (self.board.phase(self.rank), error.chain(), error.lost_peer());
+            self.answer(&Answer::Failed { phase, reason, peer })?;
         }
         result
     }
@@ -164,8 +172,9 @@ impl Worker {
 
     fn trial(&self, job: u64, source: &str, trial: &Trial, loader: &dyn Loader) -> RunResult<RankReport> {
         let program = loader.program(source).map_err(|what| RunError::Mismatch { what })?;
-        let program = program.program();
-        let mut executor = Executor::new(&self.board, self.rank, program, trial.count, trial.dtype, &self.options)?;
+        let work = Work::new(&program, trial.count, trial.dtype);
+        let wiring = self.connect(job, work.program)?;
+        let mut executor = Executor::new(&self.board, self.rank, work, wiring, &self.options)?;
         self.await_run(job, &executor)?;
         run_rank(&mut executor, trial, job)
     }
@@ -173,22 +182,54 @@ impl Worker {
     fn probe(&self, job: u64, flows: Vec<Flow>) -> RunResult<Arrivals> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
         let flows = Flows::new(flows, self.board.rank_count(), machine)?;
-        let mut executor = Executor::of_flows(&self.board, self.rank, &flows, &self.options)?;
+        let wiring = self.connect(job, flows.program())?;
+        let mut executor = Executor::of_flows(&self.board, self.rank, &flows, wiring, &self.options)?;
         self.await_run(job, &executor)?;
         flows.run_rank(&mut executor, first_epoch(job))
+    }
+
+    /// Connects with ranks of other computers, if there are any.
+    fn connect(&self, job: u64, program: &Program) -> RunResult<Wiring> {
+        let (hosts, board) = (&self.options.hosts, &self.board);
+        if !hosts.any_remote(board.rank_count()) {
+            return Ok(Wiring::default());
+        }
+        let listener = tcp::listen(self.options.interface).map_err(RunError::system("listening for other ranks"))?;
+        let address = listener.local_addr().map_err(RunError::system("listening for other ranks"))?;
+        self.answer(&Answer::Listening { job, plan: digest(program), address })?;
+        let addresses = match self.next()? {
+            Command::Connect { job: now, addresses } if now == job => addresses,
+            other => return Err(self.unexpected(&other, "connect")),
+        };
+        let meeting = Meeting {
+            rank: self.rank,
+            program,
+            remote: &|connection| hosts.apart(connection.from, connection.to),
+            secret: &self.secret,
+            task: job,
+            deadline: Moment::now().after(self.options.ready_limit),
+            check: &|| board.check_verdict(),
+        };
+        let streams = meeting.hold(listener, &addresses)?;
+        let poller = Poller::new().map_err(RunError::system("preparing to wait for sockets"))?;
+        Ok(Wiring { hosts: hosts.clone(), streams, poller: Some(poller) })
     }
 
     /// Says that this rank is ready, and waits for the others to be.
     fn await_run(&self, job: u64, executor: &Executor<'_>) -> RunResult<()> {
         self.answer(&Answer::Ready { job, plan: executor.digest().to_owned() })?;
-        match self.commands.recv() {
-            Ok(Command::Run { job: now }) if now == job => Ok(()),
-            Ok(other) => Err(self.unexpected(&other, "run")),
-            Err(_) => {
-                self.board.check_verdict()?;
-                Err(RunError::Protocol { rank: self.rank, fault: "the launcher left without a word".to_owned() })
-            }
+        match self.next()? {
+            Command::Run { job: now } if now == job => Ok(()),
+            other => Err(self.unexpected(&other, "run")),
         }
+    }
+
+    /// The next command in the middle of a task.
+    fn next(&self) -> RunResult<Command> {
+        self.commands.recv().or_else(|_| {
+            self.board.check_verdict()?;
+            Err(RunError::Protocol { rank: self.rank, fault: "the launcher left without a word".to_owned() })
+        })
     }
 
     fn answer(&self, answer: &Answer) -> RunResult<()> {

@@ -1,0 +1,211 @@
+//! The two ends of a TCP lane.
+//!
+//! The principal types are [`TcpSender`] and [`TcpReceiver`]. Payload goes from the caller's buffer to the kernel and
+//! from the kernel to the caller's buffer; only the few words that precede a message, and operands of reductions, pass
+//! through memory of the lane.
+
+use crate::transport::{ReceiveLane, SendLane};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+/// Room for words and for other small things.
+const SMALL: usize = 4096;
+/// The most bytes that a receiver holds for a reader who works out of the lane.
+const HELD: usize = 256 << 10;
+/// Fewer bytes than this may be a part of an element or of a word, so more are read behind them.
+const LEAST: usize = 64;
+
+/// `None` where the kernel has no room, or no data, right now.
+fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The sender.
+pub(super) struct TcpSender {
+    stream: TcpStream,
+    /// What `reserve` lends.
+    room: Vec<u8>,
+    /// What the kernel has not taken: committed words first, and messages that must not wait for their receiver.
+    pending: VecDeque<u8>,
+    /// The most bytes of messages in `pending`.
+    backlog: usize,
+}
+
+impl TcpSender {
+    pub(super) fn new(stream: TcpStream, backlog: usize) -> Self {
+        Self { stream, room: vec![0; SMALL], pending: VecDeque::new(), backlog }
+    }
+}
+
+impl SendLane for TcpSender {
+    fn reserve(&mut self) -> io::Result<&mut [u8]> {
+        self.flush()?;
+        let taken = self.pending.len().min(SMALL);
+        Ok(&mut self.room[taken..])
+    }
+
+    fn commit(&mut self, bytes: usize) -> io::Result<()> {
+        let start = self.pending.len().min(SMALL);
+        self.pending.extend(&self.room[start..start + bytes]);
+        self.flush().map(drop)
+    }
+
+    fn send(&mut self, data: &[u8]) -> io::Result<usize> {
+        let taken = if self.flush()? { now((&self.stream).write(data))?.unwrap_or(0) } else { 0 };
+        let kept = (data.len() - taken).min(self.backlog.saturating_sub(self.pending.len()));
+        self.pending.extend(&data[taken..taken + kept]);
+        Ok(taken + kept)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        while !self.pending.is_empty() {
+            let Some(taken) = now((&self.stream).write(self.pending.as_slices().0))? else { return Ok(false) };
+            self.pending.drain(..taken);
+        }
+        Ok(true)
+    }
+}
+
+/// The receiver.
+pub(super) struct TcpReceiver {
+    stream: TcpStream,
+    held: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl TcpReceiver {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self { stream, held: vec![0; HELD], start: 0, end: 0 }
+    }
+}
+
+/// What has arrived; `None` if nothing has.
+fn arrived(stream: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
+    let mut stream = stream;
+    match now(stream.read(into))? {
+        Some(0) if !into.is_empty() => Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection")),
+        bytes => Ok(bytes),
+    }
+}
+
+impl ReceiveLane for TcpReceiver {
+    fn peek(&mut self, most: usize) -> io::Result<&[u8]> {
+        let most = most.min(HELD);
+        // Never more than asked for: what follows may be read straight into its place.
+        if self.end - self.start < most.min(LEAST) {
+            self.held.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            self.end += arrived(&self.stream, &mut self.held[self.end..most])?.unwrap_or(0);
+        }
+        Ok(&self.held[self.start..self.end.min(self.start + most)])
+    }
+
+    fn release(&mut self, bytes: usize) -> io::Result<()> {
+        self.start += bytes;
+        debug_assert!(self.start <= self.end, "only what was peeked is released");
+        Ok(())
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let held = (self.end - self.start).min(into.len());
+        into[..held].copy_from_slice(&self.held[self.start..self.start + held]);
+        self.start += held;
+        if held == into.len() {
+            return Ok(held);
+        }
+        // What is held must be handed over even if the peer is gone by now; the next call says so.
+        match arrived(&self.stream, &mut into[held..]) {
+            Ok(bytes) => Ok(held + bytes.unwrap_or(0)),
+            Err(_) if held > 0 => Ok(held),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        for stream in [&near, &far] {
+            stream.set_nonblocking(true).unwrap();
+        }
+        (near, far)
+    }
+
+    fn byte(index: usize) -> u8 {
+        (index * 31 % 251) as u8
+    }
+
+    /// All ways to read, in turn, see one stream; nothing blocks when there is too much of it.
+    #[test]
+    fn words_payload_and_operands_are_one_stream() {
+        const BYTES: usize = 20 << 20;
+        let (near, far) = pair();
+        let (mut sender, mut receiver) = (TcpSender::new(near, 0), TcpReceiver::new(far));
+        let data: Vec<u8> = (0..BYTES).map(byte).collect();
+        let (mut sent, mut received, mut turn) = (0, 0, 0);
+        let mut into = vec![0; 100_000];
+        while received < BYTES {
+            turn += 1;
+            if turn % 3 == 0 {
+                let room = sender.reserve().unwrap();
+                let take = room.len().min(16).min(BYTES - sent);
+                room[..take].copy_from_slice(&data[sent..sent + take]);
+                sender.commit(take).unwrap();
+                sent += take;
+            }
+            let most = BYTES.min(sent + 300_000);
+            sent += sender.send(&data[sent..most]).unwrap();
+            let wanted = (1 + turn * 7919 % into.len()).min(BYTES - received);
+            let bytes = if turn % 2 == 0 {
+                receiver.receive(&mut into[..wanted]).unwrap()
+            } else {
+                let found = receiver.peek(wanted).unwrap();
+                assert!(found.len() <= wanted);
+                into[..found.len()].copy_from_slice(found);
+                let bytes = found.len();
+                receiver.release(bytes).unwrap();
+                bytes
+            };
+            assert!(into[..bytes] == data[received..received + bytes], "after {received} bytes");
+            received += bytes;
+        }
+        assert!(sender.flush().unwrap());
+    }
+
+    #[test]
+    fn a_backlog_takes_messages_that_nobody_receives() {
+        let (near, far) = pair();
+        let mut plain = TcpSender::new(near.try_clone().unwrap(), 0);
+        let data = vec![7; 64 << 20];
+        let kernel = std::iter::from_fn(|| Some(plain.send(&data).unwrap()).filter(|&bytes| bytes > 0)).sum::<usize>();
+        assert!(kernel < data.len());
+        let mut sender = TcpSender::new(near, 1 << 20);
+        assert_eq!(sender.send(&data).unwrap(), 1 << 20);
+        assert_eq!((sender.send(&data).unwrap(), sender.flush().unwrap()), (0, false));
+        drop(far);
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_an_error_at_both_ends() {
+        let (near, far) = pair();
+        drop(near);
+        let mut receiver = TcpReceiver::new(far.try_clone().unwrap());
+        // The end of the stream may take a moment to arrive.
+        let error = (0..1_000_000).find_map(|_| receiver.receive(&mut [0; 8]).err()).unwrap();
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        let mut sender = TcpSender::new(far, 0);
+        assert!((0..1_000_000).any(|_| sender.send(&[0; 8]).is_err()));
+    }
+}

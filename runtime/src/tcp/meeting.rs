@@ -1,0 +1,391 @@
+//! How the ranks of a job connect.
+//!
+//! The principal type is [`Meeting`]. Every rank listens while a program is prepared, learns the others' addresses from
+//! the launcher, connects where it sends and accepts where it receives. Then the listener is closed.
+//!
+//! ```text
+//! acceptor                                 connector
+//!   nonce a                    ─────────▶
+//!                              ◀─────────    nonce c, header, tag("connect", a, c, header)
+//!   tag("accept", c, a, header) ────────▶
+//! ```
+//!
+//! All lengths are fixed, and nothing of a stranger's bytes is looked at before its tag is right. Strangers are heard
+//! side by side, so that one who says nothing holds up nobody, and turned away after [`PATIENCE`].
+
+use super::Streams;
+use super::secret::{BYTES, Secret, nonce};
+use crate::clock::Moment;
+use crate::error::{RunError, RunResult};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use schedule::program::{Connection, ConnectionId, Program};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use topology::Rank;
+
+/// Changes whenever the handshake or what follows it changes its meaning.
+const PROTOCOL: u64 = 0x616e_7469_7068_0001;
+/// How long a stranger may take to prove who it is.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How many strangers are heard at the same time.
+const STRANGERS: usize = 256;
+/// How often who waits looks whether there is still a job.
+const GLANCE: Duration = Duration::from_millis(20);
+/// What a connector says.
+const PROOF: usize = 3 * BYTES;
+
+/// Opens a listener for the others; it is closed by the meeting.
+///
+/// # Errors
+/// If the address cannot be had.
+pub(crate) fn listen(interface: IpAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((interface, 0))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// One rank's part in connecting the ranks for a program.
+pub(crate) struct Meeting<'a> {
+    pub(crate) rank: Rank,
+    pub(crate) program: &'a Program,
+    /// Which connections are sockets.
+    pub(crate) remote: &'a (dyn Fn(&Connection) -> bool + Sync),
+    pub(crate) secret: &'a Secret,
+    /// Tells the tasks of a job apart.
+    pub(crate) task: u64,
+    pub(crate) deadline: Moment,
+    /// Fails when the job is over.
+    pub(crate) check: &'a (dyn Fn() -> RunResult<()> + Sync),
+}
+
+/// What a connector claims, once it is believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Header {
+    task: u64,
+    connection: u32,
+    from: Rank,
+    to: Rank,
+}
+
+impl Header {
+    fn bytes(self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..8].copy_from_slice(&PROTOCOL.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.task.to_le_bytes());
+        for (place, word) in bytes[16..].chunks_mut(4).zip([self.connection, self.from.0, self.to.0]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// Who has connected and not yet proved that it belongs here.
+struct Stranger {
+    stream: TcpStream,
+    nonce: [u8; BYTES],
+    said: Vec<u8>,
+    until: Moment,
+}
+
+impl Meeting<'_> {
+    /// Connects this rank with its peers; `addresses[r]` is where rank r listens.
+    ///
+    /// # Errors
+    /// [`RunError::Lane`] with the first peer that cannot be reached or did not come before the deadline, what
+    /// `check` says, or the error of the operating system.
+    pub(crate) fn hold(&self, listener: TcpListener, addresses: &[SocketAddr]) -> RunResult<Streams> {
+        let over = AtomicBool::new(false);
+        let result = std::thread::scope(|scope| {
+            // Everybody accepts while everybody connects: nobody waits for a peer that waits.
+            let accept = scope.spawn(|| {
+                let incoming = self.accept(listener, &over);
+                if incoming.is_err() {
+                    over.store(true, Ordering::Relaxed);
+                }
+                incoming
+            });
+            let outgoing = self.connect(addresses, &over);
+            if outgoing.is_err() {
+                over.store(true, Ordering::Relaxed);
+            }
+            let incoming = accept.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok(Streams { outgoing: outgoing?, incoming: incoming? })
+        });
+        result
+    }
+
+    fn own(&self, mine: impl Fn(&Connection) -> Rank) -> impl Iterator<Item = (ConnectionId, Connection)> {
+        let all = (0..).map(ConnectionId).zip(self.program.connections.iter().copied());
+        all.filter(move |(_, connection)| mine(connection) == self.rank && (self.remote)(connection))
+    }
+
+    fn header(&self, id: ConnectionId, connection: &Connection) -> Header {
+        Header { task: self.task, connection: id.0, from: connection.from, to: connection.to }
+    }
+
+    fn lost(&self, peer: Rank) -> impl FnOnce(io::Error) -> RunError {
+        move |source| RunError::Lane { rank: self.rank, peer, source }
+    }
+
+    /// Whether to go on.
+    fn go_on(&self, over: &AtomicBool) -> RunResult<bool> {
+        (self.check)()?;
+        Ok(!over.load(Ordering::Relaxed))
+    }
+
+    fn connect(&self, addresses: &[SocketAddr], over: &AtomicBool) -> RunResult<BTreeMap<ConnectionId, TcpStream>> {
+        let mut streams = BTreeMap::new();
+        for (id, connection) in self.own(|connection| connection.from) {
+            if !self.go_on(over)? {
+                break;
+            }
+            let peer = connection.to;
+            let connected = match addresses.get(peer.index()) {
+                Some(address) => self.introduce(*address, self.header(id, &connection)),
+                None => Err(io::Error::other("nobody knows where it listens")),
+            };
+            streams.insert(id, connected.map_err(self.lost(peer))?);
+        }
+        Ok(streams)
+    }
+
+    /// The connector's side of the handshake.
+    fn introduce(&self, address: SocketAddr, header: Header) -> io::Result<TcpStream> {
+        // Zero would mean no limit.
+        let left = || self.deadline.since(Moment::now()).max(Duration::from_millis(1));
+        let mut stream = TcpStream::connect_timeout(&address, left())?;
+        stream.set_read_timeout(Some(left()))?;
+        stream.set_write_timeout(Some(left()))?;
+        let (mut theirs, mine, header) = ([0; BYTES], nonce()?, header.bytes());
+        stream.read_exact(&mut theirs)?;
+        let tag = self.secret.tag(&[b"connect", &theirs, &mine, &header]);
+        stream.write_all(&[mine, header, tag].concat())?;
+        let mut answer = [0; BYTES];
+        stream.read_exact(&mut answer)?;
+        if !self.secret.verify(&[b"accept", &mine, &theirs, &header], &answer) {
+            return Err(io::Error::new(ErrorKind::PermissionDenied, "who listens there does not belong to this job"));
+        }
+        ready(stream)
+    }
+
+    fn accept(&self, listener: TcpListener, over: &AtomicBool) -> RunResult<BTreeMap<ConnectionId, TcpStream>> {
+        let mut missing: BTreeMap<_, _> = self.own(|connection| connection.to).collect();
+        let (mut streams, mut strangers) = (BTreeMap::new(), Vec::new());
+        while let Some(absent) = missing.values().next().map(|connection| connection.from) {
+            if !self.go_on(over)? {
+                break;
+            }
+            let now = Moment::now();
+            if now > self.deadline {
+                return Err(self.lost(absent)(io::Error::new(ErrorKind::TimedOut, "it did not connect in time")));
+            }
+            wait(&listener, &strangers).map_err(RunError::system("waiting for connections"))?;
+            welcome(&listener, &mut strangers, now);
+            // A stranger who breaks off, lies or is too slow is forgotten; whom it wanted to be will be missed.
+            let mut left = Vec::new();
+            for mut stranger in strangers.drain(..) {
+                match stranger.listen() {
+                    Ok(false) if now < stranger.until => left.push(stranger),
+                    Ok(true) => {
+                        let expected = missing.iter().map(|(&id, connection)| (id, self.header(id, connection)));
+                        if let Some((id, stream)) = self.believe(stranger, expected) {
+                            missing.remove(&id);
+                            streams.insert(id, stream);
+                        }
+                    }
+                    Ok(false) | Err(_) => {}
+                }
+            }
+            strangers = left;
+        }
+        Ok(streams)
+    }
+
+    /// The acceptor's side of the handshake: the connection that a stranger is, if it is one.
+    fn believe(
+        &self,
+        stranger: Stranger,
+        mut expected: impl Iterator<Item = (ConnectionId, Header)>,
+    ) -> Option<(ConnectionId, TcpStream)> {
+        let (proof, _) = stranger.said.as_chunks::<BYTES>();
+        let &[theirs, header, tag] = proof else { return None };
+        if !self.secret.verify(&[b"connect", &stranger.nonce, &theirs, &header], &tag) {
+            return None;
+        }
+        let (id, _) = expected.find(|(_, known)| known.bytes() == header)?;
+        let answer = self.secret.tag(&[b"accept", &theirs, &stranger.nonce, &header]);
+        let mut stream = stranger.stream;
+        // It has said nothing but its proof, so these bytes find room.
+        stream.write_all(&answer).ok()?;
+        Some((id, ready(stream).ok()?))
+    }
+}
+
+/// Takes who has connected.
+fn welcome(listener: &TcpListener, strangers: &mut Vec<Stranger>, now: Moment) {
+    while strangers.len() < STRANGERS {
+        // Who is gone again before it was accepted does not matter.
+        let Ok((mut stream, _)) = listener.accept() else { return };
+        let Ok(nonce) = nonce() else { return };
+        if stream.set_nonblocking(true).and_then(|()| stream.write_all(&nonce)).is_ok() {
+            strangers.push(Stranger { stream, nonce, said: Vec::with_capacity(PROOF), until: now.after(PATIENCE) });
+        }
+    }
+}
+
+impl Stranger {
+    /// Whether it has said all that it has to say.
+    fn listen(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; PROOF];
+        match self.stream.read(&mut bytes[self.said.len()..]) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                let start = self.said.len();
+                self.said.extend_from_slice(&bytes[start..start + read]);
+                Ok(self.said.len() == PROOF)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Sleeps until somebody connects or says something, or for a glance.
+fn wait(listener: &TcpListener, strangers: &[Stranger]) -> io::Result<()> {
+    let sockets = strangers.iter().map(|stranger| PollFd::new(&stranger.stream, PollFlags::IN));
+    let mut sockets: Vec<_> = std::iter::once(PollFd::new(listener, PollFlags::IN)).chain(sockets).collect();
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(GLANCE.subsec_nanos()) };
+    match poll(&mut sockets, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Prepares a proven socket for the data path.
+fn ready(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::program::{RankProgram, Shape};
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::LinkId;
+
+    /// Two connections each way between ranks 0 and 1, and one within rank 1's computer that is no socket.
+    fn program() -> Program {
+        let connection = |(from, to, channel)| Connection { from: Rank(from), to: Rank(to), channel, link: LinkId(0) };
+        Program {
+            demand: Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 0)).unwrap()),
+            op: None,
+            in_place: false,
+            shape: Shape::Equal { parts: 1 },
+            uniform: false,
+            connections: [(0, 1, 0), (1, 0, 0), (1, 2, 0), (0, 1, 1), (1, 0, 1)].map(connection).into(),
+            ranks: vec![RankProgram::default(); 3],
+        }
+    }
+
+    fn remote(connection: &Connection) -> bool {
+        connection.to != Rank(2)
+    }
+
+    fn meeting<'a>(program: &'a Program, secret: &'a Secret, rank: u32, limit: Duration) -> Meeting<'a> {
+        let deadline = Moment::now().after(limit);
+        Meeting { rank: Rank(rank), program, remote: &remote, secret, task: 7, deadline, check: &|| Ok(()) }
+    }
+
+    /// Ranks 0 and 1 meet; `disturb` knows where rank 0 listens.
+    fn meet(
+        interface: &str,
+        secrets: [&Secret; 2],
+        limit: Duration,
+        disturb: impl FnOnce(SocketAddr),
+    ) -> [RunResult<Streams>; 2] {
+        let program = program();
+        let listeners = [(); 2].map(|()| listen(interface.parse().unwrap()).unwrap());
+        let addresses = [0, 1].map(|rank: usize| listeners[rank].local_addr().unwrap());
+        disturb(addresses[0]);
+        let [zero, one] = listeners;
+        std::thread::scope(|scope| {
+            let zero = scope.spawn(|| meeting(&program, secrets[0], 0, limit).hold(zero, &addresses));
+            let one = scope.spawn(|| meeting(&program, secrets[1], 1, limit).hold(one, &addresses));
+            [zero.join().unwrap(), one.join().unwrap()]
+        })
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn every_connection_leads_where_the_program_says() {
+        for interface in ["127.0.0.1", "::1"] {
+            let secret = Secret::random().unwrap();
+            let [zero, one] = meet(interface, [&secret; 2], LONG, |_| {}).map(Result::unwrap);
+            let ids = |streams: &BTreeMap<ConnectionId, TcpStream>| streams.keys().map(|id| id.0).collect::<Vec<_>>();
+            assert_eq!((ids(&zero.outgoing), ids(&zero.incoming)), (vec![0, 3], vec![1, 4]), "{interface}");
+            for (id, sender) in zero.outgoing {
+                let receiver = &one.incoming[&id];
+                assert_eq!(sender.peer_addr().unwrap(), receiver.local_addr().unwrap());
+                assert_eq!(sender.local_addr().unwrap(), receiver.peer_addr().unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn strangers_who_lie_or_are_silent_hold_up_nobody() {
+        let (secret, other) = (Secret::random().unwrap(), Secret::random().unwrap());
+        let mut strangers = Vec::new();
+        let met = meet("127.0.0.1", [&secret; 2], LONG, |address| {
+            for kind in 0..6 {
+                let mut stranger = TcpStream::connect(address).unwrap();
+                let said: &[u8] = match kind {
+                    0 => &[],
+                    1 => &[0; 10],
+                    2 => &[255; PROOF],
+                    3 => b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: */*\r\nUser-Agent: something with a long name, indeed\r\n\r\n",
+                    // Answers a nonce that nobody gave, with the right secret and with another.
+                    _ => {
+                        let header = Header { task: 7, connection: 1, from: Rank(1), to: Rank(0) }.bytes();
+                        let secret = if kind == 4 { &secret } else { &other };
+                        let tag = secret.tag(&[b"connect", &[0; 32], &[1; 32], &header]);
+                        &[[1; 32], header, tag].concat()
+                    }
+                };
+                stranger.write_all(said).unwrap();
+                strangers.push(stranger);
+            }
+        });
+        for streams in met {
+            assert_eq!(streams.unwrap().incoming.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_rank_without_the_secret_is_not_let_in_and_does_not_believe_others() {
+        let secrets = [Secret::random().unwrap(), Secret::random().unwrap()];
+        let results = meet("127.0.0.1", [&secrets[0], &secrets[1]], Duration::from_millis(300), |_| {});
+        for (rank, result) in results.into_iter().enumerate() {
+            let Err(RunError::Lane { rank: at, peer, .. }) = result else { panic!("rank {rank} was let in") };
+            assert_eq!((at.index(), peer.index()), (rank, 1 - rank));
+        }
+    }
+
+    #[test]
+    fn nobody_listens_after_the_meeting() {
+        let secret = Secret::random().unwrap();
+        let mut address = None;
+        let met = meet("127.0.0.1", [&secret; 2], LONG, |at| address = Some(at));
+        assert!(met.iter().all(Result::is_ok));
+        assert!(TcpStream::connect(address.unwrap()).is_err());
+    }
+}

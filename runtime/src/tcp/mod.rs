@@ -1,0 +1,68 @@
+//! Lanes between computers: one TCP connection per connection of a program.
+//!
+//! The principal type is [`Streams`]: the sockets of one rank for one program. A connection of its own for each lane
+//! keeps the promise of a lane without a second flow control on top of TCP's: no lane waits for another, no length is
+//! ever parsed, and payload moves between socket and buffer without a copy in between.
+//!
+//! * [`meeting`] forms the connections; nothing listens before or after.
+//! * [`secret`] lets the two ends prove to each other that they belong to the job, before anything else is read.
+//! * [`lane`] moves bytes without ever blocking.
+//! * [`poller`] lets a rank sleep until one of its sockets, or a rank of its own computer, has something for it.
+
+mod lane;
+mod meeting;
+mod poller;
+mod secret;
+
+pub(crate) use meeting::{Meeting, listen};
+pub(crate) use poller::{Pipe, Poller};
+pub(crate) use secret::Secret;
+
+use crate::transport::{ReceiveLane, SendLane};
+use lane::{TcpReceiver, TcpSender};
+use schedule::program::ConnectionId;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpStream;
+
+/// The sockets of one rank, connected and authenticated.
+#[derive(Default)]
+pub(crate) struct Streams {
+    outgoing: BTreeMap<ConnectionId, TcpStream>,
+    incoming: BTreeMap<ConnectionId, TcpStream>,
+}
+
+impl Streams {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.outgoing.is_empty() && self.incoming.is_empty()
+    }
+
+    /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take.
+    ///
+    /// # Errors
+    /// If there is no such socket, or it was taken.
+    pub(crate) fn sender(
+        &mut self,
+        id: ConnectionId,
+        backlog: usize,
+        poller: &Poller,
+    ) -> io::Result<Box<dyn SendLane>> {
+        let stream = self.outgoing.remove(&id).ok_or_else(missing)?;
+        poller.watch(&stream)?;
+        Ok(Box::new(TcpSender::new(stream, backlog)))
+    }
+
+    /// Takes the receiver's end of a connection.
+    ///
+    /// # Errors
+    /// As for [`Self::sender`].
+    pub(crate) fn receiver(&mut self, id: ConnectionId, poller: &Poller) -> io::Result<Box<dyn ReceiveLane>> {
+        let stream = self.incoming.remove(&id).ok_or_else(missing)?;
+        poller.watch(&stream)?;
+        Ok(Box::new(TcpReceiver::new(stream)))
+    }
+}
+
+fn missing() -> io::Error {
+    io::Error::other("no socket was connected for it, or it is in use")
+}

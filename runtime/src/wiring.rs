@@ -1,0 +1,83 @@
+//! Which connections of a program are memory, and which are sockets.
+//!
+//! The principal type is [`Hosts`], which says which ranks share memory; [`Wiring`] is what one rank has for those that
+//! do not, and [`Wires`] picks a lane for each connection.
+
+use crate::ring::Rings;
+use crate::tcp::{Poller, Streams};
+use crate::transport::{ReceiveLane, SendLane, Transport};
+use schedule::program::{Connection, ConnectionId};
+use serde::{Deserialize, Serialize};
+use std::io;
+use topology::Rank;
+
+/// Which ranks are on one computer. Ranks of different computers talk over TCP.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hosts {
+    /// All.
+    #[default]
+    One,
+    /// None: every rank has a computer of its own, or pretends to.
+    Each,
+    /// Those with the same number; by rank.
+    Of(Vec<u32>),
+}
+
+impl Hosts {
+    /// Whether two ranks are on different computers.
+    pub fn apart(&self, a: Rank, b: Rank) -> bool {
+        match self {
+            Self::One => false,
+            Self::Each => a != b,
+            Self::Of(hosts) => hosts.get(a.index()) != hosts.get(b.index()),
+        }
+    }
+
+    /// Whether any two of so many ranks are.
+    pub(crate) fn any_remote(&self, ranks: usize) -> bool {
+        (1..ranks).any(|rank| self.apart(Rank(0), Rank::from_index(rank)))
+    }
+}
+
+/// One rank's way to other computers.
+#[derive(Default)]
+pub(crate) struct Wiring {
+    pub(crate) hosts: Hosts,
+    pub(crate) streams: Streams,
+    /// Present where there are streams.
+    pub(crate) poller: Option<Poller>,
+}
+
+/// The lanes of one rank for one program.
+pub(crate) struct Wires<'a> {
+    pub(crate) rings: Rings<'a>,
+    pub(crate) wiring: &'a mut Wiring,
+    /// The bytes that a lane must take though its receiver does not.
+    pub(crate) backlog: usize,
+}
+
+impl Wires<'_> {
+    /// The streams and the poller, for a connection between computers.
+    fn remote(&mut self, connection: &Connection) -> Option<(&mut Streams, &Poller)> {
+        let Wiring { hosts, streams, poller } = &mut *self.wiring;
+        poller.as_ref().filter(|_| hosts.apart(connection.from, connection.to)).map(|poller| (streams, poller))
+    }
+}
+
+impl Transport for Wires<'_> {
+    fn sender(&mut self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn SendLane>> {
+        let backlog = self.backlog;
+        match self.remote(connection) {
+            Some((streams, poller)) => streams.sender(id, backlog, poller),
+            None => Ok(Box::new(self.rings.sender(id, connection)?)),
+        }
+    }
+
+    fn receiver(&mut self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn ReceiveLane>> {
+        match self.remote(connection) {
+            Some((streams, poller)) => streams.receiver(id, poller),
+            None => Ok(Box::new(self.rings.receiver(id, connection)?)),
+        }
+    }
+}
