@@ -53,6 +53,29 @@ fn threads_give_the_same_answers_as_processes() {
 }
 
 #[test]
+fn sockets_give_the_same_answers_as_shared_memory() {
+    for collective in COLLECTIVES {
+        runs_right(&format!("--collective {collective} --ranks 3 --size 0,4004,400000 --transport tcp"), 3);
+    }
+}
+
+/// Every collective on 2 to 16 ranks, 6 sizes and all transports; a corner of it where there is little time.
+#[test]
+fn long_every_collective_rank_count_size_and_transport() {
+    let long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
+    let ranks: Vec<u32> = if long { (2..=16).collect() } else { vec![7] };
+    for collective in COLLECTIVES {
+        for ranks in &ranks {
+            for transport in ["threads", "shm", "tcp"] {
+                let sizes = "0,4,52,4004,100012,1000000";
+                let line = format!("--collective {collective} --ranks {ranks} --size {sizes}");
+                runs_right(&format!("{line} --transport {transport}"), 6);
+            }
+        }
+    }
+}
+
+#[test]
 fn roots_other_than_the_first() {
     for collective in ["broadcast", "reduce", "gather", "scatter"] {
         runs_right(&format!("--collective {collective} --ranks 3 --size 1KB --root 2"), 1);

@@ -23,6 +23,10 @@ pub(crate) struct Reference<'a> {
     count: usize,
     dtype: DType,
     seed: u64,
+    summands: usize,
+    /// The smallest input, and how many there are from there on; no input is outside, but where operators ask for it.
+    lowest: i64,
+    spread: u64,
 }
 
 /// Where a rank's input and output lie in the memory of a call, in elements.
@@ -43,7 +47,16 @@ impl<'a> Reference<'a> {
         let request = demand.request();
         let is_listed = matches!(request.collective, Collective::AllToAllV | Collective::Custom);
         let listed = is_listed.then(|| Listed::new(demand, count));
-        Self { demand, request, listed, op, count, dtype, seed }
+        // How many values may have to be added: sums of all of them are exact.
+        let summands = match op {
+            Some(ReduceOp::Sum | ReduceOp::Avg) if is_listed => request.ranks,
+            Some(ReduceOp::Sum | ReduceOp::Avg) => request.members.len(),
+            _ => 1,
+        };
+        let (lowest, highest) = dtype.exact();
+        let (lowest, highest) = (lowest / summands.max(1) as i64, highest / summands.max(1) as i64);
+        let spread = (highest - lowest + 1) as u64;
+        Self { demand, request, listed, op, count, dtype, seed, summands, lowest, spread }
     }
 
     fn member(&self, rank: Rank) -> Option<usize> {
@@ -77,11 +90,6 @@ impl<'a> Reference<'a> {
         Places { input, output, input_at, output_at }
     }
 
-    /// How many values may have to be added.
-    fn summands(&self) -> usize {
-        if self.listed.is_some() { self.request.ranks } else { self.request.members.len() }
-    }
-
     /// Element `index` of what `holder` has of a listed chunk; without a reduction all holders have the same.
     fn listed_value(&self, listed: &Listed<'_>, piece: Piece, holder: Rank, index: usize) -> i64 {
         let combine = self.demand.chunk(piece.chunk).combine;
@@ -102,24 +110,17 @@ impl<'a> Reference<'a> {
     /// Element `index` of the input of `rank`, which is the `member`-th member.
     fn value(&self, rank: Rank, member: usize, index: usize) -> i64 {
         let noise = mix(self.seed ^ (u64::from(rank.0) << 40) ^ index as u64);
-        // A number below `limit` without a division.
-        let below = |limit: u64| ((u128::from(noise) * u128::from(limit)) >> 64) as i64;
-        let (lowest, highest) = self.dtype.exact();
         match self.op {
-            // Sums over all members are exact; where these are too many, only some contribute.
-            Some(ReduceOp::Sum | ReduceOp::Avg) => {
-                let members = self.summands().max(1) as i64;
-                let share = highest / members;
-                if share == 0 {
-                    return i64::from((member as i64 + index as i64) % (members / highest + 1) == 0);
-                }
-                let low = lowest / members;
-                low + below((share - low + 1) as u64)
+            // Too many for each to contribute to an exact sum: some do.
+            Some(ReduceOp::Sum | ReduceOp::Avg) if self.spread == 1 => {
+                let most = self.dtype.exact().1 as usize;
+                i64::from((member + index).is_multiple_of(self.summands / most + 1))
             }
             // Products are powers of two; the first members alone make them large.
             Some(ReduceOp::Prod) if member < 7 => [1, 2, -1, 1][(noise >> 62) as usize],
             Some(ReduceOp::Prod) => [1, -1][(noise >> 63) as usize],
-            Some(ReduceOp::Min | ReduceOp::Max) | None => lowest + below((highest - lowest + 1) as u64),
+            // A number below the spread without a division.
+            _ => self.lowest + ((u128::from(noise) * u128::from(self.spread)) >> 64) as i64,
         }
     }
 

@@ -99,7 +99,7 @@ impl Meeting<'_> {
     /// `check` says, or the error of the operating system.
     pub(crate) fn hold(&self, listener: TcpListener, addresses: &[SocketAddr]) -> RunResult<Streams> {
         let over = AtomicBool::new(false);
-        let result = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             // Everybody accepts while everybody connects: nobody waits for a peer that waits.
             let accept = scope.spawn(|| {
                 let incoming = self.accept(listener, &over);
@@ -114,8 +114,7 @@ impl Meeting<'_> {
             }
             let incoming = accept.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             Ok(Streams { outgoing: outgoing?, incoming: incoming? })
-        });
-        result
+        })
     }
 
     fn own(&self, mine: impl Fn(&Connection) -> Rank) -> impl Iterator<Item = (ConnectionId, Connection)> {
@@ -227,11 +226,14 @@ impl Meeting<'_> {
 
 /// Takes who has connected.
 fn welcome(listener: &TcpListener, strangers: &mut Vec<Stranger>, now: Moment) {
-    while strangers.len() < STRANGERS {
+    for _ in 0..STRANGERS {
         // Who is gone again before it was accepted does not matter.
         let Ok((mut stream, _)) = listener.accept() else { return };
         let Ok(nonce) = nonce() else { return };
         if stream.set_nonblocking(true).and_then(|()| stream.write_all(&nonce)).is_ok() {
+            if strangers.len() == STRANGERS {
+                strangers.remove(0);
+            }
             strangers.push(Stranger { stream, nonce, said: Vec::with_capacity(PROOF), until: now.after(PATIENCE) });
         }
     }

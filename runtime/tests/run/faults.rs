@@ -2,7 +2,7 @@
 
 use crate::plans::PlanSpec;
 use crate::worker::{Mischief, launch, start_launcher};
-use runtime::{Cause, DType, JobSpec, Options, Phase, RunError, Trial, Verdict};
+use runtime::{Cause, DType, Hosts, JobSpec, Options, Phase, RunError, Trial, Verdict};
 use schedule::Collective;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -12,7 +12,11 @@ use topology::Rank;
 const RANKS: usize = 4;
 
 fn spec(limit: Duration) -> JobSpec {
-    let options = Options { work_limit: limit, ready_limit: Duration::from_secs(20), ..Options::default() };
+    apart(limit, Hosts::One)
+}
+
+fn apart(limit: Duration, hosts: Hosts) -> JobSpec {
+    let options = Options { work_limit: limit, ready_limit: Duration::from_secs(20), hosts, ..Options::default() };
     JobSpec { ranks: RANKS, options, ..JobSpec::default() }
 }
 
@@ -29,8 +33,14 @@ fn is_running(process: u32) -> bool {
 }
 
 /// Sends `signal` to `victim` after `delay` of an endless trial; the verdict, and who else said so.
-fn fault(signal: &str, victim: usize, delay: Duration, limit: Duration) -> (Verdict, Vec<(Rank, String)>) {
-    let mut job = launch(&spec(limit), |_| Mischief::None).unwrap();
+fn fault(
+    signal: &str,
+    victim: usize,
+    delay: Duration,
+    limit: Duration,
+    hosts: Hosts,
+) -> (Verdict, Vec<(Rank, String)>) {
+    let mut job = launch(&apart(limit, hosts), |_| Mischief::None).unwrap();
     let processes = job.process_ids();
     let (signal, target) = (signal.to_owned(), processes[victim].to_string());
     let (sent, was_sent) = std::sync::mpsc::channel();
@@ -60,7 +70,7 @@ fn assert_all_others_said(verdict: Verdict, reports: &[(Rank, String)], victim: 
 fn a_killed_rank_is_named_by_every_live_rank() {
     for (victim, delay) in [(0, 30), (1, 95), (2, 170), (3, 61)] {
         let limit = Duration::from_secs(10);
-        let (verdict, reports) = fault("-KILL", victim, Duration::from_millis(delay), limit);
+        let (verdict, reports) = fault("-KILL", victim, Duration::from_millis(delay), limit, Hosts::One);
         assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), Cause::Died));
         assert_all_others_said(verdict, &reports, victim);
     }
@@ -70,10 +80,62 @@ fn a_killed_rank_is_named_by_every_live_rank() {
 fn a_stopped_rank_is_named_when_the_deadline_has_passed() {
     for (victim, delay) in [(0, 150), (2, 90)] {
         let limit = Duration::from_secs(1);
-        let (verdict, reports) = fault("-STOP", victim, Duration::from_millis(delay), limit);
+        let (verdict, reports) = fault("-STOP", victim, Duration::from_millis(delay), limit, Hosts::One);
         assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), Cause::Silent));
         assert_all_others_said(verdict, &reports, victim);
     }
+}
+
+#[test]
+fn a_rank_whose_sockets_end_with_it_is_named() {
+    for (signal, cause, victim, delay) in [("-KILL", Cause::Died, 1, 160), ("-STOP", Cause::Silent, 3, 120)] {
+        let limit = Duration::from_secs(1);
+        let (verdict, reports) = fault(signal, victim, Duration::from_millis(delay), limit, Hosts::Each);
+        assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), cause));
+        let live = |report: &&(Rank, String)| report.0 != verdict.rank;
+        // Who was first to lose its connection has told the launcher, and has no other last word.
+        let spoke = reports.iter().filter(live).count();
+        assert!((RANKS - 2..RANKS).contains(&spoke), "{reports:?}");
+    }
+}
+
+#[test]
+fn a_cut_connection_is_named_by_its_ends_and_ends_the_job() {
+    let limit = Duration::from_secs(10);
+    let mut job = launch(&apart(limit, Hosts::Each), |_| Mischief::None).unwrap();
+    let processes = job.process_ids();
+    let victim = processes[1];
+    let cutter = std::thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !cut(victim) {
+            assert!(Instant::now() < deadline, "rank 1 has no connections");
+            std::thread::yield_now();
+        }
+    });
+    let begin = Instant::now();
+    let error = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
+    assert!(begin.elapsed() < limit, "the error came after {:?}", begin.elapsed());
+    cutter.join().unwrap();
+    let RunError::Ended { verdict, evidence, .. } = error else { panic!("{error}") };
+    assert_eq!(verdict.cause, Cause::Failed, "{evidence}");
+    assert!(evidence.contains("rank 1"), "{evidence}");
+    assert!(!processes.iter().any(|&process| is_running(process)), "a process is left");
+}
+
+/// Cuts all TCP connections of a process, as a network would; whether there was one.
+fn cut(process: u32) -> bool {
+    use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let pidfd = pidfd_open(Pid::from_raw(process as i32).unwrap(), PidfdFlags::empty()).unwrap();
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let sockets = descriptors.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let is_socket = std::fs::read_link(entry.path()).ok()?.to_string_lossy().starts_with("socket:");
+        let number: ForeignRawFd = entry.file_name().to_str()?.parse().ok()?;
+        is_socket.then(|| pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()).ok()).flatten()
+    });
+    let streams: Vec<_> = sockets.map(std::net::TcpStream::from).filter(|stream| stream.peer_addr().is_ok()).collect();
+    streams.iter().for_each(|stream| stream.shutdown(std::net::Shutdown::Both).unwrap());
+    !streams.is_empty()
 }
 
 #[test]
@@ -99,7 +161,8 @@ fn long_faults_at_many_moments() {
     for round in 0..rounds {
         let (victim, delay) = (round % RANKS, Duration::from_millis(7 * round as u64 + 1));
         let (signal, cause) = if round % 2 == 0 { ("-KILL", Cause::Died) } else { ("-STOP", Cause::Silent) };
-        let (verdict, _) = fault(signal, victim, delay, Duration::from_secs(1));
+        let hosts = if round / 2 % 2 == 0 { Hosts::Each } else { Hosts::One };
+        let (verdict, _) = fault(signal, victim, delay, Duration::from_secs(1), hosts);
         assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), cause), "round {round}");
     }
 }

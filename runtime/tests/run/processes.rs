@@ -2,22 +2,61 @@
 
 use crate::plans::{COLLECTIVES, PlanSpec};
 use crate::worker::{Mischief, launch};
-use runtime::{DType, JobSpec, RunError, Trial};
+use runtime::{DType, Emulation, Hosts, JobSpec, Options, RunError, Trial};
 use schedule::Collective;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
 
-#[test]
-fn one_job_runs_every_collective_in_place_and_not() {
-    let mut job = launch(&JobSpec { ranks: 5, ..JobSpec::default() }, |_| Mischief::None).unwrap();
+fn options(hosts: Hosts) -> Options {
+    Options { hosts, ..Options::default() }
+}
+
+fn every_collective(options: Options) {
+    let mut job = launch(&JobSpec { ranks: 5, options, ..JobSpec::default() }, |_| Mischief::None).unwrap();
     for collective in COLLECTIVES {
         for in_place in [false, true] {
             let spec = PlanSpec { in_place, chunks: 2, ..PlanSpec::new("ring:5", collective) };
-            for (count, dtype) in [(0, DType::F32), (17, DType::I32), (30_000, DType::F64)] {
+            for (count, dtype) in [(0, DType::F32), (17, DType::I32), (10_007, DType::Bf16), (30_000, DType::F64)] {
                 let trial = Trial { warmups: 1, repetitions: 3, ..Trial::once(count, dtype) };
                 let report = job.run(&spec.to_string(), &spec.program(), &trial).unwrap();
                 assert_eq!((report.wrong(), report.spans().len()), (0, 3), "{spec}");
             }
         }
     }
+}
+
+#[test]
+fn one_job_runs_every_collective_in_place_and_not() {
+    every_collective(options(Hosts::One));
+}
+
+#[test]
+fn the_same_over_sockets() {
+    every_collective(options(Hosts::Each));
+    every_collective(Options { interface: Ipv6Addr::LOCALHOST.into(), ..options(Hosts::Each) });
+}
+
+/// Rings and sockets in one program: elements are torn apart by one and must be whole for the other.
+#[test]
+fn the_same_on_two_computers() {
+    every_collective(options(Hosts::Of(vec![0, 0, 1, 1, 0])));
+}
+
+#[test]
+fn emulated_links_keep_their_pace_over_sockets() {
+    let machine = "ring:3,alpha=1000us,bandwidth=0.1GBps";
+    let emulation = Emulation::new(Arc::new(crate::plans::machine(machine)), 1.0).unwrap();
+    let options = Options { emulation: Some(emulation), ..options(Hosts::Each) };
+    let spec = JobSpec { ranks: 3, options, emulated_source: machine.to_owned() };
+    let mut job = launch(&spec, |_| Mischief::None).unwrap();
+    // Two hops of 1 ms + 400 kB at 10 ns per byte.
+    let plan = PlanSpec { size: 1_200_000, ..PlanSpec::new(machine, Collective::AllGather) };
+    let trial = Trial { repetitions: 5, ..Trial::once(100_000, DType::F32) };
+    let report = job.run(&plan.to_string(), &plan.program(), &trial).unwrap();
+    let best = report.spans().into_iter().reduce(topology::Micros::min).unwrap();
+    assert_eq!(report.wrong(), 0);
+    // The upper limit is loose because other tests share the cores.
+    assert!((0.99 * 10_000.0..1.5 * 10_000.0).contains(&best.0), "{best} measured, 10 ms expected");
 }
 
 #[test]

@@ -2,7 +2,14 @@
 
 use crate::plans::{COLLECTIVES, PlanSpec};
 use runtime::{Call, DType, Options, RunError, Trial, run_threads, try_threads};
-use schedule::{Collective, ReduceOp};
+use schedule::program::{
+    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Threadblock,
+    VerifiedProgram,
+};
+use schedule::{Collective, Demand, ReduceOp, Request};
+use std::sync::Arc;
+use std::time::Duration;
+use topology::{LinkId, Rank};
 
 const COUNTS: [u64; 6] = [0, 1, 3, 64, 1001, 20_011];
 
@@ -76,6 +83,64 @@ fn the_callers_own_buffers_are_used_at_any_alignment() {
 fn hundreds_of_threadblocks_share_one_thread_per_rank() {
     let spec = PlanSpec { chunks: 3, ..PlanSpec::new("clique:12", Collective::AllToAll) };
     check(&spec, &Trial { repetitions: 3, ..Trial::once(5000, DType::I64) }, &cramped());
+}
+
+/// Both ranks send before they receive: no transport without room for a message can run this.
+fn eager() -> VerifiedProgram {
+    let slice = |buffer| Slice { buffer, index: 0, count: 1 };
+    let step = |instruction, transfer| Step { transfer: Some(transfer), ..Step::new(instruction) };
+    let of_rank = |rank: u32| RankProgram {
+        input_parts: vec![0],
+        output_parts: vec![0],
+        threadblocks: vec![Threadblock {
+            steps: vec![
+                step(Instruction::Send { to: ConnectionId(rank), src: slice(Buffer::Input) }, rank),
+                step(Instruction::Receive { from: ConnectionId(1 - rank), dst: slice(Buffer::Output) }, 1 - rank),
+            ],
+        }],
+        ..RankProgram::default()
+    };
+    let lane = |from| Connection { from: Rank(from), to: Rank(1 - from), channel: 0, link: LinkId(from) };
+    let program = Program {
+        demand: Arc::new(Demand::new(Request::new(Collective::SendRecv, 2, 0)).unwrap()),
+        op: None,
+        in_place: false,
+        shape: Shape::Equal { parts: 1 },
+        uniform: false,
+        connections: vec![lane(0), lane(1)],
+        ranks: vec![of_rank(0), of_rank(1)],
+    };
+    schedule::program::check(program).unwrap()
+}
+
+#[test]
+fn a_program_gets_the_room_that_it_needs() {
+    let program = eager();
+    assert_eq!(program.window(), 1);
+    let short = Duration::from_secs(5);
+    for options in [cramped(), Options::default(), Options { tile_bytes: Some(1 << 20), ..Options::default() }] {
+        for count in [0, 1, 5000, 1_000_003] {
+            let options = Options { work_limit: short, ..options.clone() };
+            let report = try_threads(&program, &Trial { repetitions: 3, ..Trial::once(count, DType::F32) }, &options);
+            assert_eq!(report.unwrap().wrong(), 0, "{count}");
+        }
+    }
+    let tiny = Options { arena_bytes: 1 << 20, tile_bytes: Some(1 << 30), ..Options::default() };
+    let error = try_threads(&program, &Trial::once(1 << 20, DType::F32), &tiny).unwrap_err();
+    assert!(matches!(error, RunError::TooManyConnections { .. }), "{error}");
+}
+
+/// Offsets that do not fit 32 bits, where there is the time and the memory.
+#[test]
+fn long_buffers_of_more_than_four_gibibytes() {
+    let long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
+    let count = if long { (1 << 32) + (1 << 20) + 3 } else { (1 << 20) + 3 };
+    let spec = PlanSpec { in_place: true, chunks: 3, ..PlanSpec::new("ring:2", Collective::Broadcast) };
+    match try_threads(&spec.program(), &Trial::once(count, DType::U8), &Options::default()) {
+        Ok(report) => assert_eq!(report.wrong(), 0),
+        // This computer is too small to tell.
+        Err(error) => assert!(long && matches!(error, RunError::NotEnoughMemory { .. }), "{error}"),
+    }
 }
 
 #[test]

@@ -1,0 +1,70 @@
+//! How well measured times on an emulated machine agree with predicted ones.
+//!
+//! For each machine and collective: a plan, its makespan times the slowdown that makes it about [`AIM`], and the median
+//! of what local processes take over paced links. Run it with `cargo bench -p antiphon --bench emulation`; arguments
+//! that are machines (with `:` or a digit) replace the list.
+#![expect(clippy::print_stdout, reason = "the table is the result")]
+#![expect(clippy::expect_used, reason = "a benchmark that cannot run has nothing to say")]
+
+use serde_json::Value;
+use std::process::Command;
+
+/// The predicted time of a run, in µs: long enough that moving the bytes hides behind the links.
+const AIM: f64 = 60_000.0;
+
+/// Equal and unequal links, shared ports and NICs, pure delays, odd rank counts.
+const MACHINES: &[&str] = &[
+    "ring:3,alpha=5us,bandwidth=10GBps",
+    "ring:5,alpha=5us,bandwidth=10GBps,direction=both",
+    "line:4,alpha=5us,bandwidth=10GBps,latency=pipelines",
+    "clique:7,alpha=2us,bandwidth=25GBps",
+    "mesh2d:2x3,alpha=1us,bandwidth=50GBps/10GBps",
+    "torus2d:3x4,alpha=1us,bandwidth=50GBps",
+    "hypercube:3,alpha=1us,bandwidth=50GBps",
+    "switch:6,alpha=2us,bandwidth=25GBps",
+    "switch:9,alpha=2us,bandwidth=25GBps,latency=pipelines",
+    "dgx1",
+    "ndv2x1",
+    "ndv2x2",
+    "dgx2x1",
+    "dgx-a100x1",
+];
+
+const COLLECTIVES: &[&str] = &["allgather", "allreduce", "alltoall", "broadcast"];
+
+fn main() {
+    let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let machines = if given.is_empty() { MACHINES.iter().map(ToString::to_string).collect() } else { given };
+    let folder = tempfile::tempdir().expect("a place for plans");
+    let plan = folder.path().join("plan.json");
+    let plan = plan.to_str().expect("a path in UTF-8");
+    println!("{:<52} {:<10} {:>12} {:>12} {:>9}", "machine", "collective", "predicted ms", "measured ms", "error");
+    let mut worst: f64 = 0.0;
+    for machine in &machines {
+        for collective in COLLECTIVES {
+            let line = format!("synth --topology {machine} --collective {collective} --size 1MB --chunks 1");
+            let report = antiphon(&format!("{line} --strategy matching --json -o {plan}"));
+            let makespan = report[0]["makespan_us"].as_f64().expect("a plan has a makespan");
+            let slowdown = AIM / makespan;
+            let line = format!("run {plan} --topology {machine} --emulate {machine} --slowdown {slowdown}");
+            let rows = antiphon(&format!("{line} --iterations 5 --warmups 1 --json"));
+            let measured = rows[0]["time_us"].as_f64().expect("a measured time");
+            let error = measured / AIM - 1.0;
+            worst = worst.max(error.abs());
+            let (predicted, measured, error) = (AIM / 1e3, measured / 1e3, error * 100.0);
+            println!("{machine:<52} {collective:<10} {predicted:>12.2} {measured:>12.2} {error:>8.2}%");
+        }
+    }
+    println!("largest error: {:.2} %", worst * 100.0);
+}
+
+fn antiphon(line: &str) -> Vec<Value> {
+    let output = Command::new(env!("CARGO_BIN_EXE_antiphon")).args(line.split(' ')).output();
+    let output = output.expect("the binary was built with the benchmark");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    match serde_json::from_str(&text) {
+        Ok(value) => vec![value],
+        Err(_) => text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
+    }
+}
