@@ -12,7 +12,8 @@
 use super::bits::BitMatrix;
 use super::calendar::{Calendar, Event};
 use super::instance::Instance;
-use crate::Way;
+use crate::sketch::Connections;
+use crate::{Constraints, Way};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message, Transfer};
@@ -85,6 +86,8 @@ struct State<'a> {
     ways: Vec<Way>,
     /// Links that have sent a relayed chunk, kept only where own chunks go first.
     relaying: Vec<bool>,
+    /// What the sketch wishes for each link, and whether it carries anything yet; kept only where it wishes anything.
+    connections: Vec<(Option<Connections>, bool)>,
     calendar: Calendar<'a>,
     /// Links to look at now.
     awake: Vec<LinkId>,
@@ -109,6 +112,7 @@ impl<'a> State<'a> {
             nearest: vec![f32::INFINITY; table(style.urgency > 0.0 && instance.distance.is_some())],
             ways: vec![Way::default(); table(constraints.limits_ways())],
             relaying: vec![false; if constraints.own_chunks_first.is_some() { links } else { 0 }],
+            connections: wished_connections(constraints, links),
             calendar: Calendar::new(topology, demand),
             awake: topology.link_ids().filter(|&link| instance.problem.allows_link(link)).collect(),
             is_awake: vec![true; links],
@@ -143,6 +147,9 @@ impl<'a> State<'a> {
         let topology = self.instance.topology;
         let (ranks, link) = (topology.rank_count(), topology.link(id));
         let end = self.calendar.send(start, id, chunks.clone());
+        if let Some((_, is_open)) = self.connections.get_mut(id.index()) {
+            *is_open = true;
+        }
         for &chunk in &chunks {
             self.promised.set(link.to.index(), chunk.index());
             self.missing -= 1;
@@ -201,7 +208,8 @@ impl<'a> State<'a> {
             }
             let candidates: u32 = (0..self.words()).map(|word| self.candidates(link, word).count_ones()).sum();
             if candidates > 0 {
-                ready.push(Ready { candidates, lot: self.random.next_u32(), link });
+                let lot = self.lot(link);
+                ready.push(Ready { candidates, lot, link });
             }
         }
         ready.sort_unstable();
@@ -215,6 +223,16 @@ impl<'a> State<'a> {
                     self.send(now, link, chunks);
                 }
             }
+        }
+    }
+
+    /// The place of a link among those with as many candidates: by chance, but open connections before others where few
+    /// are wanted, and after them where many are.
+    fn lot(&mut self, link: LinkId) -> u32 {
+        let lot = self.random.next_u32();
+        match self.connections.get(link.index()) {
+            Some((Some(wish), is_open)) => lot >> 1 | u32::from(*is_open != (*wish == Connections::Few)) << 31,
+            _ => lot,
         }
     }
 
@@ -314,6 +332,15 @@ impl<'a> State<'a> {
             other != id && there.0 < here.0 * (1.0 - 1e-6) && self.instance.problem.allows(chunk, other)
         })
     }
+}
+
+/// The wish for every link, none of which is open; empty without wishes.
+fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<Connections>, bool)> {
+    let mut wishes = vec![(None, false); if constraints.connections.is_empty() { 0 } else { links }];
+    for wish in &constraints.connections {
+        wish.links.iter().for_each(|link| wishes[link.index()].0 = Some(wish.wish));
+    }
+    wishes
 }
 
 /// A link that could send now.

@@ -240,7 +240,7 @@ impl fmt::Display for SketchSummary {
         for wished in &self.connections {
             let word = format!("{:?}", wished.wish).to_lowercase();
             let of = (counted(wished.switches, "switch"), counted(wished.links, "link"));
-            say("connections", Some(format!("{word} on {} with {}", of.0.replace("switchs", "switches"), of.1)))?;
+            say("connections", Some(format!("{word} on {} with {}", of.0, of.1)))?;
         }
         for (stage, links) in (1..).zip(&self.stages) {
             let inside = links.links - links.between_machines;

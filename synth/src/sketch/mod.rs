@@ -125,7 +125,7 @@ mod tests {
         for path in shipped() {
             let (sketch, topology) = resolved(&path, read(&path).such_as().unwrap());
             // An AllReduce crosses between machines twice: sums on their way in, copies on their way out.
-            for collective in [Collective::AllGather, Collective::AllReduce] {
+            for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce] {
                 let problem = problem(&sketch, &topology, collective);
                 let limits = Limits { restarts: 1, ..Limits::default() };
                 let options = Options { limits, threads: Some(1), ..Options::default() };

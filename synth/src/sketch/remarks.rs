@@ -24,8 +24,7 @@ pub fn remarks(schedule: &Schedule, sketch: &Sketch) -> Vec<String> {
     }
     let lopsided = sketch.constraints.symmetry.iter().filter(|symmetry| !is_symmetric(schedule, symmetry)).count();
     if lopsided > 0 {
-        let all = counted(sketch.constraints.symmetry.len(), "symmetry").replace("symmetrys", "symmetries");
-        remarks.push(format!("{lopsided} of the sketch's {all} not kept"));
+        remarks.push(format!("symmetries not kept: {lopsided} of {}", sketch.constraints.symmetry.len()));
     }
     remarks.extend(connections(schedule, &sketch.constraints));
     remarks
@@ -98,7 +97,7 @@ mod tests {
             [
                 "1 chunk per rank, where the sketch has 2",
                 "the sketch is meant for up to 1 KB, not for 3000 bytes",
-                "1 of the sketch's 1 symmetry not kept",
+                "symmetries not kept: 1 of 1",
                 "4 of 6 connections open, where line 2 wants few",
             ]
         );

@@ -1,7 +1,8 @@
 //! From a sketch as written to tables over one topology.
 //!
 //! The principal function is [`SketchFile::resolve`]; `links` does the part about links, `wishes` that about
-//! symmetries, `placement` says which physical ranks the sketch's numbers mean. Everything that names something is looked up here, so that strategies see only ids that exist.
+//! symmetries, `placement` says which physical ranks the sketch's numbers mean. Everything that names something is
+//! looked up here, so that strategies see only ids that exist.
 
 use super::body::{RankMap, Ranks, SizeRange};
 use super::error::{Mistake, SketchError};
@@ -214,8 +215,12 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// `1 rank`, `2 ranks`.
+/// `1 rank`, `2 ranks`, `2 switches`.
 pub(super) fn counted(count: usize, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
+    let plural = match noun {
+        _ if count == 1 => "",
+        noun if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
     format!("{count} {noun}{plural}")
 }
