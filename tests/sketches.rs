@@ -105,21 +105,13 @@ fn stages_are_kept_by_every_strategy_and_collective() {
     let plan = folder.path().join("plan.json");
     for (name, stages) in [("three", "[inside, between, inside]"), ("two", "[between, inside]")] {
         let sketch = sketch(folder.path(), &format!("{name}.yaml"), &format!("stages: {stages}\n"));
-        for collective in ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "gather"] {
-            for strategy in ["matching", "milp", "auto"] {
-                // No sum can be complete at one rank before it is spread; only exchanging what is summed is left.
-                let impossible = name == "two" && collective == "allreduce" && strategy == "matching";
-                let line = format!("synth --topology {} --collective {collective} --size 6KB", topology.display());
-                let line = format!("{line} --chunks 1 --sketch {sketch} --strategy {strategy} -o {}", plan.display());
-                let ran = antiphon(&line);
-                if impossible {
-                    assert_eq!(ran.code, 1, "{name} {collective} {strategy}: {}", ran.stderr);
-                    continue;
-                }
-                ran.ok();
-                antiphon(&format!("verify {} --topology {} --sketch {sketch}", plan.display(), topology.display()))
-                    .ok();
-            }
+        let every = ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "gather"];
+        let runs = every.map(|collective| ("matching", collective)).into_iter();
+        for (strategy, collective) in runs.chain([("milp", "allgather"), ("milp", "reducescatter")]) {
+            let line = format!("synth --topology {} --collective {collective} --size 6KB", topology.display());
+            let line = format!("{line} --chunks 1 --sketch {sketch} --strategy {strategy} --time-limit 2s");
+            antiphon(&format!("{line} -o {}", plan.display())).ok();
+            antiphon(&format!("verify {} --topology {} --sketch {sketch}", plan.display(), topology.display())).ok();
         }
     }
 }
@@ -135,16 +127,14 @@ fn every_violation_of_a_sketch_is_listed_with_its_evidence() {
     for (kind, text) in [
         ("forbidden_link", "name: a\nlinks:\n  forbid: [between_machines, {from: 0}]\n"),
         ("not_its_sender", "name: b\nsenders:\n  0: [1]\n  1: [2]\n  2: [0]\n"),
-        ("too_many_machine_hops", "name: c\nlinks: {forbid: [[0, 1]]}\nmax_machine_hops: 1\n"),
+        ("too_many_machine_hops", "name: c\nmax_machine_hops: 1\n"),
         ("out_of_stage", "name: d\nstages: [inside_machine, between_machines]\n"),
     ] {
         let sketch = sketch(folder.path(), &format!("{kind}.yaml"), text);
         if kind == "too_many_machine_hops" {
-            // A ring that crosses between the machines with every step.
-            let zigzag = "links:\n  allow_only: [{from: 0, to: 3}, {from: 3, to: 1}, {from: 1, to: 4}, {from: 4, to: 2}, \
-                          {from: 2, to: 5}, {from: 5, to: 0}]\n";
-            let zigzag = self::sketch(folder.path(), "zigzag.yaml", zigzag);
-            antiphon(&format!("{free} --sketch {zigzag} -o {}", plan.display())).ok();
+            let ring = "links:\n  allow_only: [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 0]]\n";
+            let ring = self::sketch(folder.path(), "ring.yaml", ring);
+            antiphon(&format!("{free} --sketch {ring} -o {}", plan.display())).ok();
         }
         let ran = antiphon(&format!("{verify} --sketch {sketch} --json"));
         assert_eq!(ran.code, 1, "{kind}: {}", ran.stdout);
@@ -170,7 +160,8 @@ fn placement_is_chosen_obeyed_and_stored() {
         let text = format!("placement: {placement}\nrelays: {{0: [0]}}\nmax_machine_hops: 1\n");
         let sketch = sketch(folder.path(), "placed.yaml", &text);
         let line = format!("synth --topology {} --collective allgather --size 6KB --chunks 1", topology.display());
-        let report = antiphon(&format!("{line} --sketch {sketch} -o {} --json", plan.display())).ok().json();
+        let line = format!("{line} --strategy matching --sketch {sketch}");
+        let report = antiphon(&format!("{line} -o {} --json", plan.display())).ok().json();
         antiphon(&format!("verify {} --topology {} --sketch {sketch}", plan.display(), topology.display())).ok();
         (report["makespan_us"].as_f64().unwrap(), read(&plan))
     };
