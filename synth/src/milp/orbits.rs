@@ -9,6 +9,7 @@
 use crate::sketch::{chunk_images, detect};
 use crate::{Automorphism, Problem};
 use schedule::ChunkId;
+use std::collections::BTreeMap;
 use topology::LinkId;
 
 /// A partition of (chunk, link) pairs, of chunks, and of links.
