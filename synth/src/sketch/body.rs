@@ -144,10 +144,13 @@ pub(super) struct SymmetryRule {
     #[serde(default, deserialize_with = "present")]
     pub(super) permutation: Option<Spanned<Vec<Spanned<u64>>>>,
     #[serde(default, deserialize_with = "present")]
-    pub(super) cycles: Option<Spanned<Vec<Spanned<Vec<Spanned<u64>>>>>>,
+    pub(super) cycles: Option<Spanned<Vec<Cycle>>>,
     #[serde(default, deserialize_with = "present")]
     pub(super) map: Option<Spanned<Images>>,
 }
+
+/// Ranks of which each becomes the next, and the last the first.
+pub(super) type Cycle = Spanned<Vec<Spanned<u64>>>;
 
 /// Ranks, each with the one it becomes.
 #[derive(Clone, Debug)]

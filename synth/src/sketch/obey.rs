@@ -150,7 +150,9 @@ impl Check<'_> {
     /// Follows every value through the stages. A copy is in the stage of the least advanced copy that had arrived at
     /// its sender; a partial sum in that of its most advanced part, and a copy of a sum in that of the sum.
     fn stages(&self, stages: &Stages) -> Vec<SketchViolation> {
-        let mut arrivals: BTreeMap<(ChunkId, Rank), Vec<(Micros, TransferKind, u8)>> = BTreeMap::new();
+        /// When and how something came, and the stage it was then in.
+        type Arrival = (Micros, TransferKind, u8);
+        let mut arrivals: BTreeMap<(ChunkId, Rank), Vec<Arrival>> = BTreeMap::new();
         let mut violations = Vec::new();
         for (index, transfer) in self.schedule.transfers.iter().enumerate() {
             let Transfer { from, to, kind, .. } = *transfer;

@@ -3,7 +3,7 @@
 //! The principal function is [`Resolver::symmetries`]. A rule is a renumbering of the sketch's logical ranks; where
 //! these are placed elsewhere it is carried over to the physical ones before it is checked.
 
-use super::body::{Images, SymmetryRule, SymmetryWish};
+use super::body::{Cycle, Images, SymmetryRule, SymmetryWish};
 use super::error::{Mistake, SketchError};
 use super::resolve::Resolver;
 use super::symmetry::{detect, rotation, symmetry_of};
@@ -91,7 +91,7 @@ impl Resolver<'_> {
     }
 
     /// `[[0, 3], [1, 2]]`: every rank becomes the next of its cycle, others stay.
-    fn cycles(&self, cycles: &Spanned<Vec<Spanned<Vec<Spanned<u64>>>>>) -> Result<Vec<Rank>, SketchError> {
+    fn cycles(&self, cycles: &Spanned<Vec<Cycle>>) -> Result<Vec<Rank>, SketchError> {
         let mut images: Vec<Rank> = self.topology.ranks().collect();
         let mut moved = vec![false; images.len()];
         for cycle in &cycles.value {
