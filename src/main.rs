@@ -4,6 +4,7 @@
 mod cli;
 mod commands;
 mod failure;
+mod foreign;
 mod plan;
 mod screen;
 mod workbench;

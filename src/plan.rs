@@ -2,8 +2,10 @@
 
 use crate::cli::{Chunks, RequestArgs, SearchArgs};
 use crate::failure::{Failure, Outcome, read_text, write_to};
+use crate::foreign::{self, ForeignPlan};
 use crate::screen::Screen;
 use schedule::file::{self, ScheduleFile};
+use schedule::program::VerifiedProgram;
 use schedule::{Chunk, Collective, Demand, RankSet, ReduceOp, Request, Schedule, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
@@ -161,6 +163,29 @@ pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
     }
 }
 
+/// What a plan file is.
+pub(crate) enum Opened {
+    /// A schedule of ours.
+    Schedule(Box<Claim>),
+    /// A plan of another tool.
+    Foreign(ForeignPlan),
+}
+
+/// Opens a plan file, whatever its format, and judges it for calls of `size` bytes. A schedule's topology is `spec`,
+/// or the SPEC that the file names.
+pub(crate) fn open_any(path: &Path, spec: Option<&str>, size: Option<u64>) -> Outcome<Opened> {
+    let (text, origin) = (read_text(path)?, path.display().to_string());
+    if foreign::is_foreign(&text) {
+        return foreign::read(&text, &origin, size).map(Opened::Foreign);
+    }
+    if size.is_some() {
+        return Err(Failure::bad_input(anyhow::anyhow!(
+            "{origin}: a schedule has its own size, so --size says nothing"
+        )));
+    }
+    Ok(Opened::Schedule(Box::new(claim(&text, &origin, spec)?)))
+}
+
 /// A schedule file and the topology it is for, not yet verified.
 pub(crate) struct Claim {
     /// As read.
@@ -169,28 +194,66 @@ pub(crate) struct Claim {
     pub topology: Topology,
 }
 
-/// Opens a schedule file; its topology is `spec`, or the SPEC that the file names.
-pub(crate) fn open(path: &Path, spec: Option<&str>) -> Outcome<Claim> {
-    let file = file::read(&read_text(path)?, &path.display().to_string()).map_err(Failure::bad_input)?;
+fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Claim> {
+    let file = file::read(text, origin).map_err(Failure::bad_input)?;
     let named = &file.schedule.topology.name;
     let topology = topology(spec.unwrap_or(named)).map_err(|failure| match spec {
         Some(_) => failure,
         None => failure
-            .context(format!("{}: names the topology `{named}`, which cannot be resolved", path.display()))
+            .context(format!("{origin}: names the topology `{named}`, which cannot be resolved"))
             .hint("say which topology it was made for with --topology SPEC"),
     })?;
     Ok(Claim { file, topology })
 }
 
+/// A plan that was verified.
+pub(crate) enum Verified {
+    /// A schedule of ours.
+    Schedule(VerifiedSchedule, Topology),
+    /// What a plan of another tool does, in every kind of call that it serves rightly; never empty.
+    Programs(Vec<VerifiedProgram>),
+}
+
+/// Opens and verifies a plan file. Notes about it go to the screen.
+pub(crate) fn open_verified(path: &Path, spec: Option<&str>, size: Option<u64>, screen: &Screen) -> Outcome<Verified> {
+    let origin = path.display().to_string();
+    match open_any(path, spec, size)? {
+        Opened::Schedule(claim) => {
+            let (schedule, topology) = claim.verified(&origin)?;
+            Ok(Verified::Schedule(schedule, topology))
+        }
+        Opened::Foreign(mut plan) => {
+            let programs = plan.verified(&origin)?;
+            plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
+            Ok(Verified::Programs(programs))
+        }
+    }
+}
+
 /// Opens and verifies a schedule file.
-pub(crate) fn open_verified(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedule, Topology)> {
-    let Claim { file, topology } = open(path, spec)?;
-    let verified = file.verify(&topology).map_err(|rejection| {
-        Failure::no(rejection)
-            .context(format!("{}: is not a valid schedule", path.display()))
-            .hint(format!("`antiphon verify {}` lists every violation", path.display()))
-    })?;
-    Ok((verified, topology))
+pub(crate) fn open_schedule(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedule, Topology)> {
+    let origin = path.display().to_string();
+    claim(&read_text(path)?, &origin, spec)?.verified(&origin)
+}
+
+impl Claim {
+    fn verified(self, origin: &str) -> Outcome<(VerifiedSchedule, Topology)> {
+        let verified = self.file.verify(&self.topology).map_err(|rejection| {
+            Failure::no(rejection)
+                .context(format!("{origin}: is not a valid schedule"))
+                .hint(format!("`antiphon verify {origin}` lists every violation"))
+        })?;
+        Ok((verified, self.topology))
+    }
+}
+
+/// The topology for a plan that names none.
+pub(crate) fn needed_topology(spec: Option<&str>) -> Outcome<Topology> {
+    match spec {
+        Some(spec) => topology(spec),
+        None => Err(Failure::bad_input(anyhow::anyhow!("the plan names no topology"))
+            .hint("say on which machine it runs with --topology SPEC")),
+    }
 }
 
 /// Writes a verified schedule.
@@ -200,7 +263,11 @@ pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
 
 /// One line about a schedule, such as `allgather 8 MB over 16 ranks, 1 chunk each`.
 pub(crate) fn describe(schedule: &Schedule) -> String {
-    let request = schedule.demand.request();
+    describe_request(schedule.demand.request())
+}
+
+/// The same about a request.
+pub(crate) fn describe_request(request: &Request) -> String {
     let plural = if request.chunks_per_rank == 1 { "" } else { "s" };
     format!(
         "{} {} over {} ranks, {} chunk{plural} each",

@@ -6,10 +6,11 @@
 
 use crate::cli::TransportChoice;
 use crate::failure::{Failure, Outcome, read_text};
+use crate::foreign;
 use crate::plan;
 use runtime::{Cause, DType, Emulation, Hosts, Job, JobSpec, RunError, Trial, TrialReport};
 use schedule::program::{LowerOptions, VerifiedProgram, check, lower};
-use schedule::{Collective, Request, VerifiedSchedule, file};
+use schedule::{Collective, ReduceOp, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -44,12 +45,33 @@ enum Ranks {
 
 /// A plan that the ranks can load.
 pub(crate) struct Installed {
-    schedule: File,
+    plan: File,
     topology: File,
+    kind: PlanKind,
     request: Request,
-    out_of_place: VerifiedProgram,
-    /// Where the collective has an in-place form.
+    /// For the kinds of calls that the plan serves.
+    out_of_place: Option<VerifiedProgram>,
     in_place: Option<VerifiedProgram>,
+}
+
+/// A plan of another tool, as the ranks need it.
+pub(crate) struct ForeignSource<'a> {
+    /// The file's text.
+    pub text: &'a str,
+    /// What it is called in errors.
+    pub origin: &'a str,
+    /// The reduction to use.
+    pub op: Option<ReduceOp>,
+}
+
+/// How a worker reads a plan.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PlanKind {
+    /// A schedule of ours.
+    Schedule,
+    /// A plan of another tool, with this reduction.
+    Foreign(Option<ReduceOp>),
 }
 
 /// Whether input and output are the same memory.
@@ -66,7 +88,8 @@ pub(crate) enum Memory {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Source {
-    schedule: PathBuf,
+    plan: PathBuf,
+    kind: PlanKind,
     topology: PathBuf,
     memory: Memory,
 }
@@ -108,10 +131,28 @@ impl Workbench {
         let is_listed = matches!(request.collective, Collective::AllToAllV | Collective::Custom);
         let in_place = (!is_listed).then(|| compile(schedule, Memory::InPlace)).transpose()?;
         Ok(Installed {
-            schedule: unnamed(|out| file::write(schedule, out))?,
+            plan: unnamed(|out| file::write(schedule, out))?,
             topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
+            kind: PlanKind::Schedule,
             request,
-            out_of_place: compile(schedule, Memory::OutOfPlace)?,
+            out_of_place: Some(compile(schedule, Memory::OutOfPlace)?),
+            in_place,
+        })
+    }
+
+    /// Writes a plan of another tool where the ranks find it.
+    pub(crate) fn install_foreign(&self, source: &ForeignSource<'_>, topology: &Topology) -> Outcome<Installed> {
+        let kind = PlanKind::Foreign(source.op);
+        let of = |memory| foreign_program(source.text, source.origin, source.op, topology, memory);
+        let (out_of_place, in_place) = (of(Memory::OutOfPlace)?, of(Memory::InPlace)?);
+        let either = out_of_place.as_ref().or(in_place.as_ref());
+        let request = either.map(|program| program.program().demand.request().clone());
+        Ok(Installed {
+            plan: unnamed(|out| out.write_all(source.text.as_bytes()))?,
+            topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
+            kind,
+            request: request.ok_or_else(|| Failure::no(anyhow::anyhow!("the plan serves no kind of call")))?,
+            out_of_place,
             in_place,
         })
     }
@@ -126,16 +167,15 @@ impl Workbench {
 
     /// Runs one trial.
     pub(crate) fn run(&mut self, plan: &Installed, memory: Memory, trial: &Trial) -> Outcome<TrialReport> {
-        let program = match memory {
-            Memory::OutOfPlace => &plan.out_of_place,
-            Memory::InPlace => plan.in_place.as_ref().ok_or_else(|| {
-                Failure::bad_input(anyhow::anyhow!("{} has no in-place form", plan.request.collective))
-            })?,
-        };
+        let program = plan.program(memory).ok_or_else(|| {
+            let kind = if memory == Memory::InPlace { "in-place" } else { "out-of-place" };
+            Failure::bad_input(anyhow::anyhow!("this {} has no {kind} form", plan.request.collective))
+        })?;
         match &mut self.ranks {
             Ranks::Threads(options) => runtime::try_threads(program, trial, options).map_err(fault),
             Ranks::Processes(job) => {
-                let source = Source { schedule: path_of(&plan.schedule), topology: path_of(&plan.topology), memory };
+                let (path, topology, kind) = (path_of(&plan.plan), path_of(&plan.topology), plan.kind.clone());
+                let source = Source { plan: path, kind, topology, memory };
                 let source = serde_json::to_string(&source).map_err(Failure::no)?;
                 job.run(&source, program, trial).map_err(fault)
             }
@@ -186,8 +226,31 @@ fn compile(schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgr
 
 fn load(source: &Source) -> Outcome<VerifiedProgram> {
     let topology = topology::from_json(&read_text(&source.topology)?, "the launcher's topology")?;
-    let schedule = file::read(&read_text(&source.schedule)?, "the launcher's schedule").map_err(Failure::bad_input)?;
-    compile(&schedule.verify(&topology).map_err(Failure::no)?, source.memory)
+    let (text, origin) = (read_text(&source.plan)?, "the launcher's plan");
+    match source.kind {
+        PlanKind::Schedule => {
+            let schedule = file::read(&text, origin).map_err(Failure::bad_input)?;
+            compile(&schedule.verify(&topology).map_err(Failure::no)?, source.memory)
+        }
+        PlanKind::Foreign(op) => {
+            let program = foreign_program(&text, origin, op, &topology, source.memory)?;
+            program.ok_or_else(|| Failure::no(anyhow::anyhow!("the plan does not serve this kind of call")))
+        }
+    }
+}
+
+/// What a plan of another tool does in one kind of call; `None` if it does not serve it.
+fn foreign_program(
+    text: &str,
+    origin: &str,
+    op: Option<ReduceOp>,
+    topology: &Topology,
+    memory: Memory,
+) -> Outcome<Option<VerifiedProgram>> {
+    let programs = foreign::read(text, origin, None)?.verified(origin)?;
+    let in_place = memory == Memory::InPlace;
+    let program = programs.iter().find(|program| program.program().in_place == in_place);
+    program.map(|program| foreign::bound(program, topology, op)).transpose()
 }
 
 /// Finds what the launcher's words refer to, on the worker's side.
@@ -211,23 +274,40 @@ impl Installed {
     }
 
     /// The ways in which it can be called.
-    pub(crate) fn memories(&self) -> &'static [Memory] {
-        match self.in_place {
-            Some(_) => &[Memory::OutOfPlace, Memory::InPlace],
-            None => &[Memory::OutOfPlace],
+    pub(crate) fn memories(&self) -> Vec<Memory> {
+        let both = [Memory::OutOfPlace, Memory::InPlace];
+        both.into_iter().filter(|&memory| self.program(memory).is_some()).collect()
+    }
+
+    fn program(&self, memory: Memory) -> Option<&VerifiedProgram> {
+        match memory {
+            Memory::OutOfPlace => self.out_of_place.as_ref(),
+            Memory::InPlace => self.in_place.as_ref(),
         }
+    }
+
+    /// What the number of elements of a block must be a multiple of.
+    pub(crate) fn granularity(&self) -> u64 {
+        let programs = [&self.out_of_place, &self.in_place].into_iter().flatten().map(VerifiedProgram::program);
+        let parts = programs.filter(|program| program.uniform).map(|program| u64::from(program.shape.parts()));
+        parts.max().unwrap_or(1)
     }
 }
 
-/// How many elements of `dtype` a block has for a total of at most `size_bytes`, and the bytes in all.
-pub(crate) fn count(request: &Request, size_bytes: u64, dtype: DType) -> (u64, u64) {
+/// How many elements of `dtype` a block has for a total of at most `size_bytes`, and the bytes in all. The elements are
+/// a multiple of `granularity`, at least one.
+pub(crate) fn count(request: &Request, size_bytes: u64, dtype: DType, granularity: u64) -> (u64, u64) {
     let blocks = match request.collective {
         Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => request.members.len() as u64,
         Collective::Gather | Collective::Scatter => request.members.len() as u64,
         _ => 1,
     };
     let unit = blocks * dtype.size() as u64;
-    (size_bytes / unit, size_bytes / unit * unit)
+    let count = match (size_bytes / unit, granularity) {
+        (count, 0 | 1) => count,
+        (count, granularity) => (count / granularity).max(1) * granularity,
+    };
+    (count, count * unit)
 }
 
 /// busbw / algbw, as nccl-tests defines it.

@@ -1,11 +1,11 @@
-//! Why a schedule takes as long as it does: the chain of transfers in which each waited for the one before.
+//! Why a plan takes as long as it does: the chain of messages in which each waited for the one before.
 //!
 //! The principal type is [`CriticalPath`]. It is read backwards from the transfer that arrives last: of all that
-//! a transfer had to wait for (its chunks, its link, its resources), the last to be ready is what it waited for.
+//! a transfer had to wait for (its chunks, its link, its resources), the last to be ready is what it waited for. A
+//! program that is played says so itself ([`crate::program::play`]).
 
-use crate::simulate::occupied;
 use crate::verify::clearly_before;
-use crate::{ChunkId, Schedule, Transfer, VerifiedSchedule};
+use crate::{ChunkId, Schedule, TimedMessage, Timeline, VerifiedSchedule};
 use std::fmt;
 use topology::{Micros, ResourceId, Topology};
 
@@ -28,7 +28,7 @@ pub struct CriticalStep {
     /// Position in the schedule.
     pub transfer: usize,
     /// The transfer itself.
-    pub message: Transfer,
+    pub message: TimedMessage,
     /// What it waited for.
     pub waited_for: Wait,
     /// How long it stood idle after that was there.
@@ -46,6 +46,16 @@ pub enum Wait {
         chunk: ChunkId,
         /// What brought it.
         brought_by: usize,
+    },
+    /// What it sends, which another message brought (programs).
+    Data {
+        /// What brought it.
+        brought_by: usize,
+    },
+    /// Its threadblock, or a step that it must come after, which another message kept busy (programs).
+    Threadblock {
+        /// What kept it busy.
+        behind: usize,
     },
     /// Its link, which another transfer kept busy.
     Link {
@@ -67,6 +77,7 @@ impl Wait {
         match self {
             Self::Nothing => None,
             Self::Chunk { brought_by: transfer, .. } | Self::Link { behind: transfer } => Some(transfer),
+            Self::Data { brought_by: transfer } | Self::Threadblock { behind: transfer } => Some(transfer),
             Self::Resource { behind: transfer, .. } => Some(transfer),
         }
     }
@@ -74,15 +85,13 @@ impl Wait {
 
 impl fmt::Display for CriticalStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Transfer { chunks, from, to, link, start, end, .. } = &self.message;
-        write!(f, "{start} – {end}  rank {from} → {to} over link {link}, ")?;
-        match chunks.as_slice() {
-            [chunk] => write!(f, "chunk {chunk}")?,
-            chunks => write!(f, "{} chunks", chunks.len())?,
-        }
+        let TimedMessage { cargo, from, to, link, start, end, .. } = &self.message;
+        write!(f, "{start} – {end}  rank {from} → {to} over link {link}, {cargo}")?;
         match self.waited_for {
             Wait::Nothing => Ok(()),
             Wait::Chunk { chunk, .. } => write!(f, "; waited for chunk {chunk}"),
+            Wait::Data { .. } => write!(f, "; waited for what it sends"),
+            Wait::Threadblock { .. } => write!(f, "; waited for its threadblock"),
             Wait::Link { .. } => write!(f, "; waited for the link"),
             Wait::Resource { resource, .. } => write!(f, "; waited for resource {resource}"),
         }?;
@@ -92,17 +101,22 @@ impl fmt::Display for CriticalStep {
 
 /// Finds the chain of waits that ends with the last arrival (the first listed, among equals).
 pub fn critical_path(schedule: &VerifiedSchedule, topology: &Topology) -> CriticalPath {
-    let schedule = schedule.schedule();
-    let history = History::of(schedule, topology);
+    let timeline = Timeline::of(schedule);
+    let history = History::of(schedule.schedule(), &timeline, topology);
+    chain(&timeline, topology, |message| history.cause(message))
+}
+
+/// The chain of causes that ends with the last arrival.
+pub(crate) fn chain(timeline: &Timeline, topology: &Topology, cause: impl Fn(usize) -> Cause) -> CriticalPath {
     let mut path =
         CriticalPath { steps: Vec::new(), latency: Micros::ZERO, bandwidth: Micros::ZERO, idle: Micros::ZERO };
-    let ends = schedule.transfers.iter().enumerate();
+    let ends = timeline.messages.iter().enumerate();
     let mut next = ends.reduce(|last, t| if t.1.end > last.1.end { t } else { last }).map(|(index, _)| index);
-    // Until when the transfer at hand matters: its arrival, or only until it leaves what the next one waits for.
-    let mut until = schedule.makespan();
+    // Until when the message at hand matters: its arrival, or only until it leaves what the next one waits for.
+    let mut until = timeline.makespan();
     while let Some(transfer) = next {
-        let message = schedule.transfers[transfer].clone();
-        let Cause { ready, wait } = history.cause(transfer);
+        let message = timeline.messages[transfer].clone();
+        let Cause { ready, wait } = cause(transfer);
         let idle = Micros(message.start.0 - ready.0).max(Micros::ZERO);
         let spent = until - message.start;
         let alpha = topology.link(message.link).alpha;
@@ -119,15 +133,16 @@ pub fn critical_path(schedule: &VerifiedSchedule, topology: &Topology) -> Critic
 }
 
 /// The last thing a transfer waited for.
-#[derive(Clone, Copy)]
-struct Cause {
-    ready: Micros,
-    wait: Wait,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cause {
+    pub(crate) ready: Micros,
+    pub(crate) wait: Wait,
 }
 
 /// Who used a link or resource, and who came to a rank, in order of departure.
 struct History<'a> {
     schedule: &'a Schedule,
+    timeline: &'a Timeline,
     topology: &'a Topology,
     on_link: Vec<Vec<u32>>,
     on_resource: Vec<Vec<u32>>,
@@ -135,9 +150,10 @@ struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    fn of(schedule: &'a Schedule, topology: &'a Topology) -> Self {
+    fn of(schedule: &'a Schedule, timeline: &'a Timeline, topology: &'a Topology) -> Self {
         let mut history = Self {
             schedule,
+            timeline,
             topology,
             on_link: vec![Vec::new(); topology.links().len()],
             on_resource: vec![Vec::new(); topology.resources().len()],
@@ -169,14 +185,14 @@ impl<'a> History<'a> {
             }
         }
         if let Some(behind) = before(&self.on_link[message.link.index()], transfer) {
-            let ahead = &self.schedule.transfers[behind];
-            let (busy, _) = occupied(self.schedule, self.topology, ahead);
+            let ahead = &self.timeline.messages[behind];
+            let (busy, _) = ahead.occupied(self.topology);
             consider(ahead.start + busy, Wait::Link { behind });
         }
         for &resource in &self.topology.link(message.link).resources {
             if let Some(behind) = before(&self.on_resource[resource.index()], transfer) {
-                let ahead = &self.schedule.transfers[behind];
-                let (_, mut busy) = occupied(self.schedule, self.topology, ahead);
+                let ahead = &self.timeline.messages[behind];
+                let (_, mut busy) = ahead.occupied(self.topology);
                 let busy = busy.find_map(|(used, busy)| (used == resource).then_some(busy)).unwrap_or_default();
                 consider(ahead.start + busy, Wait::Resource { resource, behind });
             }

@@ -17,6 +17,7 @@ pub mod program;
 mod replay;
 mod reverse;
 mod simulate;
+mod timeline;
 mod transfer;
 mod verify;
 
@@ -25,6 +26,7 @@ pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, RankSet, Request}
 pub use error::{DemandError, ReplayError};
 pub use replay::{Message, replay, replay_rounds};
 pub use reverse::reduce_of_gather;
-pub use simulate::{Simulation, Usage, simulate};
+pub use simulate::{Simulation, Usage, busiest, simulate};
+pub use timeline::{Cargo, TimedMessage, Timeline};
 pub use transfer::{ChunkList, LowerBound, Provenance, Schedule, TopologyRef, Transfer, TransferKind};
 pub use verify::{Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, verify};

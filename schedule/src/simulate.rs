@@ -5,7 +5,7 @@
 //! contributions a combining message carries (two ranks may exchange theirs at the same time), so the new times
 //! count only if the verifier accepts them and nothing is lost. Otherwise the stated ones stand.
 
-use crate::{Message, Schedule, Transfer, VerifiedSchedule, replay, verify};
+use crate::{Message, Schedule, Timeline, VerifiedSchedule, replay, verify};
 use topology::{Bytes, LinkId, Micros, ResourceId, Topology};
 
 /// What happens when a schedule is played.
@@ -37,7 +37,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    fn add(&mut self, busy: Micros, bytes: Bytes) {
+    pub(crate) fn add(&mut self, busy: Micros, bytes: Bytes) {
         self.busy += busy;
         self.bytes += bytes;
         self.messages += 1;
@@ -51,7 +51,8 @@ impl Simulation {
     }
 }
 
-fn busiest(usages: &[Usage]) -> Option<usize> {
+/// The most utilised of links or of resources that carry anything (the lowest among equals).
+pub fn busiest(usages: &[Usage]) -> Option<usize> {
     let used = usages.iter().enumerate().filter(|(_, usage)| usage.messages > 0);
     used.reduce(|best, next| if next.1.busy > best.1.busy { next } else { best }).map(|(index, _)| index)
 }
@@ -61,18 +62,7 @@ pub fn simulate(schedule: &VerifiedSchedule, topology: &Topology) -> Simulation 
     let stated_makespan = schedule.schedule().makespan();
     let timeline = retimed(schedule, topology).unwrap_or_else(|| schedule.clone());
     let makespan = timeline.schedule().makespan();
-    let mut links = vec![Usage::default(); topology.links().len()];
-    let mut resources = vec![Usage::default(); topology.resources().len()];
-    let demand = &timeline.schedule().demand;
-    for transfer in &timeline.schedule().transfers {
-        let bytes = demand.message_bytes(&transfer.chunks);
-        let (on_link, on_resources) = occupied(timeline.schedule(), topology, transfer);
-        links[transfer.link.index()].add(on_link, bytes);
-        on_resources.for_each(|(resource, busy)| resources[resource.index()].add(busy, bytes));
-    }
-    for usage in links.iter_mut().chain(&mut resources).filter(|_| makespan > Micros::ZERO) {
-        usage.utilisation = usage.busy / makespan;
-    }
+    let (links, resources) = Timeline::of(&timeline).usage(topology);
     Simulation { timeline, makespan, stated_makespan, links, resources }
 }
 
@@ -87,16 +77,4 @@ fn retimed(schedule: &VerifiedSchedule, topology: &Topology) -> Option<VerifiedS
         return None;
     }
     verify(earlier, topology).ok()
-}
-
-/// What a transfer keeps busy, and for how long from its start: its link, and the link's resources.
-pub(crate) fn occupied<'a>(
-    schedule: &Schedule,
-    topology: &'a Topology,
-    transfer: &Transfer,
-) -> (Micros, impl Iterator<Item = (ResourceId, Micros)> + use<'a>) {
-    let link = topology.link(transfer.link);
-    let bytes = schedule.demand.message_bytes(&transfer.chunks);
-    let resources = link.resources.iter().map(move |&id| (id, topology.resource(id).occupancy(link, bytes)));
-    (link.occupancy(bytes), resources)
 }

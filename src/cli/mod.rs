@@ -54,15 +54,15 @@ pub(crate) enum Command {
     Bound(BoundArgs),
     /// Plans a collective.
     Synth(SynthArgs),
-    /// Checks a schedule and lists every violation with evidence.
+    /// Checks a plan and lists every violation with evidence.
     Verify(VerifyArgs),
-    /// Replays a schedule: makespan, utilisation of every link and resource, traces.
+    /// Plays a plan: makespan, utilisation of every link and resource, traces.
     Simulate(SimulateArgs),
-    /// The critical path of a schedule, and what binds.
+    /// The critical path of a plan, and what binds.
     Explain(ExplainArgs),
-    /// Writes a schedule in another format.
+    /// Writes a plan in another format.
     Export(ExportArgs),
-    /// Executes a schedule (or a stock algorithm) on real buffers, checks the result, prints a table.
+    /// Executes a plan (or a stock algorithm) on real buffers, checks the result, prints a table.
     Run(RunArgs),
     /// Prints shell completions.
     Completions {
@@ -221,9 +221,9 @@ pub(crate) struct SynthArgs {
 /// `antiphon verify`
 #[derive(Args, Debug)]
 pub(crate) struct VerifyArgs {
-    /// The schedule file.
+    /// The plan file: schedule JSON, MSCCL XML (either dialect) or MSCCL++ JSON.
     pub file: PathBuf,
-    /// The topology (default: the SPEC that the file names).
+    /// The topology (default: the SPEC that a schedule names; for plans of other tools, whether it has the links).
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,
     /// Also check that the schedule obeys this sketch.
@@ -231,14 +231,17 @@ pub(crate) struct VerifyArgs {
     pub sketch: Option<PathBuf>,
 }
 
-/// A schedule file and its topology.
+/// A plan file (schedule JSON, MSCCL XML or MSCCL++ JSON) and its topology.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
-    /// The schedule file.
+    /// The plan file: schedule JSON, MSCCL XML or MSCCL++ JSON.
     pub file: PathBuf,
     /// The topology (default: the SPEC that the file names).
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,
+    /// The size of the call, for plans of other tools, which have none (default: one that the plan serves).
+    #[arg(long, value_parser = size)]
+    pub size: Option<u64>,
 }
 
 /// `antiphon simulate`
@@ -275,6 +278,38 @@ pub(crate) struct ExportArgs {
     /// Where to write it (default: stdout).
     #[arg(short, long, value_name = "OUT")]
     pub output: Option<PathBuf>,
+    /// For calls whose input and output are the same memory (programs and files of other tools).
+    #[arg(long)]
+    pub in_place: bool,
+    /// MSCCL: do the work this many times, each over its part of every chunk.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub instances: u32,
+    /// MSCCL: how bytes cross a connection.
+    #[arg(long, default_value = "simple")]
+    pub protocol: Protocol,
+    /// MSCCL: the name of the algorithm.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// MSCCL: the least size that the file serves (default: from the plan's size).
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    pub min_bytes: Option<u64>,
+    /// MSCCL: the largest size that the file serves; 0 for no limit (executor).
+    #[arg(long, value_parser = size, value_name = "SIZE")]
+    pub max_bytes: Option<u64>,
+    /// MSCCL: above this many threadblocks of a rank, senders and receivers share them.
+    #[arg(long, default_value_t = 108, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_threadblocks: u32,
+}
+
+/// The protocols of NCCL.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Protocol {
+    /// Bulk slots: most bandwidth.
+    Simple,
+    /// Data and flags together: least latency.
+    Ll,
+    /// The same in lines of 128 bytes.
+    Ll128,
 }
 
 /// What `export` can write.
@@ -286,12 +321,16 @@ pub(crate) enum ExportFormat {
     Dot,
     /// The lowered program of every rank, as a listing.
     Program,
+    /// An MSCCL algorithm file for microsoft/msccl.
+    MscclXml,
+    /// An MSCCL algorithm file for Azure's msccl-executor-nccl and RCCL.
+    MscclXmlExecutor,
 }
 
 /// `antiphon run`
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// A schedule file (default: the best classic algorithm).
+    /// A plan file: schedule JSON, MSCCL XML or MSCCL++ JSON (default: the best classic algorithm).
     pub file: Option<PathBuf>,
     /// The operation (default: the schedule's).
     #[arg(long, value_parser = collective(), required_unless_present = "file")]

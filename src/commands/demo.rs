@@ -175,7 +175,7 @@ fn synthesize(arena: &Arena, request: &Request, options: &Options) -> Outcome<Sy
 /// Runs stock and plan in turn, and decides.
 fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planned]: [Synthesis; 2]) -> Outcome<Cell> {
     let request = planned.schedule.schedule().demand.request().clone();
-    let (count, size_bytes) = count(&request, request.size_bytes, DType::F32);
+    let (count, size_bytes) = count(&request, request.size_bytes, DType::F32, 1);
     let installed =
         [bench.install(&stock.schedule, &arena.topology)?, bench.install(&planned.schedule, &arena.topology)?];
     let mut spans = [Vec::new(), Vec::new()];
@@ -289,10 +289,11 @@ fn tuning(output: &Path, arena: &Arena, cells: &[Cell]) -> Outcome {
 /// A timeline of one plan, to look at.
 fn draw(args: &DemoArgs, arena: &Arena) -> Outcome {
     let name = format!("plans/emulated-allgather-{}-planned.json", SIZES[1]);
-    let (schedule, topology) = plan::open_verified(&args.output.join(name), Some(arena.topology.name()))?;
+    let (schedule, topology) = plan::open_schedule(&args.output.join(name), Some(arena.topology.name()))?;
+    let timeline = schedule::Timeline::of(&schedule);
     let file = |name: &str| -> PathBuf { args.output.join(name) };
-    write_to(&file("timeline.html"), |out| export::html(&schedule, &topology, out))?;
-    write_to(&file("trace.json"), |out| export::trace(&schedule, &topology, out))
+    write_to(&file("timeline.html"), |out| export::html(&timeline, &topology, out))?;
+    write_to(&file("trace.json"), |out| export::trace(&timeline, &topology, out))
 }
 
 fn write_text(path: &Path, text: &str) -> Outcome {

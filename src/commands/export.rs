@@ -1,23 +1,100 @@
-//! `antiphon export`: a schedule in another format.
+//! `antiphon export`: a plan in another format.
 
 use super::simulate::write_or_print;
-use crate::cli::{ExportArgs, ExportFormat};
+use crate::cli::{ExportArgs, ExportFormat, Protocol};
 use crate::failure::{Failure, Outcome};
-use crate::plan;
+use crate::foreign;
+use crate::plan::{self, Verified};
 use crate::screen::Screen;
-use schedule::export;
-use schedule::program::{LowerOptions, lower};
+use schedule::foreign::msccl;
+use schedule::program::{LowerOptions, VerifiedProgram, check, lower, play};
+use schedule::{Collective, Request, Timeline, VerifiedSchedule, export};
+use std::io::Write;
+use topology::Topology;
 
 /// Runs the command.
 pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
-    let (schedule, topology) = plan::open_verified(&args.plan.file, args.plan.topology.as_deref())?;
+    let verified = plan::open_verified(&args.plan.file, args.plan.topology.as_deref(), args.plan.size, screen)?;
     let path = args.output.as_deref();
     match args.format {
-        ExportFormat::Trace => write_or_print(path, screen, |out| export::trace(&schedule, &topology, out)),
-        ExportFormat::Dot => write_or_print(path, screen, |out| export::dot(&schedule, &topology, out)),
+        ExportFormat::Trace => {
+            let (timeline, topology) = timeline(&verified, args)?;
+            write_or_print(path, screen, |out| export::trace(&timeline, &topology, out))
+        }
+        ExportFormat::Dot => {
+            let (timeline, topology) = timeline(&verified, args)?;
+            write_or_print(path, screen, |out| export::dot(&timeline, &topology, out))
+        }
         ExportFormat::Program => {
-            let program = lower(&schedule, &LowerOptions::default()).map_err(Failure::no)?;
-            write_or_print(path, screen, |out| writeln!(out, "{program}"))
+            let program = program(verified, args)?;
+            write_or_print(path, screen, |out| writeln!(out, "{}", program.program()))
+        }
+        ExportFormat::MscclXml => msccl_file(verified, args, msccl::Dialect::Msccl, screen),
+        ExportFormat::MscclXmlExecutor => msccl_file(verified, args, msccl::Dialect::Executor, screen),
+    }
+}
+
+fn timeline(verified: &Verified, args: &ExportArgs) -> Outcome<(Timeline, Topology)> {
+    match verified {
+        Verified::Schedule(schedule, topology) => Ok((Timeline::of(schedule), topology.clone())),
+        Verified::Programs(programs) => {
+            let topology = plan::needed_topology(args.plan.topology.as_deref())?;
+            let program = foreign::bound(&programs[0], &topology, None)?;
+            Ok((play(&program, &topology).map_err(Failure::no)?.timeline, topology))
         }
     }
+}
+
+/// The plan as a program, in place if that is asked for.
+fn program(verified: Verified, args: &ExportArgs) -> Outcome<VerifiedProgram> {
+    match verified {
+        Verified::Schedule(schedule, _) => lowered(&schedule, args.in_place),
+        Verified::Programs(programs) => {
+            let asked = programs.iter().find(|program| program.program().in_place == args.in_place);
+            Ok(asked.unwrap_or(&programs[0]).clone())
+        }
+    }
+}
+
+fn lowered(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<VerifiedProgram> {
+    let program = lower(schedule, &LowerOptions { in_place }).map_err(Failure::no)?;
+    check(program).map_err(|violations| {
+        let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        Failure::no(anyhow::anyhow!("the lowered program is wrong:\n{}", texts.join("\n")))
+    })
+}
+
+fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, screen: &Screen) -> Outcome {
+    let program = program(verified, args)?;
+    let request = program.program().demand.request();
+    let (min_bytes, max_bytes) = window(args, request, dialect);
+    let options = msccl::ExportOptions {
+        dialect,
+        protocol: match args.protocol {
+            Protocol::Simple => msccl::Protocol::Simple,
+            Protocol::Ll => msccl::Protocol::Ll,
+            Protocol::Ll128 => msccl::Protocol::Ll128,
+        },
+        name: args.name.clone().unwrap_or_else(|| format!("antiphon_{}_{}", request.collective, request.members.len())),
+        instances: args.instances,
+        min_bytes,
+        max_bytes,
+        max_blocks: args.max_threadblocks as usize,
+    };
+    let algorithm = msccl::export(&program, &options).map_err(Failure::no)?;
+    write_or_print(args.output.as_deref(), screen, |out: &mut dyn Write| msccl::write(&algorithm, out))
+}
+
+/// The sizes that a file serves: what the user says, else half an octave around the size it was planned for, so that
+/// files for sizes that double meet and do not overlap. The runtimes count the bytes of one rank of a gather.
+fn window(args: &ExportArgs, request: &Request, dialect: msccl::Dialect) -> (u64, u64) {
+    let ranks = match request.collective {
+        Collective::Gather | Collective::Scatter => request.members.len() as f64,
+        _ => 1.0,
+    };
+    let size = request.size_bytes as f64 / ranks;
+    let least = args.min_bytes.unwrap_or((size / f64::sqrt(2.0)).ceil() as u64);
+    let most = args.max_bytes.unwrap_or((size * f64::sqrt(2.0)).floor() as u64);
+    // microsoft/msccl serves sizes below its `maxBytes`.
+    (least, if dialect == msccl::Dialect::Msccl { most.saturating_add(1) } else { most })
 }

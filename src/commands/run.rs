@@ -1,13 +1,15 @@
 //! `antiphon run`: a plan on real buffers by real ranks, checked, in the table that nccl-tests prints.
 
 use crate::cli::{Chunks, RequestArgs, RunArgs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, read_text};
+use crate::foreign;
 use crate::plan;
 use crate::screen::{Screen, table};
-use crate::workbench::{Memory, Setup, Workbench, bus_factor, count};
+use crate::workbench::{ForeignSource, Installed, Memory, Setup, Workbench, bus_factor, count};
 use runtime::{Check, Trial};
-use schedule::{Collective, Demand, ReduceOp, VerifiedSchedule, verify};
+use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule, verify};
 use serde::Serialize;
+use std::path::Path;
 use std::sync::Arc;
 use synth::{Options, StrategyKind};
 use topology::{Rank, Topology};
@@ -31,33 +33,61 @@ struct Row {
     ranks: usize,
 }
 
+/// A plan from a file, adapted to the flags.
+enum Fixed {
+    Schedule(VerifiedSchedule, Topology),
+    Foreign { text: String, origin: String, request: Request, topology: Topology },
+}
+
+impl Fixed {
+    fn request(&self) -> &Request {
+        match self {
+            Self::Schedule(schedule, _) => schedule.schedule().demand.request(),
+            Self::Foreign { request, .. } => request,
+        }
+    }
+
+    fn install(&self, args: &RunArgs, bench: &Workbench) -> Outcome<(Installed, String)> {
+        match self {
+            Self::Schedule(schedule, topology) => {
+                Ok((bench.install(schedule, topology)?, schedule.schedule().produced_by.strategy.clone()))
+            }
+            Self::Foreign { text, origin, topology, .. } => {
+                let source = ForeignSource { text, origin, op: args.op };
+                let name = Path::new(origin).file_name().map_or_else(|| origin.into(), |name| name.to_string_lossy());
+                Ok((bench.install_foreign(&source, topology)?, name.into_owned()))
+            }
+        }
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
-    let fixed = args.file.as_deref().map(|path| plan::open_verified(path, args.topology.as_deref())).transpose()?;
-    let fixed = fixed.map(|(schedule, topology)| adapted(schedule, topology, args)).transpose()?;
+    let fixed = args.file.as_deref().map(|path| fixed(path, args, screen)).transpose()?;
     let ranks = match (&fixed, args.ranks) {
-        (Some((_, topology)), _) => topology.rank_count(),
+        (Some(fixed), _) => fixed.request().ranks,
         (None, Some(ranks)) => ranks as usize,
-        (None, None) => return Err(Failure::bad_input(anyhow::anyhow!("--ranks is needed without a schedule"))),
+        (None, None) => return Err(Failure::bad_input(anyhow::anyhow!("--ranks is needed without a plan"))),
     };
     let emulate = args.emulate.clone().map(|spec| (spec, args.slowdown));
     let setup = Setup { ranks, transport: args.transport, emulate, timeout: args.timeout };
     let mut bench = Workbench::open(&setup)?;
     let sizes = match (&fixed, &args.size[..]) {
-        (Some((schedule, _)), []) => vec![schedule.schedule().demand.request().size_bytes],
+        (Some(fixed), []) => vec![fixed.request().size_bytes],
         (_, sizes) => sizes.to_vec(),
     };
     let mut rows = Vec::new();
     for size in sizes {
         let stock;
-        let (schedule, topology) = match &fixed {
-            Some((schedule, topology)) => (schedule, topology),
+        let plan = match &fixed {
+            Some(fixed) => fixed,
             None => {
                 stock = self::stock(args, ranks, size)?;
-                (&stock.0, &stock.1)
+                &stock
             }
         };
-        measure(args, &mut bench, (schedule, topology), size, |row| {
+        let (installed, name) = plan.install(args, &bench)?;
+        measure(args, &mut bench, (&installed, &name), size, |row| {
             if screen.is_json() {
                 screen.line(&serde_json::to_string(&row).unwrap_or_default());
             }
@@ -71,32 +101,56 @@ pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     }
 }
 
-/// A schedule from a file, checked against the flags and with the reduction asked for.
-fn adapted(schedule: VerifiedSchedule, topology: Topology, args: &RunArgs) -> Outcome<(VerifiedSchedule, Topology)> {
-    let request = schedule.schedule().demand.request();
+/// Opens a plan file, checks it against the flags, and gives it the reduction asked for.
+fn fixed(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixed> {
+    let (text, origin) = (read_text(path)?, path.display().to_string());
+    if !foreign::is_foreign(&text) {
+        let (schedule, topology) = plan::open_schedule(path, args.topology.as_deref())?;
+        agrees(schedule.schedule().demand.request(), args)?;
+        return with_op(schedule, topology, args);
+    }
+    let mut plan = foreign::read(&text, &origin, None)?;
+    let programs = plan.verified(&origin)?;
+    plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
+    let request = programs[0].program().demand.request().clone();
+    agrees(&request, args)?;
+    // Without a machine, every two ranks are linked.
+    let everyone = format!("clique:{}", request.ranks);
+    let topology = plan::topology(args.topology.as_ref().or(args.emulate.as_ref()).unwrap_or(&everyone))?;
+    Ok(Fixed::Foreign { text, origin, request, topology })
+}
+
+/// Whether a plan is what the flags ask for.
+fn agrees(request: &Request, args: &RunArgs) -> Outcome {
     let differs = |what: &str, given: String, has: String| {
-        Err(Failure::bad_input(anyhow::anyhow!("the schedule has {what} {has}, but {given} was asked for")))
+        Err(Failure::bad_input(anyhow::anyhow!("the plan has {what} {has}, but {given} was asked for")))
     };
     if let Some(collective) = args.collective.filter(|&collective| collective != request.collective) {
         return differs("collective", collective.to_string(), request.collective.to_string());
     }
-    if let Some(ranks) = args.ranks.filter(|&ranks| ranks as usize != topology.rank_count()) {
-        return differs("ranks", ranks.to_string(), topology.rank_count().to_string());
+    if let Some(ranks) = args.ranks.filter(|&ranks| ranks as usize != request.ranks) {
+        return differs("ranks", ranks.to_string(), request.ranks.to_string());
     }
     if let Some(root) = args.root.filter(|&root| Some(Rank(root)) != request.root) {
         let has = request.root.map_or("none".to_owned(), |root| root.to_string());
         return differs("root", root.to_string(), has);
     }
-    let Some(op) = args.op.filter(|&op| Some(op) != request.op) else { return Ok((schedule, topology)) };
+    Ok(())
+}
+
+/// The schedule with the reduction asked for.
+fn with_op(schedule: VerifiedSchedule, topology: Topology, args: &RunArgs) -> Outcome<Fixed> {
+    let has = schedule.schedule().demand.request().op;
+    let Some(op) = args.op.filter(|&op| Some(op) != has) else { return Ok(Fixed::Schedule(schedule, topology)) };
     let mut schedule = schedule.into_schedule();
     schedule.demand = Arc::new(Demand::clone(&schedule.demand).with_op(op)?);
     let schedule = verify(schedule, &topology).map_err(Failure::no)?;
-    Ok((schedule, topology))
+    Ok(Fixed::Schedule(schedule, topology))
 }
 
 /// The best classic algorithm for a size: on the emulated machine, or among equal ranks. Where chunks are listed one
 /// by one, or not all ranks take part, whatever is best.
-fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<(VerifiedSchedule, Topology)> {
+fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<Fixed> {
     let asked = RequestArgs {
         topology: args.emulate.clone().unwrap_or_else(|| format!("clique:{ranks}")),
         collective: args.collective.unwrap_or(Collective::AllReduce),
@@ -116,20 +170,19 @@ fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<(VerifiedSchedule, 
     let strategy = if is_classic { StrategyKind::Classic } else { StrategyKind::Matching };
     let options = Options { strategy: Some(strategy), ..Options::default() };
     let synthesis = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?;
-    Ok((synthesis.schedule, topology))
+    Ok(Fixed::Schedule(synthesis.schedule, topology))
 }
 
-/// Measures one plan at one size, out of place and in place.
+/// Measures one plan at one size, in all kinds of calls that it serves.
 fn measure(
     args: &RunArgs,
     bench: &mut Workbench,
-    (schedule, topology): (&VerifiedSchedule, &Topology),
+    (plan, name): (&Installed, &str),
     size: u64,
     mut emit: impl FnMut(Row),
 ) -> Outcome {
-    let plan = bench.install(schedule, topology)?;
     let request = plan.request();
-    let (count, size_bytes) = count(request, size, args.dtype);
+    let (count, size_bytes) = count(request, size, args.dtype, plan.granularity());
     let trial = Trial {
         count,
         dtype: args.dtype,
@@ -138,8 +191,8 @@ fn measure(
         seed: args.seed,
         check: Check::FirstAndLast,
     };
-    for &memory in plan.memories() {
-        let report = bench.run(&plan, memory, &trial)?;
+    for memory in plan.memories() {
+        let report = bench.run(plan, memory, &trial)?;
         let spans: Vec<f64> = report.spans().iter().map(|span| span.0).collect();
         let time_us = summarize(&spans).map_or(0.0, |summary| summary.median_us);
         let algbw_gbps = if time_us > 0.0 { size_bytes as f64 / time_us * 1e-3 } else { 0.0 };
@@ -155,8 +208,8 @@ fn measure(
             algbw_gbps,
             busbw_gbps: algbw_gbps * bus_factor(request),
             wrong: report.wrong(),
-            plan: schedule.schedule().produced_by.strategy.clone(),
-            ranks: topology.rank_count(),
+            plan: name.to_owned(),
+            ranks: request.ranks,
         });
     }
     Ok(())
@@ -174,18 +227,19 @@ fn report(rows: &[Row]) -> String {
         ],
         None => std::array::from_fn(|_| dash()),
     };
-    let lines = rows.chunk_by(|_, next| next.in_place).map(|pair| {
-        let (apart, together) = (&pair[0], pair.get(1));
+    let lines = rows.chunk_by(|row, next| !row.in_place && next.in_place).map(|pair| {
+        let of = |in_place: bool| pair.iter().find(|row| row.in_place == in_place);
+        let row = &pair[0];
         let mut line = vec![
-            apart.size_bytes.to_string(),
-            apart.count.to_string(),
-            apart.dtype.to_string(),
-            apart.op.map_or_else(dash, |op| op.to_string()),
-            apart.root.map_or_else(dash, |root| root.to_string()),
+            row.size_bytes.to_string(),
+            row.count.to_string(),
+            row.dtype.to_string(),
+            row.op.map_or_else(dash, |op| op.to_string()),
+            row.root.map_or_else(dash, |root| root.to_string()),
         ];
-        line.extend(half(Some(apart)));
-        line.extend(half(together));
-        line.push(apart.plan.clone());
+        line.extend(half(of(false)));
+        line.extend(half(of(true)));
+        line.push(row.plan.clone());
         line
     });
     let header =

@@ -1,50 +1,87 @@
 //! `antiphon simulate`: makespan, and how much every link and resource was used.
 
-use crate::cli::SimulateArgs;
+use crate::cli::{PlanArgs, SimulateArgs};
 use crate::failure::{Failure, Outcome, write_to};
-use crate::plan;
+use crate::foreign;
+use crate::plan::{self, Verified};
 use crate::screen::{Screen, bytes, percent, table, time};
-use schedule::{Simulation, Usage, VerifiedSchedule, export, simulate};
+use schedule::program::play;
+use schedule::{Simulation, Timeline, Usage, export, simulate};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
-use topology::Topology;
+use topology::{Micros, Topology};
+
+/// A plan that was played.
+struct Played {
+    title: String,
+    topology: Topology,
+    timeline: Timeline,
+    /// The makespan that a schedule states.
+    stated: Option<Micros>,
+    links: Vec<Usage>,
+    resources: Vec<Usage>,
+}
 
 /// Runs the command.
 pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
-    let (schedule, topology) = plan::open_verified(&args.plan.file, args.plan.topology.as_deref())?;
-    let simulation = simulate(&schedule, &topology);
+    let played = played(&args.plan, screen)?;
     if let Some(path) = &args.trace {
-        write_to(path, |out| export::trace(&simulation.timeline, &topology, out))?;
+        write_to(path, |out| export::trace(&played.timeline, &played.topology, out))?;
     }
     if let Some(path) = &args.html {
-        write_to(path, |out| export::html(&simulation.timeline, &topology, out))?;
+        write_to(path, |out| export::html(&played.timeline, &played.topology, out))?;
     }
-    screen.result(&as_json(&simulation, &topology), || for_people(&schedule, &simulation, &topology))
+    screen.result(&as_json(&played), || for_people(&played))
 }
 
-fn as_json(simulation: &Simulation, topology: &Topology) -> Value {
+fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
+    match plan::open_verified(&args.file, args.topology.as_deref(), args.size, screen)? {
+        Verified::Schedule(schedule, topology) => {
+            let Simulation { timeline, stated_makespan, links, resources, .. } = simulate(&schedule, &topology);
+            let title = plan::describe(schedule.schedule());
+            let stated = Some(stated_makespan);
+            Ok(Played { title, topology, timeline: Timeline::of(&timeline), stated, links, resources })
+        }
+        Verified::Programs(programs) => {
+            let topology = plan::needed_topology(args.topology.as_deref())?;
+            let program = foreign::bound(&programs[0], &topology, None)?;
+            let timeline = play(&program, &topology).map_err(Failure::no)?.timeline;
+            let (links, resources) = timeline.usage(&topology);
+            let title = plan::describe_request(program.program().demand.request());
+            Ok(Played { title, topology, timeline, stated: None, links, resources })
+        }
+    }
+}
+
+fn as_json(played: &Played) -> Value {
+    let Played { topology, timeline, .. } = played;
     let usage = |usage: &Usage| json!({"busy_us": usage.busy, "utilisation": usage.utilisation, "bytes": usage.bytes, "messages": usage.messages});
-    let links = topology.links().iter().zip(&simulation.links).enumerate().map(|(id, (link, used))| {
+    let links = topology.links().iter().zip(&played.links).enumerate().map(|(id, (link, used))| {
         let mut value = usage(used);
         value["link"] = id.into();
         value["from"] = link.from.0.into();
         value["to"] = link.to.0.into();
         value
     });
-    let resources = topology.resources().iter().zip(&simulation.resources).enumerate().map(|(id, (resource, used))| {
+    let resources = topology.resources().iter().zip(&played.resources).enumerate().map(|(id, (resource, used))| {
         let mut value = usage(used);
         value["resource"] = id.into();
         value["name"] = resource.name.as_str().into();
         value
     });
-    json!({
-        "makespan_us": simulation.makespan, "stated_makespan_us": simulation.stated_makespan,
+    let mut value = json!({
+        "makespan_us": timeline.makespan(), "size_bytes": timeline.size_bytes,
         "links": links.collect::<Vec<_>>(), "resources": resources.collect::<Vec<_>>(),
-    })
+    });
+    if let Some(stated) = played.stated {
+        value["stated_makespan_us"] = json!(stated);
+    }
+    value
 }
 
-fn for_people(schedule: &VerifiedSchedule, simulation: &Simulation, topology: &Topology) -> String {
+fn for_people(played: &Played) -> String {
+    let Played { topology, timeline, .. } = played;
     let row = |name: String, usage: &Usage| {
         vec![
             name,
@@ -55,20 +92,20 @@ fn for_people(schedule: &VerifiedSchedule, simulation: &Simulation, topology: &T
         ]
     };
     let mut rows: Vec<(f64, Vec<String>)> = Vec::new();
-    for (link, usage) in topology.links().iter().zip(&simulation.links) {
+    for (link, usage) in topology.links().iter().zip(&played.links) {
         rows.push((usage.busy.0, row(format!("link {} → {}", link.from, link.to), usage)));
     }
-    for (resource, usage) in topology.resources().iter().zip(&simulation.resources) {
+    for (resource, usage) in topology.resources().iter().zip(&played.resources) {
         rows.push((usage.busy.0, row(resource.name.clone(), usage)));
     }
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));
     let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
+    let stated = played.stated.map(|stated| format!(" (stated {})", time(stated.0))).unwrap_or_default();
     format!(
-        "{} on {}\nmakespan {} (stated {})\n\n{}",
-        plan::describe(schedule.schedule()),
+        "{} on {}\nmakespan {}{stated}\n\n{}",
+        played.title,
         topology.name(),
-        time(simulation.makespan.0),
-        time(simulation.stated_makespan.0),
+        time(timeline.makespan().0),
         table(&["busiest first", "utilisation", "busy", "bytes", "messages"], &rows),
     )
 }

@@ -1,15 +1,20 @@
-//! `antiphon verify`: every violation of a schedule, with evidence.
+//! `antiphon verify`: every violation of a plan, with evidence.
 
 use crate::cli::VerifyArgs;
 use crate::failure::{Failure, Outcome};
-use crate::plan::{self, Claim};
+use crate::foreign::ForeignPlan;
+use crate::plan::{self, Claim, Opened};
 use crate::screen::{Screen, time};
 use schedule::Violation;
 use serde_json::{Value, json};
 
 /// Runs the command.
 pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
-    let Claim { file, topology } = plan::open(&args.file, args.topology.as_deref())?;
+    let claim = match plan::open_any(&args.file, args.topology.as_deref(), None)? {
+        Opened::Schedule(claim) => *claim,
+        Opened::Foreign(plan) => return foreign(args, plan, screen),
+    };
+    let Claim { file, topology } = claim;
     let summary = plan::describe(&file.schedule);
     let (schedule, violations) = match file.verify(&topology) {
         Ok(verified) => (verified.into_schedule(), Vec::new()),
@@ -36,11 +41,33 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
         0 => format!("ok: {summary}, {} transfers, {}", schedule.transfers.len(), time(schedule.makespan().0)),
         _ => texts.join("\n"),
     })?;
-    match texts.len() {
+    verdict(args, texts.len())
+}
+
+/// The exit of the command.
+fn verdict(args: &VerifyArgs, violations: usize) -> Outcome {
+    match violations {
         0 => Ok(()),
         1 => Err(Failure::no(anyhow::anyhow!("{}: 1 violation", args.file.display()))),
         count => Err(Failure::no(anyhow::anyhow!("{}: {count} violations", args.file.display()))),
     }
+}
+
+/// A plan of another tool.
+fn foreign(args: &VerifyArgs, mut plan: ForeignPlan, screen: &Screen) -> Outcome {
+    if args.sketch.is_some() {
+        return Err(Failure::bad_input(anyhow::anyhow!("a sketch constrains schedules, not plans of other tools")));
+    }
+    if let Some(spec) = &args.topology {
+        plan.check_links(&plan::topology(spec)?);
+    }
+    plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
+    let values: Vec<Value> = plan.violations.iter().map(|finding| finding.as_json()).collect();
+    screen.result(&json!({"ok": values.is_empty(), "violations": values, "notes": plan.notes}), || {
+        let texts: Vec<&str> = plan.violations.iter().map(|finding| finding.text()).collect();
+        if texts.is_empty() { format!("ok: {}", plan.title) } else { texts.join("\n") }
+    })?;
+    verdict(args, values.len())
 }
 
 /// A violation as design page 2 spells it; what it does not concern is left out.

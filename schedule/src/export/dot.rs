@@ -1,18 +1,17 @@
 //! Graphviz: ranks boxed by machine, and for every link that is used how much it carries.
 
-use crate::{VerifiedSchedule, simulate};
+use crate::Timeline;
 use std::io::{self, BufWriter, Write};
 use topology::{Link, Topology};
 
-/// Writes a directed graph; the same schedule gives the same bytes.
+/// Writes a directed graph; the same timeline gives the same bytes.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn dot(schedule: &VerifiedSchedule, topology: &Topology, out: impl Write) -> io::Result<()> {
-    let simulation = simulate(schedule, topology);
+pub fn dot(timeline: &Timeline, topology: &Topology, out: impl Write) -> io::Result<()> {
+    let (links, _) = timeline.usage(topology);
     let mut out = BufWriter::new(out);
-    let request = schedule.schedule().demand.request();
-    let title = format!("{} on {}: {}", request.collective, topology.name(), simulation.makespan);
+    let title = format!("{} on {}: {}", timeline.title, topology.name(), timeline.makespan());
     writeln!(out, "digraph schedule {{\n  label=\"{}\";\n  node [shape=circle];", quoted(&title))?;
     for (machine, ranks) in topology.machines().iter().enumerate() {
         write!(out, "  subgraph cluster_{machine} {{ label=\"machine {machine}\";")?;
@@ -21,7 +20,7 @@ pub fn dot(schedule: &VerifiedSchedule, topology: &Topology, out: impl Write) ->
         }
         writeln!(out, " }}")?;
     }
-    for (link, usage) in topology.links().iter().zip(&simulation.links).filter(|(_, usage)| usage.messages > 0) {
+    for (link, usage) in topology.links().iter().zip(&links).filter(|(_, usage)| usage.messages > 0) {
         let Link { from, to, .. } = link;
         let (bytes, messages, percent) = (usage.bytes, usage.messages, usage.utilisation * 100.0);
         writeln!(out, "  {from} -> {to} [label=\"{bytes} in {messages}, busy {percent:.0}%\"];")?;

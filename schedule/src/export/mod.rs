@@ -1,4 +1,4 @@
-//! Verified schedules in the formats of other tools, to look at.
+//! Timelines in the formats of other tools, to look at.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,7 +1,6 @@
 //! Tracks of a timeline: what every link and every resource is busy with, and when.
 
-use crate::simulate::occupied;
-use crate::{Schedule, Transfer};
+use crate::Timeline;
 use topology::{Micros, Topology};
 
 /// One link or resource that is used.
@@ -21,21 +20,21 @@ pub(super) enum TrackKind {
     Resource,
 }
 
-/// A transfer that keeps a track busy.
+/// A message that keeps a track busy.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
-    pub(super) transfer: usize,
+    pub(super) message: usize,
     pub(super) start: Micros,
     pub(super) busy: Micros,
 }
 
 /// The used links, then the used resources, each by id.
-pub(super) fn tracks(schedule: &Schedule, topology: &Topology) -> Vec<Track> {
+pub(super) fn tracks(timeline: &Timeline, topology: &Topology) -> Vec<Track> {
     let mut links = vec![Vec::new(); topology.links().len()];
     let mut resources = vec![Vec::new(); topology.resources().len()];
-    for (transfer, message) in schedule.transfers.iter().enumerate() {
-        let (on_link, on_resources) = occupied(schedule, topology, message);
-        let span = |busy| Span { transfer, start: message.start, busy };
+    for (index, message) in timeline.messages.iter().enumerate() {
+        let (on_link, on_resources) = message.occupied(topology);
+        let span = |busy| Span { message: index, start: message.start, busy };
         links[message.link.index()].push(span(on_link));
         on_resources.for_each(|(resource, busy)| resources[resource.index()].push(span(busy)));
     }
@@ -49,13 +48,4 @@ pub(super) fn tracks(schedule: &Schedule, topology: &Topology) -> Vec<Track> {
         Track { name, kind: TrackKind::Resource, id, spans }
     });
     link_tracks.chain(resource_tracks).collect()
-}
-
-/// What a transfer carries, for people: `chunk 3`, `chunks 3 4 5`, `9 chunks`.
-pub(super) fn cargo(transfer: &Transfer) -> String {
-    match transfer.chunks.as_slice() {
-        [chunk] => format!("chunk {chunk}"),
-        few if few.len() <= 4 => few.iter().fold("chunks".to_owned(), |text, chunk| format!("{text} {chunk}")),
-        many => format!("{} chunks", many.len()),
-    }
 }

@@ -1,7 +1,7 @@
 //! The Trace Event format that `chrome://tracing` and Perfetto open: links are one process, resources another.
 
-use super::timeline::{TrackKind, cargo, tracks};
-use crate::{ChunkId, TransferKind, VerifiedSchedule};
+use super::timeline::{TrackKind, tracks};
+use crate::{Cargo, ChunkId, Timeline, TransferKind};
 use serde::Serialize;
 use serde_json::to_writer;
 use std::io::{self, BufWriter, Write};
@@ -40,36 +40,45 @@ struct Details<'a> {
     from: Rank,
     to: Rank,
     kind: TransferKind,
-    chunks: &'a [ChunkId],
+    /// Of a schedule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunks: Option<&'a [ChunkId]>,
+    /// Of a program: the sender's slots.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<String>,
     arrives_us: Micros,
 }
 
-/// Writes a trace; the same schedule gives the same bytes.
+/// Writes a trace; the same timeline gives the same bytes.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn trace(schedule: &VerifiedSchedule, topology: &Topology, out: impl Write) -> io::Result<()> {
-    let schedule = schedule.schedule();
+pub fn trace(timeline: &Timeline, topology: &Topology, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     out.write_all(b"{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n")?;
     to_writer(&mut out, &naming("process_name", process(TrackKind::Link), 0, "links"))?;
     out.write_all(b",\n")?;
     to_writer(&mut out, &naming("process_name", process(TrackKind::Resource), 0, "resources"))?;
-    for track in tracks(schedule, topology) {
+    for track in tracks(timeline, topology) {
         let (pid, tid) = (process(track.kind), track.id);
         out.write_all(b",\n")?;
         to_writer(&mut out, &naming("thread_name", pid, tid, &track.name))?;
         for span in track.spans {
-            let transfer = &schedule.transfers[span.transfer];
-            let args = Details {
-                transfer: span.transfer,
-                from: transfer.from,
-                to: transfer.to,
-                kind: transfer.kind,
-                chunks: &transfer.chunks,
-                arrives_us: transfer.end,
+            let message = &timeline.messages[span.message];
+            let (chunks, slots) = match &message.cargo {
+                Cargo::Chunks(chunks) => (Some(chunks.as_slice()), None),
+                Cargo::Slots(slots) => (None, Some(slots.to_string())),
             };
-            let (name, ts, dur) = (cargo(transfer), span.start, span.busy);
+            let args = Details {
+                transfer: span.message,
+                from: message.from,
+                to: message.to,
+                kind: message.kind,
+                chunks,
+                slots,
+                arrives_us: message.end,
+            };
+            let (name, ts, dur) = (message.cargo.to_string(), span.start, span.busy);
             out.write_all(b",\n")?;
             to_writer(&mut out, &Lasting { ph: "X", name, pid, tid, ts, dur, args })?;
         }

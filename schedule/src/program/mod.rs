@@ -25,6 +25,7 @@ mod layout;
 mod listing;
 mod lower;
 mod shape;
+mod timing;
 
 pub use check::{ProgramViolation, StepAt, VerifiedProgram, check};
 pub use digest::digest;
@@ -32,6 +33,7 @@ pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, OwnBlock, Slot};
 pub use lower::{LowerError, LowerOptions, lower};
 pub use shape::{Shape, balanced};
+pub use timing::{NoLink, Played, play};
 
 use crate::{Demand, ReduceOp};
 use serde::Serialize;

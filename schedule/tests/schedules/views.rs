@@ -4,7 +4,7 @@ use crate::plans::{any_plan, ring, switch};
 use expect_test::{Expect, expect};
 use schedule::explain::{CriticalPath, Wait, critical_path};
 use schedule::{Chunk, ChunkId, Collective, Demand, Message, RankSet, Request, Schedule, Transfer, TransferKind};
-use schedule::{VerifiedSchedule, export, replay, simulate, verify};
+use schedule::{Timeline, VerifiedSchedule, export, replay, simulate, verify};
 use std::sync::Arc;
 use topology::{Latency, LinkId, Micros, Rank, Topology};
 
@@ -134,7 +134,7 @@ fn the_critical_path_covers_the_makespan() {
 #[test]
 fn the_trace_is_json_with_one_event_per_track_and_transfer() {
     let (verified, topology) = pipeline();
-    let text = written(|out| export::trace(&verified, &topology, out));
+    let text = written(|out| export::trace(&Timeline::of(&verified), &topology, out));
     let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
@@ -155,14 +155,14 @@ fn the_graph() {
           1 -> 2 [label="200 B in 2, busy 67%"];
         }
     "#]]
-    .assert_eq(&written(|out| export::dot(&verified, &topology, out)));
+    .assert_eq(&written(|out| export::dot(&Timeline::of(&verified), &topology, out)));
 }
 
 #[test]
 fn the_page_is_self_contained() {
     let (verified, topology) = pipeline();
     let topology = topology.renamed("</script><b>\"");
-    let page = written(|out| export::html(&verified, &topology, out));
+    let page = written(|out| export::html(&Timeline::of(&verified), &topology, out));
     for outside in ["http", "src=", "href", "@import", "url("] {
         assert!(!page.contains(outside), "{outside}");
     }

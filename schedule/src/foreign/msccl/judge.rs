@@ -7,6 +7,9 @@ use super::violation::Violation;
 use super::{Dialect, check, import};
 use crate::program::{self, VerifiedProgram};
 
+/// `maxBytes` where microsoft/msccl finds none; sizes are below it.
+pub(super) const MSCCL_MOST: u64 = 1 << 27;
+
 /// A kind of call that a file serves, with the verified program that serves it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Call {
@@ -39,6 +42,15 @@ impl Protocol {
 }
 
 impl Algorithm {
+    /// The least and the most bytes that the file serves in a runtime; no most where there is no limit.
+    pub fn window(&self, dialect: Dialect) -> (u64, Option<u64>) {
+        let most = match dialect {
+            Dialect::Msccl => Some(self.max_bytes.unwrap_or(MSCCL_MOST).saturating_sub(1)),
+            Dialect::Executor => self.max_bytes.filter(|&most| most > 0),
+        };
+        (self.min_bytes.unwrap_or(0), most)
+    }
+
     /// The kinds of calls the file says it serves, `true` for in place.
     pub fn calls(&self) -> Vec<bool> {
         let in_place = self.in_place.unwrap_or(false);

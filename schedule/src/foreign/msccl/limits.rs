@@ -6,6 +6,7 @@
 
 use super::Dialect;
 use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
+use super::judge::MSCCL_MOST;
 use super::violation::{Rule, Violation};
 use std::collections::BTreeMap;
 
@@ -139,7 +140,7 @@ impl Limits<'_> {
             self.broken(at, Rule::NeverSelected { reason: "`inplace` and `outofplace` are both 0" });
         }
         let empty = match (dialect, min_bytes.unwrap_or(0), max_bytes) {
-            (Dialect::Msccl, least, most) => least >= most.unwrap_or(1 << 27),
+            (Dialect::Msccl, least, most) => least >= most.unwrap_or(MSCCL_MOST),
             (Dialect::Executor, least, Some(most)) => most > 0 && least > most,
             (Dialect::Executor, _, None) => false,
         };

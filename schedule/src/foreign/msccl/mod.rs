@@ -1,7 +1,8 @@
 //! MSCCL algorithm files (XML), in the dialects of microsoft/msccl \[1\] and of Azure's executor \[2\].
 //!
 //! The principal type is [`Algorithm`], the file as a typed document: [`parse`] and [`write`] know its syntax,
-//! [`check`] what the runtimes accept, [`import`] what its steps mean.
+//! [`check`] what the runtimes accept, [`import`] what its steps mean, [`judge`] all of it, and [`export`] makes a
+//! file of any verified program.
 //!
 //! \[1\] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023; the reader in
 //! microsoft/msccl, `src/graph/topo.cc`. \[2\] Azure/msccl-executor-nccl, `src/misc/msccl/msccl_parser.cc`.
@@ -13,6 +14,7 @@ mod import;
 mod judge;
 mod limits;
 mod parse;
+mod spell;
 mod violation;
 mod write;
 

@@ -25,6 +25,15 @@ impl Violation {
     pub fn kind(&self) -> &'static str {
         self.rule.kind()
     }
+
+    /// The rank it is about, where it is about one.
+    pub fn rank(&self) -> Option<u32> {
+        match &self.rule {
+            Rule::BlockIds { rank, .. } | Rule::SameBlock { rank, .. } | Rule::Peer { rank, .. } => Some(*rank),
+            Rule::Program { violation, .. } => violation.rank().map(|rank| rank.0),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Violation {

@@ -25,6 +25,19 @@ pub enum Location {
     Op(OpAt),
 }
 
+impl Location {
+    /// The rank it is in.
+    pub fn rank(self) -> Option<u32> {
+        match self {
+            Self::Plan => None,
+            Self::Gpu(rank) | Self::Channel(rank, _) | Self::RemoteBuffer(rank, _) | Self::Threadblock(rank, _) => {
+                Some(rank)
+            }
+            Self::Op(at) => Some(at.rank),
+        }
+    }
+}
+
 /// An operation's place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 pub struct OpAt {

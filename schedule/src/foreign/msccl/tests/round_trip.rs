@@ -8,7 +8,7 @@ use crate::program::tests::{checked, lowered};
 use crate::program::{Program, VerifiedProgram};
 use crate::{Collective, VerifiedSchedule};
 
-fn options(dialect: Dialect) -> ExportOptions {
+pub(super) fn options(dialect: Dialect) -> ExportOptions {
     ExportOptions {
         dialect,
         protocol: Protocol::Simple,
@@ -55,7 +55,7 @@ fn both(schedule: &VerifiedSchedule, dialects: &[Dialect], instances: u32, rando
     }
 }
 
-const BOTH: [Dialect; 2] = [Dialect::Msccl, Dialect::Executor];
+pub(super) const BOTH: [Dialect; 2] = [Dialect::Msccl, Dialect::Executor];
 
 fn dialects(collective: Collective) -> &'static [Dialect] {
     match collective {

@@ -1,0 +1,202 @@
+//! Plans in other people's formats on the command line: recognised by their content, judged, and opened.
+//!
+//! The principal type is [`ForeignPlan`]; every command that takes a schedule takes one as well, through
+//! [`crate::plan::open_any`].
+
+use crate::failure::{Failure, Outcome};
+use crate::screen::bytes;
+use schedule::ReduceOp;
+use schedule::foreign::{msccl, mscclpp};
+use schedule::program::{Program, VerifiedProgram, check};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use topology::Topology;
+
+/// The size of a call for which a plan is judged, where nobody says.
+const USUAL_SIZE: u64 = 1 << 20;
+
+/// A plan from a file of another tool.
+pub(crate) struct ForeignPlan {
+    /// What it is and for whom, for people.
+    pub title: String,
+    /// Everything that is wrong with it.
+    pub violations: Vec<Finding>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+    /// For every kind of call that it serves rightly, what it does; never empty without violations.
+    pub programs: Vec<VerifiedProgram>,
+}
+
+/// Something wrong, and where.
+pub(crate) struct Finding {
+    kind: String,
+    /// With the place, as compilers print it.
+    text: String,
+    place: Option<(usize, usize)>,
+    rank: Option<u32>,
+}
+
+impl Finding {
+    /// For people.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// As design page 2 spells a violation.
+    pub(crate) fn as_json(&self) -> Value {
+        let mut object = json!({"kind": self.kind, "text": self.text});
+        if let Some(rank) = self.rank {
+            object["rank"] = rank.into();
+        }
+        if let Some((line, column)) = self.place {
+            object["line"] = line.into();
+            object["column"] = column.into();
+        }
+        object
+    }
+}
+
+/// Whether a text is a plan of another tool, judged by how it starts.
+pub(crate) fn is_foreign(text: &str) -> bool {
+    is_xml(text) || mscclpp::detects(text)
+}
+
+fn is_xml(text: &str) -> bool {
+    text.trim_start_matches('\u{feff}').trim_start().starts_with('<')
+}
+
+/// Reads and judges a plan for calls of `size` bytes (default: one that it serves).
+///
+/// # Errors
+/// A text that is not of its format; what is wrong with a plan that can be read is in the result.
+pub(crate) fn read(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignPlan> {
+    if is_xml(text) { read_msccl(text, origin, size) } else { read_mscclpp(text, origin, size) }
+}
+
+fn read_msccl(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignPlan> {
+    let parsed = msccl::parse(text, origin).map_err(|faults| {
+        let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        Failure::bad_input(anyhow::anyhow!("{}", lines.join("\n")))
+    })?;
+    let msccl::Parsed { algorithm, notes } = parsed;
+    let dialect = msccl::Dialect::of(&algorithm);
+    let (least, most) = algorithm.window(dialect);
+    let size = size.unwrap_or(USUAL_SIZE.min(most.unwrap_or(u64::MAX)).max(least));
+    let verdict = msccl::judge(&algorithm, dialect, size);
+    let finding = |violation: &msccl::Violation| Finding {
+        kind: violation.kind().to_owned(),
+        text: format!("{origin}:{violation}"),
+        place: Some((violation.at.line as usize, violation.at.column as usize)),
+        rank: violation.rank(),
+    };
+    let calls: Vec<&str> = algorithm.calls().iter().map(|&p| if p { "in place" } else { "out of place" }).collect();
+    let sizes = match most {
+        Some(most) => format!("{} to {}", bytes(least), bytes(most)),
+        None => format!("{} and more", bytes(least)),
+    };
+    let operation = algorithm.operation.map_or("?", msccl::Operation::as_str);
+    let mut notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
+    let room = algorithm.protocol.window();
+    notes.extend(verdict.calls.iter().filter(|call| call.program.window() > room).map(|call| {
+        let window = call.program.window();
+        format!("{origin}: needs room for {window} messages on a connection, and {} has {room}", algorithm.protocol)
+    }));
+    Ok(ForeignPlan {
+        title: format!(
+            "{operation} over {} ranks, MSCCL XML for {dialect}, {}, {sizes}",
+            algorithm.ranks,
+            calls.join(" and ")
+        ),
+        violations: verdict.violations.iter().map(finding).collect(),
+        notes,
+        programs: verdict.calls.into_iter().map(|call| call.program).collect(),
+    })
+}
+
+fn read_mscclpp(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignPlan> {
+    let file = mscclpp::read(text, origin).map_err(Failure::bad_input)?;
+    let plan = file.plan();
+    let call = if plan.inplace { "in place" } else { "out of place" };
+    let title = format!("{} over {} ranks, MSCCL++ JSON, {call}", plan.collective, plan.gpus.len());
+    let place = |at| mscclpp::PlanFile::locate(text, at);
+    let placed = |at, text: String| match place(at) {
+        Some((line, column)) => format!("{origin}:{line}:{column}: {text}"),
+        None => format!("{origin}: {text}"),
+    };
+    let (violations, notes, programs) = match file.import(size.unwrap_or(USUAL_SIZE)) {
+        Ok(import) => {
+            let notes = import.notes.iter().map(|note| placed(note.at, note.to_string())).collect();
+            (Vec::new(), notes, vec![import.program])
+        }
+        Err(violations) => {
+            let finding = |violation: &mscclpp::PlanViolation| {
+                let value = serde_json::to_value(violation).unwrap_or_default();
+                Finding {
+                    kind: value["kind"].as_str().unwrap_or("plan").to_owned(),
+                    text: placed(violation.at, violation.to_string()),
+                    place: place(violation.at),
+                    rank: violation.at.rank(),
+                }
+            };
+            (violations.iter().map(finding).collect(), Vec::new(), Vec::new())
+        }
+    };
+    Ok(ForeignPlan { title, violations, notes, programs })
+}
+
+impl ForeignPlan {
+    /// The programs, if the plan does what it should in any kind of call; what else is wrong with it concerns other
+    /// runtimes and is noted.
+    ///
+    /// # Errors
+    /// The answer "no", with the first violations.
+    pub(crate) fn verified(&mut self, origin: &str) -> Outcome<Vec<VerifiedProgram>> {
+        const SHOWN: usize = 5;
+        let mut texts: Vec<String> = self.violations.iter().take(SHOWN).map(|finding| finding.text.clone()).collect();
+        if self.violations.len() > SHOWN {
+            texts.push(format!("and {} more", self.violations.len() - SHOWN));
+        }
+        if self.programs.is_empty() {
+            let failure =
+                Failure::no(anyhow::anyhow!("{}", texts.join("\n"))).context(format!("{origin}: is not right"));
+            return Err(failure.hint(format!("`antiphon verify {origin}` lists every violation")));
+        }
+        self.notes.extend(texts);
+        Ok(std::mem::take(&mut self.programs))
+    }
+
+    /// Whether every connection of its programs has a link.
+    pub(crate) fn check_links(&mut self, topology: &Topology) {
+        let first = self.programs.first().map(|program| program.program().clone());
+        if let Some(Err(error)) = first.map(|mut program| program.bind(topology)) {
+            self.violations.push(Finding {
+                kind: "no_link".to_owned(),
+                text: error.to_string(),
+                place: None,
+                rank: None,
+            });
+        }
+    }
+}
+
+/// The program over the links of a topology, and with another reduction.
+pub(crate) fn bound(program: &VerifiedProgram, topology: &Topology, op: Option<ReduceOp>) -> Outcome<VerifiedProgram> {
+    let mut program: Program = program.program().clone();
+    let ranks = program.ranks.len();
+    if ranks != topology.rank_count() {
+        let given = topology.rank_count();
+        return Err(Failure::bad_input(anyhow::anyhow!(
+            "the plan has {ranks} ranks, but {} has {given}",
+            topology.name()
+        )));
+    }
+    program.bind(topology).map_err(Failure::no)?;
+    if let Some(op) = op.filter(|&op| Some(op) != program.op) {
+        program.demand = Arc::new(schedule::Demand::clone(&program.demand).with_op(op)?);
+        program.op = Some(op);
+    }
+    check(program).map_err(|violations| {
+        let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        Failure::no(anyhow::anyhow!("{}", texts.join("\n")))
+    })
+}
