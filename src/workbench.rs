@@ -128,7 +128,7 @@ impl Workbench {
     /// Writes a plan where the ranks find it, and lowers it both ways.
     pub(crate) fn install(&self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
         let request = schedule.schedule().demand.request().clone();
-        let is_listed = matches!(request.collective, Collective::AllToAllV | Collective::Custom);
+        let is_listed = request.collective.is_listed();
         let in_place = (!is_listed).then(|| compile(schedule, Memory::InPlace)).transpose()?;
         Ok(Installed {
             plan: unnamed(|out| file::write(schedule, out))?,
@@ -216,7 +216,7 @@ fn path_of(file: &File) -> PathBuf {
 }
 
 fn compile(schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgram> {
-    let options = LowerOptions { in_place: memory == Memory::InPlace };
+    let options = LowerOptions { in_place: memory == Memory::InPlace, ..LowerOptions::default() };
     let program = lower(schedule, &options).map_err(Failure::no)?;
     check(program).map_err(|violations| {
         let texts: Vec<_> = violations.iter().map(ToString::to_string).collect();

@@ -45,7 +45,7 @@ pub(crate) struct Places {
 impl<'a> Reference<'a> {
     pub(crate) fn new(demand: &'a Demand, op: Option<ReduceOp>, count: usize, dtype: DType, seed: u64) -> Self {
         let request = demand.request();
-        let is_listed = matches!(request.collective, Collective::AllToAllV | Collective::Custom);
+        let is_listed = request.collective.is_listed();
         let listed = is_listed.then(|| Listed::new(demand, count));
         // How many values may have to be added: sums of all of them are exact.
         let summands = match op {

@@ -73,6 +73,11 @@ impl Collective {
         matches!(self, Self::ReduceScatter | Self::AllReduce | Self::Reduce)
     }
 
+    /// Whether its chunks are listed one by one, each of its own size.
+    pub fn is_listed(self) -> bool {
+        matches!(self, Self::AllToAllV | Self::Custom)
+    }
+
     /// Whether one member is special.
     pub fn is_rooted(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)

@@ -58,7 +58,8 @@ impl PlanSpec {
     }
 
     pub(crate) fn program(&self) -> VerifiedProgram {
-        let program = lower(&self.schedule(), &LowerOptions { in_place: self.in_place }).unwrap();
+        let program =
+            lower(&self.schedule(), &LowerOptions { in_place: self.in_place, ..LowerOptions::default() }).unwrap();
         check(program).unwrap_or_else(|violations| panic!("{self}: {violations:?}"))
     }
 }

@@ -128,7 +128,7 @@ impl Layout {
         let request = demand.request();
         let (members, per_rank) = (request.members.len() as u64, u64::from(request.chunks_per_rank));
         let parts = match request.collective {
-            collective @ (Collective::AllToAllV | Collective::Custom) => {
+            collective if collective.is_listed() => {
                 if in_place {
                     return Err(LowerError::NotInPlace { collective });
                 }
@@ -152,6 +152,11 @@ impl Layout {
     /// The sizes of slots.
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// How many slots a block of a caller's buffer has; a listed chunk is a block by itself.
+    pub(super) fn block_parts(&self) -> u32 {
+        if self.listed.is_some() { 1 } else { self.parts }
     }
 
     /// How many slots `rank` has in `buffer`; the caller's buffers only, so none for scratch.

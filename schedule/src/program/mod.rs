@@ -31,7 +31,7 @@ pub use check::{ProgramViolation, StepAt, VerifiedProgram, check};
 pub use digest::digest;
 pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, OwnBlock, Slot};
-pub use lower::{LowerError, LowerOptions, lower};
+pub use lower::{LowerError, LowerOptions, Threadblocks, lower};
 pub use shape::{Shape, balanced};
 pub use timing::{NoLink, Played, play};
 

@@ -3,9 +3,9 @@
 //! The principal type is [`Emitter`]. It walks the deliveries in order of arrival and appends to the two
 //! threadblocks of the connection; whatever a step must wait for has then been written before it.
 
-use super::Connections;
 use super::flow::{Delivery, DeliveryId, Flow, ValueId};
 use super::place::{Landing, Placement};
+use super::{Connections, Slices};
 use crate::Schedule;
 use crate::program::{Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock};
 use topology::Rank;
@@ -18,7 +18,7 @@ pub(super) struct Emitted {
 
 pub(super) struct Emitter<'a> {
     schedule: &'a Schedule,
-    layout: &'a Layout,
+    slices: Slices<'a>,
     flow: &'a Flow,
     arrivals: &'a [u32],
     connections: &'a Connections,
@@ -59,12 +59,12 @@ struct Homing {
 impl<'a> Emitter<'a> {
     pub(super) fn new(
         schedule: &'a Schedule,
-        layout: &'a Layout,
+        slices: Slices<'a>,
         flow: &'a Flow,
         arrivals: &'a [u32],
         connections: &'a Connections,
     ) -> Self {
-        let count = schedule.demand.request().ranks;
+        let (count, layout) = (schedule.demand.request().ranks, slices.layout);
         let mut ranks: Vec<Emitted> = (0..count).map(|rank| empty(layout, Rank::from_index(rank))).collect();
         let mut open = |rank: Rank| {
             let threadblocks = &mut ranks[rank.index()].program.threadblocks;
@@ -76,14 +76,15 @@ impl<'a> Emitter<'a> {
         let none = StepRef { threadblock: 0, step: 0 };
         let steps = vec![Ends { sender: none, receiver: none }; flow.delivery_count()];
         let placement = Placement::new(flow, layout, arrivals, count);
-        Self { schedule, layout, flow, arrivals, connections, placement, threadblocks, steps, ranks }
+        Self { schedule, slices, flow, arrivals, connections, placement, threadblocks, steps, ranks }
     }
 
     pub(super) fn run(mut self) -> Vec<Emitted> {
         let flow = self.flow;
         for message in flow.live.chunk_by(|&a, &b| flow[a].transfer == flow[b].transfer) {
             let placed: Vec<Placed> = message.iter().map(|&id| self.place(id)).collect();
-            for run in placed.chunk_by(follows) {
+            let slices = self.slices;
+            for run in placed.chunk_by(|a, b| slices.follow(a, b)) {
                 self.emit(run);
             }
         }
@@ -106,7 +107,7 @@ impl<'a> Emitter<'a> {
         let count = run.len() as u32;
         let index = self.flow[id].transfer;
         let transfer = &self.schedule.transfers[index as usize];
-        let connection = self.connections.by_link[&transfer.link];
+        let connection = self.connections.of[&index];
         let Ends { sender, receiver } = self.threadblocks[connection.index()];
         let send = Instruction::Send { to: connection, src: src.slice(count) };
         let receive = receive(connection, base.map(|base| base.slice(count)), landing.slot.slice(count));
@@ -179,9 +180,12 @@ impl<'a> Emitter<'a> {
             let threadblocks = &mut self.ranks[index].program.threadblocks;
             threadblocks.push(Threadblock::default());
             let local = threadblocks.len() as u32 - 1;
-            for run in homings
-                .chunk_by(|a, b| a.ready == b.ready && b.src == a.src.plus(a.count) && b.dst == a.dst.plus(a.count))
-            {
+            let slices = self.slices;
+            let joins = |a: &Homing, b: &Homing| {
+                let last = |slot: Slot| slot.plus(a.count - 1);
+                a.ready == b.ready && slices.joins(last(a.src), b.src) && slices.joins(last(a.dst), b.dst)
+            };
+            for run in homings.chunk_by(joins) {
                 let count = run.iter().map(|homing| homing.count).sum();
                 let copy = Instruction::Copy { src: run[0].src.slice(count), dst: run[0].dst.slice(count) };
                 let after = run.iter().flat_map(|homing| homing.after.iter().copied()).collect();
@@ -193,7 +197,7 @@ impl<'a> Emitter<'a> {
     /// The copy that a final value needs, if it is not where it belongs.
     fn homing(&self, id: ValueId) -> Option<Homing> {
         let value = &self.flow[id];
-        let (src, dst) = (self.placement.slot(id), self.layout.output_slot(value.chunk, value.rank)?);
+        let (src, dst) = (self.placement.slot(id), self.slices.layout.output_slot(value.chunk, value.rank)?);
         if src == dst {
             return None;
         }
@@ -209,7 +213,7 @@ impl<'a> Emitter<'a> {
 
     /// The copy of what an alltoall keeps for itself.
     fn own_block(&self, rank: Rank) -> Option<Homing> {
-        let own = self.layout.own_block(rank).filter(|own| own.input != own.output)?;
+        let own = self.slices.layout.own_block(rank).filter(|own| own.input != own.output)?;
         let slot = |slice: Slice| Slot { buffer: slice.buffer, index: slice.index };
         let (src, dst, count) = (slot(own.input), slot(own.output), own.output.count);
         Some(Homing { ready: None, src, dst, count, after: Vec::new() })
@@ -229,7 +233,13 @@ fn receive(from: ConnectionId, base: Option<Slice>, dst: Slice) -> Instruction {
     }
 }
 
-/// Whether `b`'s slots come right after `a`'s, everywhere.
-fn follows(a: &Placed, b: &Placed) -> bool {
-    b.src == a.src.plus(1) && b.landing.slot == a.landing.slot.plus(1) && b.base == a.base.map(|base| base.plus(1))
+impl Slices<'_> {
+    /// Whether `b`'s slots come right after `a`'s, everywhere.
+    fn follow(&self, a: &Placed, b: &Placed) -> bool {
+        let bases = match (a.base, b.base) {
+            (Some(a), Some(b)) => self.joins(a, b),
+            (a, b) => a == b,
+        };
+        bases && self.joins(a.src, b.src) && self.joins(a.landing.slot, b.landing.slot)
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! The principal function is [`lower`]. Decisions:
 //! * One threadblock per (rank, connection) and one connection per link used, so a message never queues behind
-//!   another link's. Local copies share one more threadblock.
+//!   another link's. Local copies share one more threadblock. Other targets want fewer threadblocks, which receive
+//!   and send ([`Threadblocks::Paired`]), several lanes per link, or several instances of the whole.
 //! * A value lands in its output slot if the rank wants the chunk and the slot is free, otherwise in a scratch
 //!   slot; what a rank wants and has elsewhere is copied home at the end. Nothing but output slots and scratch
 //!   is ever written, so the input survives even in place, except where it is the output.
@@ -12,26 +13,67 @@
 //!   have smaller numbers; if one leaves before this message arrives but arrives after it, the message lands in
 //!   scratch. With the lexicographic order (tile, number) the same holds for tiles; and a tile touches only its own
 //!   part of every slot, so tiles never conflict.
+//! * A scratch slot is used again once its last reader, by that numbering, is done.
 //! * A dependency that follows from the others is not emitted.
 
 mod emit;
 mod flow;
+mod instances;
+mod pair;
 mod place;
 mod reduction;
 
-use super::{Connection, ConnectionId, Layout, Program};
-use crate::{ChunkId, Collective, Schedule, VerifiedSchedule};
+use super::{Buffer, Connection, ConnectionId, Layout, Program, Slot};
+use crate::{ChunkId, Collective, Schedule, Transfer, VerifiedSchedule};
 use emit::Emitter;
 use flow::Flow;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
-/// How to lower.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// How to lower. The default is best for ranks that are threads or processes of one computer: it needs no buffers and
+/// never lets one link wait for another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerOptions {
     /// Whether input and output are the same memory ([`Layout`] says how for each collective).
     pub in_place: bool,
+    /// What shares a threadblock.
+    pub threadblocks: Threadblocks,
+    /// Whether a paired threadblock's receive and the send of the same data become one instruction.
+    pub fuse: bool,
+    /// How many messages of a connection paired threadblocks may rely on to be under way; at least 1.
+    pub window: u32,
+    /// Paired threadblocks: the most that a rank should have besides its local one; more are paired, though nothing is
+    /// handed on between them, until that is reached or none is left to pair.
+    pub max_threadblocks: Option<u32>,
+    /// Lanes per link, which its messages take in turn; at least 1.
+    pub channels: u32,
+    /// Copies of the program, each for its share of every chunk, on lanes of their own; at least 1.
+    pub instances: u32,
+}
+
+impl Default for LowerOptions {
+    fn default() -> Self {
+        Self {
+            in_place: false,
+            threadblocks: Threadblocks::PerConnection,
+            fuse: false,
+            window: 1,
+            max_threadblocks: None,
+            channels: 1,
+            instances: 1,
+        }
+    }
+}
+
+/// What shares a threadblock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Threadblocks {
+    /// Every end of a connection has its own.
+    #[default]
+    PerConnection,
+    /// The receiving end of one connection and the sending end of another, of the same channel.
+    Paired,
 }
 
 /// Why a schedule has no program.
@@ -84,11 +126,15 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
     let layout = Layout::new(schedule.demand.clone(), options.in_place)?;
     let arrivals = flow::arrivals(schedule);
     let flow = Flow::of(schedule, &arrivals)?;
-    let connections = connections(schedule, &flow);
-    let emitter = Emitter::new(schedule, &layout, &flow, &arrivals, &connections);
+    let mut connections = Connections::of(schedule, &flow, options.channels.max(1));
+    let slices = Slices { layout: &layout, within_blocks: options.instances > 1 };
+    let emitter = Emitter::new(schedule, slices, &flow, &arrivals, &connections);
     let mut ranks = emitter.run();
+    if options.threadblocks == Threadblocks::Paired {
+        pair::pair(&mut ranks, &mut connections, schedule, options);
+    }
     ranks.par_iter_mut().for_each(|rank| reduction::drop_implied(&mut rank.program, &rank.order));
-    Ok(Program {
+    let program = Program {
         demand: schedule.demand.clone(),
         op: schedule.demand.request().op,
         in_place: options.in_place,
@@ -96,26 +142,55 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
         uniform: false,
         connections: connections.list,
         ranks: ranks.into_iter().map(|rank| rank.program).collect(),
-    })
+    };
+    if options.instances > 1 { instances::replicate(program, &layout, options.instances) } else { Ok(program) }
 }
 
-/// The connections, and which link each stands for.
+/// The connections, and which one each transfer takes.
 struct Connections {
     list: Vec<Connection>,
-    by_link: BTreeMap<LinkId, ConnectionId>,
+    of: BTreeMap<u32, ConnectionId>,
 }
 
-/// One connection for each link that carries anything, ascending; parallel links become channels.
-fn connections(schedule: &Schedule, flow: &Flow) -> Connections {
-    let used = flow.live.iter().map(|&id| &schedule.transfers[flow[id].transfer as usize]);
-    let ends: BTreeMap<LinkId, (Rank, Rank)> = used.map(|t| (t.link, (t.from, t.to))).collect();
-    let mut lanes: BTreeMap<(Rank, Rank), u32> = BTreeMap::new();
-    let mut connections = Connections { list: Vec::with_capacity(ends.len()), by_link: BTreeMap::new() };
-    for (link, (from, to)) in ends {
-        let next = lanes.entry((from, to)).or_default();
-        let channel = std::mem::replace(next, *next + 1);
-        connections.by_link.insert(link, ConnectionId(connections.list.len() as u32));
-        connections.list.push(Connection { from, to, channel, link });
+impl Connections {
+    /// `channels` connections for each link that carries as many messages, links ascending; its messages take turns.
+    fn of(schedule: &Schedule, flow: &Flow, channels: u32) -> Self {
+        let mut used: Vec<u32> = flow.live.iter().map(|&id| flow[id].transfer).collect();
+        used.dedup();
+        let mut carried: BTreeMap<LinkId, Vec<u32>> = BTreeMap::new();
+        for transfer in used {
+            carried.entry(schedule.transfers[transfer as usize].link).or_default().push(transfer);
+        }
+        let mut next: BTreeMap<(Rank, Rank), u32> = BTreeMap::new();
+        let mut connections = Self { list: Vec::with_capacity(carried.len()), of: BTreeMap::new() };
+        for (link, transfers) in carried {
+            let first = connections.list.len() as u32;
+            let lanes = channels.min(transfers.len() as u32);
+            let Transfer { from, to, .. } = schedule.transfers[transfers[0] as usize];
+            for _ in 0..lanes {
+                let next = next.entry((from, to)).or_default();
+                let channel = std::mem::replace(next, *next + 1);
+                connections.list.push(Connection { from, to, channel, link });
+            }
+            let turns = transfers.into_iter().zip((0..lanes).cycle());
+            connections.of.extend(turns.map(|(transfer, lane)| (transfer, ConnectionId(first + lane))));
+        }
+        connections
     }
-    connections
+}
+
+/// Which slots may be one slice.
+#[derive(Clone, Copy)]
+struct Slices<'a> {
+    layout: &'a Layout,
+    /// Whether no slice may reach from one block of a caller's buffer into the next.
+    within_blocks: bool,
+}
+
+impl Slices<'_> {
+    /// Whether `b` can extend a slice that ends with `a`.
+    fn joins(&self, a: Slot, b: Slot) -> bool {
+        let crosses = b.buffer != Buffer::Scratch && b.index.is_multiple_of(self.layout.block_parts());
+        b == a.plus(1) && !(self.within_blocks && crosses)
+    }
 }

@@ -6,6 +6,7 @@
 
 use super::flow::{Delivery, DeliveryId, Flow, ValueId};
 use crate::program::{Buffer, Layout, Slot};
+use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
 /// Where values are.
@@ -19,6 +20,11 @@ pub(super) struct Placement<'a> {
     occupants: Vec<Vec<Option<ValueId>>>,
     /// For each rank, the parts that its scratch slots have the shape of.
     pub(super) scratch_parts: Vec<Vec<u32>>,
+    /// For each rank, the value that each scratch slot has at the moment.
+    scratch: Vec<Vec<ValueId>>,
+    /// For each rank and part, the scratch values that are not final, those that are needed least long first: the
+    /// arrival of their last reader and their slot.
+    passing: Vec<BTreeMap<u32, BTreeSet<(u32, u32, ValueId)>>>,
 }
 
 /// Where a delivery lands.
@@ -42,7 +48,9 @@ impl<'a> Placement<'a> {
             if value.writer.is_none() { layout.input_slot(value.chunk, value.rank) } else { None }
         });
         let (occupants, slots) = (occupants.collect(), slots.collect());
-        let mut placement = Self { flow, layout, arrivals, slots, occupants, scratch_parts: vec![Vec::new(); ranks] };
+        let (scratch_parts, scratch, passing) =
+            (vec![Vec::new(); ranks], vec![Vec::new(); ranks], vec![BTreeMap::new(); ranks]);
+        let mut placement = Self { flow, layout, arrivals, slots, occupants, scratch_parts, scratch, passing };
         for id in flow.value_ids() {
             if let Some(slot) = placement.slots[id.index()] {
                 placement.occupy(flow[id].rank, slot, id);
@@ -67,14 +75,54 @@ impl<'a> Placement<'a> {
         let Delivery { base, result, .. } = self.flow[id];
         let (chunk, rank) = (self.flow[result].chunk, self.flow[result].rank);
         let landing = self.at_home(id).or_else(|| self.on_base(id, base)).unwrap_or_else(|| {
-            let scratch = &mut self.scratch_parts[rank.index()];
-            scratch.push(self.layout.part_of(chunk));
-            let slot = Slot { buffer: Buffer::Scratch, index: scratch.len() as u32 - 1 };
-            Landing { slot, replaces: None }
+            let part = self.layout.part_of(chunk);
+            self.in_used(id, rank, part).unwrap_or_else(|| {
+                let scratch = &mut self.scratch_parts[rank.index()];
+                scratch.push(part);
+                let slot = Slot { buffer: Buffer::Scratch, index: scratch.len() as u32 - 1 };
+                Landing { slot, replaces: None }
+            })
         });
         self.slots[result.index()] = Some(landing.slot);
         self.occupy(rank, landing.slot, result);
+        if landing.slot.buffer == Buffer::Scratch {
+            self.keep(rank, landing.slot.index, result);
+        }
         landing
+    }
+
+    /// Notes what is in a scratch slot from now on.
+    fn keep(&mut self, rank: Rank, slot: u32, value: ValueId) {
+        let scratch = &mut self.scratch[rank.index()];
+        scratch.resize(scratch.len().max(slot as usize + 1), value);
+        scratch[slot as usize] = value;
+        if let Some(last) = self.last_reader(value) {
+            let part = self.layout.part_of(self.flow[value].chunk);
+            self.passing[rank.index()].entry(part).or_default().insert((last, slot, value));
+        }
+    }
+
+    /// The arrival of the last delivery that reads a value; `None` if it stays to the end.
+    fn last_reader(&self, value: ValueId) -> Option<u32> {
+        let value = &self.flow[value];
+        let readers = value.senders.iter().copied().chain(value.reduced_by);
+        let last = readers.map(|reader| self.arrivals[self.flow[reader].transfer as usize]).max();
+        if value.is_final { None } else { last }
+    }
+
+    /// A scratch slot of the same shape whose value nobody needs any more.
+    fn in_used(&mut self, id: DeliveryId, rank: Rank, part: u32) -> Option<Landing> {
+        let arrival = self.arrivals[self.flow[id].transfer as usize];
+        let passing = self.passing[rank.index()].get_mut(&part)?;
+        while let Some(&(_, slot, value)) = passing.first().filter(|&&(last, ..)| last < arrival) {
+            passing.pop_first();
+            // Otherwise what was added to it took its place.
+            if self.scratch[rank.index()][slot as usize] == value {
+                let slot = Slot { buffer: Buffer::Scratch, index: slot };
+                return Some(Landing { slot, replaces: Some(value) });
+            }
+        }
+        None
     }
 
     fn occupy(&mut self, rank: Rank, slot: Slot, value: ValueId) {

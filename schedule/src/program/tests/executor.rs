@@ -3,7 +3,7 @@
 
 use super::schedules::Random;
 use crate::program::{Buffer, ConnectionId, Instruction, Program, Slice};
-use crate::{Collective, Request};
+use crate::{ChunkId, Collective, Demand, Request};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use topology::Rank;
@@ -62,9 +62,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Runs in every order; the first thing that goes wrong in any of them.
-    pub(crate) fn explore(&self) -> Result<(), String> {
-        const MOST: usize = 200_000;
+    /// Runs in every order; the first thing that goes wrong in any of them. `None` if there are more states than `most`.
+    pub(crate) fn explore(&self, most: usize) -> Option<Result<(), String>> {
         let start = self.start();
         let mut seen = BTreeSet::from([start.clone()]);
         let mut open = vec![start];
@@ -72,9 +71,11 @@ impl Executor<'_> {
             let choices = self.choices(&state);
             if choices.is_empty() {
                 if !self.is_finished(&state) {
-                    return Err("it stops before its end".to_owned());
+                    return Some(Err("it stops before its end".to_owned()));
                 }
-                self.judge(&state)?;
+                if let Err(wrong) = self.judge(&state) {
+                    return Some(Err(wrong));
+                }
             }
             for choice in choices {
                 let next = self.take(state.clone(), choice);
@@ -82,9 +83,11 @@ impl Executor<'_> {
                     open.push(next);
                 }
             }
-            assert!(seen.len() <= MOST, "the program is too large to be explored");
+            if seen.len() > most {
+                return None;
+            }
         }
-        Ok(())
+        Some(Ok(()))
     }
 
     pub(crate) fn is_finished(&self, state: &State) -> bool {
@@ -219,7 +222,7 @@ impl Executor<'_> {
 
     /// A rank's buffers at the start, laid out as the caller of the collective does.
     fn buffers(&self, request: &Request, rank: Rank) -> [Vec<u64>; 3] {
-        let call = Call { request, count: self.count as usize };
+        let call = Call { demand: &self.program.demand, request, count: self.count as usize };
         let scratch: u64 = match self.program.ranks[rank.index()].scratch_parts.len() as u32 {
             0 => 0,
             slots => self.slot(rank.index(), Buffer::Scratch, slots - 1).end,
@@ -240,7 +243,7 @@ impl Executor<'_> {
     /// What is wrong with a final state, if anything.
     pub(crate) fn judge(&self, state: &State) -> Result<(), String> {
         let request = self.program.demand.request();
-        let call = Call { request, count: self.count as usize };
+        let call = Call { demand: &self.program.demand, request, count: self.count as usize };
         for rank in (0..request.ranks).map(Rank::from_index) {
             let [input, output, _] = &state.memory[rank.index()];
             let length = call.output_length(rank);
@@ -279,11 +282,39 @@ enum Alias {
 
 /// One call of a collective, by its definition.
 struct Call<'a> {
+    demand: &'a Demand,
     request: &'a Request,
     count: usize,
 }
 
 impl Call<'_> {
+    /// A listed chunk's values at one of its holders; where nothing is reduced, all have the same.
+    fn listed(&self, id: ChunkId, holder: Rank) -> Vec<u64> {
+        let bytes =
+            |chunks: u32| (0..chunks).map(|id| self.demand.bytes_of(ChunkId(id)).0).sum::<f64>().round() as usize;
+        let cut = |chunks: u32| bytes(chunks) * self.count / self.request.size_bytes as usize;
+        let combine = self.demand.chunk(id).combine;
+        let mut random = Random(if combine { 100 + u64::from(holder.0) } else { 99 } * 10_000 + u64::from(id.0));
+        (0..cut(id.0 + 1) - cut(id.0)).map(|_| random.next()).collect()
+    }
+
+    fn listed_input(&self, rank: Rank) -> Vec<u64> {
+        let held = self.demand.chunk_ids().filter(|&id| self.demand.chunk(id).holders.has(rank));
+        held.flat_map(|id| self.listed(id, rank)).collect()
+    }
+
+    fn listed_output(&self, rank: Rank) -> Vec<u64> {
+        let wanted = self.demand.chunk_ids().filter(|&id| self.demand.chunk(id).wanted_by.has(rank));
+        let value = |id| {
+            let chunk = self.demand.chunk(id);
+            let holders = if chunk.combine { &chunk.holders[..] } else { &chunk.holders[..1] };
+            let values: Vec<_> = holders.iter().map(|&holder| self.listed(id, holder)).collect();
+            let sum = |at: usize| values.iter().fold(0u64, |sum, value| sum.wrapping_add(value[at]));
+            (0..values[0].len()).map(sum).collect::<Vec<_>>()
+        };
+        wanted.flat_map(value).collect()
+    }
+
     fn member(&self, rank: Rank) -> Option<usize> {
         self.request.members.iter().position(|&member| member == rank)
     }
@@ -293,6 +324,9 @@ impl Call<'_> {
     }
 
     fn input(&self, rank: Rank) -> Vec<u64> {
+        if self.request.collective.is_listed() {
+            return self.listed_input(rank);
+        }
         let length = match (self.member(rank), self.request.collective) {
             (None, _) => 0,
             (_, Collective::ReduceScatter | Collective::AllToAll) => self.request.members.len() * self.count,
@@ -306,6 +340,9 @@ impl Call<'_> {
     }
 
     fn output_length(&self, rank: Rank) -> usize {
+        if self.request.collective.is_listed() {
+            return self.listed_output(rank).len();
+        }
         let members = self.request.members.len();
         match (self.member(rank), self.request.collective) {
             (None, _) => 0,
@@ -333,6 +370,9 @@ impl Call<'_> {
     }
 
     fn expected(&self, rank: Rank) -> Vec<u64> {
+        if self.request.collective.is_listed() {
+            return self.listed_output(rank);
+        }
         let Some(own) = self.member(rank) else { return Vec::new() };
         if self.output_length(rank) == 0 {
             return Vec::new();
@@ -353,7 +393,7 @@ impl Call<'_> {
             Collective::Broadcast => block(root.unwrap(), 0),
             Collective::Scatter => block(root.unwrap(), own),
             Collective::SendRecv => block((own + inputs.len() - 1) % inputs.len(), 0),
-            Collective::AllToAllV | Collective::Custom => unreachable!("refused by the layout"),
+            Collective::AllToAllV | Collective::Custom => unreachable!("listed"),
         }
     }
 }

@@ -22,11 +22,39 @@ pub(crate) enum Slip {
     OtherConnection,
     AddDependency,
     OtherThreadblock,
+    OtherChannel,
+    DropForward,
+    ForwardFirst,
 }
 
 /// All programs that are one slip away.
 pub(crate) fn all(program: &Program) -> Vec<Mutant> {
     let mut mutants = Vec::new();
+    for a in 0..program.connections.len() {
+        for b in a + 1..program.connections.len() {
+            let (x, y) = (program.connections[a], program.connections[b]);
+            if (x.from, x.to) == (y.from, y.to) {
+                // One end of each lane meets the other end of the other.
+                let mut program = program.clone();
+                let other = |id: ConnectionId| {
+                    if id.index() == a {
+                        b
+                    } else if id.index() == b {
+                        a
+                    } else {
+                        id.index()
+                    }
+                };
+                let steps = program.ranks[x.from.index()].threadblocks.iter_mut().flat_map(|block| &mut block.steps);
+                for step in steps {
+                    if let Instruction::Send { to, .. } = &mut step.instruction {
+                        *to = ConnectionId(other(*to) as u32);
+                    }
+                }
+                mutants.push(Mutant { slip: Slip::OtherChannel, program });
+            }
+        }
+    }
     for (rank, content) in program.ranks.iter().enumerate() {
         for (tb, block) in content.threadblocks.iter().enumerate() {
             for (index, step) in block.steps.iter().enumerate() {
@@ -130,10 +158,27 @@ impl Place<'_> {
             Instruction::ReceiveReduce { from, dst, .. } => {
                 Some((Slip::StoreInsteadOfReduce, Instruction::Receive { from, dst }))
             }
+            Instruction::ReceiveSend { from, to, dst } => {
+                Some((Slip::ReduceInsteadOfStore, Instruction::ReceiveReduceSend { from, to, src: dst, dst }))
+            }
+            Instruction::ReceiveReduceSend { from, to, dst, .. } => {
+                Some((Slip::StoreInsteadOfReduce, Instruction::ReceiveSend { from, to, dst }))
+            }
             _ => None,
         };
         if let Some((slip, other)) = other {
             self.step(slip, mutants, |step| step.instruction = other);
+        }
+        if let (whole, Some(send)) = instruction.halves() {
+            self.step(Slip::DropForward, mutants, |step| step.instruction = whole);
+            // The send, then the receive.
+            self.change(Slip::ForwardFirst, mutants, |blocks| {
+                let mut first = blocks[self.tb].steps[self.index].clone();
+                blocks[self.tb].steps[self.index].instruction = whole;
+                first.instruction = send;
+                blocks[self.tb].steps.insert(self.index, first);
+                self.renumber(blocks, |step| Some(step + usize::from(step >= self.index)));
+            });
         }
         if let Instruction::Send { to, src } = instruction {
             for connection in 0..self.program.connections.len() as u32 {
@@ -165,18 +210,23 @@ impl Place<'_> {
 
 fn source(instruction: &mut Instruction) -> Option<&mut Slice> {
     match instruction {
-        Instruction::Send { src, .. } | Instruction::ReceiveReduce { src, .. } | Instruction::Copy { src, .. } => {
-            Some(src)
-        }
-        _ => None,
+        Instruction::Send { src, .. }
+        | Instruction::ReceiveReduce { src, .. }
+        | Instruction::ReceiveReduceSend { src, .. }
+        | Instruction::Reduce { src, .. }
+        | Instruction::Copy { src, .. } => Some(src),
+        Instruction::Receive { .. } | Instruction::ReceiveSend { .. } => None,
     }
 }
 
 fn destination(instruction: &mut Instruction) -> Option<&mut Slice> {
     match instruction {
-        Instruction::Receive { dst, .. } | Instruction::ReceiveReduce { dst, .. } | Instruction::Copy { dst, .. } => {
-            Some(dst)
-        }
-        _ => None,
+        Instruction::Receive { dst, .. }
+        | Instruction::ReceiveReduce { dst, .. }
+        | Instruction::ReceiveSend { dst, .. }
+        | Instruction::ReceiveReduceSend { dst, .. }
+        | Instruction::Reduce { dst, .. }
+        | Instruction::Copy { dst, .. } => Some(dst),
+        Instruction::Send { .. } => None,
     }
 }

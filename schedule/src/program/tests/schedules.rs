@@ -231,3 +231,33 @@ pub(crate) fn random_demand(collective: Collective, ranks: usize, random: &mut R
     request.op = request.op.map(|_| ReduceOp::Sum);
     Arc::new(Demand::new(request).unwrap())
 }
+
+/// A demand whose chunks are listed: an alltoallv or a custom one, over some of the ranks, with sizes of all kinds.
+pub(super) fn random_listed(ranks: usize, random: &mut Random) -> Arc<Demand> {
+    let chunks = 1 + random.below(2) as u32;
+    let request = |collective| Request::new(collective, ranks, 20).with_chunks(chunks);
+    if random.below(2) == 0 {
+        let mut request = request(Collective::AllToAllV);
+        let keep = random.next();
+        request.members = (0..ranks as u32).map(Rank).filter(|rank| rank.0 < 2 || keep >> rank.0 & 1 == 1).collect();
+        let sizes = [0, 1, 2, 4, 9];
+        let row = |random: &mut Random| (0..request.members.len()).map(|_| sizes[random.below(5)]).collect();
+        let matrix: Vec<Vec<u64>> = (0..request.members.len()).map(|_| row(random)).collect();
+        return Arc::new(Demand::from_matrix(request, &matrix).unwrap());
+    }
+    let mut request = request(Collective::Custom);
+    request.op = Some(ReduceOp::Sum);
+    let some = |random: &mut Random| {
+        let first = random.below(ranks);
+        let keep = random.next();
+        (0..ranks).filter(|&rank| rank == first || keep >> rank & 3 == 0).map(Rank::from_index).collect()
+    };
+    let chunk = |random: &mut Random| Chunk {
+        holders: some(random),
+        wanted_by: some(random),
+        combine: random.below(2) == 0,
+        bytes: [None, Some(Bytes(0.0)), Some(Bytes(2.5)), Some(Bytes(8.0))][random.below(4)],
+    };
+    let chunks = (0..1 + random.below(6)).map(|_| chunk(random)).collect();
+    Arc::new(Demand::from_chunks(request, chunks).unwrap())
+}

@@ -1,0 +1,126 @@
+//! Several copies of a program, each for its share of the data, on lanes of their own.
+//!
+//! The principal function is [`replicate`]. Every part of the data is cut into equal shares, and instance k does with
+//! share k what the program does with the whole. The result answers the same request cut into as many more chunks.
+
+use super::LowerError;
+use crate::program::{
+    Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step, StepRef, Threadblock,
+};
+use crate::{Chunk, Demand, MAX_CHUNKS};
+use std::sync::Arc;
+use topology::{Bytes, Rank};
+
+/// `program`, whose slices must not leave a block, in `instances` instances.
+///
+/// # Errors
+/// [`LowerError::TooManySlots`].
+pub(super) fn replicate(program: Program, layout: &Layout, instances: u32) -> Result<Program, LowerError> {
+    let demand = Arc::new(refined(&program.demand, instances)?);
+    let target = Layout::new(demand.clone(), program.in_place)?;
+    let lanes = program.connections.iter().map(|lane| lane.channel + 1).max().unwrap_or(0);
+    let copies = (0..instances).map(|number| Copy {
+        number,
+        instances,
+        block: layout.block_parts(),
+        connections: program.connections.len() as u32,
+        program: &program,
+    });
+    let copies: Vec<Copy<'_>> = copies.collect();
+    let connections = copies.iter().flat_map(|copy| {
+        let own = move |lane: &Connection| Connection { channel: lane.channel + copy.number * lanes, ..*lane };
+        program.connections.iter().map(own)
+    });
+    let connections = connections.collect();
+    let ranks = (0..program.ranks.len()).map(Rank::from_index).map(|rank| RankProgram {
+        input_parts: target.slot_parts(rank, Buffer::Input).collect(),
+        output_parts: target.slot_parts(rank, Buffer::Output).collect(),
+        scratch_parts: copies.iter().flat_map(|copy| copy.scratch_parts(rank)).collect(),
+        threadblocks: copies.iter().flat_map(|copy| copy.threadblocks(rank)).collect(),
+    });
+    let (ranks, shape) = (ranks.collect(), target.shape().clone());
+    Ok(Program { demand, shape, connections, ranks, ..program })
+}
+
+/// The same request in `times` as many chunks.
+fn refined(demand: &Demand, times: u32) -> Result<Demand, LowerError> {
+    let request = demand.request();
+    let slots = (demand.chunks().len() as u64).saturating_mul(u64::from(times));
+    let too_many = LowerError::TooManySlots { slots, limit: MAX_CHUNKS as u64 };
+    let Some(chunks) = request.chunks_per_rank.checked_mul(times).filter(|_| slots <= MAX_CHUNKS as u64) else {
+        return Err(too_many);
+    };
+    let request = request.clone().with_chunks(chunks);
+    if request.collective.is_listed() {
+        let share =
+            |id| Chunk { bytes: Some(Bytes(demand.bytes_of(id).0 / f64::from(times))), ..demand.chunk(id).clone() };
+        let shares = demand.chunk_ids().flat_map(|id| std::iter::repeat_n(share(id), times as usize));
+        return Demand::from_chunks(request, shares.collect()).map_err(|_| too_many);
+    }
+    Demand::new(request).map_err(|_| too_many)
+}
+
+/// One instance.
+struct Copy<'a> {
+    number: u32,
+    instances: u32,
+    /// Parts of a block before.
+    block: u32,
+    connections: u32,
+    program: &'a Program,
+}
+
+impl Copy<'_> {
+    /// Where a slot of the caller's buffers, or a part, is among those of all instances.
+    fn refine(&self, slot: u32) -> u32 {
+        (slot / self.block * self.instances + self.number) * self.block + slot % self.block
+    }
+
+    fn slice(&self, rank: Rank, slice: Slice) -> Slice {
+        let index = match slice.buffer {
+            Buffer::Input | Buffer::Output => self.refine(slice.index),
+            Buffer::Scratch => {
+                let own = self.program.ranks[rank.index()].scratch_parts.len() as u32;
+                self.number * own + slice.index
+            }
+        };
+        Slice { index, ..slice }
+    }
+
+    fn scratch_parts(&self, rank: Rank) -> impl Iterator<Item = u32> {
+        self.program.ranks[rank.index()].scratch_parts.iter().map(|&part| self.refine(part))
+    }
+
+    fn threadblocks(&self, rank: Rank) -> impl Iterator<Item = Threadblock> {
+        let blocks = &self.program.ranks[rank.index()].threadblocks;
+        let before = self.number * blocks.len() as u32;
+        blocks.iter().map(move |block| {
+            let steps = block.steps.iter().map(|step| Step {
+                instruction: self.instruction(rank, step.instruction),
+                after: step.after.iter().map(|on| StepRef { threadblock: before + on.threadblock, ..*on }).collect(),
+                ..step.clone()
+            });
+            Threadblock { steps: steps.collect() }
+        })
+    }
+
+    fn instruction(&self, rank: Rank, instruction: Instruction) -> Instruction {
+        let lane = |id: ConnectionId| ConnectionId(self.number * self.connections + id.0);
+        let slice = |slice| self.slice(rank, slice);
+        match instruction {
+            Instruction::Send { to, src } => Instruction::Send { to: lane(to), src: slice(src) },
+            Instruction::Receive { from, dst } => Instruction::Receive { from: lane(from), dst: slice(dst) },
+            Instruction::ReceiveReduce { from, src, dst } => {
+                Instruction::ReceiveReduce { from: lane(from), src: slice(src), dst: slice(dst) }
+            }
+            Instruction::Copy { src, dst } => Instruction::Copy { src: slice(src), dst: slice(dst) },
+            Instruction::Reduce { src, dst } => Instruction::Reduce { src: slice(src), dst: slice(dst) },
+            Instruction::ReceiveSend { from, to, dst } => {
+                Instruction::ReceiveSend { from: lane(from), to: lane(to), dst: slice(dst) }
+            }
+            Instruction::ReceiveReduceSend { from, to, src, dst } => {
+                Instruction::ReceiveReduceSend { from: lane(from), to: lane(to), src: slice(src), dst: slice(dst) }
+            }
+        }
+    }
+}
