@@ -57,7 +57,7 @@ fn program(verified: Verified, args: &ExportArgs) -> Outcome<VerifiedProgram> {
 }
 
 fn lowered(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<VerifiedProgram> {
-    let program = lower(schedule, &LowerOptions { in_place }).map_err(Failure::no)?;
+    let program = lower(schedule, &LowerOptions { in_place, ..LowerOptions::default() }).map_err(Failure::no)?;
     check(program).map_err(|violations| {
         let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
         Failure::no(anyhow::anyhow!("the lowered program is wrong:\n{}", texts.join("\n")))
