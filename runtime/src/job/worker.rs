@@ -32,6 +32,9 @@ pub(super) const BEAT: Duration = Duration::from_millis(50);
 /// The launcher decides about deadlines; a worker decides alone only this much later.
 const BACKSTOP: Duration = Duration::from_secs(2);
 
+/// How long a rank that lost a connection waits for the launcher to say why.
+const EXPLANATION: Duration = Duration::from_millis(300);
+
 /// What a worker's program knows and this crate does not: what the launcher's words refer to.
 ///
 /// Both functions must depend on their argument alone: every rank loads for itself, and hashes are compared.
@@ -144,12 +147,25 @@ struct Worker {
 impl Worker {
     /// Serves trials until the launcher closes the channel; tells it what went wrong.
     fn work(self, loader: &dyn Loader) -> RunResult<()> {
-        let result = self.trials(loader);
+        let result = self.trials(loader).map_err(|error| self.explained(error));
         if let Err(error) = &result {
             let (phase, reason, peer) = (self.board.phase(self.rank), error.chain(), error.lost_peer());
             self.answer(&Answer::Failed { phase, reason, peer })?;
         }
         result
+    }
+
+    /// Who dies takes its connections along, and the launcher knows a moment later who that was. Nobody who only lost
+    /// a connection leaves before: the next would take that for the fault.
+    fn explained(&self, error: RunError) -> RunError {
+        let deadline = Moment::now().after(EXPLANATION);
+        while error.lost_peer().is_some() && Moment::now() < deadline {
+            if let Err(verdict) = self.board.check_verdict() {
+                return verdict;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        error
     }
 
     fn trials(&self, loader: &dyn Loader) -> RunResult<()> {

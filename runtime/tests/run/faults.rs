@@ -92,10 +92,7 @@ fn a_rank_whose_sockets_end_with_it_is_named() {
         let limit = Duration::from_secs(1);
         let (verdict, reports) = fault(signal, victim, Duration::from_millis(delay), limit, Hosts::Each);
         assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), cause));
-        let live = |report: &&(Rank, String)| report.0 != verdict.rank;
-        // Who was first to lose its connection has told the launcher, and has no other last word.
-        let spoke = reports.iter().filter(live).count();
-        assert!((RANKS - 2..RANKS).contains(&spoke), "{reports:?}");
+        assert_all_others_said(verdict, &reports, victim);
     }
 }
 
