@@ -325,6 +325,8 @@ pub(crate) enum ExportFormat {
     MscclXml,
     /// An MSCCL algorithm file for Azure's msccl-executor-nccl and RCCL.
     MscclXmlExecutor,
+    /// An execution plan for MSCCL++; between machines it uses port channels.
+    MscclppJson,
 }
 
 /// `antiphon run`

@@ -6,11 +6,11 @@ use crate::failure::{Failure, Outcome};
 use crate::foreign;
 use crate::plan::{self, Verified};
 use crate::screen::Screen;
-use schedule::foreign::msccl;
+use schedule::foreign::{msccl, mscclpp};
 use schedule::program::{LowerOptions, VerifiedProgram, check, lower, play};
 use schedule::{Collective, Request, Timeline, VerifiedSchedule, export};
 use std::io::Write;
-use topology::Topology;
+use topology::{Rank, Topology};
 
 /// Runs the command.
 pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
@@ -31,6 +31,7 @@ pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
         }
         ExportFormat::MscclXml => msccl_file(verified, args, msccl::Dialect::Msccl, screen),
         ExportFormat::MscclXmlExecutor => msccl_file(verified, args, msccl::Dialect::Executor, screen),
+        ExportFormat::MscclppJson => mscclpp_file(verified, args, screen),
     }
 }
 
@@ -97,4 +98,24 @@ fn window(args: &ExportArgs, request: &Request, dialect: msccl::Dialect) -> (u64
     let most = args.max_bytes.unwrap_or((size * f64::sqrt(2.0)).floor() as u64);
     // microsoft/msccl serves sizes below its `maxBytes`.
     (least, if dialect == msccl::Dialect::Msccl { most.saturating_add(1) } else { most })
+}
+
+/// A plan of MSCCL++, with port channels between the machines of a schedule's topology.
+fn mscclpp_file(verified: Verified, args: &ExportArgs, screen: &Screen) -> Outcome {
+    let machine = |topology: &Topology, rank| topology.machine_of(Rank::from_index(rank)) as u32;
+    let machines = match &verified {
+        Verified::Schedule(_, topology) => (0..topology.rank_count()).map(|rank| machine(topology, rank)).collect(),
+        Verified::Programs(_) => Vec::new(),
+    };
+    let program = program(verified, args)?;
+    let request = program.program().demand.request();
+    let options = mscclpp::ExportOptions {
+        name: args.name.clone().unwrap_or_else(|| format!("antiphon_{}_{}", request.collective, request.members.len())),
+        min_message_size: args.min_bytes.unwrap_or(0),
+        max_message_size: args.max_bytes.unwrap_or(u64::MAX),
+        machines,
+    };
+    let plan = mscclpp::export(&program, &options).map_err(Failure::no)?;
+    let path = args.output.as_deref();
+    write_or_print(path, screen, |out: &mut dyn Write| out.write_all(mscclpp::write(&plan).as_bytes()))
 }

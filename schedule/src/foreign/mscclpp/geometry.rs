@@ -12,7 +12,7 @@ use crate::Collective;
 use std::collections::BTreeSet;
 
 /// The most cells of all ranks together.
-const MAX_CELLS: u64 = 1 << 21;
+const MAX_CELLS: u64 = 1 << 20;
 
 /// What the chunks of a plan mean.
 #[derive(Clone, PartialEq, Debug)]

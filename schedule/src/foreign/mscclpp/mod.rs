@@ -21,6 +21,7 @@
 
 mod convert;
 mod document;
+mod export;
 mod geometry;
 mod limits;
 mod memory;
@@ -32,6 +33,7 @@ pub use document::{
     Channel, ChannelRefs, ChannelType, ChunkRef, Gpu, IterContext, OpName, Operation, Plan, Protocol, RankGroup,
     Reduction, RemoteBuffer, RemoteBufferRefs, Semaphore, Share, Space, Threadblock,
 };
+pub use export::{ExportError, ExportOptions, export, write};
 pub use limits::{
     MAX_BARRIERS, MAX_CHANNELS, MAX_CHANNELS_PER_OPERATION, MAX_OPERATIONS, MAX_SEMAPHORES, RESIDENT_THREADBLOCKS,
 };
@@ -60,6 +62,9 @@ pub struct Import {
     /// What a reader should know.
     pub notes: Vec<Note>,
 }
+
+/// Violations beyond these are only counted.
+const MOST_VIOLATIONS: usize = 100;
 
 /// Reads a plan. `origin` names the source in errors, such as the file's path.
 ///
@@ -119,8 +124,20 @@ impl PlanFile {
     /// Proves the plan and turns it into a program, planned for a call of `size_bytes` in nccl-tests' sense.
     ///
     /// # Errors
-    /// Every violation of the first rule that is broken: references and limits, then order, then results.
+    /// The violations of the first rule that is broken, 100 at most: references and limits, then order, then results.
     pub fn import(&self, size_bytes: u64) -> Result<Import, Vec<PlanViolation>> {
+        self.imported(size_bytes).map_err(|mut violations| {
+            let found = violations.len();
+            if found > MOST_VIOLATIONS {
+                violations.truncate(MOST_VIOLATIONS);
+                let reason = format!("and {} more violations", found - MOST_VIOLATIONS);
+                violations.push(PlanViolation { at: Location::Plan, fault: Fault::Invalid { reason } });
+            }
+            violations
+        })
+    }
+
+    fn imported(&self, size_bytes: u64) -> Result<Import, Vec<PlanViolation>> {
         let plan = &self.plan;
         let mut violations = shape(plan);
         violations.extend(limits::check(plan));

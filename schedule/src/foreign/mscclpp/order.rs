@@ -25,6 +25,9 @@ use std::rc::Rc;
 /// The most operations, iterations counted, that are replayed.
 const MAX_REPLAY: usize = 1 << 21;
 
+/// The most entries that the clocks of all threadblocks may have.
+const MAX_CLOCKS: usize = 1 << 25;
+
 /// Whether relaxed signals and packets order other memory than their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Relaxed {
@@ -123,7 +126,9 @@ struct Take {
     block: u32,
     epoch: u32,
     op: u32,
-    seen: usize,
+    /// How many signals it needed, and which of them it was certain of.
+    needed: usize,
+    certain: Vec<usize>,
 }
 
 struct CounterState {
@@ -186,6 +191,10 @@ impl<'s> Judge<'s> {
             }
         }
         let components = items.len() + ports.len();
+        if items.len() * components > MAX_CLOCKS {
+            let reason = format!("{} threadblocks are more than can be kept apart", items.len());
+            return Err(vec![PlanViolation { at: Location::Plan, fault: Fault::Unsupported { reason } }]);
+        }
         ports.values_mut().for_each(|port| port.clock = vec![0; components]);
         let blocks = items.into_iter().enumerate().map(|(number, (rank, items))| {
             let mut base = vec![0; components];
@@ -276,7 +285,7 @@ fn unrolled<'s>(
             *room = room.saturating_sub(1);
             continue;
         };
-        let rounds = u64::from(*chunks) * u64::from(iterations);
+        let rounds = if body.is_empty() { 0 } else { u64::from(*chunks) * u64::from(iterations) };
         let total = usize::try_from(rounds.saturating_mul(body.len() as u64)).unwrap_or(usize::MAX);
         if total > *room {
             let reason = format!("more than {MAX_REPLAY} operations, with the iterations of pipelines");
@@ -465,8 +474,8 @@ impl<'s> Judge<'s> {
             let fault = Fault::Ambiguous { what, which: "wait", other: self.log[last.op as usize] };
             self.violations.push(PlanViolation { at: Location::Op(at), fault });
         }
-        let take = |seen| Take { block: block as u32, epoch, op, seen };
-        state.last = Some(take(0));
+        let take = |certain| Take { block: block as u32, epoch, op, needed, certain };
+        state.last = Some(take(Vec::new()));
         if needed == 0 {
             return Vec::new();
         }
@@ -474,15 +483,31 @@ impl<'s> Judge<'s> {
             // Each was taken in turn, and whoever takes knows what the takers before knew.
             return state.gives[needed - 1].clock.take().into_iter().collect();
         }
-        state.doubtful.push(take(state.gives.len()));
+        // Without this one and those after it, would there be enough?
         let gives = &state.gives;
-        let after = |give: &Give, other: &Give| {
-            give.block == other.block && other.op >= give.op
-                || other.clock.as_ref().is_some_and(|clock| clock[give.block as usize] > give.epoch)
-        };
-        // Without this one and those after it, are there enough?
-        let certain = |give: &&Give| gives.iter().filter(|other| !after(give, other)).count() < needed;
-        gives.iter().filter(certain).filter_map(|give| give.clock.clone()).collect()
+        let certain = |&number: &usize| gives.iter().filter(|other| !gives[number].is_before(other)).count() < needed;
+        let certain: Vec<usize> = (0..gives.len()).filter(certain).collect();
+        let clocks = certain.iter().filter_map(|&number| gives[number].clock.clone()).collect();
+        let known = self.blocks[block].lane(lane);
+        let news = |&number: &usize| known[gives[number].block as usize] <= gives[number].epoch;
+        state.doubtful.push(take(certain.into_iter().filter(news).collect()));
+        clocks
+    }
+}
+
+impl Give {
+    /// Whether the other can only be after this one; so it is of itself.
+    fn is_before(&self, other: &Self) -> bool {
+        let later = self.block == other.block && other.op >= self.op;
+        later || other.clock.as_ref().is_some_and(|clock| clock[self.block as usize] > self.epoch)
+    }
+}
+
+impl Take {
+    /// Whether a signal can only be after this.
+    fn is_before(&self, give: &Give) -> bool {
+        let later = self.block == give.block && give.op > self.op;
+        later || give.clock.as_ref().is_some_and(|clock| clock[self.block as usize] > self.epoch)
     }
 }
 
@@ -702,16 +727,18 @@ impl Judge<'_> {
         waiting.map(violation).collect()
     }
 
-    /// Signals that came after a wait was decided upon must be after it, or it might have taken them.
+    /// Waits that were certain of a signal must be so whatever signals came later: what might stand in for it is after
+    /// the signal or after the wait.
     fn doubts(&mut self) {
         for (counter, state) in self.script.counters.iter().zip(&self.counters) {
             for take in &state.doubtful {
-                let late = state.gives[take.seen..].iter().find(|give| {
-                    let own = give.block == take.block && give.op > take.op;
-                    !own && give.clock.as_ref().is_none_or(|clock| clock[take.block as usize] <= take.epoch)
-                });
-                if let Some(give) = late {
-                    let other = self.log[give.op as usize];
+                let free = |give: &&Give| !take.is_before(give);
+                let rivals = |&number: &usize| {
+                    let rivals = state.gives.iter().filter(free).filter(|other| !state.gives[number].is_before(other));
+                    rivals.clone().nth(take.needed.saturating_sub(1)).map(|rival| rival.op)
+                };
+                if let Some(rival) = take.certain.iter().find_map(rivals) {
+                    let other = self.log[rival as usize];
                     let fault = Fault::Ambiguous { what: counter.to_string(), which: "signal", other };
                     self.violations.push(PlanViolation { at: Location::Op(self.log[take.op as usize]), fault });
                 }

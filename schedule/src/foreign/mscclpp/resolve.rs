@@ -160,6 +160,7 @@ impl<'p> Resolver<'p> {
     /// The channels of a rank, flattened as the executor flattens them.
     fn ways(&mut self, rank: u32, gpu: &Gpu) -> Ways {
         let mut ways = Ways::default();
+        let mut ordinals: BTreeMap<(ChannelType, u32), u32> = BTreeMap::new();
         for (entry, channel) in (0..).zip(&gpu.channels) {
             let at = Location::Channel(rank, entry);
             let missing =
@@ -174,7 +175,9 @@ impl<'p> Resolver<'p> {
                         self.known_rank(at, rank, peer, true);
                         let list =
                             if channel.channel_type == ChannelType::Port { &mut ways.port } else { &mut ways.memory };
-                        let ordinal = list.iter().filter(|(other, _)| *other == peer).count() as u32;
+                        let next = ordinals.entry((channel.channel_type, peer)).or_insert(0);
+                        let ordinal = *next;
+                        *next += 1;
                         list.push((peer, ordinal));
                     }
                 }

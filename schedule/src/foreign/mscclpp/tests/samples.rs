@@ -174,3 +174,46 @@ pub(super) fn pair_packets() -> Plan {
         vec![lines(&[&give]), lines(&[&add]), lines(&[&take])]
     })
 }
+
+/// An in-place allreduce by the switch: each rank reduces and stores its own chunk.
+pub(super) fn switch_allreduce() -> Plan {
+    let sample = Sample { inplace: true, ..Sample::new("allreduce", [3, 3, 0]) };
+    let mut plan = sample.plan(3, |rank| {
+        let reduce = format!("glres w0:{rank} > w0:{rank}");
+        vec![lines(&["signal 0 1", "wait 0 1", "nop", &reduce, "nop", "signal 0 1", "wait 0 1"])]
+    });
+    for gpu in &mut plan.gpus {
+        let refs = ChannelRefs { channel_type: ChannelType::Switch, channel_ids: vec![0], buff: None };
+        gpu.threadblocks[0].channels.push(refs);
+        gpu.threadblocks[0].ops[3].channel_type = Some(ChannelType::Switch);
+    }
+    plan
+}
+
+/// Two threadblocks a rank: one sends half of the block and waits, the other sends the rest when it is told that the
+/// peer has begun; they meet, and one hands on to the other by a semaphore.
+pub(super) fn barrier_allgather() -> Plan {
+    let sample = Sample { semaphores: vec![0], ..Sample::new("allgather", [2, 4, 2]) };
+    sample.plan(2, |rank| {
+        let (own, other) = (2 * rank, 2 * (1 - rank));
+        let first = format!("put i0 > r0:{}", 0);
+        let second = format!("put i1 > r1:{}", own + 1);
+        let here = format!("copy i0+2 > o{own}+2");
+        let home = format!("copy s0 > o{other}");
+        vec![
+            lines(&[
+                "signal 0",
+                "wait 0",
+                "nop",
+                "barrier 0 2",
+                &first,
+                "nop",
+                "signal 0",
+                "wait 0",
+                "nop",
+                "sem_release 0",
+            ]),
+            lines(&["barrier 0 2", &second, &here, "nop", "signal 0", "wait 0", "sem_acquire 0", "nop", &home]),
+        ]
+    })
+}

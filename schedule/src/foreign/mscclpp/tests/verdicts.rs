@@ -52,3 +52,9 @@ fn places_are_given_in_the_text() {
     let before = lines[..line].join("\n");
     assert_eq!(before.matches("\"name\": \"put\"").count(), 2, "the second put ends there");
 }
+
+#[test]
+fn switches_barriers_and_semaphores_are_understood() {
+    assert_eq!(faults(switch_allreduce()), Vec::<String>::new());
+    assert_eq!(faults(barrier_allgather()), Vec::<String>::new());
+}
