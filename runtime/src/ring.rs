@@ -396,7 +396,7 @@ mod tests {
         let mut state = 5;
         let messages: Vec<_> = (0..MESSAGES)
             .map(|_| {
-                let limit = if next(&mut state) % 2 == 0 { 200 } else { 60_000 };
+                let limit = if next(&mut state).is_multiple_of(2) { 200 } else { 60_000 };
                 let (start, length) = (next(&mut state) as usize % 100_000, 1 + (next(&mut state) % limit) as usize);
                 start..start + length
             })
