@@ -1,7 +1,7 @@
 //! Routes over the links that take long: who relays, what travels together, and in which order.
 //!
-//! The principal types are [`Islands`], what is left of the machine without its slow links, and [`Plan`], the messages
-//! between islands. This is TACCL's relay routing [1] with two differences: α is paid per message, so that what
+//! The principal types are [`Enclaves`], what is left of the machine without its slow links, and [`Plan`], the messages
+//! between enclaves. This is TACCL's relay routing [1] with two differences: α is paid per message, so that what
 //! travels together is decided here, and a NIC that several links share is one queue, whose order is decided here as
 //! well, rather than a fraction of the NIC for each link.
 //!
@@ -17,28 +17,30 @@ use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, LinkId, Micros, Rank};
 
+/// More chunks × slow links than this are not enumerated.
+const MAX_CHOICES: usize = 20_000;
 /// A link is slow if it takes this many times as long as the next faster kind.
 const GAP: f64 = 2.0;
 
 /// The machine without its slow links.
-pub(super) struct Islands<'a> {
+pub(super) struct Enclaves<'a> {
     pub(super) problem: &'a Problem,
     /// For each link: whether the sketch allows it and it is not slow.
     pub(super) fast: Vec<bool>,
     /// The slow links that the sketch allows.
     slow: Vec<LinkId>,
-    /// For each rank, the number of its island.
+    /// For each rank, the number of its enclave.
     of: Vec<usize>,
 }
 
-/// A message between islands.
+/// A message between enclaves.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Crossing {
     pub(super) link: LinkId,
     pub(super) chunks: Vec<ChunkId>,
 }
 
-/// Messages between islands, in the order in which they leave.
+/// Messages between enclaves, in the order in which they leave.
 pub(super) type Plan = Vec<Crossing>;
 
 /// A crossing with its times.
@@ -62,9 +64,10 @@ enum Shape {
     Singles,
 }
 
-impl<'a> Islands<'a> {
+impl<'a> Enclaves<'a> {
     /// Splits the machine at the largest gap between the times of its links; `None` if no kind of link is much slower
-    /// than the next faster one, or if no island has two ranks.
+    /// than the next faster one, if no enclave has two ranks,
+    /// or if there are too many choices.
     pub(super) fn new(problem: &'a Problem) -> Option<Self> {
         let topology = &problem.topology;
         let bytes = problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).fold(Bytes::ZERO, Bytes::max);
@@ -85,7 +88,8 @@ impl<'a> Islands<'a> {
         let slow =
             slow.into_iter().filter(|&id| of[topology.link(id).from.index()] != of[topology.link(id).to.index()]);
         let slow: Vec<LinkId> = slow.collect();
-        (!alone && !slow.is_empty()).then_some(Self { problem, fast, slow, of })
+        let choices = problem.demand.chunks().len().saturating_mul(slow.len());
+        (!alone && (1..=MAX_CHOICES).contains(&choices)).then_some(Self { problem, fast, slow, of })
     }
 
     /// The split that `fast` makes, without slow links.
@@ -133,7 +137,7 @@ impl<'a> Islands<'a> {
         PathTree::new(&self.problem.topology, from.iter().copied(), length).distance
     }
 
-    /// From `rank` to the farthest that wants `chunk` on its island, likewise.
+    /// From `rank` to the farthest that wants `chunk` on its enclave, likewise.
     fn spread_time(&self, rank: Rank, chunk: ChunkId, unit: Micros) -> f64 {
         let distance = self.distance(&[rank], chunk, unit);
         let wanting = self.problem.demand.chunk(chunk).wanted_by.iter();
@@ -141,7 +145,7 @@ impl<'a> Islands<'a> {
         here.map(|other| distance[other.index()]).fold(0.0, f64::max)
     }
 
-    /// Every plan worth trying; none where a chunk has no single slow link to an island that wants it.
+    /// Every plan worth trying; none where a chunk has no single slow link to an enclave that wants it.
     pub(super) fn plans(&self) -> Vec<Plan> {
         let mut plans: Vec<Plan> = Vec::new();
         for together in [true, false] {
@@ -156,7 +160,7 @@ impl<'a> Islands<'a> {
         plans
     }
 
-    /// The chunks of every slow link; with `together`, all that a queue carries from one island to another go over one.
+    /// The chunks of every slow link; with `together`, all that a queue carries from one enclave to another go over one.
     fn assign(&self, together: bool) -> Option<BTreeMap<LinkId, Vec<ChunkId>>> {
         let (topology, demand) = (&self.problem.topology, &self.problem.demand);
         let unit = Micros(1e-9);
@@ -168,19 +172,19 @@ impl<'a> Islands<'a> {
             let held: BTreeSet<usize> = described.holders.iter().map(|rank| self.of[rank.index()]).collect();
             let wanted: BTreeSet<usize> = described.wanted_by.iter().map(|rank| self.of[rank.index()]).collect();
             let near = self.distance(&described.holders, chunk, unit);
-            for &island in wanted.difference(&held) {
-                let usable = self.slow.iter().filter(|&&id| ends(id).1 == island && self.problem.allows(chunk, id));
+            for &enclave in wanted.difference(&held) {
+                let usable = self.slow.iter().filter(|&&id| ends(id).1 == enclave && self.problem.allows(chunk, id));
                 let nearest = usable
                     .map(|&id| {
                         let way =
                             near[topology.link(id).from.index()] + self.spread_time(topology.link(id).to, chunk, unit);
-                        let busy = by_queue.get(&(queue[&id], ends(id).0, island)).map_or(0, Vec::len);
+                        let busy = by_queue.get(&(queue[&id], ends(id).0, enclave)).map_or(0, Vec::len);
                         (way, busy, id)
                     })
                     .filter(|(way, ..)| way.is_finite())
                     .min_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))))?
                     .2;
-                by_queue.entry((queue[&nearest], ends(nearest).0, island)).or_default().push(chunk);
+                by_queue.entry((queue[&nearest], ends(nearest).0, enclave)).or_default().push(chunk);
                 if !together {
                     loads.entry(nearest).or_default().push(chunk);
                 }
@@ -205,7 +209,7 @@ impl<'a> Islands<'a> {
         Some(loads)
     }
 
-    /// For each slow link, the number of its queue: links that leave one island and share a resource.
+    /// For each slow link, the number of its queue: links that leave one enclave and share a resource.
     fn queues(&self) -> BTreeMap<LinkId, usize> {
         let topology = &self.problem.topology;
         let mut first: BTreeMap<(usize, u32), usize> = BTreeMap::new();
@@ -227,13 +231,13 @@ impl<'a> Islands<'a> {
         let (queue, topology) = (self.queues(), &self.problem.topology);
         let mut queues: BTreeMap<usize, Vec<LinkId>> = BTreeMap::new();
         loads.keys().for_each(|&id| queues.entry(queue[&id]).or_default().push(id));
-        let islands = self.of.iter().max().map_or(1, |most| most + 1);
+        let enclaves = self.of.iter().max().map_or(1, |most| most + 1);
         let mut placed: Vec<(usize, usize, Crossing)> = Vec::new();
         for (number, mut links) in queues {
-            // Every island begins with the one after it, so that no two begin with the same.
+            // Every enclave begins with the one after it, so that no two begin with the same.
             let turn = |id: LinkId| {
                 let link = topology.link(id);
-                (self.of[link.to.index()] + islands - self.of[link.from.index()]) % islands
+                (self.of[link.to.index()] + enclaves - self.of[link.from.index()]) % enclaves
             };
             links.sort_by_key(|&id| (turn(id), id));
             let parts: Vec<Vec<Vec<ChunkId>>> = links.iter().map(|&id| self.parts(id, &loads[&id], shape)).collect();

@@ -4,7 +4,7 @@
 //! and changes what they decide, because TACCL's routing model has no usable relaxation: on two machines of eight ranks
 //! HiGHS finds nothing in it.
 //!
-//! 1. *Routing*: which link between islands of fast links carries which chunks in which messages ([`crossings`]); few
+//! 1. *Routing*: which link between enclaves of fast links carries which chunks in which messages ([`crossings`]); few
 //!    choices, each with an earliest end. Relays and shared NICs are decided here.
 //! 2. *Ordering*: for a crossing plan and an end, a 0/1 model without a big M says which chunk leaves on which fast
 //!    link in which period, or that it cannot be done by then ([`spreading`]); plans are tried in the order of their
@@ -21,7 +21,7 @@ use crate::milp::orbits::Orbits;
 use crate::milp::solver::{Controls, Ending, solve};
 use crate::{Attempt, Context, Problem, Progress, StopReason, SynthError};
 use calendar::Calendar;
-use crossings::{Islands, Timed, distinct, stretched};
+use crossings::{Enclaves, Timed, distinct, stretched};
 use schedule::{ChunkId, Message, Schedule, TransferKind, replay};
 use spreading::{Refusal, Ride, Spreading};
 use std::cmp::Ordering;
@@ -54,12 +54,12 @@ const EQUAL: f64 = 1e-7;
 /// # Errors
 /// Failures of the solver, or of the model.
 pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attempt, SynthError> {
-    let Some(islands) = Islands::new(problem) else {
-        let note = Some("no links are much slower than the others".to_owned());
+    let Some(enclaves) = Enclaves::new(problem) else {
+        let note = Some("no links are much slower than the others, or too many".to_owned());
         return Ok(Attempt { name: NAME.to_owned(), schedule: None, stop: StopReason::Exhausted, note });
     };
     let mut search = Search {
-        islands: &islands,
+        enclaves: &enclaves,
         context,
         orbits: Orbits::new(problem),
         found: None,
@@ -113,7 +113,7 @@ enum Verdict {
 }
 
 struct Search<'a> {
-    islands: &'a Islands<'a>,
+    enclaves: &'a Enclaves<'a>,
     context: &'a Context<'a>,
     orbits: Option<Orbits>,
     found: Option<Schedule>,
@@ -140,7 +140,7 @@ impl Search<'_> {
             let Some(next) = next else { break };
             match self.solve(&open[next])? {
                 Verdict::Feasible | Verdict::TooLarge => drop(open.remove(next)),
-                Verdict::Infeasible | Verdict::Undecided if self.islands.shares_alpha() => {
+                Verdict::Infeasible | Verdict::Undecided if self.enclaves.shares_alpha() => {
                     move_on_like(&mut open, next)
                 }
                 Verdict::Infeasible | Verdict::Undecided => {
@@ -155,7 +155,7 @@ impl Search<'_> {
     /// Which candidate to try first. Where α is shared, exact times say more than the end does: few rounds of long
     /// periods, which hold many chunks, are most likely to have a schedule. Otherwise the earlier end is better.
     fn sooner(&self, a: &Candidate, b: &Candidate) -> Ordering {
-        if !self.islands.shares_alpha() {
+        if !self.enclaves.shares_alpha() {
             return a.end.total_cmp(&b.end);
         }
         let rounds = a.rounds.total_cmp(&b.rounds);
@@ -164,22 +164,25 @@ impl Search<'_> {
 
     /// Whether a schedule of periods up to `end` cannot be better than the best.
     fn is_late(&self, end: Micros) -> bool {
-        let factor = if self.islands.shares_alpha() { SHRINKAGE } else { 1.0 - EQUAL };
+        let factor = if self.enclaves.shares_alpha() { SHRINKAGE } else { 1.0 - EQUAL };
         self.best.is_some_and(|best| end.0 >= best.0 * factor)
     }
 
     fn candidates(&self) -> Vec<Candidate> {
-        let islands = self.islands;
+        let enclaves = self.enclaves;
         let mut candidates = Vec::new();
-        for plan in islands.plans() {
-            for fetching in islands.single_units() {
-                let crossings = islands.time(&plan, fetching);
-                let anchor = islands.first_fetching(&crossings).unwrap_or(Micros::ZERO);
+        for plan in enclaves.plans() {
+            for fetching in enclaves.single_units() {
+                if self.context.deadline.has_passed() {
+                    return candidates;
+                }
+                let crossings = enclaves.time(&plan, fetching);
+                let anchor = enclaves.first_fetching(&crossings).unwrap_or(Micros::ZERO);
                 let arrival = crossings.iter().map(|timed| timed.end).fold(Micros::ZERO, Micros::max);
                 let early = stretched(fetching, anchor, PATIENCE[0]);
-                let lates = islands.shared_units().into_iter();
+                let lates = enclaves.shared_units().into_iter();
                 for late in distinct(lates.map(|late| stretched(late, arrival - anchor, MAX_PERIODS / 2)).collect()) {
-                    let end = islands.earliest_end(&crossings, late).max(self.context.bound);
+                    let end = enclaves.earliest_end(&crossings, late).max(self.context.bound);
                     let rounds = ((end - arrival) / late).round();
                     let crossings = crossings.clone();
                     candidates.push(Candidate { crossings, anchor, arrival, early, late, rounds, end, moves: 0 });
@@ -199,7 +202,7 @@ impl Search<'_> {
         let Candidate { crossings, anchor, early, late, end, .. } = candidate;
         let calendar = Calendar::new(*anchor, *early, *end, *late, MAX_PERIODS)?;
         let orbits = self.orbits_for(crossings);
-        let build = |patience: usize| Spreading::new(self.islands, &calendar, crossings, patience, orbits, MAX_RIDES);
+        let build = |patience: usize| Spreading::new(self.enclaves, &calendar, crossings, patience, orbits, MAX_RIDES);
         let built = PATIENCE.iter().map(|&patience| build(patience));
         let spreading = built.fold(Err(Refusal::TooLarge), |found, next| match found {
             Err(Refusal::TooLarge) => next,
@@ -262,7 +265,7 @@ impl Search<'_> {
         rides: &[Ride],
         schedule: Schedule,
     ) -> Result<Schedule, SynthError> {
-        if !spreading.wish_connections(self.islands.problem, self.orbits_for(crossings)) {
+        if !spreading.wish_connections(self.enclaves.problem, self.orbits_for(crossings)) {
             return Ok(schedule);
         }
         let controls = self.controls(spreading.model.columns());
@@ -282,7 +285,7 @@ impl Search<'_> {
     /// The messages of crossings and rides in the order of their starts, with exact times. Where a message costs α, the
     /// chunks that leave together on a link are one.
     fn assemble(&self, calendar: &Calendar, crossings: &[Timed], rides: &[Ride]) -> Result<Schedule, SynthError> {
-        let Problem { topology, demand, .. } = self.islands.problem;
+        let Problem { topology, demand, .. } = self.enclaves.problem;
         let message = |link: LinkId, chunks: Vec<ChunkId>| Message {
             chunks: chunks.into_iter().collect(),
             link,

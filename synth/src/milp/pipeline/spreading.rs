@@ -15,7 +15,7 @@
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
 
 use super::calendar::Calendar;
-use super::crossings::{Islands, Timed};
+use super::crossings::{Enclaves, Timed};
 use crate::Problem;
 use crate::milp::orbits::Orbits;
 use crate::milp::solver::{Column, Model, Solution};
@@ -59,7 +59,7 @@ impl Spreading {
     /// # Errors
     /// [`Refusal`] instead of a model that would be pointless or too large.
     pub(super) fn new(
-        islands: &Islands<'_>,
+        enclaves: &Enclaves<'_>,
         calendar: &Calendar,
         crossings: &[Timed],
         patience: usize,
@@ -67,19 +67,19 @@ impl Spreading {
         most: usize,
     ) -> Result<Self, Refusal> {
         let mut builder = Builder {
-            problem: islands.problem,
+            problem: enclaves.problem,
             calendar,
             orbits,
             model: Model::default(),
             shared: BTreeMap::new(),
             rides: Vec::new(),
-            on_link: vec![Vec::new(); islands.fast.len()],
+            on_link: vec![Vec::new(); enclaves.fast.len()],
             messages: BTreeMap::new(),
             known: BTreeSet::new(),
         };
-        for chunk in islands.problem.demand.chunk_ids() {
-            let stay = Stay::new(islands, calendar, crossings, chunk);
-            let rides = stay.rides(islands, calendar, patience).ok_or(Refusal::TooLate)?;
+        for chunk in enclaves.problem.demand.chunk_ids() {
+            let stay = Stay::new(enclaves, calendar, crossings, chunk);
+            let rides = stay.rides(enclaves, calendar, patience).ok_or(Refusal::TooLate)?;
             builder.spread_chunk(chunk, &stay, &rides);
             let columns = if orbits.is_some() { builder.shared.len() } else { builder.rides.len() };
             if columns > most {
@@ -151,12 +151,12 @@ struct Stay {
 }
 
 impl Stay {
-    fn new(islands: &Islands<'_>, calendar: &Calendar, crossings: &[Timed], chunk: ChunkId) -> Self {
-        let described = islands.problem.demand.chunk(chunk);
+    fn new(enclaves: &Enclaves<'_>, calendar: &Calendar, crossings: &[Timed], chunk: ChunkId) -> Self {
+        let described = enclaves.problem.demand.chunk(chunk);
         let mut sources: BTreeMap<Rank, usize> = described.holders.iter().map(|&rank| (rank, 0)).collect();
         let mut fetched: BTreeMap<Rank, usize> = BTreeMap::new();
         for timed in crossings.iter().filter(|timed| timed.crossing.chunks.contains(&chunk)) {
-            let link = islands.problem.topology.link(timed.crossing.link);
+            let link = enclaves.problem.topology.link(timed.crossing.link);
             let from = calendar.first_from(timed.end);
             sources.entry(link.to).and_modify(|known| *known = from.min(*known)).or_insert(from);
             if !described.holders.has(link.from) {
@@ -168,13 +168,13 @@ impl Stay {
     }
 
     /// Every ride that is in time and of use; `None` if the chunk cannot be somewhere in time.
-    fn rides(&self, islands: &Islands<'_>, calendar: &Calendar, patience: usize) -> Option<Vec<Ride>> {
-        let problem = islands.problem;
+    fn rides(&self, enclaves: &Enclaves<'_>, calendar: &Calendar, patience: usize) -> Option<Vec<Ride>> {
+        let problem = enclaves.problem;
         let described = problem.demand.chunk(self.chunk);
         let bytes = problem.demand.bytes_of(self.chunk);
         let usable = problem.topology.link_ids().filter(|id| {
             let to = problem.topology.link(*id).to;
-            islands.fast[id.index()] && problem.allows(self.chunk, *id) && !self.sources.contains_key(&to)
+            enclaves.fast[id.index()] && problem.allows(self.chunk, *id) && !self.sources.contains_key(&to)
         });
         let hops: Vec<(LinkId, usize, usize, Micros)> = usable
             .map(|id| (id, problem.topology.link(id)))
@@ -493,7 +493,7 @@ mod tests {
         rides: &[(u32, u32, usize)],
     ) -> bool {
         let slow = crossing.map(|(link, ..)| LinkId(link));
-        let islands = Islands::of_fast(problem, |id| Some(id) != slow);
+        let enclaves = Enclaves::of_fast(problem, |id| Some(id) != slow);
         let end = Micros(length * periods as f64);
         let calendar = Calendar::new(Micros::ZERO, Micros(length), end, Micros(length), 99).unwrap();
         let timed = crossing.map(|(link, chunks, start, end)| Timed {
@@ -502,7 +502,7 @@ mod tests {
             end: Micros(end),
         });
         let timed: Vec<Timed> = timed.into_iter().collect();
-        let Ok(mut spreading) = Spreading::new(&islands, &calendar, &timed, 99, None, 999) else { return false };
+        let Ok(mut spreading) = Spreading::new(&enclaves, &calendar, &timed, 99, None, 999) else { return false };
         let mut missing = rides.to_vec();
         for (ride, column) in &spreading.rides {
             let key = (ride.chunk.0, ride.link.0, ride.first);
@@ -597,9 +597,9 @@ mod tests {
     #[test]
     fn too_many_columns_are_refused() {
         let wire = broadcast(2, &[(0, 1, 0.0, 1.0, false)], OCCUPIES, 3);
-        let islands = Islands::of_fast(&wire, |_| true);
+        let enclaves = Enclaves::of_fast(&wire, |_| true);
         let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
-        let build = |most| Spreading::new(&islands, &calendar, &[], 99, None, most).err();
+        let build = |most| Spreading::new(&enclaves, &calendar, &[], 99, None, most).err();
         assert_eq!((build(11), build(12)), (Some(Refusal::TooLarge), None));
     }
 
@@ -612,9 +612,9 @@ mod tests {
             let links: Vec<LinkId> = problem.topology.link_ids().collect();
             let connections = vec![crate::ConnectionWish { links, wish, line: 1 }];
             problem.constraints = Arc::new(crate::Constraints { connections, ..crate::Constraints::none() });
-            let islands = Islands::of_fast(&problem, |_| true);
+            let enclaves = Enclaves::of_fast(&problem, |_| true);
             let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
-            let mut spreading = Spreading::new(&islands, &calendar, &[], 99, None, 999).ok().unwrap();
+            let mut spreading = Spreading::new(&enclaves, &calendar, &[], 99, None, 999).ok().unwrap();
             assert!(spreading.wish_connections(&problem, None));
             let deadline = Deadline::default();
             let controls = Controls {
