@@ -22,10 +22,12 @@ pub(super) struct Placement<'a> {
     pub(super) scratch_parts: Vec<Vec<u32>>,
     /// For each rank, the value that each scratch slot has at the moment.
     scratch: Vec<Vec<ValueId>>,
-    /// For each rank and part, the scratch values that are not final, those that are needed least long first: the
-    /// arrival of their last reader and their slot.
-    passing: Vec<BTreeMap<u32, BTreeSet<(u32, u32, ValueId)>>>,
+    /// For each rank and part, the scratch values that are not final, those that are needed least long first.
+    passing: Vec<BTreeMap<u32, BTreeSet<Passing>>>,
 }
+
+/// A scratch value that is not final: the arrival of its last reader, its slot, and itself.
+type Passing = (u32, u32, ValueId);
 
 /// Where a delivery lands.
 #[derive(Clone, Copy, Debug)]
