@@ -575,7 +575,7 @@ mod tests {
 
     #[test]
     fn a_port_serves_one_message_at_a_time() {
-        let star = [(0, 1, 1.0, 0.5, true), (0, 2, 1.0, 0.5, true), (1, 2, 1.0, 0.5, false)];
+        let star = [(0, 1, 1.0, 1.0, true), (0, 2, 1.0, 1.0, true), (1, 2, 1.0, 1.0, false)];
         let star = broadcast(3, &star, OCCUPIES, 1);
         assert!(admits(&star, (2, 2.0), None, &[(0, 0, 0), (0, 1, 1)]));
         assert!(!admits(&star, (2, 2.0), None, &[(0, 0, 0), (0, 1, 0)]), "1 + 1 twice is more than 2");
