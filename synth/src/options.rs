@@ -12,19 +12,22 @@ pub enum StrategyKind {
     Classic,
     /// Causal link–chunk matching with restarts.
     Matching,
+    /// Local search around the best schedule so far.
+    Improve,
     /// Time-expanded 0/1 model under the sketch, solved with HiGHS.
     Milp,
 }
 
 impl StrategyKind {
     /// Every strategy, in the order the planner tries them.
-    pub const ALL: &[Self] = &[Self::Classic, Self::Matching, Self::Milp];
+    pub const ALL: &[Self] = &[Self::Classic, Self::Matching, Self::Improve, Self::Milp];
 
     /// The name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Classic => "classic",
             Self::Matching => "matching",
+            Self::Improve => "improve",
             Self::Milp => "milp",
         }
     }

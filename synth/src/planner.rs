@@ -9,6 +9,7 @@
 
 use crate::bounds::{Bounds, bounds};
 use crate::classic::Classic;
+use crate::improve::Improve;
 use crate::matching::Matching;
 use crate::milp::Milp;
 use crate::prefer::{reluctance, suit};
@@ -75,7 +76,7 @@ pub fn synthesize(
     }
     for &kind in dearer {
         match kind {
-            StrategyKind::Milp => session.refine(&mut searches, kind)?,
+            StrategyKind::Improve | StrategyKind::Milp => session.refine(&mut searches, kind)?,
             _ => session.sweep(&mut searches, kind)?,
         }
     }
@@ -87,7 +88,9 @@ pub fn synthesize(
 /// start.
 fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
     match options.strategy {
-        None | Some(StrategyKind::Milp) => (StrategyKind::Classic, &[StrategyKind::Matching, StrategyKind::Milp]),
+        None | Some(StrategyKind::Milp) => {
+            (StrategyKind::Classic, &[StrategyKind::Matching, StrategyKind::Improve, StrategyKind::Milp])
+        }
         Some(named) => (named, &[]),
     }
 }
@@ -96,6 +99,7 @@ fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
     match kind {
         StrategyKind::Classic => &Classic,
         StrategyKind::Matching => &Matching,
+        StrategyKind::Improve => &Improve,
         StrategyKind::Milp => &Milp,
     }
 }

@@ -7,9 +7,9 @@
 use super::bits::BitMatrix;
 use crate::distance::{LimitedPaths, PathTree};
 use crate::reach::check_reachable;
-use crate::{Problem, SynthError};
-use schedule::{Chunk, ChunkId, Demand};
-use topology::{LinkId, Micros, Rank, Topology};
+use crate::{Deadline, Problem, SynthError};
+use schedule::{Chunk, ChunkId, Demand, RankSet};
+use topology::{Bytes, LinkId, Micros, Rank, Topology};
 
 /// The most ranks for which all distances are computed: beyond, looking ahead costs more than it gains.
 const LOOKAHEAD_RANKS: usize = 64;
@@ -18,6 +18,8 @@ const LOOKAHEAD_ENTRIES: usize = 1 << 20;
 
 /// The tables of one problem.
 pub(super) struct Instance<'a> {
+    /// When even a search that has nothing yet gives up.
+    pub(super) deadline: Deadline,
     pub(super) problem: &'a Problem,
     pub(super) topology: &'a Topology,
     pub(super) demand: &'a Demand,
@@ -37,8 +39,9 @@ impl<'a> Instance<'a> {
     /// The tables of `problem`.
     ///
     /// # Errors
-    /// [`SynthError::Infeasible`] where no allowed path leads from a holder to a rank that wants the chunk.
-    pub(super) fn new(problem: &'a Problem) -> Result<Self, SynthError> {
+    /// [`SynthError::Infeasible`] where no allowed path leads from a holder to a rank that wants the chunk;
+    /// [`SynthError::NothingYet`] where the deadline passed meanwhile.
+    pub(super) fn new(problem: &'a Problem, deadline: &Deadline) -> Result<Self, SynthError> {
         check_reachable(problem)?;
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let (ranks, chunks) = (topology.rank_count(), demand.chunks().len());
@@ -54,12 +57,22 @@ impl<'a> Instance<'a> {
             }
             allowed
         });
-        let accepts = acceptance(problem);
+        let accepts = acceptance(problem, deadline)?;
         let affordable = ranks <= LOOKAHEAD_RANKS && ranks * chunks <= LOOKAHEAD_ENTRIES;
         let distance = affordable.then(|| distances(problem));
         let finite = distance.iter().flatten().copied().filter(|distance| distance.is_finite());
         let diameter = Some(finite.fold(0.0, f32::max)).filter(|&diameter| diameter > 0.0).unwrap_or(1.0);
-        Ok(Self { problem, topology, demand, initial, accepts, allowed, distance, diameter })
+        Ok(Self {
+            deadline: deadline.clone(),
+            problem,
+            topology,
+            demand,
+            initial,
+            accepts,
+            allowed,
+            distance,
+            diameter,
+        })
     }
 
     /// From the start of a message of one chunk to its arrival.
@@ -69,26 +82,36 @@ impl<'a> Instance<'a> {
 }
 
 /// rank × chunk: who should receive what.
-fn acceptance(problem: &Problem) -> BitMatrix {
+fn acceptance(problem: &Problem, deadline: &Deadline) -> Result<BitMatrix, SynthError> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let mut accepts = BitMatrix::new(topology.rank_count(), demand.chunks().len());
     let mut previous: Option<(&Chunk, Vec<Rank>)> = None;
+    let mut shortest = None;
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         // The C chunks of one rank follow each other and travel under the same rules.
         let acceptors = match previous.take() {
             Some((like, acceptors)) if like == chunk => acceptors,
             _ if chunk.wanted_by.len() == topology.rank_count() => topology.ranks().collect(),
-            _ => acceptors(problem, id),
+            // Small tables are always finished: that is how everybody gets some answer.
+            _ if id.0 % 1024 == 1023 && deadline.has_passed() => return Err(SynthError::NothingYet),
+            _ => acceptors(problem, id, &mut shortest),
         };
         acceptors.iter().for_each(|rank| accepts.set(rank.index(), id.index()));
         previous = Some((chunk, acceptors));
     }
-    accepts
+    Ok(accepts)
+}
+
+/// The shortest paths of a chunk, kept for those that follow it and start at the same ranks.
+struct Shortest {
+    holders: RankSet,
+    bytes: Bytes,
+    paths: PathTree,
 }
 
 /// Who wants `chunk`, and the relays of a tree that reaches them: the nearest is joined first, and a path
 /// through ranks that want the chunk is preferred to one through others.
-fn acceptors(problem: &Problem, id: ChunkId) -> Vec<Rank> {
+fn acceptors(problem: &Problem, id: ChunkId, shortest: &mut Option<Shortest>) -> Vec<Rank> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let chunk = demand.chunk(id);
     let bytes = demand.bytes_of(id);
@@ -98,24 +121,43 @@ fn acceptors(problem: &Problem, id: ChunkId) -> Vec<Rank> {
         let time = topology.link(link).transfer_time(bytes).0;
         problem.allows(id, link).then(|| time.max(f64::MIN_POSITIVE))
     };
-    let through_wanting = PathTree::new(topology, chunk.holders.iter().copied(), |link| {
-        accepts[topology.link(link).to.index()].then(|| length(link)).flatten()
-    });
-    // Where the sketch limits ways, only a permitted one is sure to be of use.
-    let limited = problem.constraints.limits_ways();
-    let permitted = limited.then(|| LimitedPaths::new(problem, chunk.holders.iter().copied(), length));
-    let anywhere = PathTree::new(topology, chunk.holders.iter().copied(), length);
-    for &rank in chunk.wanted_by.iter() {
-        // A detour of more than half the direct path costs more than a relay does.
-        if !limited && through_wanting.distance[rank.index()] <= 1.5 * anywhere.distance[rank.index()] {
-            continue;
+    let mut accept = |path: Vec<LinkId>| path.iter().for_each(|&link| accepts[topology.link(link).to.index()] = true);
+    if problem.constraints.limits_ways() {
+        // Where the sketch limits ways, only a permitted one is sure to be of use.
+        let permitted = LimitedPaths::new(problem, chunk.holders.iter().copied(), length);
+        chunk.wanted_by.iter().for_each(|&rank| accept(permitted.path_to(rank)));
+    } else {
+        let through_wanting = through_wanting(problem, chunk, length);
+        let alike = |known: &Shortest| known.holders == chunk.holders && known.bytes == bytes;
+        // Where links are reserved for owners, every chunk has paths of its own.
+        if !problem.constraints.owners.is_empty() || !shortest.as_ref().is_some_and(alike) {
+            let paths = PathTree::new(topology, chunk.holders.iter().copied(), length);
+            *shortest = Some(Shortest { holders: chunk.holders.clone(), bytes, paths });
         }
-        let path = permitted.as_ref().map_or_else(|| anywhere.path_to(topology, rank), |paths| paths.path_to(rank));
-        for link in path {
-            accepts[topology.link(link).to.index()] = true;
+        let anywhere = &shortest.as_ref().expect("it was just put there").paths;
+        for (&rank, through) in chunk.wanted_by.iter().zip(through_wanting) {
+            // A detour of more than half the direct path costs more than a relay does.
+            if through > 1.5 * anywhere.distance[rank.index()] {
+                accept(anywhere.path_to(topology, rank));
+            }
         }
     }
     topology.ranks().filter(|rank| accepts[rank.index()]).collect()
+}
+
+/// For each rank that wants `chunk`, how far it is over ranks that want it.
+fn through_wanting(problem: &Problem, chunk: &Chunk, length: impl Fn(LinkId) -> Option<f64>) -> Vec<f64> {
+    let topology = &*problem.topology;
+    if let [rank] = chunk.wanted_by[..] {
+        // No search for the many chunks that one rank wants: only links from a holder lead there.
+        let direct = topology.incoming(rank).iter().filter(|&&id| chunk.holders.has(topology.link(id).from));
+        let nearest = direct.filter_map(|&id| length(id)).fold(f64::INFINITY, f64::min);
+        return vec![if chunk.holders.has(rank) { 0.0 } else { nearest }];
+    }
+    let paths = PathTree::new(topology, chunk.holders.iter().copied(), |link| {
+        chunk.wanted_by.has(topology.link(link).to).then(|| length(link)).flatten()
+    });
+    chunk.wanted_by.iter().map(|rank| paths.distance[rank.index()]).collect()
 }
 
 /// rank × rank: the time of one chunk over a shortest path of allowed links.

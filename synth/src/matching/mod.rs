@@ -26,7 +26,7 @@ use rayon::prelude::*;
 use rerouted::{Effort, improve};
 use routed::{Routing, Spreading};
 use schedule::{Message, Schedule, Transfer, replay};
-use spread::{Patience, Style, spread};
+use spread::{Patience, Style, Turn, spread};
 use topology::{Latency, Micros, Rank};
 
 /// The strategy `matching`.
@@ -58,7 +58,7 @@ impl Strategy for Matching {
             let why = "it reduces; plan its reversal".to_owned();
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
-        let instance = Instance::new(problem)?;
+        let instance = Instance::new(problem, context.deadline)?;
         let mut search = Search::new(&instance, context);
         search.restart();
         Ok(vec![search.conclude()])
@@ -117,7 +117,7 @@ impl<'a> Search<'a> {
             if self.is_optimal() {
                 break;
             }
-            if self.best.is_some() && self.context.deadline.has_passed() {
+            if (self.best.is_some() || batch > 0) && self.context.deadline.has_passed() {
                 self.stop = StopReason::TimeLimit;
                 return;
             }
@@ -281,9 +281,22 @@ impl<'a> Search<'a> {
     }
 
     fn style(&self, number: u32, random: &mut Pcg64Mcg) -> Style {
+        let merge = match self.merge(number) {
+            most @ (1 | usize::MAX) => most,
+            some => some + random.next_u32() as usize % 5,
+        };
+        let turn = match number % 8 {
+            0..3 => Turn::Scarce,
+            3..5 => Turn::Needy,
+            _ if merge > 1 => Turn::Bulk,
+            _ => Turn::Needy,
+        };
+        let batch = 1 << (random.next_u32() % 4);
         let mut weight = || f64::from(random.next_u32() % 5) / 4.0;
         Style {
-            merge: self.merge(number),
+            merge,
+            turn,
+            batch: if merge > 1 { batch } else { 1 },
             urgency: if number.is_multiple_of(2) { 1.0 + weight() } else { weight() },
             rarity: weight(),
             chance: 0.01 + weight() * weight() * 0.5,

@@ -18,7 +18,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message, Transfer};
 use std::collections::BTreeMap;
-use topology::{LinkId, Micros, Rank, ResourceId, Topology};
+use topology::{Latency, LinkId, Micros, Rank, ResourceId, Topology};
 
 /// How a restart makes its choices.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -31,8 +31,23 @@ pub(super) struct Style {
     pub(super) rarity: f64,
     /// Weight of chance.
     pub(super) chance: f64,
+    /// Which of the links that could send choose first.
+    pub(super) turn: Turn,
+    /// How many chunks a link waits for whose α is dear, so that it pays α once.
+    pub(super) batch: u32,
     /// What a slow link does while a faster one is about to bring the same chunk sooner.
     pub(super) patience: Patience,
+}
+
+/// Which of the links that could send choose first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// Those with the fewest candidates: few links stay idle.
+    Scarce,
+    /// Those with the most candidates: much goes in one message.
+    Bulk,
+    /// Those whose receiver lacks most: nobody is late in the end.
+    Needy,
 }
 
 /// What a link does when another will bring its receiver the same chunk sooner.
@@ -46,6 +61,12 @@ pub(super) enum Patience {
 
 /// How many candidates a link looks at; more would cost more than they gain.
 const SAMPLE: usize = 48;
+
+/// How often the deadline is looked at, in instants: searches of ordinary size never do.
+const POLLED: u64 = 1 << 16;
+
+/// More candidates than this are not counted: a link with so many is not short of them.
+const MANY: u32 = 4096;
 
 /// Spreads every chunk to all who accept it, after `prefix`, whose messages are taken as given.
 ///
@@ -89,6 +110,8 @@ struct State<'a> {
     /// What the sketch wishes for each link, and whether it carries anything yet; kept only where it wishes anything.
     connections: Vec<(Option<Connections>, bool)>,
     calendar: Calendar<'a>,
+    /// Links whose α is dear, kept only where they wait for several chunks.
+    dear: Vec<bool>,
     /// Links to look at now.
     awake: Vec<LinkId>,
     is_awake: Vec<bool>,
@@ -113,6 +136,7 @@ impl<'a> State<'a> {
             ways: vec![Way::default(); table(constraints.limits_ways())],
             relaying: vec![false; if constraints.own_chunks_first.is_some() { links } else { 0 }],
             connections: wished_connections(constraints, links),
+            dear: dear_links(instance, style.batch),
             calendar: Calendar::new(topology, demand),
             awake: topology.link_ids().filter(|&link| instance.problem.allows_link(link)).collect(),
             is_awake: vec![true; links],
@@ -169,9 +193,21 @@ impl<'a> State<'a> {
 
     fn run(&mut self) {
         let mut happened = Vec::new();
-        self.choose(Micros::ZERO);
-        while self.missing > 0 {
-            let Some(now) = self.calendar.next(&mut happened) else { return };
+        let mut now = Micros::ZERO;
+        self.choose(now);
+        for instant in 1u64.. {
+            if self.missing == 0 || (instant.is_multiple_of(POLLED) && self.instance.deadline.has_passed()) {
+                return;
+            }
+            match self.calendar.next(&mut happened) {
+                Some(next) => now = next,
+                // All wait for more than will come: nobody waits any longer.
+                None if !self.dear.is_empty() => {
+                    self.dear.clear();
+                    self.instance.topology.link_ids().for_each(|link| self.wake(link));
+                }
+                None => return,
+            }
             happened.iter().for_each(|&event| self.happen(event));
             self.choose(now);
         }
@@ -206,14 +242,14 @@ impl<'a> State<'a> {
             if !self.calendar.is_free(link, now) {
                 continue;
             }
-            let candidates: u32 = (0..self.words()).map(|word| self.candidates(link, word).count_ones()).sum();
-            if candidates > 0 {
-                let lot = self.lot(link);
-                ready.push(Ready { candidates, lot, link });
+            let candidates = self.count(link);
+            if candidates > 0 && (candidates >= self.style.batch || self.dear.get(link.index()) != Some(&true)) {
+                let (turn, lot) = (self.turn(link, candidates), self.lot(link));
+                ready.push(Ready { turn, lot, link });
             }
         }
         ready.sort_unstable();
-        if !self.instance.topology.resources().is_empty() {
+        if self.style.turn == Turn::Scarce && !self.instance.topology.resources().is_empty() {
             ports_first(self.instance.topology, &mut ready);
         }
         for Ready { link, .. } in ready {
@@ -222,6 +258,32 @@ impl<'a> State<'a> {
                 if !chunks.is_empty() {
                     self.send(now, link, chunks);
                 }
+            }
+        }
+    }
+
+    /// How many chunks could go over a link now; where there are very many, at least that many.
+    fn count(&self, link: LinkId) -> u32 {
+        let mut count = 0;
+        for word in 0..self.words() {
+            count += self.candidates(link, word).count_ones();
+            if count > MANY {
+                break;
+            }
+        }
+        count
+    }
+
+    /// The links with the smallest turn choose first.
+    fn turn(&self, link: LinkId, candidates: u32) -> (u32, u32) {
+        match self.style.turn {
+            Turn::Scarce => (candidates, 0),
+            Turn::Bulk => (u32::MAX - candidates, 0),
+            Turn::Needy => {
+                let to = self.instance.topology.link(link).to.index();
+                let (accepts, promised) = (self.instance.accepts.row(to), self.promised.row(to));
+                let lacks = accepts.iter().zip(promised).map(|(accepts, promised)| (accepts & !promised).count_ones());
+                (u32::MAX - lacks.sum::<u32>(), candidates)
             }
         }
     }
@@ -263,7 +325,11 @@ impl<'a> State<'a> {
             (0..words).any(|word| self.candidates(id, word) & own[word] != 0)
         };
         let mut scored: Vec<(f64, ChunkId)> = Vec::with_capacity(SAMPLE);
-        let enough = SAMPLE.max(self.style.merge);
+        // Where there is no α to save, a chunk that goes with another only arrives later.
+        let described = self.instance.topology.link(id);
+        let saves = described.latency == Latency::Occupies && described.alpha > Micros::ZERO;
+        let merge = if saves { self.style.merge } else { 1 };
+        let enough = SAMPLE.max(merge);
         for word in (first..words).chain(0..first) {
             let mut set = self.candidates(id, word);
             if own_only {
@@ -284,7 +350,7 @@ impl<'a> State<'a> {
         let link = self.instance.topology.link(id);
         let mut chosen = ChunkList::new();
         let mut bytes = topology::Bytes::ZERO;
-        for (_, chunk) in scored.into_iter().take(self.style.merge) {
+        for (_, chunk) in scored.into_iter().take(merge) {
             bytes += self.instance.demand.bytes_of(chunk);
             if now + link.transfer_time(bytes) > self.cutoff {
                 break;
@@ -343,10 +409,18 @@ fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<Co
     wishes
 }
 
+/// Which links have an α so dear that it pays to wait for a `batch` of chunks; empty where there is no waiting.
+fn dear_links(instance: &Instance<'_>, batch: u32) -> Vec<bool> {
+    let links = instance.topology.links();
+    let cheapest = links.iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
+    let is_dear = |link: &topology::Link| link.latency == Latency::Occupies && link.alpha.0 > 2.0 * cheapest;
+    if batch > 1 { links.iter().map(is_dear).collect() } else { Vec::new() }
+}
+
 /// A link that could send now.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Ready {
-    candidates: u32,
+    turn: (u32, u32),
     lot: u32,
     link: LinkId,
 }

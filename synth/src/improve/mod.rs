@@ -1,0 +1,236 @@
+//! `improve`: local search around the best plan so far.
+//!
+//! The principal type is [`Improve`]. A plan is taken apart a little and put together again ([`ruin`], [`recreate`]),
+//! played ([`clock`]), and kept or not ([`anneal`]); ten thousands of times a second, because a plan is only an order
+//! of messages ([`draft`]) and playing it is one pass. Several chains with different random numbers run in parallel,
+//! some from the incumbent and some from plans built by the same repair from nothing, and the best is chosen by
+//! (makespan, transfers, chain), so that the answer does not depend on the number of threads.
+//!
+//! The scheme is that of ruin and recreate [1]; what the changes are, and that chunks may join messages where α is
+//! dear, is particular to collectives.
+//!
+//! [1] Schrimpf et al., "Record Breaking Optimization Results Using the Ruin and Recreate Principle", J. Comput. Phys.
+//! 159 (2000).
+
+mod anneal;
+mod clock;
+mod diary;
+mod draft;
+mod recreate;
+mod ruin;
+
+use crate::matching::Matching;
+use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
+use anneal::Chain;
+use draft::Draft;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng;
+use rayon::prelude::*;
+use recreate::Taste;
+use schedule::{Schedule, Transfer, replay};
+use topology::Micros;
+
+/// The strategy.
+#[derive(Clone, Copy, Debug)]
+pub struct Improve;
+
+/// Two makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-9;
+/// Work of one chain, in deliveries played: about two seconds of one core.
+const WORK: usize = 12_000_000;
+/// The most steps of a chain for each delivery, and at all: small plans have few arrangements.
+const STEPS_PER_DELIVERY: usize = 1_000;
+const MOST_STEPS: usize = 50_000;
+/// Fewer steps than this change nothing.
+const LEAST_STEPS: usize = 2_000;
+/// How many chains run: the first from the incumbent, the others from what they build, if that is not too bad.
+const CHAINS: u64 = 2;
+const HOPEFUL: f64 = 1.25;
+/// How many plans a chain from nothing builds to start from the best.
+const BUILT: u64 = 8;
+
+impl Strategy for Improve {
+    fn name(&self) -> &'static str {
+        "improve"
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
+            let why = "it reduces; plan its reversal".to_owned();
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        let started = match context.incumbent {
+            Some(_) => None,
+            None => Matching.propose(problem, context)?.into_iter().find_map(|attempt| attempt.schedule),
+        };
+        let Some(incumbent) = context.incumbent.or(started.as_ref()) else { return Err(SynthError::NothingYet) };
+        let steps = steps(problem);
+        if steps < LEAST_STEPS {
+            let why = "so many deliveries leave no time to try changes".to_owned();
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        let improvement = Improvement { problem, context, incumbent, steps: steps as u32 };
+        let mut attempt = improvement.attempt();
+        attempt.schedule = attempt.schedule.or(started);
+        Ok(vec![attempt])
+    }
+}
+
+/// How many steps a chain takes: a step plays every delivery and clears and copies a few tables.
+fn steps(problem: &Problem) -> usize {
+    let (topology, chunks) = (&problem.topology, problem.demand.chunks());
+    let deliveries: usize = chunks.iter().map(|chunk| chunk.wanted_by.len()).sum();
+    let tables = topology.links().len() + topology.resources().len() + topology.rank_count() * chunks.len();
+    (WORK / (deliveries + tables / 8).max(1)).min(deliveries * STEPS_PER_DELIVERY).min(MOST_STEPS)
+}
+
+struct Improvement<'a> {
+    problem: &'a Problem,
+    context: &'a Context<'a>,
+    incumbent: &'a Schedule,
+    steps: u32,
+}
+
+impl Improvement<'_> {
+    fn attempt(&self) -> Attempt {
+        let chains: Vec<u64> = (0..CHAINS).collect();
+        let found = chains.par_iter().map(|&number| self.chain(number)).collect::<Vec<_>>();
+        let mut best = self.incumbent.makespan();
+        let mut schedule = None;
+        for transfers in found.into_iter().flatten() {
+            let makespan = transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max);
+            if makespan.0 < best.0 * (1.0 - EQUAL) {
+                best = makespan;
+                schedule =
+                    Some(Schedule::new(&self.problem.topology, self.problem.demand.clone(), transfers, "improve"));
+            }
+        }
+        let stop = match () {
+            () if best.0 <= self.context.bound.0 * (1.0 + EQUAL) => StopReason::Optimal,
+            () if self.context.deadline.has_passed() => StopReason::TimeLimit,
+            () => StopReason::Exhausted,
+        };
+        Attempt { name: "improve".to_owned(), schedule, stop, note: None }
+    }
+
+    /// The best that chain `number` finds.
+    fn chain(&self, number: u64) -> Option<Vec<Transfer>> {
+        let problem = self.problem;
+        let mut chain = match number {
+            0 => self.from_incumbent(number)?,
+            _ => {
+                let built = (0..BUILT).filter_map(|build| self.from_nothing(number, build));
+                let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
+                let near = built.filter(|built| built.makespan.0 <= self.incumbent.makespan().0 * HOPEFUL);
+                near.or_else(|| self.from_incumbent(number))?
+            }
+        };
+        chain.run(self.steps, self.context.bound, self.context.deadline);
+        replay(&problem.demand, &problem.topology, &chain.best.messages()).ok()
+    }
+
+    fn from_incumbent(&self, number: u64) -> Option<Chain<'_>> {
+        let (ranks, demand) = (self.problem.topology.rank_count(), &self.problem.demand);
+        let holds = |chunk, rank| demand.chunk(chunk).holders.has(rank);
+        let draft = Draft::of(&self.incumbent.transfers, ranks, holds, demand.chunks().len());
+        Chain::new(self.problem, draft, self.random(number))
+    }
+
+    fn from_nothing(&self, number: u64, build: u64) -> Option<Chain<'_>> {
+        let price = [0.0, 0.5, 2.0, 8.0][build as usize % 4];
+        let taste = Taste { price, noise: 0.2, push: 0.0, blink: 0.0 };
+        Chain::from_nothing(self.problem, taste, self.random(1000 * number + build))
+    }
+
+    fn random(&self, number: u64) -> Pcg64Mcg {
+        Pcg64Mcg::seed_from_u64(self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (number + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sketch::{SketchFile, obey};
+    use crate::{Deadline, Options, bounds};
+    use schedule::{Collective, Demand, Request, verify};
+    use std::sync::Arc;
+    use topology::resolve;
+
+    const TASTE: Taste = Taste { price: 1.0, noise: 0.2, push: 0.1, blink: 0.05 };
+
+    fn problem(spec: &str, collective: Collective, size: u64, sketch: &str) -> Problem {
+        let topology = Arc::new(resolve(spec).expect("a known topology"));
+        let demand = Demand::new(Request::new(collective, topology.rank_count(), size)).expect("a valid request");
+        let mut problem = Problem::new(topology.clone(), Arc::new(demand));
+        if !sketch.is_empty() {
+            let sketch = SketchFile::parse(sketch, "s.yaml").expect("a sketch").resolve(&topology).expect("it fits");
+            problem.constraints = Arc::new(sketch.constraints.clone());
+        }
+        problem
+    }
+
+    fn random() -> Pcg64Mcg {
+        Pcg64Mcg::seed_from_u64(5)
+    }
+
+    /// The clock says what replay says, the verifier accepts the plan, and the sketch is obeyed.
+    fn check(problem: &Problem, draft: &Draft, makespan: Micros, label: &str) {
+        let transfers =
+            replay(&problem.demand, &problem.topology, &draft.messages()).expect("an order that can be played");
+        let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, "improve");
+        let found = schedule.makespan();
+        assert!((found / makespan - 1.0).abs() < 1e-9, "{label}: {found} is not {makespan}");
+        let violations = obey(&schedule, &problem.topology, &problem.constraints);
+        assert!(violations.is_empty(), "{label}: {}", violations[0]);
+        verify(schedule, &problem.topology).unwrap_or_else(|rejection| panic!("{label}: {rejection}"));
+    }
+
+    #[test]
+    fn what_chains_build_and_improve_is_right() {
+        let hops = "relays: {0: [1], 2: [3]}\nmax_machine_hops: 1\nown_chunks_first: true\n";
+        for (spec, sketch) in [
+            ("dgx1", ""),
+            ("ndv2x2,costs=taccl-1mb", hops),
+            ("ndv2x2,costs=taccl-1kb", "relays: all\nmax_machine_hops: 1\n"),
+            ("mesh2d:3x3", ""),
+            ("switch:5", ""),
+        ] {
+            for collective in [Collective::AllGather, Collective::AllToAll, Collective::Broadcast, Collective::Scatter]
+            {
+                let label = format!("{collective} on {spec}");
+                let problem = problem(spec, collective, 160_000, sketch);
+                let mut chain = Chain::from_nothing(&problem, TASTE, random()).expect("every rank can be reached");
+                let built = chain.makespan;
+                check(&problem, &chain.best, built, &label);
+                chain.run(300, Micros::ZERO, &Deadline::default());
+                assert!(chain.makespan <= built, "{label}");
+                check(&problem, &chain.best, chain.makespan, &label);
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_survives_becoming_a_draft() {
+        let problem = problem("ndv2x2", Collective::AllGather, 16_000_000, "");
+        let chain = Chain::from_nothing(&problem, TASTE, random()).expect("every rank can be reached");
+        let transfers = replay(&problem.demand, &problem.topology, &chain.best.messages()).expect("playable");
+        let holds = |chunk, rank| problem.demand.chunk(chunk).holders.has(rank);
+        let draft = Draft::of(&transfers, 16, holds, problem.demand.chunks().len());
+        let again = Chain::new(&problem, draft, random()).expect("playable");
+        assert_eq!(again.makespan, chain.makespan);
+    }
+
+    #[test]
+    fn small_published_instances_are_reached() {
+        for (spec, size, known) in [("ndv2x1,costs=taccl-32kb", 256_000, 3.0), ("ndv2x1,costs=taccl-1kb", 8_000, 0.68)]
+        {
+            let problem = problem(spec, Collective::AllGather, size, "");
+            let (options, deadline) = (Options::default(), Deadline::default());
+            let bound = bounds(&problem).best().value;
+            let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+            let attempt = Improve.propose(&problem, &context).expect("a connected machine").remove(0);
+            let found = attempt.schedule.expect("a schedule").makespan();
+            assert!(found.0 <= known * (1.0 + 1e-9), "{spec}: {found} > {known}");
+        }
+    }
+}
