@@ -237,8 +237,9 @@ mod tests {
 
     #[test]
     fn connections_are_opened_and_closed_at_no_cost_in_time() {
+        // The shortcut makes a one-way ring possible.
         for (wish, sent, before, after) in
-            [("few", &SHORTCUT, 5, 4), ("many", &STAR, 4, 6), ("few", &STAR, 4, 4), ("many", &SHORTCUT, 5, 6)]
+            [("few", &SHORTCUT, 5, 3), ("many", &STAR, 4, 6), ("few", &STAR, 4, 4), ("many", &SHORTCUT, 5, 6)]
         {
             let (problem, schedule) = play(&format!("connections: {wish}"), sent);
             assert_eq!(links(&schedule), before, "{wish}");
