@@ -9,5 +9,6 @@ mod execution;
 mod hostile;
 mod house;
 mod long;
+mod machines;
 mod schedules;
 mod sketches;

@@ -1,0 +1,92 @@
+//! Known machines, machines of one's own, and machines that other programs described.
+
+use crate::binary::{antiphon, antiphon_in, repository, topology};
+use std::time::Instant;
+
+#[test]
+fn every_listed_machine_is_shown() {
+    let listed = antiphon("topology list --json").ok().json();
+    let forms: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["form"].as_str().unwrap()).collect();
+    for form in ["dgx-a100xN", "dgx-h100xN", "mi250xN", "h800xN", "gb200xN", "fat-tree:AxBxC", "dragonfly:AxBxC"] {
+        assert!(forms.contains(&form), "{form}: {forms:?}");
+    }
+    let text = antiphon("topology list").ok().stdout;
+    assert!(text.contains("bandwidth=port/leaf/pod") && text.contains("source: "), "{text}");
+}
+
+#[test]
+fn a_fabric_of_512_ranks_takes_no_time() {
+    let start = Instant::now();
+    let fabric = antiphon("topology check h800x64 --json").ok().json();
+    assert_eq!((fabric["ranks"].as_u64(), fabric["links"].as_u64()), (Some(512), Some(64 * 56 + 64 * 63 * 8)));
+    // Far more than it takes anywhere, far less than an explosion would.
+    assert!(start.elapsed().as_secs() < 10);
+}
+
+/// `bound` of a huge AllGather as GB/s of the gathered buffer: what ForestColl publishes or measured, without α.
+#[test]
+fn machines_have_the_published_throughput() {
+    for (spec, algbw) in [
+        ("dgx-a100x1", 342.857),
+        ("dgx-a100x2", 346.667),
+        ("dgx-a100x4", 266.667),
+        ("dgx-h100x2", 533.333),
+        ("dgx-h100x4", 516.129),
+        ("mi250x1", 342.857),
+        ("mi250x2", 354.133),
+    ] {
+        let answer =
+            antiphon(&format!("bound --topology {spec} --collective allgather --size 1000GB --json")).ok().json();
+        let found = 1e9 / answer["lower_bound_us"].as_f64().unwrap();
+        assert!((found / algbw - 1.0).abs() < 1e-4, "{spec}: {found} instead of {algbw}");
+    }
+}
+
+#[test]
+fn imported_machines_are_specs() {
+    let scratch = tempfile::tempdir().unwrap();
+    let samples = repository("tests/data/import");
+    for (sample, options, ranks, machines) in [
+        ("smi-cube-mesh.txt", "", 8, 1),
+        ("smi-nvswitch.txt", "--machines 2 --assume nic=50GBps", 16, 2),
+        ("nccl-nvswitch.xml", "--machines 2", 16, 2),
+        ("nccl-pair.xml", "", 2, 1),
+    ] {
+        let file = samples.join(sample);
+        let ran =
+            antiphon_in(scratch.path(), &format!("topology import {} {options} -o out.yaml", file.display())).ok();
+        assert!(ran.stderr.contains("nominal") && ran.stdout.is_empty(), "{}", ran.stderr);
+        let checked = antiphon_in(scratch.path(), "topology check out.yaml --json").ok().json();
+        assert_eq!(
+            (checked["ranks"].as_u64(), checked["machines"].as_u64()),
+            (Some(ranks), Some(machines)),
+            "{sample}"
+        );
+        assert_eq!(checked["islands"].as_array().unwrap().len(), 1, "{sample}");
+        let printed = antiphon(&format!("topology import {} {options} --json", file.display())).ok().json();
+        assert_eq!(printed["digest"], checked["digest"]);
+        antiphon_in(scratch.path(), "bound --topology out.yaml --collective allgather --size 1MB").ok();
+    }
+    let refused = antiphon(&format!("topology import {}", repository("README.md").display()));
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("README.md:1:1: found no matrix"), "{}", refused.stderr);
+}
+
+#[test]
+fn unequal_machines_are_planned_and_verified() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = repository("tests/data/unequal.yaml");
+    let cluster = topology(&file.display().to_string());
+    assert_eq!(
+        cluster["machines"].as_array().unwrap().iter().map(|m| m.as_array().unwrap().len()).collect::<Vec<_>>(),
+        [8, 4, 2]
+    );
+    for collective in ["allgather", "allreduce"] {
+        let plan = format!(
+            "synth --topology {} --collective {collective} --size 14MB --chunks 1 --strategy matching --time-limit 5s -o plan.json",
+            file.display()
+        );
+        antiphon_in(scratch.path(), &plan).ok();
+        antiphon_in(scratch.path(), &format!("verify plan.json --topology {}", file.display())).ok();
+    }
+}
