@@ -1,5 +1,7 @@
 //! Plans written for these tests, judged.
 
+mod adversary;
+mod mutants;
 mod round_trip;
 mod samples;
 mod verdicts;
