@@ -6,6 +6,7 @@ mod binary;
 mod checker;
 mod demo;
 mod execution;
+mod foreign;
 mod hostile;
 mod house;
 mod long;
