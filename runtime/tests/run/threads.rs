@@ -3,8 +3,8 @@
 use crate::plans::{COLLECTIVES, PlanSpec};
 use runtime::{Call, DType, Options, RunError, Trial, run_threads, try_threads};
 use schedule::program::{
-    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Threadblock,
-    VerifiedProgram,
+    Buffer, Connection, ConnectionId, Instruction, LowerOptions, Program, RankProgram, Shape, Slice, Step, Threadblock,
+    Threadblocks, VerifiedProgram, check as check_program, lower,
 };
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::sync::Arc;
@@ -150,4 +150,30 @@ fn impossible_counts_are_refused() {
     assert!(error.unwrap_err().to_string().contains("more than this computer can address"));
     let error = try_threads(&spec.program(), &Trial::once(1 << 50, DType::F64), &Options::default());
     assert!(matches!(error, Err(RunError::NotEnoughMemory { .. })));
+}
+
+#[test]
+fn every_way_of_lowering_runs_right() {
+    let paired = LowerOptions { threadblocks: Threadblocks::Paired, fuse: true, ..LowerOptions::default() };
+    let ways = [
+        paired,
+        LowerOptions { channels: 2, instances: 2, ..paired },
+        LowerOptions { channels: 3, ..LowerOptions::default() },
+        LowerOptions { in_place: true, instances: 3, ..LowerOptions::default() },
+    ];
+    for collective in COLLECTIVES {
+        for topology in ["ring:4", "mesh2d:2x3"] {
+            let spec = PlanSpec { chunks: 2, ..PlanSpec::new(topology, collective) };
+            let schedule = spec.schedule();
+            for options in ways {
+                let program = check_program(lower(&schedule, &options).unwrap()).unwrap();
+                // Room for the messages that paired threadblocks rely on: tiles are cut to fit.
+                for (count, options) in [(5, Options::default()), (20_011, Options::default()), (20_011, cramped())] {
+                    let report = try_threads(&program, &Trial::once(count, DType::I32), &options);
+                    let report = report.unwrap_or_else(|error| panic!("{spec}: {error}"));
+                    assert_eq!(report.wrong(), 0, "{spec}, {count}");
+                }
+            }
+        }
+    }
 }
