@@ -22,10 +22,13 @@ pub(super) struct Sync {
     /// Per rank: scratch slots, staged messages included.
     pub(super) scratch: Vec<u32>,
     /// Per rank and step: the semaphores that it acquires first and releases then.
-    pub(super) semaphores: Vec<BTreeMap<StepRef, (Vec<u32>, Vec<u32>)>>,
+    pub(super) semaphores: Vec<BTreeMap<StepRef, Around>>,
     /// Per rank: how many semaphores there are.
     pub(super) count: Vec<u32>,
 }
+
+/// The semaphores that are acquired before a step and released after it.
+pub(super) type Around = (Vec<u32>, Vec<u32>);
 
 impl Sync {
     pub(super) fn new(program: &Program) -> Self {

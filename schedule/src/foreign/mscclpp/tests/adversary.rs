@@ -322,7 +322,7 @@ impl<'p> Run<'p> {
     /// The cell of a spot in its list, for the call that `rank` is in.
     fn place(&self, rank: usize, spot: &Spot) -> usize {
         let scratch = self.plan.gpus[spot.rank].scratch_chunks as usize;
-        let second = self.plan.use_double_scratch_buffer && self.call[rank] % 2 == 0;
+        let second = self.plan.use_double_scratch_buffer && self.call[rank].is_multiple_of(2);
         let half = if spot.space == Space::Scratch && second { 2 * scratch } else { 0 };
         half + spot.chunk as usize * if spot.packet { 2 } else { 1 }
     }

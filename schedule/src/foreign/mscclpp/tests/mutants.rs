@@ -46,13 +46,19 @@ const SLIPS: [(&str, Slip); 13] = [
         Some(())
     }),
     ("swap", |ops, at| (at + 1 < ops.len() && ops[at] != ops[at + 1]).then(|| ops.swap(at, at + 1))),
-    ("source up", |ops, at| Some(chunk(&mut ops[at], false)?.index += 1)),
+    ("source up", |ops, at| {
+        chunk(&mut ops[at], false)?.index += 1;
+        Some(())
+    }),
     ("source down", |ops, at| {
         let chunk = chunk(&mut ops[at], false)?;
         chunk.index = chunk.index.checked_sub(1)?;
         Some(())
     }),
-    ("target up", |ops, at| Some(chunk(&mut ops[at], true)?.index += 1)),
+    ("target up", |ops, at| {
+        chunk(&mut ops[at], true)?.index += 1;
+        Some(())
+    }),
     ("target down", |ops, at| {
         let chunk = chunk(&mut ops[at], true)?;
         chunk.index = chunk.index.checked_sub(1)?;
@@ -63,12 +69,24 @@ const SLIPS: [(&str, Slip); 13] = [
         *space = Some(if (*space)? == Space::Input { Space::Output } else { Space::Input });
         Some(())
     }),
-    ("remote buffer", |ops, at| Some(*chunk(&mut ops[at], true)?.buffer_id.as_mut()? ^= 1)),
-    ("channel", |ops, at| Some(ops[at].channel_ids.as_mut()?[0] ^= 1)),
-    ("semaphore", |ops, at| Some(ops[at].semaphore_ids.as_mut()?[0] ^= 1)),
+    ("remote buffer", |ops, at| {
+        *chunk(&mut ops[at], true)?.buffer_id.as_mut()? ^= 1;
+        Some(())
+    }),
+    ("channel", |ops, at| {
+        ops[at].channel_ids.as_mut()?[0] ^= 1;
+        Some(())
+    }),
+    ("semaphore", |ops, at| {
+        ops[at].semaphore_ids.as_mut()?[0] ^= 1;
+        Some(())
+    }),
     ("lost operand", |ops, at| {
         let sources = ops[at].src_buff.as_mut()?;
-        (sources.len() > 1).then(|| drop(sources.pop()))
+        if sources.len() < 2 {
+            return None;
+        }
+        sources.pop().map(|_| ())
     }),
     ("other direction", |ops, at| {
         ops[at].name = match ops[at].name {

@@ -1,0 +1,191 @@
+//! Data operations in the replay: what they touch, what packets tell, and the rules about other ranks' memory.
+
+use super::super::document::Share;
+use super::super::geometry::Span;
+use super::super::memory::{Access, Clock, Known, Pieces, join};
+use super::super::resolve::{Operand, PortRef, Transfer};
+use super::super::violation::{Fault, Location, OpAt, PlanViolation};
+use super::{Done, Item, Judge, Relaxed};
+use std::rc::Rc;
+
+impl Judge<'_> {
+    pub(super) fn spans(&self, operands: &[Operand], share: Option<Share>, iteration: Option<u32>) -> Vec<Span> {
+        let span = |&operand: &Operand| match iteration {
+            Some(iteration) => self.cells.slice(operand, iteration),
+            None => self.cells.whole(operand, share),
+        };
+        operands.iter().map(span).collect()
+    }
+
+    pub(super) fn transfers(
+        &mut self,
+        block: usize,
+        item: Item<'_>,
+        transfers: &[Transfer],
+        share: Option<Share>,
+    ) -> bool {
+        let spans: Vec<(Vec<Span>, Vec<Span>)> = transfers
+            .iter()
+            .map(|transfer| {
+                let spans = |operands| self.spans(operands, share, item.iteration);
+                (spans(&transfer.sources), spans(&transfer.targets))
+            })
+            .collect();
+        let awaited = |span: &&Span| span.awaited;
+        if spans.iter().flat_map(|(sources, _)| sources).filter(awaited).any(|&span| !self.memory.arrived(span)) {
+            return false;
+        }
+        for (number, (transfer, (sources, targets))) in (0..).zip(transfers.iter().zip(&spans)) {
+            self.log.push(item.at);
+            sources.iter().filter(awaited).for_each(|&span| self.hear(block, span));
+            self.order.push(Done { at: item.at, number, iteration: item.iteration });
+            self.transfer(block, item, transfer.port, sources, targets);
+        }
+        true
+    }
+
+    /// A packet tells how far its writer was.
+    pub(super) fn hear(&mut self, block: usize, span: Span) {
+        if self.relaxed == Relaxed::Memoryless {
+            return;
+        }
+        let mut writers: Vec<u32> = self.memory.writers(span).map(|(writer, _)| writer).collect();
+        writers.dedup();
+        let mut clock = self.blocks[block].knows().clone();
+        for clock_of in writers.iter().filter_map(|writer| self.packet_clocks.get(writer)) {
+            join(&mut clock, clock_of);
+        }
+        self.blocks[block].data = Some(clock);
+    }
+
+    pub(super) fn transfer(
+        &mut self,
+        block: usize,
+        item: Item<'_>,
+        port: Option<PortRef>,
+        sources: &[Span],
+        targets: &[Span],
+    ) {
+        let op = self.log.len() as u32 - 1;
+        let (component, clock) = match port {
+            None => (block as u32, self.blocks[block].knows().clone()),
+            Some(port) => {
+                let lane = self.blocks[block].lane(port.lane).clone();
+                let Some(own) = self.ports.get_mut(&(block, port.channel)) else { return };
+                join(&mut own.clock, &lane);
+                (own.component, own.clock.clone())
+            }
+        };
+        let epoch = clock[component as usize];
+        let pieces = self.told_by_pieces(block, op, sources, targets);
+        let known = Known { clock: &clock, pieces: &pieces };
+        let packets = sources.iter().chain(targets).any(|span| span.packet);
+        self.overlaps(item.at, sources, targets);
+        for (spans, writes) in [(sources, false), (targets, true)] {
+            for &span in spans {
+                // The switch stores to its own rank too, even what is there already.
+                if writes
+                    && sources
+                        .iter()
+                        .any(|source| sources.len() == 1 && source.first == span.first && source.packet == span.packet)
+                {
+                    continue;
+                }
+                let pattern = (span, packets);
+                let access = Access { component, epoch, op, pattern, iteration: item.iteration };
+                self.visit(block, item.at, span, access, &clock, writes);
+                let conflict = match writes {
+                    true => self.memory.write(span, access, known),
+                    false => self.memory.read(span, access, known),
+                };
+                if let Some(conflict) = conflict {
+                    let other = self.log[conflict.other.op as usize];
+                    let fault = conflict.fault(&self.memory, writes, span.packet, other);
+                    self.violations.push(PlanViolation { at: Location::Op(item.at), fault });
+                }
+            }
+        }
+        if !pieces.is_empty() {
+            self.pieces.insert(op, pieces);
+        }
+        if targets.iter().any(|span| span.packet) {
+            self.packet_clocks.insert(op, Rc::new(clock));
+        }
+        if let Some(PortRef { channel, lane, signal, flush }) = port {
+            // What a port is told, it does in order.
+            if let Some(own) = self.ports.get_mut(&(block, channel)) {
+                own.clock[component as usize] += 1;
+            }
+            if let Some(counter) = signal {
+                self.give(block, lane, counter, Some(channel), false);
+            }
+            if flush {
+                self.flush(block, lane, channel);
+            }
+        }
+    }
+
+    /// What the pieces of a transfer know and tell: themselves, and what made the packets that they read.
+    pub(super) fn told_by_pieces(&mut self, block: usize, op: u32, sources: &[Span], targets: &[Span]) -> Pieces {
+        let all = || sources.iter().chain(targets);
+        if !all().any(|span| span.packet) {
+            return Pieces::new();
+        }
+        let count = all().map(|span| span.count).max().unwrap_or(0);
+        let mut told: Pieces = (0..count).map(|piece| vec![(op, piece)]).collect();
+        for span in sources.iter().filter(|span| span.awaited) {
+            for (own, (writer, piece)) in told.iter_mut().zip(self.memory.writers(*span)) {
+                let known = self.pieces.get(&writer).and_then(|pieces| pieces.get(piece as usize));
+                own.extend(known.into_iter().flatten());
+            }
+        }
+        let heard = &mut self.heard[self.blocks[block].rank as usize];
+        for pieces in &mut told {
+            pieces.sort_unstable();
+            pieces.dedup();
+            heard.extend(pieces.iter().copied());
+        }
+        told
+    }
+
+    /// Operands must be the same chunks or others: threads do not wait for each other within an operation.
+    pub(super) fn overlaps(&mut self, at: OpAt, sources: &[Span], targets: &[Span]) {
+        let shifted =
+            |a: &Span, b: &Span| a.overlaps(*b) && (a.first, a.count, a.packet) != (b.first, b.count, b.packet);
+        let twice = |(index, a): (usize, &Span)| targets[..index].iter().any(|b| a.overlaps(*b));
+        let wrong = targets.iter().any(|target| sources.iter().any(|source| shifted(source, target)));
+        if wrong || targets.iter().enumerate().any(twice) {
+            let ops = &self.plan.gpus[at.rank as usize].threadblocks[at.threadblock as usize].ops;
+            let outer = &ops[at.op as usize];
+            let inner = at.inner.and_then(|inner| outer.ops.as_ref()?.get(inner as usize));
+            let op = inner.unwrap_or(outer).name;
+            self.violations.push(PlanViolation { at: Location::Op(at), fault: Fault::Overlap { op } });
+        }
+    }
+
+    /// Rules about other ranks' memory.
+    pub(super) fn visit(&mut self, block: usize, at: OpAt, span: Span, access: Access, clock: &Clock, writes: bool) {
+        let own = self.blocks[block].rank;
+        let owner = self.cells.rank_of(span.first);
+        if owner == own {
+            if access.component as usize >= self.blocks.len() {
+                self.own_ports.insert((own, access.component), access);
+            }
+            return;
+        }
+        let begun = self.of_rank[owner as usize].clone().any(|other| clock[other] > 0);
+        let verb = if writes { "writes" } else { "reads" };
+        if !begun && self.cells.is_scratch(span.first) {
+            span.cells().for_each(|cell| {
+                self.unannounced.insert((cell, own));
+            });
+        } else if !begun && self.relaxed == Relaxed::Orders {
+            let chunk = self.cells.name(span.first, span.packet);
+            self.violations
+                .push(PlanViolation { at: Location::Op(at), fault: Fault::BeforeStart { access: verb, chunk } });
+        }
+        if !(writes && span.packet) {
+            self.visits.insert((owner, access.component), (access, span.first, writes));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The end of the replay: who is stuck, what is left over, and what the next call meets.
+
+use super::super::memory::{Access, Clock, join};
+use super::super::resolve::{Action, Counter};
+use super::super::violation::{Fault, Location, PlanViolation};
+use super::{Give, Item, Judge, Relaxed, Verdict};
+
+impl Judge<'_> {
+    pub(super) fn finish(mut self) -> Verdict {
+        let stuck = self.stuck();
+        if self.violations.is_empty() && !stuck.is_empty() {
+            self.violations = stuck;
+        } else if self.violations.is_empty() && self.relaxed == Relaxed::Orders {
+            self.doubts();
+            self.leftovers();
+            let ends = self.ends();
+            self.after_end(&ends);
+            self.next_call(&ends);
+            self.violations.sort_by_key(|violation| violation.at);
+        }
+        let ends = self.ends();
+        let unflushed = self
+            .own_ports
+            .iter()
+            .filter(|((rank, component), access)| ends[*rank as usize][*component as usize] <= access.epoch);
+        let unflushed = unflushed.map(|(_, access)| self.log[access.op as usize]).collect();
+        self.violations.dedup();
+        Verdict { violations: self.violations, unflushed, order: self.order }
+    }
+
+    /// What the threadblocks that did not finish wait for.
+    pub(super) fn stuck(&self) -> Vec<PlanViolation> {
+        let waiting = self.blocks.iter().filter_map(|block| block.items.get(block.next));
+        let violation = |item: &Item<'_>| {
+            let what = match item.action {
+                Action::Take { counters, .. } => {
+                    let empty = counters.iter().find(|id| {
+                        let state = &self.counters[id.0 as usize];
+                        state.initial + state.gives.len() as i64 <= state.taken
+                    });
+                    empty
+                        .or(counters.first())
+                        .map_or(String::new(), |id| self.script.counters[id.0 as usize].to_string())
+                }
+                Action::Barrier { id, .. } => format!("the other threadblocks at barrier {id}"),
+                _ => "packets that nobody writes before".into(),
+            };
+            PlanViolation { at: Location::Op(item.at), fault: Fault::Deadlock { what } }
+        };
+        waiting.map(violation).collect()
+    }
+
+    /// Waits that were certain of a signal must be so whatever signals came later: what might stand in for it is after
+    /// the signal or after the wait.
+    pub(super) fn doubts(&mut self) {
+        for (counter, state) in self.script.counters.iter().zip(&self.counters) {
+            for take in &state.doubtful {
+                let free = |give: &&Give| !take.is_before(give);
+                let rivals = |&number: &usize| {
+                    let rivals = state.gives.iter().filter(free).filter(|other| !state.gives[number].is_before(other));
+                    rivals.clone().nth(take.needed.saturating_sub(1)).map(|rival| rival.op)
+                };
+                if let Some(rival) = take.certain.iter().find_map(rivals) {
+                    let other = self.log[rival as usize];
+                    let fault = Fault::Ambiguous { what: counter.to_string(), which: "signal", other };
+                    self.violations.push(PlanViolation { at: Location::Op(self.log[take.op as usize]), fault });
+                }
+            }
+        }
+    }
+
+    /// Counters outlive a call, so each must end as it began.
+    pub(super) fn leftovers(&mut self) {
+        for (counter, state) in self.script.counters.iter().zip(&self.counters) {
+            let left = state.gives.len() as i64 - state.taken;
+            if left != 0 {
+                let at = match counter {
+                    Counter::Signals { to, .. } => Location::Gpu(*to),
+                    Counter::Semaphore { rank, .. } => Location::Gpu(*rank),
+                };
+                let fault = Fault::Leftover { what: counter.to_string(), left };
+                self.violations.push(PlanViolation { at, fault });
+            }
+        }
+    }
+
+    /// What is over when each rank's call ends.
+    pub(super) fn ends(&self) -> Vec<Clock> {
+        let components = self.blocks.len() + self.ports.len();
+        let end = |blocks: &std::ops::Range<usize>| {
+            let mut clock = vec![0; components];
+            for block in blocks.clone() {
+                join(&mut clock, &self.blocks[block].all());
+                clock[block] = self.blocks[block].base[block] + 1;
+            }
+            clock
+        };
+        self.of_rank.iter().map(end).collect()
+    }
+
+    /// Nobody may touch a rank's memory when its call may have ended.
+    pub(super) fn after_end(&mut self, ends: &[Clock]) {
+        let verb = |writes| if writes { "writes" } else { "reads" };
+        for (&(owner, component), &(access, cell, writes)) in &self.visits {
+            if ends[owner as usize][component as usize] <= access.epoch {
+                let fault = Fault::AfterEnd { access: verb(writes), chunk: self.cells.name(cell, false) };
+                let at = Location::Op(self.log[access.op as usize]);
+                self.violations.push(PlanViolation { at, fault });
+            }
+        }
+        let unread: Vec<(u32, Access)> = self.memory.unread_packets().collect();
+        for (cell, access) in unread {
+            let writer = self.log[access.op as usize];
+            if writer.rank != self.cells.rank_of(cell) {
+                let fault = Fault::AfterEnd { access: "writes", chunk: self.cells.name(cell, true) };
+                self.violations.push(PlanViolation { at: Location::Op(writer), fault });
+            }
+        }
+    }
+
+    /// Scratch that is written before its rank is known to have begun: the rank must be done with what the call
+    /// before left there. With two halves used in turn, that is the call before the last.
+    pub(super) fn next_call(&mut self, ends: &[Clock]) {
+        for &(cell, writer) in &self.unannounced {
+            let (owner, end) = (self.cells.rank_of(cell), &ends[writer as usize]);
+            let last = self.memory.last(cell).find(|access| match self.plan.use_double_scratch_buffer {
+                true => !self.of_rank[owner as usize].clone().any(|block| end[block] > 0),
+                false => {
+                    let over = end[access.component as usize] > access.epoch
+                        || self.heard[writer as usize].contains(&(access.op, access.piece(cell)));
+                    self.log[access.op as usize].rank != writer && !over
+                }
+            });
+            if let Some(access) = last {
+                let other = self.log[access.op as usize];
+                let writes = self.memory.last(cell).find(|access| self.log[access.op as usize].rank == writer);
+                let at = writes.map_or(Location::Gpu(writer), |access| Location::Op(self.log[access.op as usize]));
+                let fault = Fault::NextCall { chunk: self.cells.name(cell, false), other };
+                self.violations.push(PlanViolation { at, fault });
+            }
+        }
+    }
+}

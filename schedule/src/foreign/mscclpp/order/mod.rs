@@ -1,0 +1,327 @@
+//! What must happen before what in a plan, and whether that is enough.
+//!
+//! The principal function is [`judge`]. It replays the plan once, with a vector clock for every threadblock and every
+//! port channel of a threadblock:
+//!
+//! * Operations of a threadblock are done by many threads that meet only at `nop` and `barrier`. So what a data
+//!   operation touched is known to be over only after the next of those; `signal`, `wait` and semaphores are done by
+//!   single threads (*lanes*), which know of data operations before the last meeting, and what they learn is known to
+//!   the others after the next one.
+//! * The n-th wait for a counter is after its n-th signal (later by the initial value of a semaphore). Where several
+//!   threadblocks signal, only those signals are counted on without which the wait could not pass.
+//! * A port does what it is told in order, but later; only its own signals and `flush` tell how far it is.
+//! * A packet is after its write; reading it also tells how far the writer was, as with a relaxed signal. Whether the
+//!   plan would be right if those told nothing about memory is asked separately ([`Memoryless`]).
+//! * Waits never take from each other (enforced), so one order of replay decides about deadlock in all of them.
+
+mod data;
+mod end;
+mod replay;
+
+use super::document::Plan;
+use super::geometry::Cells;
+use super::memory::{Access, Clock, Memory, Pieces, join};
+use super::resolve::{Action, Counter, CounterId, Script, Transfer};
+use super::violation::{Fault, Location, OpAt, PlanViolation};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// The most operations, iterations counted, that are replayed.
+const MAX_REPLAY: usize = 1 << 21;
+
+/// The most entries that the clocks of all threadblocks may have.
+const MAX_CLOCKS: usize = 1 << 25;
+
+/// Whether relaxed signals and packets order other memory than their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Relaxed {
+    /// They do, as on machines of today.
+    Orders,
+    /// They do not, as their names say.
+    Memoryless,
+}
+
+/// What the replay found.
+pub(super) struct Verdict {
+    pub(super) violations: Vec<PlanViolation>,
+    /// Sources that a port may still read when the call ends.
+    pub(super) unflushed: Vec<OpAt>,
+    /// The transfers in an order in which they can happen.
+    pub(super) order: Vec<Done>,
+}
+
+/// A transfer that was replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Done {
+    pub(super) at: OpAt,
+    /// Which of its operation.
+    pub(super) number: u32,
+    /// The iteration, inside pipelines.
+    pub(super) iteration: Option<u32>,
+}
+
+/// Replays a plan.
+pub(super) fn judge(plan: &Plan, script: &Script, cells: &Cells, relaxed: Relaxed) -> Verdict {
+    let mut judge = match Judge::new(plan, script, cells, relaxed) {
+        Ok(judge) => judge,
+        Err(violations) => return Verdict { violations, unflushed: Vec::new(), order: Vec::new() },
+    };
+    judge.run();
+    judge.finish()
+}
+
+/// An operation to be replayed.
+#[derive(Clone, Copy)]
+struct Item<'s> {
+    at: OpAt,
+    action: &'s Action,
+    iteration: Option<u32>,
+}
+
+/// A threadblock on its way.
+struct Block<'s> {
+    rank: u32,
+    items: Vec<Item<'s>>,
+    next: usize,
+    /// What all its threads knew when they last met. Its own component is the current epoch.
+    base: Rc<Clock>,
+    /// What single threads learned since.
+    lanes: BTreeMap<u32, Clock>,
+    /// What its data operations learned from packets since.
+    data: Option<Clock>,
+}
+
+impl Block<'_> {
+    fn lane(&self, lane: u32) -> &Clock {
+        self.lanes.get(&lane).unwrap_or(&self.base)
+    }
+
+    /// What its data operations know.
+    fn knows(&self) -> &Clock {
+        self.data.as_ref().unwrap_or(&self.base)
+    }
+
+    /// Everything that any of its threads knows.
+    fn all(&self) -> Clock {
+        let mut clock = Clock::clone(&self.base);
+        self.lanes.values().chain(&self.data).for_each(|other| join(&mut clock, other));
+        clock
+    }
+}
+
+/// A port channel of a threadblock.
+#[derive(Clone)]
+struct Port {
+    component: u32,
+    clock: Clock,
+}
+
+/// A signal or release.
+struct Give {
+    block: u32,
+    epoch: u32,
+    op: u32,
+    /// `None` once it was taken, or where it tells nothing.
+    clock: Option<Rc<Clock>>,
+}
+
+/// A wait or acquire whose signals come from several threadblocks.
+struct Take {
+    block: u32,
+    epoch: u32,
+    op: u32,
+    /// How many signals it needed, and which of them it was certain of.
+    needed: usize,
+    certain: Vec<usize>,
+}
+
+struct CounterState {
+    initial: i64,
+    gives: Vec<Give>,
+    taken: i64,
+    last: Option<Take>,
+    /// How many threadblocks give.
+    givers: usize,
+    /// Takes to be looked at again in the end.
+    doubtful: Vec<Take>,
+}
+
+struct Judge<'s> {
+    cells: &'s Cells,
+    script: &'s Script,
+    relaxed: Relaxed,
+    plan: &'s Plan,
+    blocks: Vec<Block<'s>>,
+    /// For each rank its threadblocks.
+    of_rank: Vec<std::ops::Range<usize>>,
+    ports: BTreeMap<(usize, u32), Port>,
+    counters: Vec<CounterState>,
+    /// Who meets at a barrier of a rank, and how many it asks for.
+    barriers: BTreeMap<(u32, u32), (BTreeSet<usize>, u32)>,
+    memory: Memory<'s>,
+    /// All operations replayed so far, and what their threads knew.
+    log: Vec<OpAt>,
+    packet_clocks: BTreeMap<u32, Rc<Clock>>,
+    /// What each piece of a transfer of packets tells.
+    pieces: BTreeMap<u32, Pieces>,
+    /// Per rank, all that packets have told it.
+    heard: Vec<BTreeSet<(u32, u32)>>,
+    /// The last access of each component to each other rank's memory.
+    visits: BTreeMap<(u32, u32), (Access, u32, bool)>,
+    /// Cells of scratch written before their rank was known to have begun: by which rank.
+    unannounced: BTreeSet<(u32, u32)>,
+    own_ports: BTreeMap<(u32, u32), Access>,
+    violations: Vec<PlanViolation>,
+    order: Vec<Done>,
+}
+
+impl<'s> Judge<'s> {
+    fn new(plan: &'s Plan, script: &'s Script, cells: &'s Cells, relaxed: Relaxed) -> Result<Self, Vec<PlanViolation>> {
+        let mut items: Vec<(u32, Vec<Item<'s>>)> = Vec::new();
+        let mut of_rank = Vec::with_capacity(script.ranks.len());
+        let mut room = MAX_REPLAY;
+        for (rank, blocks) in (0..).zip(&script.ranks) {
+            let start = items.len();
+            for block in blocks {
+                items.push((rank, unrolled(block, cells.iterations, &mut room)?));
+            }
+            of_rank.push(start..items.len());
+        }
+        let mut ports = BTreeMap::new();
+        for (block, (_, items)) in items.iter().enumerate() {
+            for channel in items.iter().flat_map(|item| ports_of(item.action)) {
+                let component = (ports.len() + of_rank.last().map_or(0, |last| last.end)) as u32;
+                ports.entry((block, channel)).or_insert(Port { component, clock: Clock::new() });
+            }
+        }
+        let components = items.len() + ports.len();
+        if items.len() * components > MAX_CLOCKS {
+            let reason = format!("{} threadblocks are more than can be kept apart", items.len());
+            return Err(vec![PlanViolation { at: Location::Plan, fault: Fault::Unsupported { reason } }]);
+        }
+        ports.values_mut().for_each(|port| port.clock = vec![0; components]);
+        let blocks = items.into_iter().enumerate().map(|(number, (rank, items))| {
+            let mut base = vec![0; components];
+            base[number] = 1;
+            Block { rank, items, next: 0, base: Rc::new(base), lanes: BTreeMap::new(), data: None }
+        });
+        let mut judge = Self {
+            cells,
+            script,
+            relaxed,
+            plan,
+            blocks: blocks.collect(),
+            of_rank,
+            ports,
+            counters: Vec::new(),
+            barriers: BTreeMap::new(),
+            memory: Memory::new(cells),
+            log: Vec::new(),
+            packet_clocks: BTreeMap::new(),
+            pieces: BTreeMap::new(),
+            heard: vec![BTreeSet::new(); script.ranks.len()],
+            visits: BTreeMap::new(),
+            unannounced: BTreeSet::new(),
+            own_ports: BTreeMap::new(),
+            violations: Vec::new(),
+            order: Vec::new(),
+        };
+        judge.count_givers();
+        judge.find_barriers();
+        Ok(judge)
+    }
+
+    fn count_givers(&mut self) {
+        let mut givers: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.script.counters.len()];
+        for (block, content) in self.blocks.iter().enumerate() {
+            for item in &content.items {
+                given(item.action).for_each(|id| {
+                    givers[id.0 as usize].insert(block);
+                });
+            }
+        }
+        let counters = self.script.counters.iter().zip(givers).map(|(counter, givers)| CounterState {
+            initial: match counter {
+                Counter::Semaphore { initial, .. } => i64::from(*initial),
+                Counter::Signals { .. } => 0,
+            },
+            gives: Vec::new(),
+            taken: 0,
+            last: None,
+            givers: givers.len(),
+            doubtful: Vec::new(),
+        });
+        self.counters = counters.collect();
+    }
+
+    fn find_barriers(&mut self) {
+        for (number, block) in self.blocks.iter().enumerate() {
+            for item in &block.items {
+                let Action::Barrier { id, threadblocks } = item.action else { continue };
+                let entry = self.barriers.entry((block.rank, *id)).or_insert((BTreeSet::new(), *threadblocks));
+                entry.0.insert(number);
+                if entry.1 != *threadblocks {
+                    let reason =
+                        format!("barrier {id} waits for {threadblocks} threadblocks here, for {} elsewhere", entry.1);
+                    self.violations.push(PlanViolation { at: Location::Op(item.at), fault: Fault::Invalid { reason } });
+                }
+            }
+        }
+        for ((rank, id), (members, asked)) in &self.barriers {
+            if members.len() != *asked as usize {
+                let reason = format!("barrier {id} waits for {asked} threadblocks, but {} use it", members.len());
+                self.violations.push(PlanViolation { at: Location::Gpu(*rank), fault: Fault::Invalid { reason } });
+            }
+        }
+    }
+}
+
+/// A threadblock's operations with its loops written out.
+fn unrolled<'s>(
+    actions: &'s [(OpAt, Action)],
+    iterations: u32,
+    room: &mut usize,
+) -> Result<Vec<Item<'s>>, Vec<PlanViolation>> {
+    let mut items = Vec::new();
+    for (at, action) in actions {
+        let Action::Loop { chunks, body, .. } = action else {
+            items.push(Item { at: *at, action, iteration: None });
+            *room = room.saturating_sub(1);
+            continue;
+        };
+        let rounds = if body.is_empty() { 0 } else { u64::from(*chunks) * u64::from(iterations) };
+        let total = usize::try_from(rounds.saturating_mul(body.len() as u64)).unwrap_or(usize::MAX);
+        if total > *room {
+            let reason = format!("more than {MAX_REPLAY} operations, with the iterations of pipelines");
+            return Err(vec![PlanViolation { at: Location::Op(*at), fault: Fault::Unsupported { reason } }]);
+        }
+        *room -= total;
+        for iteration in 0..rounds as u32 {
+            items.extend(body.iter().map(|(at, action)| Item { at: *at, action, iteration: Some(iteration) }));
+        }
+    }
+    Ok(items)
+}
+
+/// The port channels that an operation uses.
+fn ports_of(action: &Action) -> Vec<u32> {
+    match action {
+        Action::Give { counters, .. } => counters.iter().filter_map(|&(_, port)| port).collect(),
+        Action::Flush { channels } => channels.clone(),
+        Action::Transfer { transfers, .. } => {
+            transfers.iter().filter_map(|transfer| transfer.port).map(|port| port.channel).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The counters that an operation adds to.
+fn given(action: &Action) -> impl Iterator<Item = CounterId> + '_ {
+    let (gives, transfers): (&[(CounterId, Option<u32>)], &[Transfer]) = match action {
+        Action::Give { counters, .. } => (counters, &[]),
+        Action::Transfer { transfers, .. } => (&[], transfers),
+        _ => (&[], &[]),
+    };
+    let by_ports = transfers.iter().filter_map(|transfer| transfer.port).filter_map(|port| port.signal);
+    gives.iter().map(|&(id, _)| id).chain(by_ports)
+}
