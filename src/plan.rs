@@ -209,7 +209,7 @@ fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Claim> {
 /// A plan that was verified.
 pub(crate) enum Verified {
     /// A schedule of ours.
-    Schedule(VerifiedSchedule, Topology),
+    Schedule(Box<VerifiedSchedule>, Box<Topology>),
     /// What a plan of another tool does, in every kind of call that it serves rightly; never empty.
     Programs(Vec<VerifiedProgram>),
 }
@@ -220,7 +220,7 @@ pub(crate) fn open_verified(path: &Path, spec: Option<&str>, size: Option<u64>, 
     match open_any(path, spec, size)? {
         Opened::Schedule(claim) => {
             let (schedule, topology) = claim.verified(&origin)?;
-            Ok(Verified::Schedule(schedule, topology))
+            Ok(Verified::Schedule(Box::new(schedule), Box::new(topology)))
         }
         Opened::Foreign(mut plan) => {
             let programs = plan.verified(&origin)?;

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             let schedule = schedule.into_schedule();
             Explained {
                 title: plan::describe(&schedule),
-                topology,
+                topology: *topology,
                 timeline,
                 path,
                 links: simulation.links,

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
 
 fn timeline(verified: &Verified, args: &ExportArgs) -> Outcome<(Timeline, Topology)> {
     match verified {
-        Verified::Schedule(schedule, topology) => Ok((Timeline::of(schedule), topology.clone())),
+        Verified::Schedule(schedule, topology) => Ok((Timeline::of(schedule), Topology::clone(topology))),
         Verified::Programs(programs) => {
             let topology = plan::needed_topology(args.plan.topology.as_deref())?;
             let program = foreign::bound(&programs[0], &topology, None)?;

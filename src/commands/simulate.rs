@@ -41,7 +41,7 @@ fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
             let Simulation { timeline, stated_makespan, links, resources, .. } = simulate(&schedule, &topology);
             let title = plan::describe(schedule.schedule());
             let stated = Some(stated_makespan);
-            Ok(Played { title, topology, timeline: Timeline::of(&timeline), stated, links, resources })
+            Ok(Played { title, topology: *topology, timeline: Timeline::of(&timeline), stated, links, resources })
         }
         Verified::Programs(programs) => {
             let topology = plan::needed_topology(args.topology.as_deref())?;

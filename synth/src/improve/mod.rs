@@ -117,26 +117,26 @@ impl Improvement<'_> {
     fn chain(&self, number: u64) -> Option<Vec<Transfer>> {
         let problem = self.problem;
         let mut chain = match number {
-            0 => self.from_incumbent(number)?,
+            0 => self.near_incumbent(number)?,
             _ => {
-                let built = (0..BUILT).filter_map(|build| self.from_nothing(number, build));
+                let built = (0..BUILT).filter_map(|build| self.built(number, build));
                 let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
                 let near = built.filter(|built| built.makespan.0 <= self.incumbent.makespan().0 * HOPEFUL);
-                near.or_else(|| self.from_incumbent(number))?
+                near.or_else(|| self.near_incumbent(number))?
             }
         };
         chain.run(self.steps, self.context.bound, self.context.deadline);
         replay(&problem.demand, &problem.topology, &chain.best.messages()).ok()
     }
 
-    fn from_incumbent(&self, number: u64) -> Option<Chain<'_>> {
+    fn near_incumbent(&self, number: u64) -> Option<Chain<'_>> {
         let (ranks, demand) = (self.problem.topology.rank_count(), &self.problem.demand);
         let holds = |chunk, rank| demand.chunk(chunk).holders.has(rank);
         let draft = Draft::of(&self.incumbent.transfers, ranks, holds, demand.chunks().len());
         Chain::new(self.problem, draft, self.random(number))
     }
 
-    fn from_nothing(&self, number: u64, build: u64) -> Option<Chain<'_>> {
+    fn built(&self, number: u64, build: u64) -> Option<Chain<'_>> {
         let price = [0.0, 0.5, 2.0, 8.0][build as usize % 4];
         let taste = Taste { price, noise: 0.2, push: 0.0, blink: 0.0 };
         Chain::from_nothing(self.problem, taste, self.random(1000 * number + build))

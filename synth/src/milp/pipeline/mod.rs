@@ -203,11 +203,9 @@ impl Search<'_> {
         let calendar = Calendar::new(*anchor, *early, *end, *late, MAX_PERIODS)?;
         let orbits = self.orbits_for(crossings);
         let build = |patience: usize| Spreading::new(self.enclaves, &calendar, crossings, patience, orbits, MAX_RIDES);
-        let built = PATIENCE.iter().map(|&patience| build(patience));
-        let spreading = built.fold(Err(Refusal::TooLarge), |found, next| match found {
-            Err(Refusal::TooLarge) => next,
-            found => found,
-        });
+        let mut built = PATIENCE.iter().map(|&patience| build(patience));
+        let small = built.find(|built| !matches!(built, Err(Refusal::TooLarge)));
+        let spreading = small.unwrap_or(Err(Refusal::TooLarge));
         Some((calendar, spreading))
     }
 

@@ -218,7 +218,7 @@ impl Stay {
 
 /// Repeats `improve` over all hops until none improves.
 fn settle<T>(hops: &[T], mut improve: impl FnMut(&T) -> bool) {
-    while hops.iter().fold(false, |any, hop| improve(hop) || any) {}
+    while hops.iter().filter(|hop| improve(hop)).count() > 0 {}
 }
 
 struct Builder<'a> {
