@@ -88,11 +88,36 @@ struct Cost {
     repair: u64,
 }
 
+/// What decides which styles are worth trying.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Traits {
+    /// Links share resources.
+    shared: bool,
+    /// Some links have an α far above that of others.
+    dear: bool,
+    /// A chunk takes far longer than α everywhere.
+    long: bool,
+}
+
+impl Traits {
+    fn of(instance: &Instance<'_>) -> Self {
+        let (topology, bytes) = (instance.topology, instance.demand.chunk_bytes());
+        let alphas = || topology.links().iter().map(|link| link.alpha.0);
+        let (least, most) = (alphas().fold(f64::INFINITY, f64::min), alphas().fold(0.0, f64::max));
+        Self {
+            shared: !topology.resources().is_empty(),
+            dear: most > 2.0 * least,
+            long: topology.links().iter().all(|link| 8.0 * link.alpha.0 < (link.beta * bytes).0),
+        }
+    }
+}
+
 struct Search<'a> {
     instance: &'a Instance<'a>,
     context: &'a Context<'a>,
     /// Where every chunk has one destination and there are few of them: what a fluid would do.
     flow: Option<ConcurrentFlow>,
+    traits: Traits,
     best: Option<Plan>,
     stop: StopReason,
 }
@@ -100,7 +125,8 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(instance: &'a Instance<'a>, context: &'a Context<'a>) -> Self {
         let flow = concurrent_flow(instance.problem);
-        Self { instance, context, flow, best: None, stop: StopReason::Exhausted }
+        let traits = Traits::of(instance);
+        Self { instance, context, flow, traits, best: None, stop: StopReason::Exhausted }
     }
 
     fn is_optimal(&self) -> bool {
@@ -194,8 +220,9 @@ impl<'a> Search<'a> {
         }
         let repairs = repairs.min(REPAIRS);
         // Searches that fail fail early, so that several fresh ones cost little more than one.
-        let target = self.target(self.best.as_ref(), number);
+        // One style after the other; where neither of two reaches the target, anything better will do.
         let fresh = |attempt: u32, random: &mut Pcg64Mcg| {
+            let target = self.target(self.best.as_ref(), if attempt < 2 { number } else { 0 });
             let style = self.style(number + attempt, random);
             spread(instance, &[], style, target, random)
         };
@@ -281,25 +308,34 @@ impl<'a> Search<'a> {
     }
 
     fn style(&self, number: u32, random: &mut Pcg64Mcg) -> Style {
+        let mut weight = || f64::from(random.next_u32() % 5) / 4.0;
+        let urgency = if number.is_multiple_of(2) { 1.0 + weight() } else { weight() };
+        let (rarity, chance) = (weight(), 0.01 + weight() * weight() * 0.5);
+        let Traits { shared, dear, long } = self.traits;
+        let plain = long && !shared && !dear;
         let merge = match self.merge(number) {
-            most @ (1 | usize::MAX) => most,
-            some => some + random.next_u32() as usize % 5,
+            _ if plain && number % 16 == 11 => 1,
+            some @ 2..=4 if dear => some + random.next_u32() as usize % 5,
+            most => most,
         };
         let turn = match number % 8 {
+            _ if plain && number % 16 == 11 => Turn::Needy,
+            _ if plain => Turn::Scarce,
             0..3 => Turn::Scarce,
-            3..5 => Turn::Needy,
-            _ if merge > 1 => Turn::Bulk,
-            _ => Turn::Needy,
+            3 => Turn::Needy,
+            5.. if merge > 1 => Turn::Bulk,
+            _ if shared => Turn::Needy,
+            _ => Turn::Scarce,
         };
-        let batch = 1 << (random.next_u32() % 4);
-        let mut weight = || f64::from(random.next_u32() % 5) / 4.0;
+        let lot = if merge > 1 && dear { random.next_u32() } else { 0 };
         Style {
             merge,
             turn,
-            batch: if merge > 1 { batch } else { 1 },
-            urgency: if number.is_multiple_of(2) { 1.0 + weight() } else { weight() },
-            rarity: weight(),
-            chance: 0.01 + weight() * weight() * 0.5,
+            batch: 1 << (lot % 4),
+            choosy: lot / 4 % 2 == 0,
+            urgency,
+            rarity,
+            chance,
             patience: if (number / 4).is_multiple_of(2) { Patience::Waits } else { Patience::Greedy },
         }
     }

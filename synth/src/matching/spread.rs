@@ -35,6 +35,8 @@ pub(super) struct Style {
     pub(super) turn: Turn,
     /// How many chunks a link waits for whose α is dear, so that it pays α once.
     pub(super) batch: u32,
+    /// Whether such a link leaves alone what its receiver can get from nearby.
+    pub(super) choosy: bool,
     /// What a slow link does while a faster one is about to bring the same chunk sooner.
     pub(super) patience: Patience,
 }
@@ -61,6 +63,9 @@ pub(super) enum Patience {
 
 /// How many candidates a link looks at; more would cost more than they gain.
 const SAMPLE: usize = 48;
+
+/// A chunk is at hand where it is nearer than this share of a dear link's duration.
+const AT_HAND: f64 = 0.5;
 
 /// How often the deadline is looked at, in instants: searches of ordinary size never do.
 const POLLED: u64 = 1 << 16;
@@ -253,7 +258,8 @@ impl<'a> State<'a> {
             ports_first(self.instance.topology, &mut ready);
         }
         for Ready { link, .. } in ready {
-            if self.calendar.is_free(link, now) {
+            // What is at hand may have changed since it was counted.
+            if self.calendar.is_free(link, now) && !self.is_too_little(link) {
                 let chunks = self.pick(link, now);
                 if !chunks.is_empty() {
                     self.send(now, link, chunks);
@@ -262,16 +268,36 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Whether a dear link had better wait for more chunks.
+    fn is_too_little(&self, link: LinkId) -> bool {
+        self.style.choosy && self.dear.get(link.index()) == Some(&true) && self.count(link) < self.style.batch
+    }
+
     /// How many chunks could go over a link now; where there are very many, at least that many.
     fn count(&self, link: LinkId) -> u32 {
         let mut count = 0;
+        let choosy = self.style.choosy && self.dear.get(link.index()) == Some(&true);
         for word in 0..self.words() {
-            count += self.candidates(link, word).count_ones();
+            let mut set = self.candidates(link, word);
+            while choosy && set != 0 {
+                let chunk = ChunkId((word * 64) as u32 + set.trailing_zeros());
+                set &= set - 1;
+                count += u32::from(!self.is_at_hand(link, chunk));
+            }
+            count += set.count_ones();
             if count > MANY {
                 break;
             }
         }
         count
+    }
+
+    /// Whether the receiver of a dear link can get `chunk` from somebody nearer, so that α is not worth paying for it.
+    fn is_at_hand(&self, id: LinkId, chunk: ChunkId) -> bool {
+        let to = self.instance.topology.link(id).to.index();
+        let nearest = self.nearest.get(chunk.index() * self.instance.topology.rank_count() + to);
+        let duration = self.instance.duration(id, chunk).0;
+        nearest.is_some_and(|&nearest| f64::from(nearest) < AT_HAND * duration)
     }
 
     /// The links with the smallest turn choose first.
@@ -369,6 +395,9 @@ impl<'a> State<'a> {
         if !self.ways.is_empty() {
             let way = self.ways[chunk.index() * ranks + link.from.index()];
             instance.problem.constraints.after(instance.topology, way, id)?;
+        }
+        if style.choosy && self.dear.get(id.index()) == Some(&true) && self.is_at_hand(id, chunk) {
+            return None;
         }
         if !self.arrival.is_empty() && self.comes_sooner(id, chunk, now) {
             return None;
