@@ -66,6 +66,8 @@ pub struct Job {
     secret: Secret,
     tasks: u64,
     over: Option<Verdict>,
+    /// What ranks said went wrong, heard while the verdict was still open.
+    reports: Vec<(Rank, String)>,
 }
 
 impl Job {
@@ -80,7 +82,7 @@ impl Job {
         let options = spec.options.clone();
         let secret = Secret::random().map_err(RunError::system("making the job's secret"))?;
         let members = Vec::with_capacity(spec.ranks);
-        let mut job = Self { board, options, members, events, secret, tasks: 0, over: None };
+        let mut job = Self { board, options, members, events, secret, tasks: 0, over: None, reports: Vec::new() };
         for rank in (0..spec.ranks).map(Rank::from_index) {
             let member = start(rank, command(rank), &sender).map_err(RunError::system("starting a worker"))?;
             // A worker that is stopped reads nothing. A send that fills its channel waits twice: after the part that
@@ -240,8 +242,9 @@ impl Job {
         while let Some(missing) = answers.iter().position(Option::is_none) {
             match self.events.recv_timeout(GLANCE) {
                 Ok((rank, Event::Answer(Answer::Failed { phase, reason, peer }))) => {
-                    // Who loses a peer may be faster to say so than the kernel to say that the peer is dead.
-                    if let Some(peer) = peer.filter(|&peer| self.is_dead(peer)) {
+                    // Who loses a peer may be faster to say so than the kernel to say that the peer is dead. A peer
+                    // that gave a reason before it ended lost a connection just as this one did.
+                    if let Some(peer) = peer.filter(|&peer| self.is_dead(peer) && self.ended_silently(peer)) {
                         return Err(self.lost(peer, phase, &io::Error::other(reason)));
                     }
                     return Err(self.end(Verdict { rank, cause: Cause::Failed, phase }, reason));
@@ -301,6 +304,19 @@ impl Job {
         rank.index() < self.members.len() && self.end_of(rank).is_some()
     }
 
+    /// Whether a rank whose process has ended gave no reason.
+    fn ended_silently(&mut self, rank: Rank) -> bool {
+        let deadline = Moment::now().after(LAST_WORDS);
+        while !self.members[rank.index()].gone && Moment::now() < deadline {
+            match self.events.recv_timeout(GLANCE) {
+                Ok((from, Event::Answer(Answer::Failed { reason, .. }))) => self.reports.push((from, reason)),
+                Ok((from, Event::Gone(_))) => self.members[from.index()].gone = true,
+                _ => {}
+            }
+        }
+        !self.reports.iter().any(|&(from, _)| from == rank)
+    }
+
     /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.
     fn overdue(&mut self, waiting: Vec<usize>, phase: Phase, limit: Duration) -> RunError {
         let now = Moment::now();
@@ -328,7 +344,7 @@ impl Job {
             let _ = member.stream.shutdown(Shutdown::Write);
         }
         let deadline = Moment::now().after(LAST_WORDS);
-        let mut reports = Vec::new();
+        let mut reports = std::mem::take(&mut self.reports);
         while self.members.iter().any(|member| !member.gone) && Moment::now() < deadline {
             match self.events.recv_timeout(GLANCE) {
                 Ok((rank, Event::Answer(Answer::Failed { reason, .. }))) => reports.push((rank, reason)),
