@@ -8,11 +8,13 @@
 mod bits;
 mod calendar;
 mod instance;
+mod ports;
 mod prune;
 mod queues;
 mod rerouted;
 mod routed;
 mod spread;
+mod style;
 
 use crate::distance::PathTree;
 use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
@@ -26,7 +28,8 @@ use rayon::prelude::*;
 use rerouted::{Effort, improve};
 use routed::{Routing, Spreading};
 use schedule::{Message, Schedule, Transfer, replay};
-use spread::{Patience, Style, Turn, spread};
+use spread::spread;
+use style::{Patience, Style, Turn};
 use topology::{Latency, Micros, Rank};
 
 /// The strategy `matching`.

@@ -12,54 +12,14 @@
 use super::bits::BitMatrix;
 use super::calendar::{Calendar, Event};
 use super::instance::Instance;
+use super::ports::{Ready, ports_first};
+use super::style::{Patience, Style, Turn};
 use crate::sketch::Connections;
 use crate::{Constraints, Way};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message, Transfer};
-use std::collections::BTreeMap;
-use topology::{Latency, LinkId, Micros, Rank, ResourceId, Topology};
-
-/// How a restart makes its choices.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Style {
-    /// The most chunks a message carries.
-    pub(super) merge: usize,
-    /// Weight of the time that a chunk still has to travel beyond the receiver.
-    pub(super) urgency: f64,
-    /// Weight of how few ranks have the chunk.
-    pub(super) rarity: f64,
-    /// Weight of chance.
-    pub(super) chance: f64,
-    /// Which of the links that could send choose first.
-    pub(super) turn: Turn,
-    /// How many chunks a link waits for whose α is dear, so that it pays α once.
-    pub(super) batch: u32,
-    /// Whether such a link leaves alone what its receiver can get from nearby.
-    pub(super) choosy: bool,
-    /// What a slow link does while a faster one is about to bring the same chunk sooner.
-    pub(super) patience: Patience,
-}
-
-/// Which of the links that could send choose first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
-    /// Those with the fewest candidates: few links stay idle.
-    Scarce,
-    /// Those with the most candidates: much goes in one message.
-    Bulk,
-    /// Those whose receiver lacks most: nobody is late in the end.
-    Needy,
-}
-
-/// What a link does when another will bring its receiver the same chunk sooner.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Patience {
-    /// It leaves that chunk alone.
-    Waits,
-    /// It sends all the same.
-    Greedy,
-}
+use topology::{Latency, LinkId, Micros, Rank};
 
 /// How many candidates a link looks at; more would cost more than they gain.
 const SAMPLE: usize = 48;
@@ -444,43 +404,4 @@ fn dear_links(instance: &Instance<'_>, batch: u32) -> Vec<bool> {
     let cheapest = links.iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
     let is_dear = |link: &topology::Link| link.latency == Latency::Occupies && link.alpha.0 > 2.0 * cheapest;
     if batch > 1 { links.iter().map(is_dear).collect() } else { Vec::new() }
-}
-
-/// A link that could send now.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Ready {
-    turn: (u32, u32),
-    lot: u32,
-    link: LinkId,
-}
-
-/// Reorders links so that few ports stay idle: the port with the fewest ready links left comes first, and of its
-/// links the one whose other ports have the fewest (Karp and Sipser's rule for large matchings).
-fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
-    let resources = |position: usize| topology.link(ready[position].link).resources.iter().copied();
-    let mut users: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
-    for position in 0..ready.len() {
-        resources(position).for_each(|port| users.entry(port).or_default().push(position));
-    }
-    let mut left: BTreeMap<ResourceId, usize> = users.iter().map(|(&port, users)| (port, users.len())).collect();
-    let mut placed = vec![false; ready.len()];
-    let mut is_first = vec![false; ready.len()];
-    let mut ordered = Vec::with_capacity(ready.len());
-    loop {
-        let open = left.iter().filter(|(_, left)| **left > 0);
-        let Some((port, _)) = open.min_by_key(|(port, left)| (**left, ready[users[*port][0]].lot)) else { break };
-        let crowd = |position: &usize| resources(*position).map(|port| left[&port]).sum::<usize>();
-        let open = users[port].iter().copied().filter(|&position| !placed[position]);
-        let Some(chosen) = open.min_by_key(|position| (crowd(position), ready[*position].lot)) else { break };
-        ordered.push(ready[chosen]);
-        is_first[chosen] = true;
-        // Its ports are taken: the others of their links come last, in case it finds its candidates gone.
-        for other in resources(chosen).flat_map(|port| &users[&port]) {
-            if !std::mem::replace(&mut placed[*other], true) {
-                resources(*other).for_each(|port| *left.entry(port).or_default() -= 1);
-            }
-        }
-    }
-    ordered.extend(ready.iter().zip(&is_first).filter(|(_, first)| !**first).map(|(one, _)| *one));
-    *ready = ordered;
 }

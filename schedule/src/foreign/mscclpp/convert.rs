@@ -10,6 +10,7 @@ use super::document::{Plan, Protocol, Space};
 use super::geometry::{Cells, Geometry, Span};
 use super::order::Done;
 use super::resolve::{Action, Operand, Script};
+use super::touched::{accesses, slots};
 use super::violation::{Fault, Location, OpAt, PlanViolation};
 use crate::program::{
     Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Shape, Slice, Step, StepRef,
@@ -417,23 +418,4 @@ impl<'a> Builder<'a> {
             None => Slice { buffer, index, count },
         })
     }
-}
-
-/// What an instruction reads and writes.
-fn accesses(instruction: &Instruction) -> (Vec<Slice>, Option<Slice>) {
-    match *instruction {
-        Instruction::Send { src, .. } => (vec![src], None),
-        Instruction::Receive { dst, .. } => (Vec::new(), Some(dst)),
-        Instruction::ReceiveReduce { src, dst, .. } | Instruction::Copy { src, dst } => (vec![src], Some(dst)),
-        Instruction::Reduce { src, dst } => (vec![src, dst], Some(dst)),
-        // Not emitted here.
-        _ => (Vec::new(), None),
-    }
-}
-
-/// The slots of slices.
-fn slots(slices: impl IntoIterator<Item = Slice>) -> impl Iterator<Item = (Buffer, u32)> {
-    slices.into_iter().flat_map(|slice| {
-        (slice.index..slice.index.saturating_add(slice.count)).map(move |index| (slice.buffer, index))
-    })
 }

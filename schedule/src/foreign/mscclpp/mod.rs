@@ -27,6 +27,7 @@ mod limits;
 mod memory;
 mod order;
 mod resolve;
+mod touched;
 mod violation;
 
 pub use document::{

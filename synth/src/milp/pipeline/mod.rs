@@ -16,6 +16,7 @@
 mod calendar;
 mod crossings;
 mod spreading;
+mod stay;
 
 use crate::milp::orbits::Orbits;
 use crate::milp::solver::{Controls, Ending, solve};

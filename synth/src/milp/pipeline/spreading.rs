@@ -16,6 +16,7 @@
 
 use super::calendar::Calendar;
 use super::crossings::{Enclaves, Timed};
+use super::stay::Stay;
 use crate::Problem;
 use crate::milp::orbits::Orbits;
 use crate::milp::solver::{Column, Model, Solution};
@@ -35,7 +36,7 @@ pub(super) struct Ride {
     /// The period with which it starts.
     pub(super) first: usize,
     /// The period before whose end it arrives.
-    last: usize,
+    pub(super) last: usize,
 }
 
 /// The model, and what its columns mean.
@@ -139,86 +140,6 @@ impl Spreading {
         rides.sort_by_key(|ride| (ride.first, ride.link, ride.chunk));
         rides
     }
-}
-
-/// Where a chunk comes from and where it must be.
-struct Stay {
-    chunk: ChunkId,
-    /// For each rank that gets the chunk without a fast link: from which period on.
-    sources: BTreeMap<Rank, usize>,
-    /// For each rank at which a crossing fetches it: before which period.
-    fetched: BTreeMap<Rank, usize>,
-}
-
-impl Stay {
-    fn new(enclaves: &Enclaves<'_>, calendar: &Calendar, crossings: &[Timed], chunk: ChunkId) -> Self {
-        let described = enclaves.problem.demand.chunk(chunk);
-        let mut sources: BTreeMap<Rank, usize> = described.holders.iter().map(|&rank| (rank, 0)).collect();
-        let mut fetched: BTreeMap<Rank, usize> = BTreeMap::new();
-        for timed in crossings.iter().filter(|timed| timed.crossing.chunks.contains(&chunk)) {
-            let link = enclaves.problem.topology.link(timed.crossing.link);
-            let from = calendar.first_from(timed.end);
-            sources.entry(link.to).and_modify(|known| *known = from.min(*known)).or_insert(from);
-            if !described.holders.has(link.from) {
-                let by = calendar.over_by(timed.start);
-                fetched.entry(link.from).and_modify(|known| *known = by.min(*known)).or_insert(by);
-            }
-        }
-        Self { chunk, sources, fetched }
-    }
-
-    /// Every ride that is in time and of use; `None` if the chunk cannot be somewhere in time.
-    fn rides(&self, enclaves: &Enclaves<'_>, calendar: &Calendar, patience: usize) -> Option<Vec<Ride>> {
-        let problem = enclaves.problem;
-        let described = problem.demand.chunk(self.chunk);
-        let bytes = problem.demand.bytes_of(self.chunk);
-        let usable = problem.topology.link_ids().filter(|id| {
-            let to = problem.topology.link(*id).to;
-            enclaves.fast[id.index()] && problem.allows(self.chunk, *id) && !self.sources.contains_key(&to)
-        });
-        let hops: Vec<(LinkId, usize, usize, Micros)> = usable
-            .map(|id| (id, problem.topology.link(id)))
-            .map(|(id, link)| (id, link.from.index(), link.to.index(), link.transfer_time(bytes)))
-            .collect();
-        let mut held: Vec<Option<usize>> = vec![None; problem.topology.rank_count()];
-        self.sources.iter().for_each(|(rank, &from)| held[rank.index()] = Some(from));
-        settle(&hops, |&(_, from, to, time)| {
-            let Some(arrived) = held[from].and_then(|at| calendar.last_of(at, time)).map(|last| last + 1) else {
-                return false;
-            };
-            let better = held[to].is_none_or(|known| arrived < known);
-            held[to] = if better { Some(arrived) } else { held[to] };
-            better
-        });
-        let mut useful: Vec<Option<usize>> = vec![None; held.len()];
-        for &rank in described.wanted_by.iter().filter(|rank| !self.sources.contains_key(rank)) {
-            useful[rank.index()] = Some(calendar.len().min(held[rank.index()]?.saturating_add(patience)));
-        }
-        for (rank, &by) in &self.fetched {
-            let from = held[rank.index()].filter(|&from| from <= by)?;
-            useful[rank.index()] = useful[rank.index()].max(Some(by.min(from.saturating_add(patience))));
-        }
-        settle(&hops, |&(_, from, to, time)| {
-            let latest = useful[to].and_then(|before| calendar.latest_start(before, time));
-            let better = latest > useful[from];
-            useful[from] = useful[from].max(latest);
-            better
-        });
-        let rides = hops.iter().flat_map(|&(link, from, to, time)| {
-            let first = held[from].unwrap_or(usize::MAX);
-            let latest = useful[to].and_then(|before| calendar.latest_start(before, time));
-            let starts = latest.filter(|_| first < calendar.len()).map(|last| first..=last);
-            starts.into_iter().flatten().filter_map(move |first| {
-                Some(Ride { chunk: self.chunk, link, first, last: calendar.last_of(first, time)? })
-            })
-        });
-        Some(rides.collect())
-    }
-}
-
-/// Repeats `improve` over all hops until none improves.
-fn settle<T>(hops: &[T], mut improve: impl FnMut(&T) -> bool) {
-    while hops.iter().filter(|hop| improve(hop)).count() > 0 {}
 }
 
 struct Builder<'a> {

@@ -1,3 +1,5 @@
+//! Files that are read, judged and written again.
+
 use super::super::*;
 use expect_test::{Expect, expect};
 

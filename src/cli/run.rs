@@ -1,0 +1,74 @@
+//! What `antiphon run` takes.
+
+use super::*;
+
+/// `antiphon run`
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// A plan file: schedule JSON, MSCCL XML or MSCCL++ JSON (default: the best classic algorithm).
+    pub file: Option<PathBuf>,
+    /// The operation (default: the schedule's).
+    #[arg(long, value_parser = collective(), required_unless_present = "file")]
+    pub collective: Option<Collective>,
+    /// Sizes, such as 1KiB or 1KB,1MB (default: the schedule's).
+    #[arg(long, value_parser = size, value_delimiter = ',', required_unless_present = "file")]
+    pub size: Vec<u64>,
+    /// How many local processes to start (default: the schedule's ranks).
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), required_unless_present = "file")]
+    pub ranks: Option<u32>,
+    /// The topology the schedule was made for (default: the SPEC that the file names).
+    #[arg(long, value_name = "SPEC")]
+    pub topology: Option<String>,
+    /// The element type.
+    #[arg(long, default_value = "f32", value_name = "f32|f64|i32|i64|u8|f16|bf16")]
+    pub dtype: runtime::DType,
+    /// The reduction of a reducing collective (default: sum, or the schedule's).
+    #[arg(long, value_parser = op())]
+    pub op: Option<ReduceOp>,
+    /// The root of a rooted collective.
+    #[arg(long)]
+    pub root: Option<u32>,
+    /// The ranks that take part, such as 0,2,4 (default: all); the others may relay.
+    #[arg(long, value_delimiter = ',', conflicts_with = "file")]
+    pub members: Option<Vec<u32>>,
+    /// Byte counts of an alltoallv: one CSV row per sending member.
+    #[arg(long, value_name = "F.csv", conflicts_with = "file")]
+    pub matrix: Option<PathBuf>,
+    /// The chunks of a custom collective.
+    #[arg(long, value_name = "F.yaml", conflicts_with = "file")]
+    pub demand: Option<PathBuf>,
+    /// Measured repetitions.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub iterations: u32,
+    /// Repetitions before measuring.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub warmups: u32,
+    /// Make the local ranks behave like this topology: paced links and resources.
+    #[arg(long, value_name = "SPEC")]
+    pub emulate: Option<String>,
+    /// Slow the emulated links down by this factor.
+    #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
+    pub slowdown: f64,
+    /// How local ranks talk.
+    #[arg(long, default_value = "auto")]
+    pub transport: TransportChoice,
+    /// Give up when no rank makes progress for this long.
+    #[arg(long, default_value = "60s", value_name = "T", value_parser = duration)]
+    pub timeout: Duration,
+    /// Seed of the input data.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// How local ranks talk.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TransportChoice {
+    /// The fastest way for each pair of ranks: shared memory on one computer, TCP between computers.
+    Auto,
+    /// One process per rank, shared memory between them.
+    Shm,
+    /// One process per rank, TCP between them.
+    Tcp,
+    /// One thread per rank, shared memory between them.
+    Threads,
+}
