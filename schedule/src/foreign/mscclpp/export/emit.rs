@@ -275,6 +275,8 @@ impl Emitter<'_> {
         self.semaphores(OpName::SemRelease, &[semaphore]);
         self.close();
         self.semaphores(OpName::SemAcquire, &[semaphore]);
+        // Threads that acquire other semaphores next must have heard of it as well.
+        self.meet();
     }
 
     fn close(&mut self) {

@@ -65,6 +65,20 @@ fn the_executor_s_limits_are_kept_by_going_on_in_other_threadblocks() {
 }
 
 #[test]
+fn long_threadblocks_with_many_dependencies_go_on_rightly() {
+    let random = &mut Random(5);
+    for chunks in [2, 3, 4] {
+        let topology = schedules::random_topology(8, random);
+        let demand = schedules::demand(Collective::AllReduce, 8, chunks);
+        let program = checked(lowered(&schedules::random_trees(&topology, &demand, random), false));
+        match export(&program, &ExportOptions::default()) {
+            Ok(plan) => assert_eq!(limits::check(&plan), []),
+            Err(error) => assert!(matches!(error, ExportError::Threadblocks { .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
 fn what_the_format_cannot_say_is_refused() {
     let refusal = |program: &VerifiedProgram| export(program, &ExportOptions::default()).unwrap_err().to_string();
     let mut request = crate::Request::new(Collective::Broadcast, 3, 64);
