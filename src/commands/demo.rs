@@ -28,7 +28,7 @@ const SIZES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 /// Emulated links are this much slower than the real ones, so that this computer is not what binds.
 const SLOWDOWN: f64 = 1000.0;
 /// The most time for one plan; most need far less.
-const PLANNING: Duration = Duration::from_millis(400);
+const PLANNING: Duration = Duration::from_millis(900);
 /// Repetitions of each candidate, in this many blocks that take turns.
 const REPETITIONS: u32 = 9;
 const BLOCKS: u32 = 3;
