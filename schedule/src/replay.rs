@@ -9,7 +9,7 @@
 use crate::verify::clearly_before;
 use crate::{ChunkId, ChunkList, Demand, ReplayError, Transfer, TransferKind};
 use std::collections::BTreeMap;
-use topology::{LinkId, Micros, Rank, Topology};
+use topology::{FreeTimes, LinkId, Micros, Rank, Topology};
 
 /// A transfer without times.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,9 +52,9 @@ enum Row {
 }
 
 impl<'a> Holdings<'a> {
-    fn new(demand: &'a Demand, ranks: usize, messages: impl Iterator<Item = &'a Message>) -> Self {
+    fn new(demand: &'a Demand, ranks: usize, messages: &[Message]) -> Self {
         let mut carried = vec![0usize; demand.chunks().len()];
-        messages.flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
+        messages.iter().flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
         let row = |carried| match carried {
             many if many > ranks / 8 => Row::Dense(vec![None; ranks].into()),
             _ => Row::Sparse(BTreeMap::new()),
@@ -82,7 +82,7 @@ impl<'a> Holdings<'a> {
 /// # Errors
 /// [`ReplayError::NotHeld`] where a message sends what no earlier one brought.
 pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
-    let mut player = Player::new(demand, topology, messages.iter());
+    let mut player = Player::new(demand, topology, messages);
     let mut transfers = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         let start = player.start(index, message)?;
@@ -107,7 +107,7 @@ pub fn replay_rounds(
     messages: &[Message],
     rounds: &[usize],
 ) -> Result<Vec<Transfer>, ReplayError> {
-    let mut player = Player::new(demand, topology, messages.iter());
+    let mut player = Player::new(demand, topology, messages);
     let mut transfers = Vec::with_capacity(messages.len());
     for &length in rounds {
         let first = transfers.len();
@@ -125,27 +125,22 @@ const MOST_DELAYS: usize = 8;
 struct Player<'a> {
     topology: &'a Topology,
     holdings: Holdings<'a>,
-    link_free: Vec<Micros>,
-    resource_free: Vec<Micros>,
+    free: FreeTimes,
 }
 
 impl<'a> Player<'a> {
-    fn new(demand: &'a Demand, topology: &'a Topology, messages: impl Iterator<Item = &'a Message>) -> Self {
+    fn new(demand: &'a Demand, topology: &'a Topology, messages: &[Message]) -> Self {
         Self {
             topology,
             holdings: Holdings::new(demand, topology.rank_count(), messages),
-            link_free: vec![Micros::ZERO; topology.links().len()],
-            resource_free: vec![Micros::ZERO; topology.resources().len()],
+            free: FreeTimes::new(topology),
         }
     }
 
     /// When a message can leave at the earliest; `index` is its position, for the evidence.
     fn start(&mut self, index: usize, message: &Message) -> Result<Micros, ReplayError> {
         let link = self.topology.link(message.link);
-        let mut start = self.link_free[message.link.index()];
-        for resource in &link.resources {
-            start = start.max(self.resource_free[resource.index()]);
-        }
+        let mut start = self.free.earliest(self.topology, message.link);
         for &chunk in &message.chunks {
             let Some(held_from) = self.holdings.at(chunk, link.from).from else {
                 return Err(ReplayError::NotHeld { message: index, chunk, rank: link.from });
@@ -162,10 +157,7 @@ impl<'a> Player<'a> {
     fn occupy(&mut self, message: &Message, start: Micros) -> Transfer {
         let link = self.topology.link(message.link);
         let bytes = self.holdings.demand.message_bytes(&message.chunks);
-        self.link_free[message.link.index()] = start + link.occupancy(bytes);
-        for &resource in &link.resources {
-            self.resource_free[resource.index()] = start + self.topology.resource(resource).occupancy(link, bytes);
-        }
+        self.free.occupy(self.topology, message.link, start, bytes);
         let Message { chunks, kind, .. } = message.clone();
         let end = start + link.transfer_time(bytes);
         Transfer { chunks, from: link.from, to: link.to, link: message.link, kind, start, end }
@@ -188,11 +180,11 @@ impl<'a> Player<'a> {
 
     /// Sends all messages of a round; `first` is the position of the first.
     fn round(&mut self, first: usize, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
-        let free = (self.link_free.clone(), self.resource_free.clone());
+        let free = self.free.clone();
         let mut not_before = vec![Micros::ZERO; messages.len()];
         let mut early = None;
         for _ in 0..MOST_DELAYS {
-            (self.link_free, self.resource_free) = free.clone();
+            self.free.clone_from(&free);
             let mut transfers = Vec::with_capacity(messages.len());
             for (offset, message) in messages.iter().enumerate() {
                 let start = self.start(first + offset, message)?.max(not_before[offset]);

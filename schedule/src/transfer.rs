@@ -113,7 +113,7 @@ impl Schedule {
 
     /// When the last transfer has arrived; zero where there are none.
     pub fn makespan(&self) -> Micros {
-        self.transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max)
+        makespan(&self.transfers)
     }
 
     /// makespan / bound − 1, where a bound above zero is known.
@@ -121,6 +121,11 @@ impl Schedule {
         let bound = self.bound.as_ref()?.value;
         (bound > Micros::ZERO).then(|| self.makespan() / bound - 1.0)
     }
+}
+
+/// When the last of `transfers` has arrived; zero where there are none.
+pub fn makespan(transfers: &[Transfer]) -> Micros {
+    transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max)
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! What `antiphon run` takes.
 
-use super::*;
+use super::values::{collective, duration, op, size, slowdown};
+use clap::{Args, ValueEnum};
+use schedule::{Collective, ReduceOp};
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// `antiphon run`
 #[derive(Args, Debug)]

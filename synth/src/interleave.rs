@@ -9,10 +9,10 @@
 
 use crate::Problem;
 use crate::distance::Key;
-use schedule::{ChunkId, Message, ReplayError, Transfer, replay};
+use schedule::{ChunkId, Message, ReplayError, Transfer, makespan, replay};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use topology::{Micros, Rank};
+use topology::{FreeTimes, Micros, Rank};
 
 /// Beyond this many messages the given order stands: the rules take O(n log n), but of much memory.
 const MOST_MESSAGES: usize = 1 << 18;
@@ -48,10 +48,6 @@ fn one_by_one(messages: &[Message]) -> Option<Vec<Message>> {
         |message: &Message, &chunk: &ChunkId| Message { chunks: [chunk].into_iter().collect(), ..message.clone() };
     let merged = messages.iter().any(|message| message.chunks.len() > 1);
     merged.then(|| messages.iter().flat_map(|message| message.chunks.iter().map(|chunk| one(message, chunk))).collect())
-}
-
-fn makespan(transfers: &[Transfer]) -> Micros {
-    transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max)
 }
 
 /// Which of the messages that can leave leaves first.
@@ -185,36 +181,24 @@ struct State<'a> {
     network: &'a Network<'a>,
     /// For each message when all that it waits for is there.
     released: Vec<Micros>,
-    link_free: Vec<Micros>,
-    resource_free: Vec<Micros>,
+    free: FreeTimes,
 }
 
 impl<'a> State<'a> {
     fn new(network: &'a Network<'a>) -> Self {
         let topology = &network.problem.topology;
-        Self {
-            network,
-            released: vec![Micros::ZERO; network.messages.len()],
-            link_free: vec![Micros::ZERO; topology.links().len()],
-            resource_free: vec![Micros::ZERO; topology.resources().len()],
-        }
+        Self { network, released: vec![Micros::ZERO; network.messages.len()], free: FreeTimes::new(topology) }
     }
 
     fn start(&self, index: usize) -> Micros {
-        let id = self.network.messages[index].link;
-        let resources = &self.network.problem.topology.link(id).resources;
-        let free = resources.iter().map(|resource| self.resource_free[resource.index()]);
-        free.fold(self.released[index].max(self.link_free[id.index()]), Micros::max)
+        let free = self.free.earliest(&self.network.problem.topology, self.network.messages[index].link);
+        self.released[index].max(free)
     }
 
     fn send(&mut self, index: usize, start: Micros) {
         let Problem { topology, demand, .. } = self.network.problem;
         let message = &self.network.messages[index];
-        let (link, bytes) = (topology.link(message.link), demand.message_bytes(&message.chunks));
-        self.link_free[message.link.index()] = start + link.occupancy(bytes);
-        for &resource in &link.resources {
-            self.resource_free[resource.index()] = start + topology.resource(resource).occupancy(link, bytes);
-        }
+        self.free.occupy(topology, message.link, start, demand.message_bytes(&message.chunks));
         let end = start + self.network.durations[index];
         let release = |released: &mut Micros, time: Micros| *released = released.max(time);
         self.network.followers[index].iter().for_each(|&next| release(&mut self.released[next as usize], end));

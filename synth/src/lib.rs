@@ -7,6 +7,8 @@
 //! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
 
 mod bounds;
+#[cfg(test)]
+mod by_hand;
 mod chunking;
 mod classic;
 mod constraints;

@@ -205,6 +205,7 @@ fn apply(problem: &Problem, transfers: &[Transfer], change: &Change, limit: f64)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::by_hand::copies;
     use crate::sketch::SketchFile;
     use schedule::{Collective, Request, verify};
     use std::sync::Arc;
@@ -214,13 +215,7 @@ mod tests {
         let topology = Arc::new(topology::resolve("clique:3,alpha=1us").unwrap());
         let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 3_000)).unwrap());
         let constraints = SketchFile::parse(sketch, "s.yaml").unwrap().resolve(&topology).unwrap().constraints;
-        let message = |&(chunk, from, to): &(u32, u32, u32)| Message {
-            chunks: [ChunkId(chunk)].into_iter().collect(),
-            link: topology.between(Rank(from), Rank(to)).next().unwrap(),
-            kind: TransferKind::Copy,
-        };
-        let messages: Vec<Message> = sent.iter().map(message).collect();
-        let transfers = replay(&demand, &topology, &messages).unwrap();
+        let transfers = replay(&demand, &topology, &copies(&topology, sent)).unwrap();
         let schedule = Schedule::new(&topology, demand.clone(), transfers, "by hand");
         let problem = Problem { topology, demand, constraints: Arc::new(constraints) };
         (problem, schedule)

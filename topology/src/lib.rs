@@ -13,6 +13,7 @@ pub mod document;
 mod error;
 mod family;
 pub mod fit;
+mod free_times;
 mod graph;
 pub mod import;
 mod interchange;
@@ -30,6 +31,7 @@ mod units;
 
 pub use catalog::{Listing, list, load, read_text, resolve};
 pub use error::{TopologyError, TopologyResult};
+pub use free_times::FreeTimes;
 pub use graph::{Latency, Link, MAX_LINKS, MAX_RANKS, Resource, Topology, TopologyParts};
 pub use interchange::{from_json, to_json};
 pub use measured::{Measured, to_yaml};

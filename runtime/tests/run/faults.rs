@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use topology::Rank;
 
 const RANKS: usize = 4;
+const READY_LIMIT: Duration = Duration::from_secs(20);
 
 fn spec(limit: Duration) -> JobSpec {
     apart(limit, Hosts::One)
 }
 
 fn apart(limit: Duration, hosts: Hosts) -> JobSpec {
-    let options = Options { work_limit: limit, ready_limit: Duration::from_secs(20), hosts, ..Options::default() };
+    let options = Options { work_limit: limit, ready_limit: READY_LIMIT, hosts, ..Options::default() };
     JobSpec { ranks: RANKS, options, ..JobSpec::default() }
 }
 
@@ -52,9 +53,11 @@ fn fault(
     let error = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
     let took = was_sent.recv().unwrap().elapsed();
     killer.join().unwrap();
-    assert!(took < limit + Duration::from_secs(2), "the error came after {took:?}");
     assert!(!processes.iter().any(|&process| is_running(process)), "a process is left");
     let RunError::Ended { verdict, reports, .. } = error else { panic!("{error}") };
+    // On a busy computer the signal may come while the ranks still get ready, which has a deadline of its own.
+    let limit = if verdict.phase == Phase::Prepare { READY_LIMIT } else { limit };
+    assert!(took < limit + Duration::from_secs(2), "{verdict}: the error came after {took:?}");
     let again = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
     assert!(matches!(again, RunError::Verdict(same) if same == verdict), "{again}");
     (verdict, reports)

@@ -108,6 +108,29 @@ impl Instruction {
         }
     }
 
+    /// The same on other slices and connections: those it sends over and those it receives from.
+    #[must_use]
+    pub(crate) fn mapped(
+        self,
+        slice: impl Fn(Slice) -> Slice,
+        out: impl Fn(ConnectionId) -> ConnectionId,
+        into: impl Fn(ConnectionId) -> ConnectionId,
+    ) -> Self {
+        match self {
+            Self::Send { to, src } => Self::Send { to: out(to), src: slice(src) },
+            Self::Receive { from, dst } => Self::Receive { from: into(from), dst: slice(dst) },
+            Self::ReceiveReduce { from, src, dst } => {
+                Self::ReceiveReduce { from: into(from), src: slice(src), dst: slice(dst) }
+            }
+            Self::Copy { src, dst } => Self::Copy { src: slice(src), dst: slice(dst) },
+            Self::Reduce { src, dst } => Self::Reduce { src: slice(src), dst: slice(dst) },
+            Self::ReceiveSend { from, to, dst } => Self::ReceiveSend { from: into(from), to: out(to), dst: slice(dst) },
+            Self::ReceiveReduceSend { from, to, src, dst } => {
+                Self::ReceiveReduceSend { from: into(from), to: out(to), src: slice(src), dst: slice(dst) }
+            }
+        }
+    }
+
     /// Whether it is two in one.
     pub fn is_fused(self) -> bool {
         self.halves().1.is_some()

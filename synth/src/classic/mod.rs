@@ -14,7 +14,7 @@ mod tree;
 
 use crate::reach::check_reachable;
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
-use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, replay};
+use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, makespan, replay};
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
 
@@ -124,8 +124,7 @@ fn attempt(problem: &Problem, algorithm: &Algorithm, bound: Micros) -> Result<At
     let timed = |messages: Vec<Message>| -> Result<_, SynthError> {
         let order = |error| SynthError::Order { strategy: "classic", error };
         let transfers = replay(&problem.demand, &problem.topology, &messages).map_err(order)?;
-        let makespan = transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max);
-        Ok((makespan, transfers))
+        Ok((makespan(&transfers), transfers))
     };
     // One message for all chunks of a round saves α, one for each lets the first be passed on sooner.
     let (merged, single) = (timed(together(&hops))?, timed(one_by_one(&hops))?);
@@ -164,8 +163,8 @@ fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicab
 }
 
 /// An algorithm whose hops outgrow what is worth writing down stops here.
-fn few_enough(hops: &[Hop]) -> Result<(), Inapplicable> {
-    if hops.len() as u64 > MOST_HOPS {
+fn few_enough(hops: usize) -> Result<(), Inapplicable> {
+    if hops as u64 > MOST_HOPS {
         return Err(format!("needs more than the {MOST_HOPS} hops it writes down"));
     }
     Ok(())

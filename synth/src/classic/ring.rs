@@ -63,7 +63,7 @@ pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
             true => hops.extend(along(forward, from, id, ahead)),
             false => hops.extend(along(&backward, from, id, forward.len() - ahead)),
         }
-        few_enough(&hops)?;
+        few_enough(hops.len())?;
     }
     Ok(hops)
 }

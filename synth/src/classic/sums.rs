@@ -2,7 +2,7 @@
 //!
 //! They cannot be had by reversal, because there every sum has one collector. All chunks travel together.
 
-use super::{Inapplicable, MOST_HOPS, missing_link};
+use super::{Inapplicable, few_enough, missing_link};
 use crate::{Attempt, Context, Problem, StopReason, SynthError};
 use schedule::{ChunkList, Collective, Message, ReplayError, Schedule, TransferKind, replay_rounds};
 use topology::{LinkId, Rank};
@@ -61,9 +61,7 @@ fn messages(problem: &Problem, rounds: &[Round]) -> Result<(Vec<Message>, Vec<us
     let members = &problem.demand.request().members;
     let chunks: ChunkList = problem.demand.chunk_ids().collect();
     let count: usize = rounds.iter().map(|(_, pairs)| pairs.len()).sum();
-    if (count * chunks.len()) as u64 > MOST_HOPS {
-        return Err(format!("needs more than the {MOST_HOPS} hops it writes down"));
-    }
+    few_enough(count * chunks.len())?;
     let mut messages = Vec::with_capacity(count);
     for &(kind, ref pairs) in rounds {
         for &(from, to) in pairs {

@@ -42,7 +42,7 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
                 round_of[link.to.index()] = round;
                 hops.push(Hop { round, chunk: id, from: link.from, to: link.to });
             }
-            few_enough(&hops)?;
+            few_enough(hops.len())?;
         }
         previous = Some((&chunk.holders, bytes, tree));
     }

@@ -7,7 +7,7 @@
 
 use super::draft::{Draft, SendingId};
 use crate::{Problem, Way};
-use topology::{LinkId, Micros, Topology};
+use topology::{FreeTimes, LinkId, Micros, Topology};
 
 /// How much the mean over the ranks of when they are done counts beside the makespan: many plans share a makespan,
 /// and one in which fewer ranks are late is nearer to a better one.
@@ -25,8 +25,7 @@ pub(super) struct Clock<'a> {
     initial: Vec<Micros>,
     /// chunk × rank: from when on it is held.
     held: Vec<Micros>,
-    link_free: Vec<Micros>,
-    resource_free: Vec<Micros>,
+    free: FreeTimes,
     rank_done: Vec<Micros>,
     /// chunk × rank: the way of the copy there; kept only where the sketch limits ways.
     ways: Vec<Way>,
@@ -59,8 +58,7 @@ impl<'a> Clock<'a> {
             ways: vec![Way::default(); if constraints.limits_ways() { initial.len() } else { 0 }],
             relaying: vec![false; if constraints.own_chunks_first.is_some() { topology.links().len() } else { 0 }],
             initial,
-            link_free: vec![Micros::ZERO; topology.links().len()],
-            resource_free: vec![Micros::ZERO; topology.resources().len()],
+            free: FreeTimes::new(topology),
             rank_done: vec![Micros::ZERO; ranks],
             start: Vec::new(),
             end: Vec::new(),
@@ -117,8 +115,7 @@ impl<'a> Clock<'a> {
 
     fn reset(&mut self, draft: &Draft) {
         self.held.clone_from(&self.initial);
-        self.link_free.fill(Micros::ZERO);
-        self.resource_free.fill(Micros::ZERO);
+        self.free.clear();
         self.rank_done.fill(Micros::ZERO);
         self.relaying.fill(false);
         self.start.resize(draft.sendings().len(), Micros::ZERO);
@@ -139,10 +136,7 @@ impl<'a> Clock<'a> {
     fn send(&mut self, draft: &Draft, id: SendingId, limit: f64) -> bool {
         let (sending, ranks) = (draft.sending(id), self.topology.rank_count());
         let link = self.topology.link(sending.link);
-        let mut start = self.link_free[sending.link.index()];
-        for resource in &link.resources {
-            start = start.max(self.resource_free[resource.index()]);
-        }
+        let mut start = self.free.earliest(self.topology, sending.link);
         for chunk in &sending.chunks {
             start = start.max(self.held[chunk.index() * ranks + link.from.index()]);
         }
@@ -151,10 +145,7 @@ impl<'a> Clock<'a> {
         if end.0 > limit {
             return false;
         }
-        self.link_free[sending.link.index()] = start + link.occupancy(bytes);
-        for &resource in &link.resources {
-            self.resource_free[resource.index()] = start + self.topology.resource(resource).occupancy(link, bytes);
-        }
+        self.free.occupy(self.topology, sending.link, start, bytes);
         for chunk in &sending.chunks {
             self.held[chunk.index() * ranks + link.to.index()] = end;
         }

@@ -27,8 +27,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
 use recreate::Taste;
-use schedule::{Schedule, Transfer, replay};
-use topology::Micros;
+use schedule::{Schedule, Transfer, makespan, replay};
 
 /// The strategy.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +97,7 @@ impl Improvement<'_> {
         let mut best = self.incumbent.makespan();
         let mut schedule = None;
         for transfers in found.into_iter().flatten() {
-            let makespan = transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max);
+            let makespan = makespan(&transfers);
             if makespan.0 < best.0 * (1.0 - EQUAL) {
                 best = makespan;
                 schedule =
@@ -154,7 +153,7 @@ mod tests {
     use crate::{Deadline, Options, bounds};
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
-    use topology::resolve;
+    use topology::{Micros, resolve};
 
     const TASTE: Taste = Taste { price: 1.0, noise: 0.2, push: 0.1, blink: 0.05 };
 

@@ -7,7 +7,7 @@ use crate::distance::Key;
 use schedule::{ChunkList, Demand, Message, TransferKind};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use topology::{LinkId, Micros, ResourceId, Topology};
+use topology::{FreeTimes, LinkId, Micros, ResourceId, Topology};
 
 /// Something that happens at an instant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -24,8 +24,7 @@ pub(super) enum Event {
 pub(super) struct Calendar<'a> {
     topology: &'a Topology,
     demand: &'a Demand,
-    link_free: Vec<Micros>,
-    resource_free: Vec<Micros>,
+    free: FreeTimes,
     events: BinaryHeap<Reverse<(Key, Event)>>,
     messages: Vec<Message>,
 }
@@ -33,25 +32,17 @@ pub(super) struct Calendar<'a> {
 impl<'a> Calendar<'a> {
     /// Nothing has been sent yet.
     pub(super) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
-        Self {
-            topology,
-            demand,
-            link_free: vec![Micros::ZERO; topology.links().len()],
-            resource_free: vec![Micros::ZERO; topology.resources().len()],
-            events: BinaryHeap::new(),
-            messages: Vec::new(),
-        }
+        Self { topology, demand, free: FreeTimes::new(topology), events: BinaryHeap::new(), messages: Vec::new() }
     }
 
     /// From when on a link itself is free.
     pub(super) fn link_free(&self, link: LinkId) -> Micros {
-        self.link_free[link.index()]
+        self.free.link(link)
     }
 
     /// Whether a link and its resources can take a message now.
     pub(super) fn is_free(&self, id: LinkId, now: Micros) -> bool {
-        let mut resources = self.topology.link(id).resources.iter();
-        self.link_free[id.index()] <= now && resources.all(|resource| self.resource_free[resource.index()] <= now)
+        self.free.earliest(self.topology, id) <= now
     }
 
     /// Puts a message on a link, and returns when it arrives.
@@ -59,13 +50,10 @@ impl<'a> Calendar<'a> {
         let link = self.topology.link(id);
         let bytes = self.demand.message_bytes(&chunks);
         let end = start + link.transfer_time(bytes);
-        let free = start + link.occupancy(bytes);
-        self.link_free[id.index()] = free;
-        self.post(free, Event::LinkFree(id));
+        self.free.occupy(self.topology, id, start, bytes);
+        self.post(self.free.link(id), Event::LinkFree(id));
         for &resource in &link.resources {
-            let free = start + self.topology.resource(resource).occupancy(link, bytes);
-            self.resource_free[resource.index()] = free;
-            self.post(free, Event::ResourceFree(resource));
+            self.post(self.free.resource(resource), Event::ResourceFree(resource));
         }
         self.post(end, Event::Arrived(self.messages.len() as u32));
         self.messages.push(Message { chunks, link: id, kind: TransferKind::Copy });

@@ -27,7 +27,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 use rerouted::{Effort, improve};
 use routed::{Routing, Spreading};
-use schedule::{Message, Schedule, Transfer, replay};
+use schedule::{Message, Schedule, Transfer, makespan, replay};
 use spread::spread;
 use style::{Patience, Style, Turn};
 use topology::{Latency, Micros, Rank};
@@ -296,8 +296,7 @@ impl<'a> Search<'a> {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
         let useful = without_idle_copies(messages, topology, demand);
         let transfers = replay(demand, topology, &useful).ok()?;
-        let makespan = transfers.iter().map(|transfer| transfer.end).fold(Micros::ZERO, Micros::max);
-        Some(Plan { transfers, makespan })
+        Some(Plan { makespan: makespan(&transfers), transfers })
     }
 
     /// How many chunks a message of restart `number` carries at most.

@@ -11,7 +11,7 @@ use crate::{Problem, SynthError};
 use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, replay};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use topology::{Bytes, LinkId, Micros, Rank};
+use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
 
 /// A departure of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,26 +114,20 @@ fn list_order(problem: &Problem, sends: &[Send]) -> Vec<Send> {
             waiting.entry((send.departure.chunk, send.from)).or_default().push(index);
         }
     }
-    let mut link_free = vec![0.0f64; topology.links().len()];
-    let mut resource_free = vec![0.0f64; topology.resources().len()];
+    let mut free = FreeTimes::new(topology);
     let mut order = Vec::with_capacity(sends.len());
     while let Some(Reverse((ready, priority, index))) = queue.pop() {
         let (ready, send) = (ready.value(), sends[index]);
         let (chunk, id) = (send.departure.chunk, send.departure.link);
-        let link = topology.link(id);
-        let busy = link.resources.iter().map(|resource| resource_free[resource.index()]);
-        let start = busy.fold(link_free[id.index()], f64::max);
+        let start = free.earliest(topology, id).0;
         if start > ready {
             queue.push(Reverse((Key::new(start), priority, index)));
             continue;
         }
         let bytes: Bytes = demand.bytes_of(chunk);
-        link_free[id.index()] = ready + link.occupancy(bytes).0;
-        for &resource in &link.resources {
-            resource_free[resource.index()] = ready + topology.resource(resource).occupancy(link, bytes).0;
-        }
+        free.occupy(topology, id, Micros(ready), bytes);
         order.push(send);
-        let end = ready + link.transfer_time(bytes).0;
+        let end = ready + topology.link(id).transfer_time(bytes).0;
         for next in waiting.remove(&(chunk, send.to)).unwrap_or_default() {
             queue.push(Reverse((Key::new(end), Reverse(Key::new(sends[next].remaining.0)), next)));
         }

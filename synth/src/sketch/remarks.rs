@@ -63,10 +63,11 @@ fn is_symmetric(schedule: &Schedule, symmetry: &Automorphism) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::by_hand::copies;
     use crate::sketch::SketchFile;
-    use schedule::{Collective, Demand, Message, Request, TransferKind, replay};
+    use schedule::{Collective, Demand, Request, replay};
     use std::sync::Arc;
-    use topology::{Rank, resolve};
+    use topology::resolve;
 
     #[test]
     fn wishes_that_are_not_met_are_told() {
@@ -76,13 +77,7 @@ mod tests {
         let schedule = |size: u64, chunks: u32, sent: &[(u32, u32, u32)]| {
             let request = Request::new(Collective::AllGather, 3, size).with_chunks(chunks);
             let demand = Arc::new(Demand::new(request).unwrap());
-            let message = |&(chunk, from, to): &(u32, u32, u32)| Message {
-                chunks: [ChunkId(chunk)].into_iter().collect(),
-                link: topology.between(Rank(from), Rank(to)).next().unwrap(),
-                kind: TransferKind::Copy,
-            };
-            let messages: Vec<Message> = sent.iter().map(message).collect();
-            let transfers = replay(&demand, &topology, &messages).unwrap();
+            let transfers = replay(&demand, &topology, &copies(&topology, sent)).unwrap();
             Schedule::new(&topology, demand, transfers, "by hand")
         };
         let ring = [(0, 0, 1), (1, 0, 1), (2, 1, 2), (3, 1, 2), (4, 2, 0), (5, 2, 0)];

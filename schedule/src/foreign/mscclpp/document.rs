@@ -7,7 +7,6 @@
 //! microsoft/mscclpp 0.9.0), what its Python language writes, and what the shipped plans contain.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// A whole plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -283,21 +282,6 @@ pub struct IterContext {
     pub unit_size: u32,
     /// Chunks of all iterations.
     pub num_chunks: u32,
-}
-
-/// An enum whose values are words in the file.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-        pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant),+ }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(match self { $(Self::$variant => $text),+ })
-            }
-        }
-    };
 }
 
 words! {

@@ -106,21 +106,6 @@ impl Copy<'_> {
 
     fn instruction(&self, rank: Rank, instruction: Instruction) -> Instruction {
         let lane = |id: ConnectionId| ConnectionId(self.number * self.connections + id.0);
-        let slice = |slice| self.slice(rank, slice);
-        match instruction {
-            Instruction::Send { to, src } => Instruction::Send { to: lane(to), src: slice(src) },
-            Instruction::Receive { from, dst } => Instruction::Receive { from: lane(from), dst: slice(dst) },
-            Instruction::ReceiveReduce { from, src, dst } => {
-                Instruction::ReceiveReduce { from: lane(from), src: slice(src), dst: slice(dst) }
-            }
-            Instruction::Copy { src, dst } => Instruction::Copy { src: slice(src), dst: slice(dst) },
-            Instruction::Reduce { src, dst } => Instruction::Reduce { src: slice(src), dst: slice(dst) },
-            Instruction::ReceiveSend { from, to, dst } => {
-                Instruction::ReceiveSend { from: lane(from), to: lane(to), dst: slice(dst) }
-            }
-            Instruction::ReceiveReduceSend { from, to, src, dst } => {
-                Instruction::ReceiveReduceSend { from: lane(from), to: lane(to), src: slice(src), dst: slice(dst) }
-            }
-        }
+        instruction.mapped(|slice| self.slice(rank, slice), lane, lane)
     }
 }

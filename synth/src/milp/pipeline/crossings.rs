@@ -15,7 +15,7 @@ use crate::Problem;
 use crate::distance::PathTree;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
-use topology::{Bytes, LinkId, Micros, Rank};
+use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
 
 /// More chunks × slow links than this are not enumerated.
 const MAX_CHOICES: usize = 20_000;
@@ -293,23 +293,16 @@ impl<'a> Enclaves<'a> {
     /// When the crossings of a plan leave and arrive, if what must be fetched for them comes at its distance in `unit`s.
     pub(super) fn time(&self, plan: &Plan, unit: Micros) -> Vec<Timed> {
         let (topology, demand) = (&self.problem.topology, &self.problem.demand);
-        let mut link_free = vec![Micros::ZERO; topology.links().len()];
-        let mut resource_free = vec![Micros::ZERO; topology.resources().len()];
+        let mut free = FreeTimes::new(topology);
         let timed = |crossing: &Crossing| {
             let link = topology.link(crossing.link);
             let fetched = crossing
                 .chunks
                 .iter()
                 .map(|&chunk| Micros(self.distance(&demand.chunk(chunk).holders, chunk, unit)[link.from.index()]));
-            let mut start = fetched.fold(link_free[crossing.link.index()], Micros::max);
-            for resource in &link.resources {
-                start = start.max(resource_free[resource.index()]);
-            }
+            let start = fetched.fold(free.earliest(topology, crossing.link), Micros::max);
             let bytes = crossing.chunks.iter().map(|&chunk| demand.bytes_of(chunk)).fold(Bytes::ZERO, |a, b| a + b);
-            link_free[crossing.link.index()] = start + link.occupancy(bytes);
-            for &resource in &link.resources {
-                resource_free[resource.index()] = start + topology.resource(resource).occupancy(link, bytes);
-            }
+            free.occupy(topology, crossing.link, start, bytes);
             Timed { crossing: crossing.clone(), start, end: start + link.transfer_time(bytes) }
         };
         plan.iter().map(timed).collect()

@@ -381,6 +381,20 @@ mod tests {
     use std::sync::Arc;
     use topology::{Link, Resource, Topology, TopologyParts};
 
+    /// How a model ends that is solved however long it takes.
+    fn unlimited(model: &Model) -> Ending {
+        let deadline = Deadline::default();
+        let controls = Controls {
+            iterations: u64::MAX,
+            nodes: u64::MAX,
+            relative_gap: 0.0,
+            cutoff: None,
+            seed: 0,
+            deadline: &deadline,
+        };
+        solve(model, &[], &controls, &mut |_| {}).unwrap().ending
+    }
+
     /// From, to, α, µs per byte, whether it uses the shared port (1 µs per byte).
     type Wire = (u32, u32, f64, f64, bool);
 
@@ -431,16 +445,7 @@ mod tests {
             spreading.model.fix(*column, if wanted.is_some() { 1.0 } else { 0.0 });
         }
         assert!(missing.is_empty(), "no column for {missing:?}: the test would show nothing");
-        let deadline = Deadline::default();
-        let controls = Controls {
-            iterations: u64::MAX,
-            nodes: u64::MAX,
-            relative_gap: 0.0,
-            cutoff: None,
-            seed: 0,
-            deadline: &deadline,
-        };
-        match solve(&spreading.model, &[], &controls, &mut |_| {}).unwrap().ending {
+        match unlimited(&spreading.model) {
             Ending::Optimal(_) => true,
             Ending::Infeasible => false,
             other => panic!("{other:?}"),
@@ -537,18 +542,7 @@ mod tests {
             let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
             let mut spreading = Spreading::new(&enclaves, &calendar, &[], 99, None, 999).ok().unwrap();
             assert!(spreading.wish_connections(&problem, None));
-            let deadline = Deadline::default();
-            let controls = Controls {
-                iterations: u64::MAX,
-                nodes: u64::MAX,
-                relative_gap: 0.0,
-                cutoff: None,
-                seed: 0,
-                deadline: &deadline,
-            };
-            let Ending::Optimal(solution) = solve(&spreading.model, &[], &controls, &mut |_| {}).unwrap().ending else {
-                panic!("the wish made it infeasible")
-            };
+            let Ending::Optimal(solution) = unlimited(&spreading.model) else { panic!("the wish made it infeasible") };
             spreading.rides(&solution).iter().map(|ride| ride.link).collect::<BTreeSet<_>>().len()
         };
         assert_eq!((used(crate::sketch::Connections::Few), used(crate::sketch::Connections::Many)), (2, 4));

@@ -84,5 +84,11 @@ impl Stay {
 
 /// Repeats `improve` over all hops until none improves.
 fn settle<T>(hops: &[T], mut improve: impl FnMut(&T) -> bool) {
-    while hops.iter().filter(|hop| improve(hop)).count() > 0 {}
+    let mut improved = true;
+    while improved {
+        improved = false;
+        for hop in hops {
+            improved |= improve(hop);
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! other.)
 
 use super::rewrite::{expand, resliced, row};
-use crate::program::{Connection, ConnectionId, Instruction, Layout, LowerError, Program, RankProgram, Slice, Step};
+use crate::program::{Connection, ConnectionId, Layout, LowerError, Program, RankProgram, Slice, Step};
 use crate::{Demand, Request};
 use std::sync::Arc;
 
@@ -60,25 +60,9 @@ fn replicated(rank: &RankProgram, n: u32, lanes: u32) -> RankProgram {
 
 /// The step over the connections of another instance.
 fn moved(mut step: Step, by: u32, number: impl Fn(u32) -> u32) -> Step {
-    relane(&mut step.instruction, |lane| ConnectionId(lane.0 + by), |lane| ConnectionId(lane.0 + by));
+    let lane = |lane: ConnectionId| ConnectionId(lane.0 + by);
+    step.instruction = step.instruction.mapped(|slice| slice, lane, lane);
     step.transfer = step.transfer.map(&number);
     step.forwards = step.forwards.map(&number);
     step
-}
-
-/// Changes the connections of an instruction: `out` those it sends over, `into` those it receives from.
-pub(super) fn relane(
-    instruction: &mut Instruction,
-    out: impl Fn(ConnectionId) -> ConnectionId,
-    into: impl Fn(ConnectionId) -> ConnectionId,
-) {
-    match instruction {
-        Instruction::Send { to, .. } => *to = out(*to),
-        Instruction::Receive { from, .. } | Instruction::ReceiveReduce { from, .. } => *from = into(*from),
-        Instruction::ReceiveSend { from, to, .. } | Instruction::ReceiveReduceSend { from, to, .. } => {
-            *from = into(*from);
-            *to = out(*to);
-        }
-        Instruction::Copy { .. } | Instruction::Reduce { .. } => {}
-    }
 }

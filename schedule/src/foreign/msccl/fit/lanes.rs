@@ -1,7 +1,6 @@
 //! Threadblocks of one connection to send over and one to receive from, and of no more steps than fit.
 
 use super::super::limits::MAX_STEPS;
-use super::instances::relane;
 use super::rewrite::regroup;
 use crate::program::{Connection, ConnectionId, Program, RankProgram, Step, Threadblock};
 use std::collections::BTreeMap;
@@ -136,7 +135,7 @@ impl Segments {
                         }
                         message += 1;
                         let id = ConnectionId(first[lane.index()] + at);
-                        relane(&mut step.instruction, |_| id, |_| id);
+                        step.instruction = step.instruction.mapped(|slice| slice, |_| id, |_| id);
                     }
                     // A threadblock without connections goes on in another one anywhere.
                     None if message == 0 && length + cost(step) >= MAX_STEPS => (next, length) = (next + 1, 0),

@@ -1,7 +1,7 @@
 //! Replacing steps by several, and moving them between threadblocks; waits follow their steps.
 
 use super::super::limits::MAX_COUNT;
-use crate::program::{Instruction, Program, RankProgram, Slice, Step, StepRef, Threadblock};
+use crate::program::{Program, RankProgram, Slice, Step, StepRef, Threadblock};
 
 /// Replaces every step by those that `pieces` makes of it, at least one; who waited for it waits for the last.
 pub(super) fn expand(rank: &RankProgram, pieces: impl Fn(&Step) -> Vec<Step>) -> Vec<Threadblock> {
@@ -70,17 +70,7 @@ pub(super) fn latest(steps: impl Iterator<Item = StepRef>) -> Vec<StepRef> {
 
 /// The step on other slices; `f` maps each of them.
 pub(super) fn resliced(step: &Step, f: impl Fn(Slice) -> Slice) -> Step {
-    let instruction = match step.instruction {
-        Instruction::Send { to, src } => Instruction::Send { to, src: f(src) },
-        Instruction::Receive { from, dst } => Instruction::Receive { from, dst: f(dst) },
-        Instruction::ReceiveReduce { from, src, dst } => Instruction::ReceiveReduce { from, src: f(src), dst: f(dst) },
-        Instruction::Copy { src, dst } => Instruction::Copy { src: f(src), dst: f(dst) },
-        Instruction::Reduce { src, dst } => Instruction::Reduce { src: f(src), dst: f(dst) },
-        Instruction::ReceiveSend { from, to, dst } => Instruction::ReceiveSend { from, to, dst: f(dst) },
-        Instruction::ReceiveReduceSend { from, to, src, dst } => {
-            Instruction::ReceiveReduceSend { from, to, src: f(src), dst: f(dst) }
-        }
-    };
+    let instruction = step.instruction.mapped(f, |to| to, |from| from);
     Step { instruction, ..step.clone() }
 }
 
