@@ -36,7 +36,7 @@ pub use classic::Classic;
 pub use constraints::{ConnectionWish, Constraints, Hindrance, Stages, Way};
 pub use error::SynthError;
 pub use improve::Improve;
-pub use matching::Matching;
+pub use matching::{Matching, Symmetric};
 pub use milp::Milp;
 pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
 pub use planner::{Synthesis, synthesize};

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 pub enum StrategyKind {
     /// Textbook algorithms: ring, tree, recursive doubling and halving, all-pairs.
     Classic,
+    /// The same search as `matching`, on one link and chunk of each orbit under the symmetries.
+    Symmetric,
     /// Causal link–chunk matching with restarts.
     Matching,
     /// Local search around the best schedule so far.
@@ -20,12 +22,13 @@ pub enum StrategyKind {
 
 impl StrategyKind {
     /// Every strategy, in the order the planner tries them.
-    pub const ALL: &[Self] = &[Self::Classic, Self::Matching, Self::Improve, Self::Milp];
+    pub const ALL: &[Self] = &[Self::Classic, Self::Symmetric, Self::Matching, Self::Improve, Self::Milp];
 
     /// The name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Classic => "classic",
+            Self::Symmetric => "symmetric",
             Self::Matching => "matching",
             Self::Improve => "improve",
             Self::Milp => "milp",

@@ -10,7 +10,7 @@
 use crate::bounds::{Bounds, bounds};
 use crate::classic::Classic;
 use crate::improve::Improve;
-use crate::matching::Matching;
+use crate::matching::{Matching, Symmetric};
 use crate::milp::Milp;
 use crate::prefer::{reluctance, suit};
 use crate::reversal::propose;
@@ -89,7 +89,8 @@ pub fn synthesize(
 fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
     match options.strategy {
         None | Some(StrategyKind::Milp) => {
-            (StrategyKind::Classic, &[StrategyKind::Matching, StrategyKind::Improve, StrategyKind::Milp])
+            let dearer = &[StrategyKind::Symmetric, StrategyKind::Matching, StrategyKind::Improve, StrategyKind::Milp];
+            (StrategyKind::Classic, dearer)
         }
         Some(named) => (named, &[]),
     }
@@ -98,6 +99,7 @@ fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
 fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
     match kind {
         StrategyKind::Classic => &Classic,
+        StrategyKind::Symmetric => &Symmetric,
         StrategyKind::Matching => &Matching,
         StrategyKind::Improve => &Improve,
         StrategyKind::Milp => &Milp,

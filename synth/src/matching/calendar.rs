@@ -45,12 +45,18 @@ impl<'a> Calendar<'a> {
         self.free.earliest(self.topology, id) <= now
     }
 
-    /// Puts a message on a link, and returns when it arrives.
-    pub(super) fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList) -> Micros {
+    /// Puts a message on a link and its images on theirs, and returns when all have arrived. Images that share a resource
+    /// leave one after the other.
+    pub(super) fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList, images: &[LinkId]) -> Micros {
         let link = self.topology.link(id);
         let bytes = self.demand.message_bytes(&chunks);
-        let end = start + link.transfer_time(bytes);
+        let mut end = start + link.transfer_time(bytes);
         self.free.occupy(self.topology, id, start, bytes);
+        for &image in images {
+            let start = self.free.earliest(self.topology, image).max(start);
+            self.free.occupy(self.topology, image, start, bytes);
+            end = end.max(start + self.topology.link(image).transfer_time(bytes));
+        }
         self.post(self.free.link(id), Event::LinkFree(id));
         for &resource in &link.resources {
             self.post(self.free.resource(resource), Event::ResourceFree(resource));

@@ -5,6 +5,7 @@
 //! relays and destinations alike. Copies that a relay turns out not to need are pruned afterwards.
 
 use super::bits::BitMatrix;
+use super::mirror::Mirror;
 use crate::distance::{LimitedPaths, PathTree};
 use crate::reach::check_reachable;
 use crate::{Deadline, Problem, SynthError};
@@ -20,6 +21,8 @@ const LOOKAHEAD_ENTRIES: usize = 1 << 20;
 pub(super) struct Instance<'a> {
     /// When even a search that has nothing yet gives up.
     pub(super) deadline: Deadline,
+    /// What is decided once for several links and chunks.
+    pub(super) mirror: Mirror,
     pub(super) problem: &'a Problem,
     pub(super) topology: &'a Topology,
     pub(super) demand: &'a Demand,
@@ -36,12 +39,12 @@ pub(super) struct Instance<'a> {
 }
 
 impl<'a> Instance<'a> {
-    /// The tables of `problem`.
+    /// The tables of `problem`, searched for messages that `mirror` repeats.
     ///
     /// # Errors
     /// [`SynthError::Infeasible`] where no allowed path leads from a holder to a rank that wants the chunk;
     /// [`SynthError::NothingYet`] where the deadline passed meanwhile.
-    pub(super) fn new(problem: &'a Problem, deadline: &Deadline) -> Result<Self, SynthError> {
+    pub(super) fn new(problem: &'a Problem, mirror: Mirror, deadline: &Deadline) -> Result<Self, SynthError> {
         check_reachable(problem)?;
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let (ranks, chunks) = (topology.rank_count(), demand.chunks().len());
@@ -64,6 +67,7 @@ impl<'a> Instance<'a> {
         let diameter = Some(finite.fold(0.0, f32::max)).filter(|&diameter| diameter > 0.0).unwrap_or(1.0);
         Ok(Self {
             deadline: deadline.clone(),
+            mirror,
             problem,
             topology,
             demand,

@@ -8,6 +8,7 @@
 mod bits;
 mod calendar;
 mod instance;
+mod mirror;
 mod ports;
 mod prune;
 mod queues;
@@ -15,11 +16,13 @@ mod rerouted;
 mod routed;
 mod spread;
 mod style;
+mod symmetric;
 
 use crate::distance::PathTree;
 use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
 use instance::Instance;
+use mirror::Mirror;
 use prune::without_idle_copies;
 use queues::Priorities;
 use rand_pcg::Pcg64Mcg;
@@ -27,9 +30,10 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 use rerouted::{Effort, improve};
 use routed::{Routing, Spreading};
-use schedule::{Message, Schedule, Transfer, makespan, replay};
+use schedule::{Chunk, Demand, Message, Schedule, Transfer, makespan, replay};
 use spread::spread;
 use style::{Patience, Style, Turn};
+pub use symmetric::Symmetric;
 use topology::{Latency, Micros, Rank};
 
 /// The strategy `matching`.
@@ -48,6 +52,8 @@ const ROUNDS: u32 = 6;
 const REPAIRS: u32 = 31;
 /// The most repairs of one restart for each chunk with one destination: a few chunks have few arrangements.
 const REPAIRS_PER_CHUNK: u32 = 4;
+/// What repeating a message costs, and timing it, in looks of a link at 64 chunks.
+const REPEATING: usize = 4;
 /// What scheduling a chunk on one link of its way costs, in looks of a link at 64 chunks.
 const SCHEDULING: usize = 32;
 
@@ -61,11 +67,17 @@ impl Strategy for Matching {
             let why = "it reduces; plan its reversal".to_owned();
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
-        let instance = Instance::new(problem, context.deadline)?;
+        let instance = Instance::new(problem, Mirror::plain(&problem.topology), context.deadline)?;
         let mut search = Search::new(&instance, context);
         search.restart();
-        Ok(vec![search.conclude()])
+        Ok(vec![search.conclude(self.name())])
     }
+}
+
+/// Whether every chunk has at most one destination.
+fn is_unicast(demand: &Demand) -> bool {
+    let wanted = |chunk: &Chunk| chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank)).count();
+    demand.chunks().iter().all(|chunk| wanted(chunk) <= 1)
 }
 
 /// A complete schedule, in playing order.
@@ -171,7 +183,7 @@ impl<'a> Search<'a> {
     fn cost(&self) -> Cost {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
         let (links, chunks) = (topology.links().len(), demand.chunks().len());
-        if self.is_unicast() {
+        if is_unicast(self.instance.demand) {
             let looks = if self.can_relieve() { self.rounds_of_looks() + chunks } else { self.rounds_of_looks() };
             let schedule = SCHEDULING * chunks.max(1) * self.typical_hops();
             return Cost { fresh: (looks * links + schedule) as u64, repair: (4 * links + schedule) as u64 };
@@ -185,7 +197,8 @@ impl<'a> Search<'a> {
         } else {
             topology.resources().len() + topology.links().len() / topology.rank_count()
         };
-        let work = (deliveries * (words + 64 + lookahead + ports)).max(1) as u64;
+        let looks = (words + 64 + lookahead + ports) / self.instance.mirror.order() + REPEATING;
+        let work = (deliveries * looks).max(1) as u64;
         Cost { fresh: work, repair: work }
     }
 
@@ -218,7 +231,7 @@ impl<'a> Search<'a> {
         let seed = self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(number);
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let instance = self.instance;
-        if self.is_unicast() {
+        if is_unicast(instance.demand) {
             return self.routed(number, repairs, &mut random);
         }
         let repairs = repairs.min(REPAIRS);
@@ -230,7 +243,7 @@ impl<'a> Search<'a> {
             spread(instance, &[], style, target, random)
         };
         let fresh = (0..=repairs).find_map(|attempt| fresh(attempt, &mut random));
-        let mut plan = fresh.and_then(|messages| self.time(&messages)).or_else(|| self.best.clone())?;
+        let mut plan = fresh.and_then(|messages| self.time(messages)).or_else(|| self.best.clone())?;
         for repair in 0..repairs {
             let style = self.style(number + repair, &mut random);
             plan = self.repaired(&plan, style, &mut random).unwrap_or(plan);
@@ -259,7 +272,7 @@ impl<'a> Search<'a> {
         let priorities = Priorities::new(instance, self.merge(number), random);
         let most = REPAIRS_PER_CHUNK.saturating_mul(instance.demand.chunks().len() as u32);
         let effort = Effort { steps: repairs.min(most), bound: self.context.bound };
-        self.time(&improve(routing, priorities, effort, random))
+        self.time(improve(routing, priorities, effort, random))
     }
 
     /// Until when a search must be done: somewhere between the bound and the best plan so far. A search that may
@@ -279,22 +292,18 @@ impl<'a> Search<'a> {
     /// What follows a random instant of `plan`, searched anew; `None` if that is no better.
     fn repaired(&self, plan: &Plan, style: Style, random: &mut Pcg64Mcg) -> Option<Plan> {
         let instant = plan.makespan * (f64::from(random.next_u32() % 1000) / 1000.0);
-        let kept: Vec<Transfer> = plan.transfers.iter().filter(|transfer| transfer.start < instant).cloned().collect();
+        let mirror = &self.instance.mirror;
+        let is_kept = |it: &&Transfer| it.start < instant && mirror.representative(it.link) == it.link;
+        let kept: Vec<Transfer> = plan.transfers.iter().filter(is_kept).cloned().collect();
         let cutoff = self.target(Some(plan), random.next_u32() % 4);
-        let repaired = self.time(&spread(self.instance, &kept, style, cutoff, random)?)?;
+        let repaired = self.time(spread(self.instance, &kept, style, cutoff, random)?)?;
         repaired.is_better_than(plan).then_some(repaired)
     }
 
-    /// Whether every chunk has at most one destination.
-    fn is_unicast(&self) -> bool {
-        let wanted = |chunk: &schedule::Chunk| chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank)).count();
-        self.instance.demand.chunks().iter().all(|chunk| wanted(chunk) <= 1)
-    }
-
-    /// Gives messages their times, without those that help nobody.
-    fn time(&self, messages: &[Message]) -> Option<Plan> {
+    /// Gives messages and their images their times, without those that help nobody.
+    fn time(&self, messages: Vec<Message>) -> Option<Plan> {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
-        let useful = without_idle_copies(messages, topology, demand);
+        let useful = without_idle_copies(&self.instance.mirror.reflected(messages), topology, demand);
         let transfers = replay(demand, topology, &useful).ok()?;
         Some(Plan { makespan: makespan(&transfers), transfers })
     }
@@ -342,8 +351,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn conclude(self) -> Attempt {
-        let (instance, name) = (self.instance, "matching");
+    fn conclude(self, name: &str) -> Attempt {
+        let instance = self.instance;
         let note = self.best.is_none().then(|| "no restart served everybody".to_owned());
         let schedule = self
             .best

@@ -159,7 +159,7 @@ impl<'a> Queues<'a> {
             let chunks = (0..merge).filter_map(|_| self.waiting[id.index()].pop()).map(|waiting| waiting.chunk);
             let mut chunks: ChunkList = chunks.collect();
             chunks.sort_unstable();
-            let end = self.calendar.send(now, id, chunks);
+            let end = self.calendar.send(now, id, chunks, &[]);
             if end > self.makespan {
                 (self.makespan, self.last) = (end, self.sent);
             }

@@ -229,6 +229,7 @@ impl Load {
 mod tests {
     use super::*;
     use crate::Problem;
+    use crate::matching::mirror::Mirror;
     use crate::multicommodity::concurrent_flow;
     use rand_pcg::rand_core::SeedableRng;
     use schedule::{Collective, Demand, Request};
@@ -258,7 +259,8 @@ mod tests {
     fn rounded_flows_come_close_to_the_fluid() {
         for (spec, optimum) in [("dgx1", 106.67), ("ndv2x2", 5_120.0), ("switch:5", 80.0)] {
             let problem = all_to_all(spec, 6);
-            let instance = Instance::new(&problem, &crate::Deadline::default()).expect("a connected topology");
+            let instance = Instance::new(&problem, Mirror::plain(&problem.topology), &crate::Deadline::default())
+                .expect("a connected topology");
             let flow = concurrent_flow(&problem).expect("a program of this size is solved");
             let mut random = Pcg64Mcg::seed_from_u64(1);
             let mut routing = Routing::new(&instance);
@@ -277,7 +279,8 @@ mod tests {
             request.members = [Rank(0), Rank(5)].into_iter().collect();
             let demand = Arc::new(Demand::new(request).expect("a valid request"));
             let problem = Problem::new(topology.clone(), demand);
-            let instance = Instance::new(&problem, &crate::Deadline::default()).expect("a connected topology");
+            let instance = Instance::new(&problem, Mirror::plain(&problem.topology), &crate::Deadline::default())
+                .expect("a connected topology");
             let mut routing = Routing::new(&instance);
             routing.relieve_all(&mut Pcg64Mcg::seed_from_u64(1));
             check_routes(&problem, routing.routes());
@@ -287,7 +290,8 @@ mod tests {
     #[test]
     fn relief_lowers_the_peak_and_keeps_the_books() {
         let problem = all_to_all("dgx1", 3);
-        let instance = Instance::new(&problem, &crate::Deadline::default()).expect("a connected topology");
+        let instance = Instance::new(&problem, Mirror::plain(&problem.topology), &crate::Deadline::default())
+            .expect("a connected topology");
         let mut random = Pcg64Mcg::seed_from_u64(1);
         let mut routing = Routing::new(&instance);
         routing.spread_out(Spreading { strength: 0.0, rounds: 1, stride: 1 }, &mut random);

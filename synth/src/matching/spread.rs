@@ -103,8 +103,8 @@ impl<'a> State<'a> {
             connections: wished_connections(constraints, links),
             dear: dear_links(instance, style.batch),
             calendar: Calendar::new(topology, demand),
-            awake: topology.link_ids().filter(|&link| instance.problem.allows_link(link)).collect(),
-            is_awake: vec![true; links],
+            awake: Vec::new(),
+            is_awake: vec![false; links],
             promised: held.clone(),
             held,
             instance,
@@ -131,34 +131,43 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Puts a message on a link.
+    /// Puts a message on a link, and its images on theirs.
     fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList) {
-        let topology = self.instance.topology;
-        let (ranks, link) = (topology.rank_count(), topology.link(id));
-        let end = self.calendar.send(start, id, chunks.clone());
+        let images = self.instance.mirror.images(id, &chunks);
+        let end = self.calendar.send(start, id, chunks, &images.links[1..]);
         if let Some((_, is_open)) = self.connections.get_mut(id.index()) {
             *is_open = true;
         }
-        for &chunk in &chunks {
-            self.promised.set(link.to.index(), chunk.index());
-            self.missing -= 1;
-            self.copies[chunk.index()] += 1;
-            self.promise(chunk, link.to, end);
-            if !self.ways.is_empty() {
-                let at = |rank: Rank| chunk.index() * ranks + rank.index();
-                let way = self.ways[at(link.from)];
-                // What a given prefix does against the sketch is not made worse.
-                self.ways[at(link.to)] = self.instance.problem.constraints.after(topology, way, id).unwrap_or(way);
+        for chunks in &images.chunks {
+            for (&link, &chunk) in images.links.iter().zip(chunks) {
+                self.carry(chunk, link, end);
             }
-            if !self.relaying.is_empty() {
-                self.relaying[id.index()] |= !self.instance.initial.has(link.from.index(), chunk.index());
-            }
+        }
+    }
+
+    /// `chunk` will arrive over `id` at `end`.
+    fn carry(&mut self, chunk: ChunkId, id: LinkId, end: Micros) {
+        let topology = self.instance.topology;
+        let (ranks, link) = (topology.rank_count(), topology.link(id));
+        self.promised.set(link.to.index(), chunk.index());
+        self.missing -= 1;
+        self.copies[chunk.index()] += 1;
+        self.promise(chunk, link.to, end);
+        if !self.ways.is_empty() {
+            let at = |rank: Rank| chunk.index() * ranks + rank.index();
+            let way = self.ways[at(link.from)];
+            // What a given prefix does against the sketch is not made worse.
+            self.ways[at(link.to)] = self.instance.problem.constraints.after(topology, way, id).unwrap_or(way);
+        }
+        if !self.relaying.is_empty() {
+            self.relaying[id.index()] |= !self.instance.initial.has(link.from.index(), chunk.index());
         }
     }
 
     fn run(&mut self) {
         let mut happened = Vec::new();
         let mut now = Micros::ZERO;
+        self.instance.topology.link_ids().for_each(|link| self.wake(link));
         self.choose(now);
         for instant in 1u64.. {
             if self.missing == 0 || (instant.is_multiple_of(POLLED) && self.instance.deadline.has_passed()) {
@@ -186,13 +195,20 @@ impl<'a> State<'a> {
             Event::Arrived(message) => {
                 let message = self.calendar.message(message);
                 let to = topology.link(message.link).to;
-                message.chunks.iter().for_each(|chunk| self.held.set(to.index(), chunk.index()));
+                let images = self.instance.mirror.images(message.link, &message.chunks);
+                for chunks in &images.chunks {
+                    for (&link, chunk) in images.links.iter().zip(chunks) {
+                        self.held.set(topology.link(link).to.index(), chunk.index());
+                    }
+                }
                 topology.outgoing(to).iter().for_each(|&link| self.wake(link));
             }
         }
     }
 
+    /// Lets a link, or the one that stands for it, choose next.
     fn wake(&mut self, link: LinkId) {
+        let link = self.instance.mirror.representative(link);
         if !self.is_awake[link.index()] && self.instance.problem.allows_link(link) {
             self.is_awake[link.index()] = true;
             self.awake.push(link);

@@ -10,8 +10,8 @@
 
 use crate::Constraints;
 use schedule::{Chunk, ChunkId, Demand, RankSet};
-use std::collections::{BTreeMap, BTreeSet};
-use topology::symmetry::{Automorphism, Colours, Ends, automorphisms, extend};
+use std::collections::BTreeMap;
+use topology::symmetry::{Automorphism, Colours, Ends, FreeGroup, automorphisms, extend};
 use topology::{LinkId, Rank, Topology};
 
 /// Above this many link visits (about two seconds), rotations are no longer tried.
@@ -20,7 +20,7 @@ const ROTATION_WORK: usize = 10_000_000;
 const SEARCH_WORK: u64 = 40_000_000;
 /// The most entries of all renumberings that are looked at.
 const ELEMENTS: usize = 1 << 20;
-/// Beyond this many ranks a group is too large to write down: one rotation has to do.
+/// Beyond this many ranks only rotations are tried: the elements of the whole group are too large to write down.
 const MOST_RANKS: usize = 2048;
 
 /// Why a renumbering of ranks is not a symmetry.
@@ -105,20 +105,20 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints) -> Vec<Auto
             work += topology.links().len();
             symmetry_of(topology, constraints, &ranks).ok()
         });
-        found.extend(symmetric.filter(|symmetry| group.admits(&symmetry.ranks)));
-        if work > ROTATION_WORK || (topology.rank_count() > MOST_RANKS && !found.is_empty()) {
+        found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
+        if work > ROTATION_WORK || group.is_transitive() {
             return found;
         }
     }
-    if group.is_transitive() || topology.rank_count() > MOST_RANKS {
+    if topology.rank_count() > MOST_RANKS {
         return found;
     }
     let colours = link_colours(topology, constraints);
     let all = automorphisms(topology, Colours { links: &colours, ..Colours::default() }, SEARCH_WORK);
     for ranks in all.elements(ELEMENTS / topology.rank_count()) {
-        if group.would_admit(&ranks) {
+        if group.could_admit(&ranks) {
             let symmetric = symmetry_of(topology, constraints, &ranks).ok();
-            found.extend(symmetric.filter(|symmetry| group.admits(&symmetry.ranks)));
+            found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
         }
         if group.is_transitive() {
             break;
@@ -172,87 +172,44 @@ fn link_colours(topology: &Topology, constraints: &Constraints) -> Vec<u32> {
     topology.link_ids().map(&mut colour).collect()
 }
 
-/// A group of renumberings of which only the identity leaves a rank in place, written out.
-struct FreeGroup {
-    elements: BTreeSet<Vec<Rank>>,
-    generators: Vec<Vec<Rank>>,
-    ranks: usize,
-}
-
-impl FreeGroup {
-    fn trivial(ranks: usize) -> Self {
-        Self { elements: [(0..ranks).map(Rank::from_index).collect()].into(), generators: Vec::new(), ranks }
-    }
-
-    /// Whether every rank can become every other: there is no larger group of this kind.
-    fn is_transitive(&self) -> bool {
-        self.elements.len() == self.ranks
-    }
-
-    /// Whether `ranks` is new and moves every rank: cheap, and necessary for [`Self::admits`].
-    fn would_admit(&self, ranks: &[Rank]) -> bool {
-        moves_all(ranks) && !self.elements.contains(ranks)
-    }
-
-    /// Adds a generator, if what it generates with the others still leaves no rank in place.
-    fn admits(&mut self, ranks: &[Rank]) -> bool {
-        if !self.would_admit(ranks) {
-            return false;
-        }
-        if self.ranks > MOST_RANKS {
-            return self.generators.is_empty();
-        }
-        let mut generators = self.generators.clone();
-        generators.push(ranks.to_vec());
-        let identity: Vec<Rank> = (0..self.ranks).map(Rank::from_index).collect();
-        let mut elements = BTreeSet::from([identity.clone()]);
-        let mut open = vec![identity];
-        while let Some(element) = open.pop() {
-            for generator in &generators {
-                let product: Vec<Rank> = element.iter().map(|rank| generator[rank.index()]).collect();
-                if elements.contains(&product) {
-                    continue;
-                }
-                if !moves_all(&product) || elements.len() == self.ranks {
-                    return false;
-                }
-                elements.insert(product.clone());
-                open.push(product);
-            }
-        }
-        (self.elements, self.generators) = (elements, generators);
-        true
-    }
-}
-
-fn moves_all(ranks: &[Rank]) -> bool {
-    ranks.iter().enumerate().all(|(rank, image)| image.index() != rank)
-}
-
 /// The chunk that each chunk becomes; `None` if the demand is not symmetric.
 pub(crate) fn chunk_images(demand: &Demand, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
-    type Kind<'a> = (RankSet, RankSet, u64);
-    let kind = |chunk: &Chunk, map: &dyn Fn(Rank) -> Rank| -> Kind<'_> {
-        let moved = |ranks: &RankSet| ranks.iter().map(|&rank| map(rank)).collect();
-        (moved(&chunk.holders), moved(&chunk.wanted_by), chunk.bytes.map_or(0, |bytes| bytes.0.to_bits()))
+    type Kind = (RankSet, RankSet, u64);
+    let kind = |chunk: &Chunk, holders: RankSet, wanted_by: RankSet| -> Kind {
+        (holders, wanted_by, chunk.bytes.map_or(0, |bytes| bytes.0.to_bits()))
     };
-    let mut alike: BTreeMap<Kind<'_>, Vec<ChunkId>> = BTreeMap::new();
-    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-        alike.entry(kind(chunk, &|rank| rank)).or_default().push(id);
-    }
+    let mut alike: BTreeMap<Kind, Vec<ChunkId>> = BTreeMap::new();
     // Chunks of one kind are told apart by their place among their kind.
-    let place = |id: ChunkId, chunk: &Chunk| alike[&kind(chunk, &|rank| rank)].iter().position(|&other| other == id);
-    let image = |(id, chunk): (ChunkId, &Chunk)| {
-        let images = alike.get(&kind(chunk, &|rank| symmetry.ranks[rank.index()]))?;
-        images.get(place(id, chunk)?).copied()
+    let mut places = Vec::with_capacity(demand.chunks().len());
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        let kind = alike.entry(kind(chunk, chunk.holders.clone(), chunk.wanted_by.clone())).or_default();
+        places.push(kind.len());
+        kind.push(id);
+    }
+    // Most chunks share their set of destinations, and few sets are moved anew.
+    let mut last: Option<(RankSet, RankSet)> = None;
+    let mut moved = |ranks: &RankSet| match &last {
+        Some((known, image)) if known.as_ptr() == ranks.as_ptr() && known.len() == ranks.len() => image.clone(),
+        _ => {
+            let image: RankSet = ranks.iter().map(|rank| symmetry.ranks[rank.index()]).collect();
+            if ranks.len() > 1 {
+                last = Some((ranks.clone(), image.clone()));
+            }
+            image
+        }
     };
-    demand.chunk_ids().zip(demand.chunks()).map(image).collect()
+    let image = |(chunk, &place): (&Chunk, &usize)| {
+        let images = alike.get(&kind(chunk, moved(&chunk.holders), moved(&chunk.wanted_by)))?;
+        images.get(place).copied()
+    };
+    demand.chunks().iter().zip(&places).map(image).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sketch::SketchFile;
+    use std::collections::BTreeSet;
     use topology::resolve;
 
     /// The images of ranks 0 and 1 under each symmetry, and how many there are.
@@ -360,18 +317,6 @@ mod tests {
         assert_eq!(orbit("symmetry: auto\nlinks: {forbid: [[0, 1]]}", "ring:6"), 1, "a sketch may break a symmetry");
         let relays = "symmetry: auto\nrelays: {1: [0], 3: [2], 5: [4], 7: [6], 9: [8], 11: [10], 13: [12], 15: [14]}";
         assert_eq!(orbit(relays, "dgx2x2,costs=taccl-1mb"), 16, "odd and even ranks differ");
-    }
-
-    #[test]
-    fn no_combination_of_what_auto_finds_leaves_a_rank_in_place() {
-        let mut group = FreeGroup::trivial(4);
-        let images = |list: [u32; 4]| list.map(Rank).to_vec();
-        assert!(group.admits(&images([1, 0, 3, 2])));
-        assert!(!group.admits(&images([1, 0, 3, 2])), "it is there already");
-        assert!(!group.admits(&images([0, 2, 1, 3])), "rank 0 stays");
-        assert!(!group.admits(&images([1, 2, 3, 0])), "with the first it generates the symmetries of a square");
-        assert!(group.admits(&images([2, 3, 0, 1])));
-        assert!(group.is_transitive());
     }
 
     #[test]

@@ -10,10 +10,12 @@
 //! of it returns what it has found and says that there may be more.
 
 mod check;
+mod free;
 mod partition;
 mod search;
 
 pub use check::{Automorphism, Ends, NotASymmetry, extend};
+pub use free::{FreeGroup, Growth};
 
 use crate::{Rank, Topology};
 use std::collections::BTreeSet;

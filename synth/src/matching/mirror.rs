@@ -1,0 +1,188 @@
+//! What a symmetric search repeats everywhere: the images of a message under a group of symmetries.
+//!
+//! The principal type is [`Mirror`]. The group leaves no rank in place, so that the images of a message use as many different
+//! links, and a search that decides for one link of each orbit decides for all of them. Without symmetries an image is the
+//! message itself; that is how every search works, symmetric or not.
+
+use crate::Problem;
+use crate::sketch::{chunk_images, detect};
+use schedule::{ChunkId, ChunkList, Message};
+use topology::symmetry::{Automorphism, FreeGroup, Growth};
+use topology::{LinkId, Topology};
+
+/// A group of symmetries of topology, demand and sketch.
+#[derive(Clone, Debug)]
+pub(super) struct Mirror {
+    generators: Vec<Generator>,
+    growth: Vec<Growth>,
+    /// For each link, the one that stands for its orbit.
+    representative: Vec<LinkId>,
+}
+
+/// What a generator makes of links and chunks.
+#[derive(Clone, Debug)]
+struct Generator {
+    links: Vec<LinkId>,
+    chunks: Vec<ChunkId>,
+}
+
+/// A message of the base and its images, in the order of the group's elements.
+pub(super) struct Images {
+    /// The links, the given one first.
+    pub(super) links: Vec<LinkId>,
+    /// For each chunk of the message, its images in the same order.
+    pub(super) chunks: Vec<Vec<ChunkId>>,
+}
+
+impl Mirror {
+    /// Without symmetries.
+    pub(super) fn plain(topology: &Topology) -> Self {
+        Self { generators: Vec::new(), growth: Vec::new(), representative: topology.link_ids().collect() }
+    }
+
+    /// The symmetries of `problem`, or those that its sketch names: the largest group found first, then smaller ones.
+    pub(super) fn all(problem: &Problem) -> Vec<Self> {
+        let found = match problem.constraints.symmetry.is_empty() {
+            true => detect(&problem.topology, &problem.constraints),
+            false => problem.constraints.symmetry.clone(),
+        };
+        let shared = |symmetry: Automorphism| Some((chunk_images(&problem.demand, &symmetry)?, symmetry));
+        let found: Vec<(Vec<ChunkId>, Automorphism)> = found.into_iter().filter_map(shared).collect();
+        let mut group = FreeGroup::trivial(problem.topology.rank_count());
+        let mut generators = Vec::new();
+        let mut mirrors = Vec::new();
+        for (chunks, symmetry) in found {
+            if !group.admit(&symmetry.ranks) {
+                continue;
+            }
+            generators.push(Generator { links: symmetry.links, chunks });
+            let mirror = Self::new(&problem.topology, generators.clone(), group.growth().to_vec());
+            // A chunk that an image leaves where it is would be sent there twice.
+            if mirror.moves_chunks(problem) {
+                mirrors.push(mirror);
+            }
+        }
+        mirrors.reverse();
+        mirrors
+    }
+
+    fn new(topology: &Topology, generators: Vec<Generator>, growth: Vec<Growth>) -> Self {
+        let mut mirror = Self { generators, growth, representative: topology.link_ids().collect() };
+        let mut is_known = vec![false; topology.links().len()];
+        for link in topology.link_ids() {
+            if !is_known[link.index()] {
+                for image in mirror.links(link) {
+                    is_known[image.index()] = true;
+                    mirror.representative[image.index()] = link;
+                }
+            }
+        }
+        mirror
+    }
+
+    /// Whether no symmetry but the identity leaves a chunk where it is.
+    fn moves_chunks(&self, problem: &Problem) -> bool {
+        let demand = &problem.demand;
+        let mut all = demand.chunk_ids().zip(demand.chunks());
+        // The only holder moves, and its chunks with it.
+        all.all(|(id, chunk)| chunk.holders.len() == 1 || self.chunks(id)[1..].iter().all(|&image| image != id))
+    }
+
+    /// How many images a message has, itself included.
+    pub(super) fn order(&self) -> usize {
+        self.growth.len() + 1
+    }
+
+    /// The link that stands for the orbit of `link`.
+    pub(super) fn representative(&self, link: LinkId) -> LinkId {
+        self.representative[link.index()]
+    }
+
+    /// The images of a link, itself first.
+    pub(super) fn links(&self, link: LinkId) -> Vec<LinkId> {
+        self.grow(link, |generator, link| generator.links[link.index()])
+    }
+
+    /// The images of a chunk, itself first.
+    fn chunks(&self, chunk: ChunkId) -> Vec<ChunkId> {
+        self.grow(chunk, |generator, chunk| generator.chunks[chunk.index()])
+    }
+
+    /// The images of a message.
+    pub(super) fn images(&self, link: LinkId, chunks: &ChunkList) -> Images {
+        Images { links: self.links(link), chunks: chunks.iter().map(|&chunk| self.chunks(chunk)).collect() }
+    }
+
+    fn grow<T: Copy>(&self, first: T, apply: impl Fn(&Generator, T) -> T) -> Vec<T> {
+        let mut images = Vec::with_capacity(self.order());
+        images.push(first);
+        for step in &self.growth {
+            images.push(apply(&self.generators[step.generator as usize], images[step.parent as usize]));
+        }
+        images
+    }
+
+    /// Every message followed by its images.
+    pub(super) fn reflected(&self, messages: Vec<Message>) -> Vec<Message> {
+        if self.growth.is_empty() {
+            return messages;
+        }
+        let mut all = Vec::with_capacity(messages.len() * self.order());
+        for message in messages {
+            let images = self.images(message.link, &message.chunks);
+            for (element, &link) in images.links.iter().enumerate() {
+                let mut chunks: ChunkList = images.chunks.iter().map(|images| images[element]).collect();
+                chunks.sort_unstable();
+                all.push(Message { chunks, link, kind: message.kind });
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Collective, Demand, Request, TransferKind};
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn problem(spec: &str, collective: Collective) -> Problem {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), 1 << 20).with_chunks(2);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    #[test]
+    fn images_use_different_links_and_carry_different_chunks() {
+        for (spec, collective, order) in [
+            ("torus2d:3x4", Collective::AllGather, 12),
+            ("dgx2x2", Collective::AllGather, 32),
+            ("hypercube:3", Collective::AllToAll, 8),
+            ("torus3d:16x16x16", Collective::Broadcast, 1),
+        ] {
+            let problem = problem(spec, collective);
+            let mirrors = Mirror::all(&problem);
+            assert_eq!(mirrors.first().map_or(1, Mirror::order), order, "{spec}");
+            for mirror in &mirrors {
+                let link = mirror.representative(LinkId(1));
+                let from = problem.topology.link(link).from;
+                let chunk = problem.demand.chunk_ids().find(|&id| problem.demand.chunk(id).holders.has(from));
+                let message = Message {
+                    link,
+                    chunks: ChunkList::from_slice(&[chunk.expect("every rank has some")]),
+                    kind: TransferKind::Copy,
+                };
+                let all = mirror.reflected(vec![message]);
+                let links: BTreeSet<LinkId> = all.iter().map(|message| message.link).collect();
+                let chunks: BTreeSet<ChunkId> = all.iter().map(|message| message.chunks[0]).collect();
+                assert_eq!((links.len(), chunks.len()), (mirror.order(), mirror.order()), "{spec}");
+                for message in &all {
+                    assert_eq!(mirror.representative(message.link), link);
+                    let sender = problem.topology.link(message.link).from;
+                    assert!(problem.demand.chunk(message.chunks[0]).holders.has(sender), "{spec}");
+                }
+            }
+        }
+    }
+}
