@@ -33,6 +33,7 @@ pub struct ChunkId(pub u32);
 
 impl ChunkId {
     /// The id as an index into a dense table.
+    #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -73,6 +74,7 @@ impl FromIterator<Rank> for RankSet {
 
 impl RankSet {
     /// Whether `rank` is in the set (binary search).
+    #[inline]
     pub fn has(&self, rank: Rank) -> bool {
         self.0.binary_search(&rank).is_ok()
     }
@@ -92,6 +94,7 @@ impl fmt::Display for RankSet {
 
 impl Deref for RankSet {
     type Target = [Rank];
+    #[inline]
     fn deref(&self) -> &[Rank] {
         &self.0
     }
@@ -274,6 +277,7 @@ impl Demand {
     }
 
     /// One chunk.
+    #[inline]
     pub fn chunk(&self, id: ChunkId) -> &Chunk {
         &self.chunks[id.index()]
     }
@@ -298,11 +302,13 @@ impl Demand {
     }
 
     /// The size of one chunk.
+    #[inline]
     pub fn bytes_of(&self, id: ChunkId) -> Bytes {
         self.chunk(id).bytes.unwrap_or(self.chunk_bytes)
     }
 
     /// The size of a message that carries `chunks`.
+    #[inline]
     pub fn message_bytes(&self, chunks: &[ChunkId]) -> Bytes {
         chunks.iter().map(|&id| self.bytes_of(id)).sum()
     }

@@ -89,6 +89,32 @@ impl Deadline {
     }
 }
 
+/// Looks at a deadline once in so much work, so that small searches, which never get that far, always finish: that is
+/// how everybody gets some answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Poll<'a> {
+    deadline: &'a Deadline,
+    every: u64,
+    spent: u64,
+}
+
+impl<'a> Poll<'a> {
+    /// Looks after every `every` units of work.
+    pub(crate) fn new(deadline: &'a Deadline, every: u64) -> Self {
+        Self { deadline, every, spent: 0 }
+    }
+
+    /// Counts `work` that was done; whether to stop now.
+    pub(crate) fn is_over_after(&mut self, work: usize) -> bool {
+        self.spent += work as u64;
+        if self.spent < self.every {
+            return false;
+        }
+        self.spent = 0;
+        self.deadline.has_passed()
+    }
+}
+
 /// Clock-free limits: with these alone, the same input and seed give the same bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {

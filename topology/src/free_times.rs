@@ -28,22 +28,26 @@ impl FreeTimes {
     }
 
     /// From when on a link itself is free.
+    #[inline]
     pub fn link(&self, id: LinkId) -> Micros {
         self.links[id.index()]
     }
 
     /// From when on a resource is free.
+    #[inline]
     pub fn resource(&self, id: ResourceId) -> Micros {
         self.resources[id.index()]
     }
 
     /// From when on a link and all its resources are free.
+    #[inline]
     pub fn earliest(&self, topology: &Topology, id: LinkId) -> Micros {
         let resources = topology.link(id).resources.iter().map(|&resource| self.resource(resource));
         resources.fold(self.link(id), Micros::max)
     }
 
     /// A message of `bytes` leaves over a link at `start`, no earlier than [`Self::earliest`].
+    #[inline]
     pub fn occupy(&mut self, topology: &Topology, id: LinkId, start: Micros, bytes: Bytes) {
         let link = topology.link(id);
         self.links[id.index()] = start + link.occupancy(bytes);

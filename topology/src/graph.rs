@@ -42,15 +42,18 @@ pub struct Link {
 
 impl Link {
     /// From the start of a message of `bytes` to its arrival: α + β·b.
+    #[inline]
     pub fn transfer_time(&self, bytes: Bytes) -> Micros {
         self.alpha + self.beta * bytes
     }
 
     /// How long a message of `bytes` keeps the link busy: β·b, and α where α occupies.
+    #[inline]
     pub fn occupancy(&self, bytes: Bytes) -> Micros {
         self.busy(self.beta, bytes)
     }
 
+    #[inline]
     fn busy(&self, beta: MicrosPerByte, bytes: Bytes) -> Micros {
         match self.latency {
             Latency::Occupies => self.alpha + beta * bytes,
@@ -70,6 +73,7 @@ pub struct Resource {
 
 impl Resource {
     /// How long a message of `bytes` over `link` keeps this resource busy, from the message's start.
+    #[inline]
     pub fn occupancy(&self, link: &Link, bytes: Bytes) -> Micros {
         link.busy(self.beta, bytes)
     }
@@ -153,6 +157,7 @@ impl Topology {
     }
 
     /// Which machine (index into [`Self::machines`]) a rank is in.
+    #[inline]
     pub fn machine_of(&self, rank: Rank) -> usize {
         self.machine_of[rank.index()]
     }
@@ -173,6 +178,7 @@ impl Topology {
     }
 
     /// One link.
+    #[inline]
     pub fn link(&self, id: LinkId) -> &Link {
         &self.parts.links[id.index()]
     }
@@ -183,21 +189,25 @@ impl Topology {
     }
 
     /// One resource.
+    #[inline]
     pub fn resource(&self, id: ResourceId) -> &Resource {
         &self.parts.resources[id.index()]
     }
 
     /// The links that leave a rank, ascending.
+    #[inline]
     pub fn outgoing(&self, rank: Rank) -> &[LinkId] {
         self.outgoing.of(rank.index())
     }
 
     /// The links that enter a rank, ascending.
+    #[inline]
     pub fn incoming(&self, rank: Rank) -> &[LinkId] {
         self.incoming.of(rank.index())
     }
 
     /// The links that use a resource, ascending.
+    #[inline]
     pub fn users(&self, resource: ResourceId) -> &[LinkId] {
         self.users.of(resource.index())
     }
@@ -270,6 +280,7 @@ impl Adjacency {
         Self { starts, links }
     }
 
+    #[inline]
     fn of(&self, owner: usize) -> &[LinkId] {
         &self.links[self.starts[owner] as usize..self.starts[owner + 1] as usize]
     }

@@ -17,6 +17,7 @@ macro_rules! id {
 
         impl $name {
             /// The id as an index into a dense table.
+            #[inline]
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -25,6 +26,7 @@ macro_rules! id {
             ///
             /// # Panics
             /// If `index` does not fit 32 bits; tables are bounded far below that where they are built.
+            #[inline]
             pub fn from_index(index: usize) -> Self {
                 Self(u32::try_from(index).expect("tables are bounded below 2^32 entries"))
             }
@@ -64,17 +66,20 @@ macro_rules! quantity {
 
             /// The larger of two quantities.
             #[must_use]
+            #[inline]
             pub fn max(self, other: Self) -> Self {
                 Self(self.0.max(other.0))
             }
 
             /// The smaller of two quantities.
             #[must_use]
+            #[inline]
             pub fn min(self, other: Self) -> Self {
                 Self(self.0.min(other.0))
             }
 
             /// A total order, for sorting.
+            #[inline]
             pub fn total_cmp(&self, other: &Self) -> std::cmp::Ordering {
                 self.0.total_cmp(&other.0)
             }
@@ -82,29 +87,34 @@ macro_rules! quantity {
 
         impl Add for $name {
             type Output = Self;
+            #[inline]
             fn add(self, other: Self) -> Self {
                 Self(self.0 + other.0)
             }
         }
         impl AddAssign for $name {
+            #[inline]
             fn add_assign(&mut self, other: Self) {
                 self.0 += other.0;
             }
         }
         impl Sub for $name {
             type Output = Self;
+            #[inline]
             fn sub(self, other: Self) -> Self {
                 Self(self.0 - other.0)
             }
         }
         impl Mul<f64> for $name {
             type Output = Self;
+            #[inline]
             fn mul(self, factor: f64) -> Self {
                 Self(self.0 * factor)
             }
         }
         impl Div for $name {
             type Output = f64;
+            #[inline]
             fn div(self, other: Self) -> f64 {
                 self.0 / other.0
             }
@@ -138,6 +148,7 @@ quantity! {
 
 impl Mul<Bytes> for MicrosPerByte {
     type Output = Micros;
+    #[inline]
     fn mul(self, bytes: Bytes) -> Micros {
         Micros(self.0 * bytes.0)
     }

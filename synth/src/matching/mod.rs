@@ -6,6 +6,7 @@
 //! chosen by (makespan, transfers, restart), so the answer does not depend on the number of threads.
 
 mod bits;
+mod bundles;
 mod calendar;
 mod instance;
 mod mirror;
@@ -21,6 +22,7 @@ mod symmetric;
 use crate::distance::PathTree;
 use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
+use bundles::Bundles;
 use instance::Instance;
 use mirror::Mirror;
 use prune::without_idle_copies;
@@ -44,6 +46,8 @@ pub struct Matching;
 const BATCH: u32 = 8;
 /// Two makespans this close (relative) are equal.
 const EQUAL: f64 = 1e-9;
+/// The most deliveries of one schedule: some gigabytes.
+const MOST_DELIVERIES: u64 = 1 << 24;
 /// Work of all searches together, in looks of a link at 64 chunks: one or two seconds of one core.
 const WORK: u64 = 60_000_000;
 /// How often every route is found anew.
@@ -67,10 +71,23 @@ impl Strategy for Matching {
             let why = "it reduces; plan its reversal".to_owned();
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
-        let instance = Instance::new(problem, Mirror::plain(&problem.topology), context.deadline)?;
-        let mut search = Search::new(&instance, context);
-        search.restart();
-        Ok(vec![search.conclude(self.name())])
+        let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
+        if deliveries > MOST_DELIVERIES {
+            let why = format!("{deliveries} deliveries are more than the {MOST_DELIVERIES} it writes down");
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        let per_chunk = deliveries / problem.demand.chunks().len().max(1) as u64;
+        let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
+        let search = |problem: &Problem| -> Result<Attempt, SynthError> {
+            let instance = Instance::new(problem, Mirror::plain(&problem.topology), context.deadline)?;
+            let mut search = Search::new(&instance, context);
+            search.restart();
+            Ok(search.conclude(self.name()))
+        };
+        match Bundles::new(problem, WORK, cost) {
+            Some(bundles) => Ok(vec![bundles.unpacked(problem, search(&bundles.problem)?)?]),
+            None => Ok(vec![search(problem)?]),
+        }
     }
 }
 
@@ -258,12 +275,15 @@ impl<'a> Search<'a> {
         // Four ways of finding routes meet four of merging messages, no two alike in four restarts.
         let way = number + number / 4;
         let balanced = way.is_multiple_of(2);
-        match &self.flow {
+        let is_routed = match &self.flow {
             Some(flow) if balanced => routing.follow(flow, random),
             _ => {
                 let strength = [4.0, 16.0, 1.0, 0.0][way as usize % 4];
-                routing.spread_out(Spreading { strength, rounds: ROUNDS, stride: self.stride() }, random);
+                routing.spread_out(Spreading { strength, rounds: ROUNDS, stride: self.stride() }, random)
             }
+        };
+        if !is_routed {
+            return None;
         }
         // The other half keeps the routes as they were found: relief makes detours, which cost small messages most.
         if balanced && self.can_relieve() {
@@ -272,7 +292,7 @@ impl<'a> Search<'a> {
         let priorities = Priorities::new(instance, self.merge(number), random);
         let most = REPAIRS_PER_CHUNK.saturating_mul(instance.demand.chunks().len() as u32);
         let effort = Effort { steps: repairs.min(most), bound: self.context.bound };
-        self.time(improve(routing, priorities, effort, random))
+        self.time(improve(routing, priorities, effort, random)?)
     }
 
     /// Until when a search must be done: somewhere between the bound and the best plan so far. A search that may

@@ -10,6 +10,7 @@ use super::instance::Instance;
 use super::routed::Routes;
 use crate::constraints::owner;
 use crate::distance::Key;
+use crate::options::Poll;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message};
@@ -61,12 +62,15 @@ struct Waiting {
     chunk: ChunkId,
 }
 
-/// An order of messages along `routes`.
-pub(super) fn order(instance: &Instance<'_>, routes: &Routes, priorities: &Priorities) -> Order {
+/// How often the deadline is looked at, in messages: orders of ordinary size never do.
+const POLLED: u64 = 1 << 16;
+
+/// An order of messages along `routes`; `None` where the deadline passed meanwhile.
+pub(super) fn order(instance: &Instance<'_>, routes: &Routes, priorities: &Priorities) -> Option<Order> {
     let mut queues = Queues::new(instance, routes, priorities);
-    queues.run();
+    let is_done = queues.run();
     let Queues { calendar, makespan, last, .. } = queues;
-    Order { messages: calendar.into_messages(), makespan, last }
+    is_done.then(|| Order { messages: calendar.into_messages(), makespan, last })
 }
 
 struct Queues<'a> {
@@ -122,13 +126,20 @@ impl<'a> Queues<'a> {
         problem.constraints.own_chunks_first.is_some() && topology.crosses_machines(topology.link(link))
     }
 
-    fn run(&mut self) {
+    /// Whether everything was sent before the deadline.
+    fn run(&mut self) -> bool {
         let mut happened = Vec::new();
+        let mut poll = Poll::new(&self.instance.deadline, POLLED);
         self.choose(Micros::ZERO);
         while let Some(now) = self.calendar.next(&mut happened) {
             happened.iter().for_each(|&event| self.happen(event));
+            let before = self.sent;
             self.choose(now);
+            if poll.is_over_after(self.sent - before) {
+                return false;
+            }
         }
+        true
     }
 
     fn happen(&mut self, event: Event) {

@@ -25,15 +25,15 @@ pub(super) struct Effort {
     pub(super) bound: Micros,
 }
 
-/// Messages along `routing` or along better routes.
+/// Messages along `routing` or along better routes; `None` where the deadline passed before there were any.
 pub(super) fn improve(
     mut routing: Routing<'_>,
     mut priorities: Priorities,
     effort: Effort,
     random: &mut Pcg64Mcg,
-) -> Vec<Message> {
+) -> Option<Vec<Message>> {
     let instance = routing.instance();
-    let mut best = order(instance, routing.routes(), &priorities);
+    let mut best = order(instance, routing.routes(), &priorities)?;
     for _ in 0..effort.steps {
         if best.makespan <= effort.bound {
             break;
@@ -49,16 +49,20 @@ pub(super) fn improve(
             priorities.head_start[id.index()] = priorities.draw(random);
         }
         let repaired = order(instance, routing.routes(), &priorities);
-        if repaired.makespan <= best.makespan {
-            best = repaired;
-            continue;
+        match repaired {
+            Some(repaired) if repaired.makespan <= best.makespan => {
+                best = repaired;
+                continue;
+            }
+            Some(_) => {}
+            None => break,
         }
         for ((&id, route), start) in removed.iter().zip(routes).zip(head_starts) {
             routing.replace(id, route);
             priorities.head_start[id.index()] = start;
         }
     }
-    best.messages
+    Some(best.messages)
 }
 
 /// A chunk that shares a link or a resource with the last arrival, or just any that moves.

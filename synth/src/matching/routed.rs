@@ -9,6 +9,7 @@
 use super::instance::Instance;
 use crate::distance::LimitedPaths;
 use crate::multicommodity::ConcurrentFlow;
+use crate::options::Poll;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
@@ -32,6 +33,9 @@ pub(super) struct Spreading {
 const POWER: i32 = 8;
 /// What a microsecond on the way weighs beside a microsecond of load, so that detours need a reason.
 const DETOUR: f64 = 1e-3;
+
+/// How often the deadline is looked at, in looks at links: a tenth of a second.
+const POLLED: u64 = 1 << 22;
 
 /// Routes of all chunks, and how busy they keep links and resources.
 pub(super) struct Routing<'a> {
@@ -64,8 +68,10 @@ impl<'a> Routing<'a> {
         std::mem::replace(&mut self.routes[id.index()], route)
     }
 
-    /// Routes every chunk on lengths that grow with the loads, several times.
-    pub(super) fn spread_out(&mut self, spreading: Spreading, random: &mut Pcg64Mcg) {
+    /// Routes every chunk on lengths that grow with the loads, several times; false where the deadline passed before
+    /// all had a route.
+    pub(super) fn spread_out(&mut self, spreading: Spreading, random: &mut Pcg64Mcg) -> bool {
+        let mut poll = self.poll();
         let demand = self.instance.demand;
         let mut order = self.travellers();
         for round in 0..spreading.rounds {
@@ -90,13 +96,19 @@ impl<'a> Routing<'a> {
                 for &id in group {
                     self.replace(id, self.path(&tree, id));
                 }
+                if poll.is_over_after(self.instance.topology.links().len() + group.len()) {
+                    return round > 0;
+                }
             }
         }
+        true
     }
 
-    /// Routes every chunk along the links where most is left of the flow of its commodity.
-    pub(super) fn follow(&mut self, flow: &ConcurrentFlow, random: &mut Pcg64Mcg) {
+    /// Routes every chunk along the links where most is left of the flow of its commodity; false where the deadline
+    /// passed before all had a route.
+    pub(super) fn follow(&mut self, flow: &ConcurrentFlow, random: &mut Pcg64Mcg) -> bool {
         let topology = self.instance.topology;
+        let mut poll = self.poll();
         for commodity in &flow.commodities {
             let mut left = commodity.flow.clone();
             let mut order = commodity.chunks.clone();
@@ -111,15 +123,29 @@ impl<'a> Routing<'a> {
                 let route = self.path(&tree, id);
                 route.iter().for_each(|link| left[link.index()] -= bytes.0);
                 self.replace(id, route);
+                if poll.is_over_after(topology.links().len()) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Moves every chunk once to where it adds least to the high powers of the loads, or as many as there is time for.
+    pub(super) fn relieve_all(&mut self, random: &mut Pcg64Mcg) {
+        let mut poll = self.poll();
+        let mut order = self.travellers();
+        shuffle(&mut order, random);
+        for id in order {
+            self.relieve(id, 0.0, random);
+            if poll.is_over_after(self.instance.topology.links().len()) {
+                return;
             }
         }
     }
 
-    /// Moves every chunk once to where it adds least to the high powers of the loads.
-    pub(super) fn relieve_all(&mut self, random: &mut Pcg64Mcg) {
-        let mut order = self.travellers();
-        shuffle(&mut order, random);
-        order.into_iter().for_each(|id| self.relieve(id, 0.0, random));
+    fn poll(&self) -> Poll<'a> {
+        Poll::new(&self.instance.deadline, POLLED)
     }
 
     /// Moves a chunk to where it adds least to the high powers of the loads, each link seeming longer by up to

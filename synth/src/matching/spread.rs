@@ -14,6 +14,7 @@ use super::calendar::{Calendar, Event};
 use super::instance::Instance;
 use super::ports::{Ready, ports_first};
 use super::style::{Patience, Style, Turn};
+use crate::options::Poll;
 use crate::sketch::Connections;
 use crate::{Constraints, Way};
 use rand_pcg::Pcg64Mcg;
@@ -27,8 +28,8 @@ const SAMPLE: usize = 48;
 /// A chunk is at hand where it is nearer than this share of a dear link's duration.
 const AT_HAND: f64 = 0.5;
 
-/// How often the deadline is looked at, in instants: searches of ordinary size never do.
-const POLLED: u64 = 1 << 16;
+/// How often the deadline is looked at, in looks of a link at 64 chunks: searches of ordinary size never do.
+const POLLED: u64 = 1 << 24;
 
 /// More candidates than this are not counted: a link with so many is not short of them.
 const MANY: u32 = 4096;
@@ -49,6 +50,30 @@ pub(super) fn spread(
     }
     state.run();
     (state.missing == 0).then(|| state.calendar.into_messages())
+}
+
+/// Rows of bits that say together which chunks a link could carry now.
+struct Candidates<'a> {
+    held: &'a [u64],
+    accepts: &'a [u64],
+    promised: &'a [u64],
+    allowed: Option<&'a [u64]>,
+    forbidden: Option<&'a [u64]>,
+}
+
+impl Candidates<'_> {
+    /// One word of the set.
+    #[inline]
+    fn word(&self, word: usize) -> u64 {
+        let mut set = self.held[word] & self.accepts[word] & !self.promised[word];
+        if let Some(allowed) = self.allowed {
+            set &= allowed[word];
+        }
+        if let Some(forbidden) = self.forbidden {
+            set &= !forbidden[word];
+        }
+        set
+    }
 }
 
 struct State<'a> {
@@ -80,6 +105,8 @@ struct State<'a> {
     /// Links to look at now.
     awake: Vec<LinkId>,
     is_awake: Vec<bool>,
+    /// How often a link has looked at 64 chunks since the deadline was last thought of.
+    looks: usize,
 }
 
 impl<'a> State<'a> {
@@ -105,6 +132,7 @@ impl<'a> State<'a> {
             calendar: Calendar::new(topology, demand),
             awake: Vec::new(),
             is_awake: vec![false; links],
+            looks: 0,
             promised: held.clone(),
             held,
             instance,
@@ -167,10 +195,11 @@ impl<'a> State<'a> {
     fn run(&mut self) {
         let mut happened = Vec::new();
         let mut now = Micros::ZERO;
+        let mut poll = Poll::new(&self.instance.deadline, POLLED);
         self.instance.topology.link_ids().for_each(|link| self.wake(link));
         self.choose(now);
-        for instant in 1u64.. {
-            if self.missing == 0 || (instant.is_multiple_of(POLLED) && self.instance.deadline.has_passed()) {
+        loop {
+            if self.missing == 0 || poll.is_over_after(std::mem::take(&mut self.looks)) {
                 return;
             }
             match self.calendar.next(&mut happened) {
@@ -245,16 +274,19 @@ impl<'a> State<'a> {
     }
 
     /// Whether a dear link had better wait for more chunks.
-    fn is_too_little(&self, link: LinkId) -> bool {
+    fn is_too_little(&mut self, link: LinkId) -> bool {
         self.style.choosy && self.dear.get(link.index()) == Some(&true) && self.count(link) < self.style.batch
     }
 
     /// How many chunks could go over a link now; where there are very many, at least that many.
-    fn count(&self, link: LinkId) -> u32 {
+    fn count(&mut self, link: LinkId) -> u32 {
         let mut count = 0;
         let choosy = self.style.choosy && self.dear.get(link.index()) == Some(&true);
+        let candidates = self.candidates(link);
+        let mut looks = 0;
         for word in 0..self.words() {
-            let mut set = self.candidates(link, word);
+            looks += 1;
+            let mut set = candidates.word(word);
             while choosy && set != 0 {
                 let chunk = ChunkId((word * 64) as u32 + set.trailing_zeros());
                 set &= set - 1;
@@ -265,6 +297,7 @@ impl<'a> State<'a> {
                 break;
             }
         }
+        self.looks += looks;
         count
     }
 
@@ -304,18 +337,18 @@ impl<'a> State<'a> {
         self.instance.demand.chunks().len().div_ceil(64)
     }
 
-    /// One word of the set of chunks that could go over a link now.
-    fn candidates(&self, id: LinkId, word: usize) -> u64 {
+    /// The set of chunks that could go over a link now.
+    fn candidates(&self, id: LinkId) -> Candidates<'_> {
         let link = self.instance.topology.link(id);
         let (from, to) = (link.from.index(), link.to.index());
-        let mut set = self.held.row(from)[word] & self.instance.accepts.row(to)[word] & !self.promised.row(to)[word];
-        if let Some(allowed) = &self.instance.allowed {
-            set &= allowed.row(id.index())[word];
+        let not_own = self.relaying.get(id.index()) == Some(&true);
+        Candidates {
+            held: self.held.row(from),
+            accepts: self.instance.accepts.row(to),
+            promised: self.promised.row(to),
+            allowed: self.instance.allowed.as_ref().map(|allowed| allowed.row(id.index())),
+            forbidden: not_own.then(|| self.instance.initial.row(from)),
         }
-        if self.relaying.get(id.index()) == Some(&true) {
-            set &= !self.instance.initial.row(from)[word];
-        }
-        set
     }
 
     /// The best chunks for a link to take now: as many as the style merges and the cutoff permits.
@@ -324,7 +357,8 @@ impl<'a> State<'a> {
         let first = self.random.next_u32() as usize % words;
         let own_only = !self.relaying.is_empty() && {
             let own = self.instance.initial.row(self.instance.topology.link(id).from.index());
-            (0..words).any(|word| self.candidates(id, word) & own[word] != 0)
+            let candidates = self.candidates(id);
+            (0..words).any(|word| candidates.word(word) & own[word] != 0)
         };
         let mut scored: Vec<(f64, ChunkId)> = Vec::with_capacity(SAMPLE);
         // Where there is no α to save, a chunk that goes with another only arrives later.
@@ -333,7 +367,8 @@ impl<'a> State<'a> {
         let merge = if saves { self.style.merge } else { 1 };
         let enough = SAMPLE.max(merge);
         for word in (first..words).chain(0..first) {
-            let mut set = self.candidates(id, word);
+            self.looks += 1;
+            let mut set = self.candidates(id).word(word);
             if own_only {
                 set &= self.instance.initial.row(self.instance.topology.link(id).from.index())[word];
             }
