@@ -77,7 +77,6 @@ fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, sc
             Protocol::Ll128 => msccl::Protocol::Ll128,
         },
         name: args.name.clone().unwrap_or_else(|| format!("antiphon_{}_{}", request.collective, request.members.len())),
-        instances: args.instances,
         min_bytes,
         max_bytes,
         max_blocks: args.max_threadblocks as usize,

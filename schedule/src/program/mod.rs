@@ -24,6 +24,7 @@ mod instruction;
 mod layout;
 mod listing;
 mod lower;
+pub(crate) mod rewrite;
 mod shape;
 mod timing;
 
@@ -32,6 +33,7 @@ pub use digest::digest;
 pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, OwnBlock, Slot};
 pub use lower::{LowerError, LowerOptions, Threadblocks, lower};
+pub use rewrite::replicate;
 pub use shape::{Shape, balanced};
 pub use timing::{NoLink, Played, play};
 

@@ -9,9 +9,11 @@
 
 use super::document::{Algorithm, Operation, Protocol};
 use super::import::{collective, import};
+use super::limits::{MAX_BLOCKS_PER_CHANNEL, MAX_STEPS};
 use super::spell::spell;
 use super::violation::{Rule, Violation};
 use super::{Dialect, check, fit};
+use crate::program::rewrite::{self, Pairing};
 use crate::program::{self, Connection, LowerError, Program, Shape, VerifiedProgram};
 use crate::{Collective, Demand, RankSet, Request};
 use std::collections::BTreeSet;
@@ -27,8 +29,6 @@ pub struct ExportOptions {
     pub protocol: Protocol,
     /// The algorithm's name.
     pub name: String,
-    /// How many times the work is done, each time over its part of every chunk.
-    pub instances: u32,
     /// The least number of bytes that the file serves, as the runtimes count them.
     pub min_bytes: u64,
     /// The most; 0 for no limit (executor).
@@ -140,16 +140,22 @@ fn fitted(program: Program, options: &ExportOptions, window: u32) -> Result<Prog
         return Err(ExportError::UnequalChunks);
     }
     let program = members_only(program)?;
-    let program = fit::bounded(fit::replicate(program, options.instances)?);
-    let narrow = fit::cut(fit::narrow(program, false));
-    let program = match fit::assign(narrow.clone()) {
-        Some(program) => program,
-        None => {
-            let separate = fit::narrow(narrow, true);
-            fit::assign(separate.clone()).unwrap_or(separate)
-        }
+    let program = fit::cut(fit::narrow(fit::bounded(program), false));
+    let pairing = Pairing {
+        window,
+        handing_on: false,
+        most: Some(options.max_blocks),
+        steps: MAX_STEPS,
+        peers: MAX_BLOCKS_PER_CHANNEL,
+        fuse: false,
     };
-    Ok(fit::pack(program, options.max_blocks, window))
+    let paired = |program| rewrite::pair(program, &pairing, |step| step.transfer);
+    let mut packed = paired(program.clone());
+    if !rewrite::assign(&mut packed, MAX_BLOCKS_PER_CHANNEL) {
+        packed = paired(fit::narrow(program, true));
+        rewrite::assign(&mut packed, MAX_BLOCKS_PER_CHANNEL);
+    }
+    Ok(packed)
 }
 
 /// The members as ranks 0, 1, …: the ranks of an MSCCL communicator all take part.

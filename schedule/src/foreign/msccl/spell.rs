@@ -5,8 +5,9 @@
 
 use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
 use super::export::ExportOptions;
-use super::{Dialect, fit};
+use super::Dialect;
 use crate::Collective;
+use crate::program::rewrite::cost;
 use crate::program::{self, Buffer, Instruction, Layout, LowerError, Program, RankProgram, Slice, StepRef};
 use std::collections::BTreeMap;
 use topology::Rank;
@@ -206,7 +207,7 @@ const NOP: Step = Step {
 /// The number that each step has in the file, after the `nop`s for its dependencies.
 fn numbers(block: &program::Threadblock) -> Vec<u32> {
     let ends = block.steps.iter().scan(0, |end, step| {
-        *end += fit::cost(step) as u32;
+        *end += cost(step) as u32;
         Some(*end - 1)
     });
     ends.collect()

@@ -10,12 +10,6 @@ use crate::Schedule;
 use crate::program::{Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock};
 use topology::Rank;
 
-/// The program of one rank, and the order in which its steps were written, which respects all dependencies.
-pub(super) struct Emitted {
-    pub(super) program: RankProgram,
-    pub(super) order: Vec<StepRef>,
-}
-
 pub(super) struct Emitter<'a> {
     schedule: &'a Schedule,
     slices: Slices<'a>,
@@ -27,7 +21,7 @@ pub(super) struct Emitter<'a> {
     threadblocks: Vec<Ends<u32>>,
     /// For each delivery the sender's and the receiver's step.
     steps: Vec<Ends<StepRef>>,
-    ranks: Vec<Emitted>,
+    ranks: Vec<RankProgram>,
 }
 
 /// Something that a connection has at both ends.
@@ -65,9 +59,9 @@ impl<'a> Emitter<'a> {
         connections: &'a Connections,
     ) -> Self {
         let (count, layout) = (schedule.demand.request().ranks, slices.layout);
-        let mut ranks: Vec<Emitted> = (0..count).map(|rank| empty(layout, Rank::from_index(rank))).collect();
+        let mut ranks: Vec<RankProgram> = (0..count).map(|rank| empty(layout, Rank::from_index(rank))).collect();
         let mut open = |rank: Rank| {
-            let threadblocks = &mut ranks[rank.index()].program.threadblocks;
+            let threadblocks = &mut ranks[rank.index()].threadblocks;
             threadblocks.push(Threadblock::default());
             threadblocks.len() as u32 - 1
         };
@@ -79,7 +73,7 @@ impl<'a> Emitter<'a> {
         Self { schedule, slices, flow, arrivals, connections, placement, threadblocks, steps, ranks }
     }
 
-    pub(super) fn run(mut self) -> Vec<Emitted> {
+    pub(super) fn run(mut self) -> Vec<RankProgram> {
         let flow = self.flow;
         for message in flow.live.chunk_by(|&a, &b| flow[a].transfer == flow[b].transfer) {
             let placed: Vec<Placed> = message.iter().map(|&id| self.place(id)).collect();
@@ -89,8 +83,8 @@ impl<'a> Emitter<'a> {
             }
         }
         self.bring_home();
-        for (emitted, parts) in self.ranks.iter_mut().zip(self.placement.scratch_parts) {
-            emitted.program.scratch_parts = parts;
+        for (rank, parts) in self.ranks.iter_mut().zip(self.placement.scratch_parts) {
+            rank.scratch_parts = parts;
         }
         self.ranks
     }
@@ -154,11 +148,9 @@ impl<'a> Emitter<'a> {
         after.retain(|step| step.threadblock != threadblock);
         after.sort_unstable_by_key(|step| (step.threadblock, std::cmp::Reverse(step.step)));
         after.dedup_by_key(|step| step.threadblock);
-        let Emitted { program, order } = &mut self.ranks[rank.index()];
-        let steps = &mut program.threadblocks[threadblock as usize].steps;
+        let steps = &mut self.ranks[rank.index()].threadblocks[threadblock as usize].steps;
         let reference = StepRef { threadblock, step: steps.len() as u32 };
         steps.push(Step { after, transfer, ..Step::new(instruction) });
-        order.push(reference);
         reference
     }
 
@@ -177,7 +169,7 @@ impl<'a> Emitter<'a> {
             if homings.is_empty() {
                 continue;
             }
-            let threadblocks = &mut self.ranks[index].program.threadblocks;
+            let threadblocks = &mut self.ranks[index].threadblocks;
             threadblocks.push(Threadblock::default());
             let local = threadblocks.len() as u32 - 1;
             let slices = self.slices;
@@ -220,10 +212,10 @@ impl<'a> Emitter<'a> {
     }
 }
 
-fn empty(layout: &Layout, rank: Rank) -> Emitted {
+fn empty(layout: &Layout, rank: Rank) -> RankProgram {
     let parts = |buffer| layout.slot_parts(rank, buffer).collect();
     let (input_parts, output_parts) = (parts(Buffer::Input), parts(Buffer::Output));
-    Emitted { program: RankProgram { input_parts, output_parts, ..RankProgram::default() }, order: Vec::new() }
+    RankProgram { input_parts, output_parts, ..RankProgram::default() }
 }
 
 fn receive(from: ConnectionId, base: Option<Slice>, dst: Slice) -> Instruction {

@@ -18,12 +18,11 @@
 
 mod emit;
 mod flow;
-mod instances;
-mod pair;
 mod place;
 mod reduction;
 
-use super::{Buffer, Connection, ConnectionId, Layout, Program, Slot};
+use super::rewrite::{Pairing, assign, pair, replicate};
+use super::{Buffer, Connection, ConnectionId, Layout, Program, Slot, Step};
 use crate::{ChunkId, Collective, Schedule, Transfer, VerifiedSchedule};
 use emit::Emitter;
 use flow::Flow;
@@ -43,8 +42,8 @@ pub struct LowerOptions {
     pub fuse: bool,
     /// How many messages of a connection paired threadblocks may rely on to be under way; at least 1.
     pub window: u32,
-    /// Paired threadblocks: the most that a rank should have besides its local one; more are paired, though nothing is
-    /// handed on between them, until that is reached or none is left to pair.
+    /// Paired threadblocks: the most that a rank should have; more are paired, though nothing is handed on between them,
+    /// until that is reached or none is left to pair.
     pub max_threadblocks: Option<u32>,
     /// Lanes per link, which its messages take in turn; at least 1.
     pub channels: u32,
@@ -126,24 +125,48 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
     let layout = Layout::new(schedule.demand.clone(), options.in_place)?;
     let arrivals = flow::arrivals(schedule);
     let flow = Flow::of(schedule, &arrivals)?;
-    let mut connections = Connections::of(schedule, &flow, options.channels.max(1));
+    let connections = Connections::of(schedule, &flow, options.channels.max(1));
     let slices = Slices { layout: &layout, within_blocks: options.instances > 1 };
     let emitter = Emitter::new(schedule, slices, &flow, &arrivals, &connections);
-    let mut ranks = emitter.run();
-    if options.threadblocks == Threadblocks::Paired {
-        pair::pair(&mut ranks, &mut connections, schedule, options);
-    }
-    ranks.par_iter_mut().for_each(|rank| reduction::drop_implied(&mut rank.program, &rank.order));
-    let program = Program {
+    let ranks = emitter.run();
+    let mut program = Program {
         demand: schedule.demand.clone(),
         op: schedule.demand.request().op,
         in_place: options.in_place,
         shape: layout.shape().clone(),
         uniform: false,
         connections: connections.list,
-        ranks: ranks.into_iter().map(|rank| rank.program).collect(),
+        ranks,
     };
-    if options.instances > 1 { instances::replicate(program, &layout, options.instances) } else { Ok(program) }
+    if options.threadblocks == Threadblocks::Paired {
+        program = paired(program, schedule, options);
+    }
+    program.ranks.par_iter_mut().for_each(reduction::drop_implied);
+    replicate(program, options.instances)
+}
+
+/// Threadblocks that receive and send, in the order of the schedule's times: departures at their start, arrivals at
+/// their end, local steps last.
+fn paired(program: Program, schedule: &Schedule, options: &LowerOptions) -> Program {
+    let when = |step: &Step| {
+        let transfer = step.transfer.map(|transfer| &schedule.transfers[transfer as usize]);
+        let sends = step.instruction.sends_to().is_some();
+        let time = transfer.map_or(f64::INFINITY, |transfer| if sends { transfer.start.0 } else { transfer.end.0 });
+        // Times are not negative, so their bits are ordered as they are.
+        (time.to_bits(), sends, step.transfer)
+    };
+    let pairing = Pairing {
+        window: options.window,
+        handing_on: true,
+        most: options.max_threadblocks.map(|most| most as usize),
+        steps: usize::MAX,
+        peers: usize::MAX,
+        fuse: options.fuse,
+    };
+    let mut program = pair(program, &pairing, when);
+    // It succeeds, because every connection had a channel of its own between its ranks.
+    assign(&mut program, usize::MAX);
+    program
 }
 
 /// The connections, and which one each transfer takes.

@@ -2,19 +2,21 @@
 //!
 //! Each step gets a clock: per threadblock, how many of its steps have surely ended when this one has. A
 //! dependency is dropped if the clock of the step before, or of another dependency, covers it. One dependency
-//! can only cover another that was written earlier, so they are tried from the latest to the earliest.
+//! can only cover another that is earlier in an order of all steps, so they are tried from the latest to the earliest.
 
 use crate::program::{RankProgram, StepRef};
 
 /// Clocks take this many words at most for one rank; above, dependencies stay as they are, which is only slower.
 const MOST_WORDS: usize = 1 << 24;
 
-/// Removes implied dependencies of `program`, whose steps were written in `order` (dependencies first).
-pub(super) fn drop_implied(program: &mut RankProgram, order: &[StepRef]) {
+/// Removes implied dependencies of a rank's steps.
+pub(super) fn drop_implied(program: &mut RankProgram) {
     let width = program.threadblocks.len();
-    if width.saturating_mul(order.len()) > MOST_WORDS {
+    let count: usize = program.threadblocks.iter().map(|block| block.steps.len()).sum();
+    if width.saturating_mul(count) > MOST_WORDS {
         return;
     }
+    let order = dependencies_first(program);
     let mut steps = Table::of(program);
     let mut clocks = vec![0; order.len() * width];
     let mut now = vec![0; width];
@@ -40,11 +42,44 @@ pub(super) fn drop_implied(program: &mut RankProgram, order: &[StepRef]) {
     }
 }
 
+/// The steps in an order in which they come after all that they wait for.
+fn dependencies_first(program: &RankProgram) -> Vec<StepRef> {
+    let blocks = &program.threadblocks;
+    let mut waiting: Vec<Vec<usize>> = Vec::with_capacity(blocks.len());
+    let mut followers: Vec<Vec<Vec<StepRef>>> = blocks.iter().map(|block| vec![Vec::new(); block.steps.len()]).collect();
+    let mut order = Vec::new();
+    for (threadblock, block) in (0u32..).zip(blocks) {
+        for (step, content) in (0u32..).zip(&block.steps) {
+            let at = StepRef { threadblock, step };
+            content.after.iter().for_each(|on| followers[on.threadblock as usize][on.step as usize].push(at));
+            if step == 0 && content.after.is_empty() {
+                order.push(at);
+            }
+        }
+        let waits = block.steps.iter().enumerate().map(|(step, content)| content.after.len() + usize::from(step > 0));
+        waiting.push(waits.collect());
+    }
+    let mut next = 0;
+    while let Some(&StepRef { threadblock, step }) = order.get(next) {
+        next += 1;
+        let follows = (step as usize + 1 < blocks[threadblock as usize].steps.len())
+            .then_some(StepRef { threadblock, step: step + 1 });
+        for &at in followers[threadblock as usize][step as usize].iter().chain(&follows) {
+            let waits = &mut waiting[at.threadblock as usize][at.step as usize];
+            *waits -= 1;
+            if *waits == 0 {
+                order.push(at);
+            }
+        }
+    }
+    order
+}
+
 fn clock(clocks: &[u32], width: usize, written: usize) -> &[u32] {
     &clocks[written * width..][..width]
 }
 
-/// When each step was written.
+/// The place of each step in the order.
 struct Table(Vec<Vec<usize>>);
 
 impl Table {

@@ -1,7 +1,7 @@
 //! Threadblocks of one connection to send over and one to receive from, and of no more steps than fit.
 
 use super::super::limits::MAX_STEPS;
-use super::rewrite::regroup;
+use crate::program::rewrite::{cost, regroup};
 use crate::program::{Connection, ConnectionId, Program, RankProgram, Step, Threadblock};
 use std::collections::BTreeMap;
 
@@ -10,11 +10,6 @@ use std::collections::BTreeMap;
 enum Lane {
     Send(ConnectionId),
     Receive(ConnectionId),
-}
-
-/// Steps as the file counts them: one for every wait beyond the first.
-pub(in super::super) fn cost(step: &Step) -> usize {
-    step.after.len().max(1)
 }
 
 /// A program whose threadblocks use at most one connection in each direction. Where one uses more, or where

@@ -6,7 +6,7 @@ use crate::program::tests::STANDARD;
 use crate::program::tests::executor::{Executor, Transport};
 use crate::program::tests::schedules::{self, Random};
 use crate::program::tests::{checked, lowered};
-use crate::program::{Program, VerifiedProgram};
+use crate::program::{Program, VerifiedProgram, replicate};
 use crate::{Collective, VerifiedSchedule};
 
 pub(super) fn options(dialect: Dialect) -> ExportOptions {
@@ -14,7 +14,6 @@ pub(super) fn options(dialect: Dialect) -> ExportOptions {
         dialect,
         protocol: Protocol::Simple,
         name: "test".to_owned(),
-        instances: 1,
         min_bytes: 0,
         max_bytes: 1 << 30,
         max_blocks: 108,
@@ -49,9 +48,8 @@ fn runs(program: &Program, random: &mut Random) {
 fn both(schedule: &VerifiedSchedule, dialects: &[Dialect], instances: u32, random: &mut Random) {
     for &dialect in dialects {
         for in_place in [false, true] {
-            let program = checked(lowered(schedule, in_place));
-            let options = ExportOptions { instances, ..options(dialect) };
-            round_trip(&program, &options, random);
+            let program = checked(replicate(lowered(schedule, in_place), instances).unwrap());
+            round_trip(&program, &options(dialect), random);
         }
     }
 }
@@ -150,6 +148,8 @@ fn what_does_not_fit_is_refused_with_the_reason() {
     expect_test::expect!["microsoft/msccl has no sendrecv"].assert_eq(&refusal(Collective::SendRecv, 3, 1, &msccl));
     expect_test::expect!["microsoft/msccl has no gather"].assert_eq(&refusal(Collective::Gather, 3, 1, &msccl));
     expect_test::expect!["the program does not fit: `nchunksperloop` is 80000, more than the 32838 that microsoft/msccl has room for; an offset is 32802, more than the 32767 that microsoft/msccl has room for"].assert_eq(&refusal(Collective::AllGather, 2, 40_000, &msccl));
-    let many = ExportOptions { instances: 40, ..msccl };
-    expect_test::expect!["the program does not fit: `nchannels` is 40, more than the 32 that microsoft/msccl has room for; channel 32 is not one of the `nchannels` 40"].assert_eq(&refusal(Collective::AllToAll, 4, 1, &many));
+    let schedule = schedules::direct(&schedules::demand(Collective::AllToAll, 4, 1));
+    let many = checked(replicate(lowered(&schedule, false), 40).unwrap());
+    let many = export(&many, &msccl).unwrap_err().to_string();
+    expect_test::expect!["the program does not fit: `nchannels` is 40, more than the 32 that microsoft/msccl has room for; channel 32 is not one of the `nchannels` 40"].assert_eq(&many);
 }

@@ -1,25 +1,26 @@
 //! Which connections share a channel.
 
-use super::super::limits::MAX_BLOCKS_PER_CHANNEL;
 use crate::program::{Connection, ConnectionId, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
-/// Gives the connections of a narrow program channels, the lowest that are possible: both connections of a
-/// threadblock have the same, two between the same ranks differ, and no rank has more than 32 peers in one
-/// direction on one. `None` where two connections that must have the same channel must differ.
-pub(in super::super) fn assign(mut program: Program) -> Option<Program> {
-    let mut channels = Channels::default();
-    for group in tied(&program) {
+/// Gives the connections of a program channels, the lowest that are possible: both connections of a threadblock have the
+/// same, two between the same ranks differ, and no rank has more than `peers` in one direction on one. `false`, and
+/// nothing changes, where two connections that must have the same channel must differ.
+pub(crate) fn assign(program: &mut Program, peers: usize) -> bool {
+    let mut channels = Channels { peers, ends: BTreeSet::new(), load: BTreeMap::new() };
+    let mut assigned = vec![0; program.connections.len()];
+    for group in tied(program) {
         let lanes: Vec<Connection> = group.iter().map(|lane| program.connections[lane.index()]).collect();
         let ends: BTreeSet<(Rank, Rank)> = lanes.iter().map(|lane| (lane.from, lane.to)).collect();
         if ends.len() < lanes.len() {
-            return None;
+            return false;
         }
         let channel = channels.lowest(&lanes);
-        group.iter().for_each(|lane| program.connections[lane.index()].channel = channel);
+        group.iter().for_each(|lane| assigned[lane.index()] = channel);
     }
-    Some(program)
+    program.connections.iter_mut().zip(assigned).for_each(|(lane, channel)| lane.channel = channel);
+    true
 }
 
 /// The connections in groups that threadblocks tie together, ascending.
@@ -49,8 +50,9 @@ fn tied(program: &Program) -> Vec<Vec<ConnectionId>> {
 }
 
 /// What the channels are used for already.
-#[derive(Default)]
 struct Channels {
+    /// The most peers of a rank in one direction.
+    peers: usize,
     ends: BTreeSet<(u32, Rank, Rank)>,
     /// Peers of a rank on a channel, for sending and for receiving.
     load: BTreeMap<(u32, Rank, bool), usize>,
@@ -75,9 +77,9 @@ impl Channels {
         }
         let empty = lanes.iter().all(|lane| !self.ends.contains(&(channel, lane.from, lane.to)));
         let fits = |(&(rank, out), more): (&(Rank, bool), &usize)| {
-            self.load.get(&(channel, rank, out)).copied().unwrap_or(0) + more <= MAX_BLOCKS_PER_CHANNEL
+            self.load.get(&(channel, rank, out)).copied().unwrap_or(0) + more <= self.peers
         };
-        // A group that is too large for an empty channel goes to one all the same; the limits refuse it.
+        // A group that is too large for an empty channel goes to one all the same; whoever has limits refuses it.
         empty && (more.iter().all(fits) || !self.load.keys().any(|key| key.0 == channel))
     }
 }

@@ -1,21 +1,31 @@
 //! Several copies of a program, each for its share of the data, on lanes of their own.
 //!
-//! The principal function is [`replicate`]. Every part of the data is cut into equal shares, and instance k does with
+//! The principal function is [`replicate`]. Every block of the data is cut into equal shares, and instance k does with
 //! share k what the program does with the whole. The result answers the same request cut into as many more chunks.
+//! Instances never meet, so nothing has to be proved anew; and slots that were neighbours in a block still are, so a
+//! step of several slots stays one step.
 
-use super::LowerError;
+use super::{expand, resliced, row};
 use crate::program::{
-    Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step, StepRef, Threadblock,
+    Buffer, Connection, ConnectionId, Instruction, Layout, LowerError, Program, RankProgram, Slice, Step, StepRef,
+    Threadblock,
 };
 use crate::{Chunk, Demand, MAX_CHUNKS};
 use std::sync::Arc;
 use topology::{Bytes, Rank};
 
-/// `program`, whose slices must not leave a block, in `instances` instances.
+/// `program` in `instances` instances. Where a step's slots reach from one block of a caller's buffer into the next,
+/// every step first becomes one for each slot, as both ends of a message must; [`super::super::lower`] avoids such steps
+/// where it knows of the instances.
 ///
 /// # Errors
 /// [`LowerError::TooManySlots`].
-pub(super) fn replicate(program: Program, layout: &Layout, instances: u32) -> Result<Program, LowerError> {
+pub fn replicate(program: Program, instances: u32) -> Result<Program, LowerError> {
+    if instances <= 1 {
+        return Ok(program);
+    }
+    let layout = Layout::new(program.demand.clone(), program.in_place)?;
+    let program = within_blocks(program, layout.block_parts());
     let demand = Arc::new(refined(&program.demand, instances)?);
     let target = Layout::new(demand.clone(), program.in_place)?;
     let lanes = program.connections.iter().map(|lane| lane.channel + 1).max().unwrap_or(0);
@@ -40,6 +50,25 @@ pub(super) fn replicate(program: Program, layout: &Layout, instances: u32) -> Re
     });
     let (ranks, shape) = (ranks.collect(), target.shape().clone());
     Ok(Program { demand, shape, connections, ranks, ..program })
+}
+
+/// The program with no slice that leaves a block of `block` slots.
+fn within_blocks(mut program: Program, block: u32) -> Program {
+    let crosses = |slice: Option<Slice>| {
+        let slice = slice.filter(|slice| slice.buffer != Buffer::Scratch);
+        slice.is_some_and(|slice| slice.index / block != (slice.index + slice.count - 1) / block)
+    };
+    let steps = program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|threadblock| &threadblock.steps);
+    let mut instructions = steps.map(|step| step.instruction);
+    if instructions.any(|instruction| crosses(instruction.source()) || crosses(instruction.destination())) {
+        for rank in &mut program.ranks {
+            rank.threadblocks = expand(rank, |step| {
+                let slot = |k| resliced(step, |slice| Slice { index: slice.index + k, count: 1, ..slice });
+                row((0..step.instruction.shape().count).map(slot))
+            });
+        }
+    }
+    program
 }
 
 /// The same request in `times` as many chunks.
@@ -98,10 +127,17 @@ impl Copy<'_> {
             let steps = block.steps.iter().map(|step| Step {
                 instruction: self.instruction(rank, step.instruction),
                 after: step.after.iter().map(|on| StepRef { threadblock: before + on.threadblock, ..*on }).collect(),
+                transfer: step.transfer.map(|transfer| self.message(transfer)),
+                forwards: step.forwards.map(|transfer| self.message(transfer)),
                 ..step.clone()
             });
             Threadblock { steps: steps.collect() }
         })
+    }
+
+    /// The number of what was the message of this number.
+    fn message(&self, transfer: u32) -> u32 {
+        transfer.saturating_mul(self.instances).saturating_add(self.number)
     }
 
     fn instruction(&self, rank: Rank, instruction: Instruction) -> Instruction {

@@ -1,10 +1,14 @@
 //! Replacing steps by several, and moving them between threadblocks; waits follow their steps.
 
-use super::super::limits::MAX_COUNT;
-use crate::program::{Program, RankProgram, Slice, Step, StepRef, Threadblock};
+use crate::program::{RankProgram, Slice, Step, StepRef, Threadblock};
+
+/// A step as formats count it that have room for one wait in each: one for every wait, at least one.
+pub(crate) fn cost(step: &Step) -> usize {
+    step.after.len().max(1)
+}
 
 /// Replaces every step by those that `pieces` makes of it, at least one; who waited for it waits for the last.
-pub(super) fn expand(rank: &RankProgram, pieces: impl Fn(&Step) -> Vec<Step>) -> Vec<Threadblock> {
+pub(crate) fn expand(rank: &RankProgram, pieces: impl Fn(&Step) -> Vec<Step>) -> Vec<Threadblock> {
     let made: Vec<Vec<Vec<Step>>> =
         rank.threadblocks.iter().map(|block| block.steps.iter().map(&pieces).collect()).collect();
     let ends: Vec<Vec<u32>> = made.iter().map(|block| ends(block)).collect();
@@ -30,7 +34,7 @@ fn ends(block: &[Vec<Step>]) -> Vec<u32> {
 /// Moves the steps of each threadblock to new ones: `deal` gives each step the number of its new threadblock. In
 /// one, steps keep the order in which `order` (old threadblock, old step) sorts them; consecutive steps that part
 /// wait for one another.
-pub(super) fn regroup<K: Ord>(
+pub(crate) fn regroup<K: Ord>(
     rank: &RankProgram,
     deal: impl Fn(usize, usize) -> u32,
     order: impl Fn(usize, usize) -> K,
@@ -61,7 +65,7 @@ pub(super) fn regroup<K: Ord>(
 }
 
 /// Of the steps of one threadblock the last implies the others.
-pub(super) fn latest(steps: impl Iterator<Item = StepRef>) -> Vec<StepRef> {
+fn latest(steps: impl Iterator<Item = StepRef>) -> Vec<StepRef> {
     let mut steps: Vec<StepRef> = steps.collect();
     steps.sort_unstable_by_key(|step| (step.threadblock, std::cmp::Reverse(step.step)));
     steps.dedup_by_key(|step| step.threadblock);
@@ -69,35 +73,14 @@ pub(super) fn latest(steps: impl Iterator<Item = StepRef>) -> Vec<StepRef> {
 }
 
 /// The step on other slices; `f` maps each of them.
-pub(super) fn resliced(step: &Step, f: impl Fn(Slice) -> Slice) -> Step {
+pub(crate) fn resliced(step: &Step, f: impl Fn(Slice) -> Slice) -> Step {
     let instruction = step.instruction.mapped(f, |to| to, |from| from);
     Step { instruction, ..step.clone() }
 }
 
 /// A row of pieces of one step, of which only the first waits.
-pub(super) fn row(pieces: impl Iterator<Item = Step>) -> Vec<Step> {
+pub(crate) fn row(pieces: impl Iterator<Item = Step>) -> Vec<Step> {
     let mut pieces: Vec<Step> = pieces.collect();
     pieces.iter_mut().skip(1).for_each(|piece| piece.after.clear());
     pieces
-}
-
-/// Cuts steps that move more chunks than a step can.
-pub(in super::super) fn bounded(mut program: Program) -> Program {
-    let long = |step: &Step| step.instruction.shape().count > MAX_COUNT;
-    for rank in &mut program.ranks {
-        if rank.threadblocks.iter().flat_map(|block| &block.steps).any(long) {
-            rank.threadblocks = expand(rank, |step| {
-                let count = step.instruction.shape().count;
-                row((0..count).step_by(MAX_COUNT as usize).map(|start| {
-                    let piece = |slice: Slice| Slice {
-                        index: slice.index + start,
-                        count: MAX_COUNT.min(count - start),
-                        ..slice
-                    };
-                    resliced(step, piece)
-                }))
-            });
-        }
-    }
-    program
 }
