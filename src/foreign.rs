@@ -4,10 +4,11 @@
 //! [`crate::plan::open_any`].
 
 use crate::failure::{Failure, Outcome};
+use crate::program;
 use crate::screen::bytes;
 use schedule::ReduceOp;
 use schedule::foreign::{msccl, mscclpp};
-use schedule::program::{Program, VerifiedProgram, check};
+use schedule::program::{Program, VerifiedProgram};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use topology::Topology;
@@ -195,8 +196,5 @@ pub(crate) fn bound(program: &VerifiedProgram, topology: &Topology, op: Option<R
         program.demand = Arc::new(schedule::Demand::clone(&program.demand).with_op(op)?);
         program.op = Some(op);
     }
-    check(program).map_err(|violations| {
-        let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
-        Failure::no(anyhow::anyhow!("{}", texts.join("\n")))
-    })
+    program::checked(program)
 }

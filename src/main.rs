@@ -6,6 +6,7 @@ mod commands;
 mod failure;
 mod foreign;
 mod plan;
+mod program;
 mod screen;
 mod workbench;
 

@@ -4,12 +4,13 @@
 //! process however it ends; every rank loads, verifies and lowers them for itself, and the runtime compares the
 //! hashes of what came out.
 
-use crate::cli::TransportChoice;
+use crate::cli::{LoweringArgs, TransportChoice};
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
 use crate::plan;
+use crate::program;
 use runtime::{Cause, DType, Emulation, Hosts, Job, JobSpec, RunError, Trial, TrialReport};
-use schedule::program::{LowerOptions, VerifiedProgram, check, lower};
+use schedule::program::{Layout, VerifiedProgram};
 use schedule::{Collective, ReduceOp, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -31,11 +32,14 @@ pub(crate) struct Setup {
     pub emulate: Option<(String, f64)>,
     /// How long the ranks may go without progress.
     pub timeout: Duration,
+    /// How plans become programs.
+    pub lowering: LoweringArgs,
 }
 
 /// Local ranks, ready to run plans.
 pub(crate) struct Workbench {
     ranks: Ranks,
+    form: Form,
 }
 
 enum Ranks {
@@ -84,6 +88,15 @@ pub(crate) enum Memory {
     InPlace,
 }
 
+/// What plans are made into.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    lowering: LoweringArgs,
+    /// Without fused steps, which an emulated machine does not have: it stores and forwards.
+    unfused: bool,
+}
+
 /// What a worker is told to load.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +105,7 @@ struct Source {
     kind: PlanKind,
     topology: PathBuf,
     memory: Memory,
+    form: Form,
 }
 
 impl Workbench {
@@ -122,20 +136,21 @@ impl Workbench {
                 Ranks::Processes(Box::new(Job::launch(&spec, command).map_err(fault)?))
             }
         };
-        Ok(Self { ranks })
+        let form = Form { lowering: setup.lowering.clone(), unfused: setup.emulate.is_some() };
+        Ok(Self { ranks, form })
     }
 
     /// Writes a plan where the ranks find it, and lowers it both ways.
     pub(crate) fn install(&self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
         let request = schedule.schedule().demand.request().clone();
-        let is_listed = request.collective.is_listed();
-        let in_place = (!is_listed).then(|| compile(schedule, Memory::InPlace)).transpose()?;
+        let serves_in_place = Layout::new(schedule.schedule().demand.clone(), true).is_ok();
+        let in_place = serves_in_place.then(|| self.form.compile(schedule, Memory::InPlace)).transpose()?;
         Ok(Installed {
             plan: unnamed(|out| file::write(schedule, out))?,
             topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
             kind: PlanKind::Schedule,
             request,
-            out_of_place: Some(compile(schedule, Memory::OutOfPlace)?),
+            out_of_place: Some(self.form.compile(schedule, Memory::OutOfPlace)?),
             in_place,
         })
     }
@@ -143,7 +158,7 @@ impl Workbench {
     /// Writes a plan of another tool where the ranks find it.
     pub(crate) fn install_foreign(&self, source: &ForeignSource<'_>, topology: &Topology) -> Outcome<Installed> {
         let kind = PlanKind::Foreign(source.op);
-        let of = |memory| foreign_program(source.text, source.origin, source.op, topology, memory);
+        let of = |memory| self.form.foreign(source, topology, memory);
         let (out_of_place, in_place) = (of(Memory::OutOfPlace)?, of(Memory::InPlace)?);
         let either = out_of_place.as_ref().or(in_place.as_ref());
         let request = either.map(|program| program.program().demand.request().clone());
@@ -175,7 +190,7 @@ impl Workbench {
             Ranks::Threads(options) => runtime::try_threads(program, trial, options).map_err(fault),
             Ranks::Processes(job) => {
                 let (path, topology, kind) = (path_of(&plan.plan), path_of(&plan.topology), plan.kind.clone());
-                let source = Source { plan: path, kind, topology, memory };
+                let source = Source { plan: path, kind, topology, memory, form: self.form.clone() };
                 let source = serde_json::to_string(&source).map_err(Failure::no)?;
                 job.run(&source, program, trial).map_err(fault)
             }
@@ -215,42 +230,46 @@ fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
 }
 
-fn compile(schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgram> {
-    let options = LowerOptions { in_place: memory == Memory::InPlace, ..LowerOptions::default() };
-    let program = lower(schedule, &options).map_err(Failure::no)?;
-    check(program).map_err(|violations| {
-        let texts: Vec<_> = violations.iter().map(ToString::to_string).collect();
-        Failure::no(anyhow::anyhow!("the lowered program is wrong:\n{}", texts.join("\n")))
-    })
-}
-
 fn load(source: &Source) -> Outcome<VerifiedProgram> {
     let topology = topology::from_json(&read_text(&source.topology)?, "the launcher's topology")?;
     let (text, origin) = (read_text(&source.plan)?, "the launcher's plan");
     match source.kind {
         PlanKind::Schedule => {
             let schedule = file::read(&text, origin).map_err(Failure::bad_input)?;
-            compile(&schedule.verify(&topology).map_err(Failure::no)?, source.memory)
+            source.form.compile(&schedule.verify(&topology).map_err(Failure::no)?, source.memory)
         }
         PlanKind::Foreign(op) => {
-            let program = foreign_program(&text, origin, op, &topology, source.memory)?;
+            let plan = ForeignSource { text: &text, origin, op };
+            let program = source.form.foreign(&plan, &topology, source.memory)?;
             program.ok_or_else(|| Failure::no(anyhow::anyhow!("the plan does not serve this kind of call")))
         }
     }
 }
 
-/// What a plan of another tool does in one kind of call; `None` if it does not serve it.
-fn foreign_program(
-    text: &str,
-    origin: &str,
-    op: Option<ReduceOp>,
-    topology: &Topology,
-    memory: Memory,
-) -> Outcome<Option<VerifiedProgram>> {
-    let programs = foreign::read(text, origin, None)?.verified(origin)?;
-    let in_place = memory == Memory::InPlace;
-    let program = programs.iter().find(|program| program.program().in_place == in_place);
-    program.map(|program| foreign::bound(program, topology, op)).transpose()
+impl Form {
+    fn compile(&self, schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgram> {
+        self.finish(program::lowered(schedule, &self.lowering.options(memory == Memory::InPlace))?)
+    }
+
+    /// What a plan of another tool does in one kind of call; `None` if it does not serve it.
+    fn foreign(
+        &self,
+        source: &ForeignSource<'_>,
+        topology: &Topology,
+        memory: Memory,
+    ) -> Outcome<Option<VerifiedProgram>> {
+        let programs = foreign::read(source.text, source.origin, None)?.verified(source.origin)?;
+        let in_place = memory == Memory::InPlace;
+        let Some(program) = programs.iter().find(|program| program.program().in_place == in_place) else {
+            return Ok(None);
+        };
+        let program = program::replicated(&foreign::bound(program, topology, source.op)?, self.lowering.instances)?;
+        self.finish(program).map(Some)
+    }
+
+    fn finish(&self, program: VerifiedProgram) -> Outcome<VerifiedProgram> {
+        if self.unfused { program::unfused(&program) } else { Ok(program) }
+    }
 }
 
 /// Finds what the launcher's words refer to, on the worker's side.
@@ -273,10 +292,9 @@ impl Installed {
         &self.request
     }
 
-    /// The ways in which it can be called.
-    pub(crate) fn memories(&self) -> Vec<Memory> {
-        let both = [Memory::OutOfPlace, Memory::InPlace];
-        both.into_iter().filter(|&memory| self.program(memory).is_some()).collect()
+    /// Whether it can be called in this way.
+    pub(crate) fn serves(&self, memory: Memory) -> bool {
+        self.program(memory).is_some()
     }
 
     fn program(&self, memory: Memory) -> Option<&VerifiedProgram> {

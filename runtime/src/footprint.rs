@@ -8,14 +8,14 @@ use topology::Rank;
 
 /// # Errors
 /// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of all ranks, which are local, need more than is available.
-pub(crate) fn check(program: &Program, trial: &Trial) -> RunResult<()> {
+pub(crate) fn check(program: &Program, trial: &Trial, tiles: u32) -> RunResult<()> {
     let Trial { count, dtype, repetitions, .. } = *trial;
     if repetitions > MOST_REPETITIONS {
         return Err(RunError::TooManyRepetitions { repetitions, limit: MOST_REPETITIONS });
     }
     let mut needed: u64 = 0;
     for rank in (0..program.ranks.len()).map(Rank::from_index) {
-        let geometry = Geometry::new(program, rank, count, dtype, 1)?;
+        let geometry = Geometry::new(program, rank, count, dtype, tiles)?;
         for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
             needed = needed.saturating_add(geometry.buffer_bytes(buffer) as u64);
         }

@@ -3,12 +3,19 @@
 //! The principal type is [`Geometry`]. The schedule crate says which elements a slot covers; a slot is cut into
 //! tiles by the same rule as a block into slots: balanced, remainders spread without padding, and fewer elements
 //! than pieces just leave some pieces empty.
+//!
+//! Scratch has room for a few tiles of each slot only, which take turns: it stays in cache, and a relay needs no memory
+//! for the whole of what passes. The interpreter keeps a rank's threadblocks that close together. Every wait that
+//! this adds is for an earlier tile, as in running the program tile after tile, so no deadlock comes of it.
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use schedule::program::{Buffer, Program, Slice, balanced};
 use std::ops::Range;
 use topology::Rank;
+
+/// How many tiles of a scratch slot there is room for: how far a threadblock may be ahead of the last one of its rank.
+pub(crate) const SCRATCH_TILES: u32 = 4;
 
 /// Where pieces of these lengths start when they lie one after the other, and where the last ends.
 fn starts(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
@@ -27,6 +34,8 @@ pub(crate) struct Geometry {
     element: u64,
     /// For each buffer, the starts of its slots and the end of the last, in elements.
     slots: [Vec<u64>; 3],
+    /// The elements of each scratch slot, for all of which there need not be room.
+    scratch: Vec<u64>,
 }
 
 const BUFFERS: [Buffer; 3] = [Buffer::Input, Buffer::Output, Buffer::Scratch];
@@ -47,14 +56,24 @@ impl Geometry {
             let bytes = elements.and_then(|elements| elements.checked_mul(dtype.size() as u64));
             bytes.filter(|&bytes| bytes <= isize::MAX as u64).ok_or_else(too_large)?;
         }
-        let slots = BUFFERS.map(|buffer| starts(lengths(buffer)));
-        Ok(Self { tiles: tiles.max(1), element: dtype.size() as u64, slots })
+        let tiles = tiles.max(1);
+        let room = |length: u64| match tiles {
+            0..=SCRATCH_TILES => length,
+            _ => length.div_ceil(u64::from(tiles)) * u64::from(SCRATCH_TILES),
+        };
+        let slots = BUFFERS.map(|buffer| match buffer {
+            Buffer::Input | Buffer::Output => starts(lengths(buffer)),
+            Buffer::Scratch => starts(lengths(buffer).map(room)),
+        });
+        let scratch = lengths(Buffer::Scratch).collect();
+        Ok(Self { tiles, element: dtype.size() as u64, slots, scratch })
     }
 
     /// Scratch slots of any lengths in bytes, and no other buffer.
     pub(crate) fn of_slots(lengths: impl Iterator<Item = usize>) -> Self {
-        let slots = [vec![0], vec![0], starts(lengths.map(|bytes| bytes as u64))];
-        Self { tiles: 1, element: 1, slots }
+        let scratch: Vec<u64> = lengths.map(|bytes| bytes as u64).collect();
+        let slots = [vec![0], vec![0], starts(scratch.iter().copied())];
+        Self { tiles: 1, element: 1, slots, scratch }
     }
 
     pub(crate) fn tiles(&self) -> usize {
@@ -69,9 +88,21 @@ impl Geometry {
 
     /// The bytes of one tile of the `index`-th slot of a slice.
     pub(crate) fn piece(&self, slice: Slice, index: u32, tile: usize) -> Range<usize> {
-        let slot = self.slot(slice.buffer, slice.index + index);
+        let index = slice.index + index;
+        let slot = self.slot(slice.buffer, index);
+        if slice.buffer == Buffer::Scratch && self.tiles > SCRATCH_TILES {
+            let length = self.scratch[index as usize];
+            let start = slot.start + tile as u64 % u64::from(SCRATCH_TILES) * length.div_ceil(u64::from(self.tiles));
+            let tile = balanced(length, self.tiles, tile as u32);
+            return self.bytes(start)..self.bytes(start + tile.end - tile.start);
+        }
         let tile = balanced(slot.end - slot.start, self.tiles, tile as u32);
         self.bytes(slot.start + tile.start)..self.bytes(slot.start + tile.end)
+    }
+
+    /// How many tiles a threadblock may be ahead of the last one of its rank.
+    pub(crate) fn tiles_ahead(&self) -> usize {
+        if self.scratch.is_empty() { usize::MAX } else { SCRATCH_TILES as usize }
     }
 
     /// The bytes of one tile of a whole slice.
@@ -135,6 +166,27 @@ mod tests {
             }
             assert_eq!(end, 2 * 8 * count as usize);
             assert_eq!(geometry.buffer_bytes(Buffer::Input), end);
+        }
+    }
+
+    #[test]
+    fn tiles_of_scratch_take_turns() {
+        for (count, tiles) in [(0, 9), (1, 9), (10, 5), (1003, 7), (64, 4)] {
+            let geometry = Geometry::new(&program(3), Rank(0), count, DType::F64, tiles).unwrap();
+            let piece = |slot, tile| geometry.piece(slice(Buffer::Scratch, 2), slot, tile);
+            let end = geometry.buffer_bytes(Buffer::Scratch);
+            for tile in 0..tiles as usize {
+                // Those that may be in use at once are apart, slot by slot.
+                let near = (tile..tiles as usize).take(geometry.tiles_ahead());
+                let mut pieces: Vec<_> = near.flat_map(|tile| [piece(0, tile), piece(1, tile)]).collect();
+                pieces.retain(|piece| !piece.is_empty());
+                pieces.sort_unstable_by_key(|piece| piece.start);
+                assert!(pieces.windows(2).all(|pair| pair[0].end <= pair[1].start), "{count} elements, {tiles} tiles");
+                assert!(pieces.iter().all(|piece| piece.end <= end));
+                let lengths = [2, 0].map(|part| balanced(program(3).shape.length(count, part), tiles, tile as u32));
+                let lengths = lengths.map(|range| 8 * (range.end - range.start) as usize);
+                assert_eq!([piece(0, tile).len(), piece(1, tile).len()], lengths);
+            }
         }
     }
 

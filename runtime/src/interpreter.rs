@@ -173,7 +173,8 @@ impl<'a> Interpreter<'a> {
         let step = self.step(block);
         let mut opened = false;
         if !self.cursors[block].started {
-            if !self.dependencies_met(block, self.cursors[block].step, self.cursors[block].tile) {
+            let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
+            if !self.near_the_last(tile) || !self.dependencies_met(block, index, tile) {
                 return Ok(Poll::Blocked(NEVER));
             }
             if let Some(wait) = self.open(block, step)? {
@@ -231,6 +232,17 @@ impl<'a> Interpreter<'a> {
         }
         self.ahead[block] = at;
         Ok(moved)
+    }
+
+    /// Whether scratch has room for a tile: no threadblock is too far behind it.
+    fn near_the_last(&self, tile: usize) -> bool {
+        let ahead = self.plan.geometry.tiles_ahead();
+        tile < ahead
+            || self
+                .cursors
+                .iter()
+                .zip(&self.own.threadblocks)
+                .all(|(cursor, block)| block.steps.is_empty() || tile - cursor.tile.min(tile) < ahead)
     }
 
     /// Whether all has finished that a step of a threadblock waits for in a tile.

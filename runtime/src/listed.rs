@@ -26,14 +26,33 @@ pub(crate) struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
+    /// Chunks from the same holders to the same ranks, one after the other, are cut from what they are together: cuts
+    /// are rounded to bytes, and those down to elements.
     pub(crate) fn new(demand: &'a Demand, count: usize) -> Self {
         let unit = u128::from(demand.request().size_bytes.max(1));
-        let mut bytes = 0.0;
-        let starts = demand.chunk_ids().map(|id| {
-            bytes += demand.bytes_of(id).0;
-            (bytes.round() as u128 * count as u128 / unit) as usize
-        });
-        Self { demand, starts: std::iter::once(0).chain(starts).collect() }
+        let mut starts = vec![0];
+        for alike in demand.chunks().chunk_by(|a, b| (&a.holders, &a.wanted_by) == (&b.holders, &b.wanted_by)) {
+            let (first, mut cut) = (starts[starts.len() - 1], 0.0_f64);
+            for chunk in alike {
+                cut += chunk.bytes.unwrap_or(demand.chunk_bytes()).0;
+                starts.push(first + (cut.round() as u128 * count as u128 / unit) as usize);
+            }
+        }
+        Self { demand, starts }
+    }
+
+    /// In place: where a rank's input starts in its output, and its output in its input; one of them is 0.
+    pub(crate) fn shared(&self, rank: Rank) -> (usize, usize) {
+        let (input, output) = (self.input(rank), self.output(rank));
+        let start = |of: &[Piece], within: &[Piece]| {
+            let at = within.iter().position(|piece| Some(piece.chunk) == of.first().map(|first| first.chunk))?;
+            let chunks = |pieces: &[Piece]| pieces.iter().map(|piece| piece.chunk).collect::<Vec<_>>();
+            (chunks(within.get(at..at + of.len())?) == chunks(of)).then(|| within[at].at)
+        };
+        match (start(&input, &output), start(&output, &input)) {
+            (Some(input_at), _) => (input_at, 0),
+            (None, output_at) => (0, output_at.unwrap_or(0)),
+        }
     }
 
     /// The first element of a chunk, if all lie one after the other.

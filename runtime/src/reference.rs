@@ -68,7 +68,8 @@ impl<'a> Reference<'a> {
         if let Some(listed) = &self.listed {
             let end = |pieces: Vec<Piece>| pieces.last().map_or(0, |last| last.at + last.length);
             let (input, output) = (end(listed.input(rank)), end(listed.output(rank)));
-            return Places { input, output, input_at: 0, output_at: 0 };
+            let (input_at, output_at) = listed.shared(rank);
+            return Places { input, output, input_at, output_at };
         }
         let Some(member) = self.member(rank) else {
             return Places { input: 0, output: 0, input_at: 0, output_at: 0 };

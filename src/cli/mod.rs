@@ -1,8 +1,10 @@
 //! The command line, defined once: parsing, help, man page and completions all derive from these types.
 
+mod lowering;
 mod run;
 mod values;
 
+pub(crate) use lowering::LoweringArgs;
 pub(crate) use run::{RunArgs, TransportChoice};
 pub(crate) use values::{Chunks, StrategyChoice};
 
@@ -283,9 +285,9 @@ pub(crate) struct ExportArgs {
     /// For calls whose input and output are the same memory (programs and files of other tools).
     #[arg(long)]
     pub in_place: bool,
-    /// MSCCL: do the work this many times, each over its part of every chunk.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
-    pub instances: u32,
+    /// How it becomes a program (programs and files of other tools).
+    #[command(flatten)]
+    pub lowering: LoweringArgs,
     /// MSCCL: how bytes cross a connection.
     #[arg(long, default_value = "simple")]
     pub protocol: Protocol,
@@ -298,9 +300,6 @@ pub(crate) struct ExportArgs {
     /// MSCCL: the largest size that the file serves; 0 for no limit (executor).
     #[arg(long, value_parser = size, value_name = "SIZE")]
     pub max_bytes: Option<u64>,
-    /// MSCCL: above this many threadblocks of a rank, senders and receivers share them.
-    #[arg(long, default_value_t = 108, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub max_threadblocks: u32,
 }
 
 /// The protocols of NCCL.

@@ -1,5 +1,6 @@
 //! What `antiphon run` takes.
 
+use super::LoweringArgs;
 use super::values::{collective, duration, op, size, slowdown};
 use clap::{Args, ValueEnum};
 use schedule::{Collective, ReduceOp};
@@ -53,6 +54,9 @@ pub(crate) struct RunArgs {
     /// Slow the emulated links down by this factor.
     #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
     pub slowdown: f64,
+    /// How the plan becomes a program.
+    #[command(flatten)]
+    pub lowering: LoweringArgs,
     /// How local ranks talk.
     #[arg(long, default_value = "auto")]
     pub transport: TransportChoice,

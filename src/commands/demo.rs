@@ -4,7 +4,7 @@
 //! links. In each, for three collectives and three sizes: the best classic algorithm (stock) and our plan, both under
 //! the same sketch, verified, run by real processes on real buffers, checked, measured in turn, and compared.
 
-use crate::cli::{DemoArgs, TransportChoice};
+use crate::cli::{DemoArgs, LoweringArgs, TransportChoice};
 use crate::commands::profile;
 use crate::failure::{Failure, Outcome, io_failure, write_to};
 use crate::plan::{self, Content};
@@ -148,6 +148,7 @@ fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>
         transport: TransportChoice::Shm,
         emulate: arena.emulate.clone(),
         timeout: Duration::from_secs(30),
+        lowering: LoweringArgs::default(),
     };
     let mut bench = Workbench::open(&setup)?;
     let bar = screen.progress(arena.name);

@@ -1,16 +1,21 @@
 //! `antiphon export`: a plan in another format.
 
 use super::simulate::write_or_print;
-use crate::cli::{ExportArgs, ExportFormat, Protocol};
+use crate::cli::{ExportArgs, ExportFormat, LoweringArgs, Protocol};
 use crate::failure::{Failure, Outcome};
 use crate::foreign;
 use crate::plan::{self, Verified};
+use crate::program;
 use crate::screen::Screen;
 use schedule::foreign::{msccl, mscclpp};
-use schedule::program::{LowerOptions, VerifiedProgram, check, lower, play};
-use schedule::{Collective, Request, Timeline, VerifiedSchedule, export};
+use schedule::program::{VerifiedProgram, play};
+use schedule::{Collective, Request, Timeline, export};
 use std::io::Write;
 use topology::{Rank, Topology};
+
+/// How many threadblocks of a rank MSCCL's runtimes have room for on the GPUs they were made for: one for each of an
+/// A100's multiprocessors.
+const MAX_THREADBLOCKS: u32 = 108;
 
 /// Runs the command.
 pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
@@ -49,20 +54,21 @@ fn timeline(verified: &Verified, args: &ExportArgs) -> Outcome<(Timeline, Topolo
 /// The plan as a program, in place if that is asked for.
 fn program(verified: Verified, args: &ExportArgs) -> Outcome<VerifiedProgram> {
     match verified {
-        Verified::Schedule(schedule, _) => lowered(&schedule, args.in_place),
+        Verified::Schedule(schedule, _) => {
+            // Files of MSCCL have their limits anyway, and are made to fit.
+            let is_msccl = matches!(args.format, ExportFormat::MscclXml | ExportFormat::MscclXmlExecutor);
+            let LoweringArgs { fuse, max_threadblocks, .. } = args.lowering;
+            let max_threadblocks = max_threadblocks.filter(|_| fuse || !is_msccl);
+            program::lowered(
+                &schedule,
+                &LoweringArgs { max_threadblocks, ..args.lowering.clone() }.options(args.in_place),
+            )
+        }
         Verified::Programs(programs) => {
             let asked = programs.iter().find(|program| program.program().in_place == args.in_place);
-            Ok(asked.unwrap_or(&programs[0]).clone())
+            program::replicated(asked.unwrap_or(&programs[0]), args.lowering.instances)
         }
     }
-}
-
-fn lowered(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<VerifiedProgram> {
-    let program = lower(schedule, &LowerOptions { in_place, ..LowerOptions::default() }).map_err(Failure::no)?;
-    check(program).map_err(|violations| {
-        let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
-        Failure::no(anyhow::anyhow!("the lowered program is wrong:\n{}", texts.join("\n")))
-    })
 }
 
 fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, screen: &Screen) -> Outcome {
@@ -79,7 +85,7 @@ fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, sc
         name: args.name.clone().unwrap_or_else(|| format!("antiphon_{}_{}", request.collective, request.members.len())),
         min_bytes,
         max_bytes,
-        max_blocks: args.max_threadblocks as usize,
+        max_blocks: args.lowering.max_threadblocks.unwrap_or(MAX_THREADBLOCKS) as usize,
     };
     let algorithm = msccl::export(&program, &options).map_err(Failure::no)?;
     write_or_print(args.output.as_deref(), screen, |out: &mut dyn Write| msccl::write(&algorithm, out))

@@ -1,6 +1,6 @@
 //! `antiphon profile`: measures α and β of every pair of local ranks, and what they share.
 
-use crate::cli::{ProfileArgs, TransportChoice};
+use crate::cli::{LoweringArgs, ProfileArgs, TransportChoice};
 use crate::failure::{Failure, Outcome, io_failure};
 use crate::screen::{Screen, time};
 use crate::workbench::{Setup, Workbench};
@@ -34,7 +34,13 @@ pub(crate) fn measure(
     screen: &Screen,
 ) -> Outcome<Measured> {
     let timeout = Duration::from_secs(60);
-    let setup = Setup { ranks: ranks as usize, transport: TransportChoice::Shm, emulate, timeout };
+    let setup = Setup {
+        ranks: ranks as usize,
+        transport: TransportChoice::Shm,
+        emulate,
+        timeout,
+        lowering: LoweringArgs::default(),
+    };
     let mut bench = Workbench::open(&setup)?;
     let bar = screen.progress("profiling");
     let measured = profile(bench.probe()?, options, &mut |progress| {

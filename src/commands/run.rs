@@ -4,9 +4,11 @@ use crate::cli::{Chunks, RequestArgs, RunArgs};
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
 use crate::plan;
+use crate::program;
 use crate::screen::{Screen, table};
 use crate::workbench::{ForeignSource, Installed, Memory, Setup, Workbench, bus_factor, count};
 use runtime::{Check, Trial};
+use schedule::program::{Instruction, Layout, LowerOptions};
 use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule, verify};
 use serde::Serialize;
 use std::path::Path;
@@ -70,7 +72,8 @@ pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
         (None, None) => return Err(Failure::bad_input(anyhow::anyhow!("--ranks is needed without a plan"))),
     };
     let emulate = args.emulate.clone().map(|spec| (spec, args.slowdown));
-    let setup = Setup { ranks, transport: args.transport, emulate, timeout: args.timeout };
+    let setup =
+        Setup { ranks, transport: args.transport, emulate, timeout: args.timeout, lowering: args.lowering.clone() };
     let mut bench = Workbench::open(&setup)?;
     let sizes = match (&fixed, &args.size[..]) {
         (Some(fixed), []) => vec![fixed.request().size_bytes],
@@ -78,21 +81,17 @@ pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     };
     let mut rows = Vec::new();
     for size in sizes {
-        let stock;
-        let plan = match &fixed {
-            Some(fixed) => fixed,
-            None => {
-                stock = self::stock(args, ranks, size)?;
-                &stock
-            }
-        };
-        let (installed, name) = plan.install(args, &bench)?;
-        measure(args, &mut bench, (&installed, &name), size, |row| {
-            if screen.is_json() {
-                screen.line(&serde_json::to_string(&row).unwrap_or_default());
-            }
-            rows.push(row);
-        })?;
+        let stock = if fixed.is_none() { self::stock(args, ranks, size)? } else { Vec::new() };
+        let plans = fixed.iter().map(|plan| (plan, &BOTH[..])).chain(stock.iter().map(|(plan, calls)| (plan, *calls)));
+        for (plan, calls) in plans {
+            let (installed, name) = plan.install(args, &bench)?;
+            measure(args, &mut bench, (&installed, &name), (size, calls), |row| {
+                if screen.is_json() {
+                    screen.line(&serde_json::to_string(&row).unwrap_or_default());
+                }
+                rows.push(row);
+            })?;
+        }
     }
     screen.say(&report(&rows));
     match rows.iter().map(|row| row.wrong).sum::<u64>() {
@@ -148,9 +147,12 @@ fn with_op(schedule: VerifiedSchedule, topology: Topology, args: &RunArgs) -> Ou
     Ok(Fixed::Schedule(schedule, topology))
 }
 
+/// The kinds of calls, as the table shows them.
+const BOTH: [Memory; 2] = [Memory::OutOfPlace, Memory::InPlace];
+
 /// The best classic algorithm for a size: on the emulated machine, or among equal ranks. Where chunks are listed one
-/// by one, or not all ranks take part, whatever is best.
-fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<Fixed> {
+/// by one, or not all ranks take part, whatever is best. For calls in place it may be another one.
+fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<Vec<(Fixed, &'static [Memory])>> {
     let asked = RequestArgs {
         topology: args.emulate.clone().unwrap_or_else(|| format!("clique:{ranks}")),
         collective: args.collective.unwrap_or(Collective::AllReduce),
@@ -169,16 +171,62 @@ fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<Fixed> {
     let problems = plan::problems(&Arc::new(topology.clone()), &request, &plan::content(&asked)?, None, None)?;
     let strategy = if is_classic { StrategyKind::Classic } else { StrategyKind::Matching };
     let options = Options { strategy: Some(strategy), ..Options::default() };
-    let synthesis = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?;
-    Ok(Fixed::Schedule(synthesis.schedule, topology))
+    let best = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
+    let whole = RequestArgs { chunks: Chunks::Pinned(1), ..asked };
+    let whole = plan::request(&whole, &topology).and_then(|request| {
+        plan::problems(&Arc::new(topology.clone()), &request, &plan::content(&whole)?, None, None)
+    })?;
+    // An emulated machine has nothing but its links.
+    let other = if args.emulate.is_none() { in_place(&best, &whole)? } else { None };
+    Ok(match other {
+        Some(other) => {
+            vec![(Fixed::Schedule(best, topology.clone()), &BOTH[..1]), (Fixed::Schedule(other, topology), &BOTH[1..])]
+        }
+        None => vec![(Fixed::Schedule(best, topology), &BOTH)],
+    })
 }
 
-/// Measures one plan at one size, in all kinds of calls that it serves.
+/// A plan for calls in place that is as good as `best` for all that the model knows, and copies less. What a rank still
+/// sends while the sum that replaces it comes in has to be kept: so whole vectors that are exchanged are copied, and
+/// halves that are reduced and gathered are not.
+fn in_place(best: &VerifiedSchedule, problems: &[synth::Problem]) -> Outcome<Option<VerifiedSchedule>> {
+    /// As good: the model's own error is larger.
+    const EQUAL: f64 = 0.01;
+    let copies = copied(best)?;
+    if copies == 0 {
+        return Ok(None);
+    }
+    let options = Options { strategy: Some(StrategyKind::Matching), ..Options::default() };
+    let other = synth::synthesize(problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
+    let as_good = other.schedule().makespan().0 <= best.schedule().makespan().0 * (1.0 + EQUAL);
+    Ok((as_good && copied(&other)? < copies).then_some(other))
+}
+
+/// How many bytes the ranks copy locally in calls in place; none where there are no such calls.
+fn copied(schedule: &VerifiedSchedule) -> Outcome<u64> {
+    let demand = &schedule.schedule().demand;
+    if Layout::new(demand.clone(), true).is_err() {
+        return Ok(0);
+    }
+    let program = program::lowered(schedule, &LowerOptions { in_place: true, ..LowerOptions::default() })?;
+    let program = program.program();
+    let copies = program.ranks.iter().flat_map(|rank| {
+        let steps = rank.threadblocks.iter().flat_map(|block| &block.steps);
+        let copies = steps.filter(|step| matches!(step.instruction, Instruction::Copy { .. }));
+        copies.flat_map(|step| {
+            let slice = step.instruction.shape();
+            &rank.parts(slice.buffer)[slice.index as usize..(slice.index + slice.count) as usize]
+        })
+    });
+    Ok(copies.map(|&part| program.shape.length(demand.request().size_bytes, part)).sum())
+}
+
+/// Measures one plan at one size, in those kinds of calls that it serves.
 fn measure(
     args: &RunArgs,
     bench: &mut Workbench,
     (plan, name): (&Installed, &str),
-    size: u64,
+    (size, calls): (u64, &[Memory]),
     mut emit: impl FnMut(Row),
 ) -> Outcome {
     let request = plan.request();
@@ -191,7 +239,7 @@ fn measure(
         seed: args.seed,
         check: Check::FirstAndLast,
     };
-    for memory in plan.memories() {
+    for &memory in calls.iter().filter(|&&memory| plan.serves(memory)) {
         let report = bench.run(plan, memory, &trial)?;
         let spans: Vec<f64> = report.spans().iter().map(|span| span.0).collect();
         let time_us = summarize(&spans).map_or(0.0, |summary| summary.median_us);
@@ -239,7 +287,9 @@ fn report(rows: &[Row]) -> String {
         ];
         line.extend(half(of(false)));
         line.extend(half(of(true)));
-        line.push(row.plan.clone());
+        let mut plans: Vec<&str> = pair.iter().map(|row| row.plan.as_str()).collect();
+        plans.dedup();
+        line.push(plans.join(", "));
         line
     });
     let header =

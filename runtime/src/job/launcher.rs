@@ -147,9 +147,10 @@ impl Job {
             let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), self.members.len());
             return Err(RunError::Mismatch { what });
         }
-        footprint::check(program, trial)?;
+        let tiles = work.tiles(&self.options);
+        footprint::check(program, trial, tiles)?;
         let task = Task::Trial { source: source.to_owned(), trial: trial.clone() };
-        let backlog = work.backlog(work.tiles(&self.options))?;
+        let backlog = work.backlog(tiles)?;
         let ranks = self.perform(task, program, backlog, |finding| match finding {
             Finding::Trial(report) => Some(report),
             Finding::Probe(_) => None,

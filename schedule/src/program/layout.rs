@@ -26,10 +26,14 @@
 //!
 //! Where chunks are listed one by one (`alltoallv`, `custom`), every chunk is a part of its own size, a rank's
 //! input is what it holds and its output what it wants, both in order of chunk. `count` elements have the bytes
-//! of the request's size. There is no in-place form: sent and received sizes differ.
+//! of the request's size. In place, a rank that has both finds its input where its output has the same chunks, or
+//! its output where its input has them, if that is one run of slots; or, if every chunk that it wants is as large as
+//! the one that it holds in the same slot (alltoallv with a symmetric matrix), both are the same memory. Where some
+//! rank has none of the three, there is no in-place form.
 
 use super::{Buffer, LowerError, Shape, Slice};
-use crate::{ChunkId, Collective, Demand, Request};
+use crate::{Chunk, ChunkId, Collective, Demand, Request};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::Rank;
 
@@ -81,17 +85,57 @@ pub struct Layout {
 struct Listed {
     held: Vec<Vec<u32>>,
     wanted: Vec<Vec<u32>>,
+    /// For each chunk the part whose shape it has: the first chunk that is cut alike.
+    parts: Vec<u32>,
+    /// For each rank, in place, where one buffer lies in the other.
+    merged: Vec<Option<Merged>>,
+}
+
+/// One buffer in another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Merged {
+    /// The larger, under whose name both are known.
+    into: Buffer,
+    /// The slot of the larger where the smaller starts.
+    at: u32,
 }
 
 impl Listed {
-    fn of(demand: &Demand) -> Self {
-        let none = vec![Vec::new(); demand.request().ranks];
-        let mut listed = Self { held: none.clone(), wanted: none };
+    fn of(demand: &Demand, cuts: &[(f64, f64)]) -> Self {
+        let request = demand.request();
+        let none = vec![Vec::new(); request.ranks];
+        let mut first: BTreeMap<(u64, u64), u32> = BTreeMap::new();
+        // Exactly alike, so that their shares are, too.
+        let exact = |&(start, end): &(f64, f64)| (start.to_bits(), end.to_bits());
+        let parts = (0..).zip(cuts).map(|(chunk, cut)| *first.entry(exact(cut)).or_insert(chunk)).collect();
+        let mut listed = Self { held: none.clone(), wanted: none, parts, merged: vec![None; request.ranks] };
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
             chunk.holders.iter().for_each(|rank| listed.held[rank.index()].push(id.0));
             chunk.wanted_by.iter().for_each(|rank| listed.wanted[rank.index()].push(id.0));
         }
         listed
+    }
+
+    /// The same with both buffers of every rank in one.
+    fn in_place(mut self, collective: Collective) -> Result<Self, LowerError> {
+        for rank in 0..self.held.len() {
+            let (held, wanted) = (&self.held[rank], &self.wanted[rank]);
+            if held.is_empty() || wanted.is_empty() {
+                continue;
+            }
+            let shape = |chunks: &[u32]| chunks.iter().map(|&chunk| self.parts[chunk as usize]).collect::<Vec<_>>();
+            let merged = if let Some(at) = run_in(held, wanted) {
+                Merged { into: Buffer::Output, at }
+            } else if let Some(at) = run_in(wanted, held) {
+                Merged { into: Buffer::Input, at }
+            } else if shape(held) == shape(wanted) {
+                Merged { into: Buffer::Output, at: 0 }
+            } else {
+                return Err(LowerError::NotInPlace { collective, rank: Rank::from_index(rank) });
+            };
+            self.merged[rank] = Some(merged);
+        }
+        Ok(self)
     }
 
     fn chunks(&self, rank: Rank, buffer: Buffer) -> &[u32] {
@@ -108,31 +152,43 @@ impl Listed {
     }
 }
 
-/// Parts with the sizes of the chunks, in whole bytes without a drift.
-fn weighted(demand: &Demand) -> Shape {
-    let mut end = 0.0;
-    let weights = demand.chunk_ids().map(|id| {
-        let start: f64 = end;
-        end += demand.bytes_of(id).0;
-        end.round() as u64 - start.round() as u64
+/// Where the chunks of `small` are in `large`, if they are one run there.
+fn run_in(small: &[u32], large: &[u32]) -> Option<u32> {
+    let at = large.binary_search(small.first()?).ok()?;
+    (large.get(at..at + small.len())? == small).then_some(at as u32)
+}
+
+/// In bytes, where each chunk starts and ends among those before it that have the same holders and go to the same ranks;
+/// so rounding does not drift.
+fn cuts(demand: &Demand) -> Vec<(f64, f64)> {
+    let chunks = demand.chunks();
+    let alike = |a: &Chunk, b: &Chunk| a.holders == b.holders && a.wanted_by == b.wanted_by;
+    let mut end = 0.0_f64;
+    let cuts = demand.chunk_ids().map(|id| {
+        let index = id.index();
+        let start = if index > 0 && alike(&chunks[index - 1], &chunks[index]) { end } else { 0.0 };
+        end = start + demand.bytes_of(id).0;
+        (start, end)
     });
-    Shape::weighted(weights, demand.request().size_bytes)
+    cuts.collect()
 }
 
 impl Layout {
     /// The layout of a demand.
     ///
     /// # Errors
-    /// [`LowerError::NotInPlace`] where chunks are listed one by one, and [`LowerError::TooManySlots`].
+    /// [`LowerError::NotInPlace`] where chunks are listed one by one and do not allow it, and
+    /// [`LowerError::TooManySlots`].
     pub fn new(demand: Arc<Demand>, in_place: bool) -> Result<Self, LowerError> {
         let request = demand.request();
         let (members, per_rank) = (request.members.len() as u64, u64::from(request.chunks_per_rank));
         let parts = match request.collective {
             collective if collective.is_listed() => {
-                if in_place {
-                    return Err(LowerError::NotInPlace { collective });
-                }
-                let (shape, listed) = (weighted(&demand), Some(Listed::of(&demand)));
+                let cuts = cuts(&demand);
+                let listed = Listed::of(&demand, &cuts);
+                let listed = Some(if in_place { listed.in_place(collective)? } else { listed });
+                let cuts = cuts.into_iter().map(|(start, end)| (start.round() as u64, end.round() as u64));
+                let shape = Shape::Weighted { cuts: cuts.collect(), unit: request.size_bytes };
                 return Ok(Self { in_place, parts: shape.parts(), shape, listed, demand });
             }
             Collective::AllReduce => members.saturating_mul(per_rank),
@@ -161,12 +217,12 @@ impl Layout {
 
     /// How many slots `rank` has in `buffer`; the caller's buffers only, so none for scratch.
     pub fn slots(&self, rank: Rank, buffer: Buffer) -> u32 {
-        if let Some(listed) = &self.listed {
-            return listed.chunks(rank, buffer).len() as u32;
-        }
-        let blocks = self.blocks(rank);
         let merged = self.merged(rank);
         let visible = merged.is_none() || merged == Some(buffer);
+        if let Some(listed) = &self.listed {
+            return if visible { listed.chunks(rank, buffer).len() as u32 } else { 0 };
+        }
+        let blocks = self.blocks(rank);
         match buffer {
             Buffer::Input if visible => blocks.input * self.parts,
             Buffer::Output if visible => blocks.output * self.parts,
@@ -176,22 +232,22 @@ impl Layout {
 
     /// For each slot of `rank`'s `buffer` the part whose shape it has.
     pub fn slot_parts(&self, rank: Rank, buffer: Buffer) -> impl Iterator<Item = u32> {
-        let listed = self.listed.as_ref().map(|listed| listed.chunks(rank, buffer));
+        let listed = self.listed.as_ref().map(|listed| (listed, listed.chunks(rank, buffer)));
         (0..self.slots(rank, buffer)).map(move |slot| match listed {
-            Some(chunks) => chunks[slot as usize],
+            Some((listed, chunks)) => listed.parts[chunks[slot as usize] as usize],
             None => slot % self.parts,
         })
     }
 
     /// The part that has the shape of a chunk.
     pub fn part_of(&self, chunk: ChunkId) -> u32 {
-        if self.listed.is_some() { chunk.0 } else { chunk.0 % self.parts }
+        self.listed.as_ref().map_or(chunk.0 % self.parts, |listed| listed.parts[chunk.index()])
     }
 
     /// Where `rank` finds `chunk` when the program starts; `None` unless the rank holds it.
     pub fn input_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
         if let Some(listed) = &self.listed {
-            return listed.slot(chunk, rank, Buffer::Input);
+            return Some(self.seen(rank, listed.slot(chunk, rank, Buffer::Input)?));
         }
         if !self.demand.chunk(chunk).holders.has(rank) {
             return None;
@@ -208,7 +264,7 @@ impl Layout {
     /// Where `rank` must have `chunk` when the program ends; `None` unless the rank wants it.
     pub fn output_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
         if let Some(listed) = &self.listed {
-            return listed.slot(chunk, rank, Buffer::Output);
+            return Some(self.seen(rank, listed.slot(chunk, rank, Buffer::Output)?));
         }
         if !self.demand.chunk(chunk).wanted_by.has(rank) {
             return None;
@@ -249,10 +305,10 @@ impl Layout {
 
     /// A rank's output slots: all that a program may write besides scratch.
     pub fn output(&self, rank: Rank) -> Slice {
-        if self.listed.is_some() {
-            return Slice { buffer: Buffer::Output, index: 0, count: self.slots(rank, Buffer::Output) };
-        }
-        let count = self.blocks(rank).output * self.parts;
+        let count = match &self.listed {
+            Some(listed) => listed.wanted[rank.index()].len() as u32,
+            None => self.blocks(rank).output * self.parts,
+        };
         match self.merged(rank) {
             Some(Buffer::Input) => Slice { buffer: Buffer::Input, index: self.output_offset(rank), count },
             _ => Slice { buffer: Buffer::Output, index: 0, count },
@@ -297,6 +353,9 @@ impl Layout {
 
     /// The name of a rank's only buffer, where in-place calls merge two.
     fn merged(&self, rank: Rank) -> Option<Buffer> {
+        if let Some(listed) = &self.listed {
+            return listed.merged[rank.index()].map(|merged| merged.into);
+        }
         let Blocks { input, output } = self.blocks(rank);
         let both = self.in_place && input > 0 && output > 0;
         both.then_some(if input > output { Buffer::Input } else { Buffer::Output })
@@ -304,6 +363,9 @@ impl Layout {
 
     /// The slot of a merged output buffer at which the input starts.
     fn input_offset(&self, rank: Rank) -> u32 {
+        if let Some(listed) = &self.listed {
+            return listed.merged[rank.index()].map_or(0, |merged| merged.at);
+        }
         match self.request().collective {
             Collective::AllGather | Collective::Gather => self.member(rank).unwrap_or(0) * self.parts,
             _ => 0,
@@ -312,6 +374,9 @@ impl Layout {
 
     /// The slot of a merged input buffer at which the output starts.
     fn output_offset(&self, rank: Rank) -> u32 {
+        if let Some(listed) = &self.listed {
+            return listed.merged[rank.index()].map_or(0, |merged| merged.at);
+        }
         self.member(rank).unwrap_or(0) * self.parts
     }
 }
@@ -328,7 +393,8 @@ pub struct OwnBlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Chunk, RankSet};
+    use crate::RankSet;
+    use topology::Bytes;
 
     fn layout(collective: Collective, in_place: bool) -> Layout {
         let mut request = Request::new(collective, 6, 64).with_chunks(2);
@@ -415,12 +481,46 @@ mod tests {
         }
     }
 
+    /// For ranks 0, 1, …: what they hold and want, as numbers of chunks of one byte each, but the last of two.
+    fn in_place(ranks: &[(&[u32], &[u32])]) -> Result<Layout, LowerError> {
+        let most = ranks.iter().flat_map(|(held, wanted)| held.iter().chain(*wanted)).max().unwrap();
+        let having = |chunk: u32, chunks: &dyn Fn(usize) -> Vec<u32>| {
+            RankSet::from_iter((0..ranks.len()).filter(|&rank| chunks(rank).contains(&chunk)).map(Rank::from_index))
+        };
+        let chunks = (0..=*most).map(|chunk| Chunk {
+            holders: having(chunk, &|rank| ranks[rank].0.to_vec()),
+            wanted_by: having(chunk, &|rank| ranks[rank].1.to_vec()),
+            combine: false,
+            bytes: Some(Bytes(if chunk == *most { 2.0 } else { 1.0 })),
+        });
+        let request = Request::new(Collective::Custom, ranks.len(), 8);
+        Layout::new(Arc::new(Demand::from_chunks(request, chunks.collect()).unwrap()), true)
+    }
+
+    #[test]
+    fn listed_chunks_share_memory_where_they_lie_alike() {
+        // Rank 0's input is a run of its output, rank 1's output a run of its input, rank 2's are equally large.
+        let layout = in_place(&[(&[1, 2], &[0, 1, 2, 4]), (&[0, 2, 3, 4], &[2, 3]), (&[0, 4], &[3, 4])]);
+        let layout = layout.unwrap();
+        let slot = |buffer, index| Some(Slot { buffer, index });
+        assert_eq!(layout.input_slot(ChunkId(2), Rank(0)), slot(Buffer::Output, 2));
+        assert_eq!(layout.output_slot(ChunkId(2), Rank(0)), slot(Buffer::Output, 2));
+        assert_eq!(layout.output(Rank(1)), Slice { buffer: Buffer::Input, index: 1, count: 2 });
+        assert_eq!(layout.output_slot(ChunkId(3), Rank(1)), slot(Buffer::Input, 2));
+        assert_eq!(layout.input_slot(ChunkId(0), Rank(2)), slot(Buffer::Output, 0));
+        assert_eq!(layout.output_slot(ChunkId(3), Rank(2)), slot(Buffer::Output, 0));
+        assert_eq!(layout.slots(Rank(0), Buffer::Input) + layout.slots(Rank(1), Buffer::Output), 0);
+        let refused = in_place(&[(&[0, 1], &[0, 1]), (&[0, 2], &[0, 1])]).unwrap_err();
+        assert_eq!(refused, LowerError::NotInPlace { collective: Collective::Custom, rank: Rank(1) });
+        assert!(refused.to_string().contains("rank 1"), "{refused}");
+    }
+
     #[test]
     fn what_has_no_layout_is_refused() {
         let request = Request::new(Collective::AllToAllV, 2, 8);
         let demand = Demand::from_matrix(request, &[vec![0, 4], vec![8, 0]]).unwrap();
         let refused = Layout::new(Arc::new(demand), true).unwrap_err();
-        assert_eq!(refused, LowerError::NotInPlace { collective: Collective::AllToAllV });
+        assert_eq!(refused, LowerError::NotInPlace { collective: Collective::AllToAllV, rank: Rank(0) });
         let many = Request::new(Collective::Broadcast, 512, 8).with_chunks(1 << 16);
         assert!(Layout::new(Arc::new(Demand::new(many).unwrap()), false).is_ok());
         let many = Request::new(Collective::AllToAll, 1, 8).with_chunks(u32::MAX);

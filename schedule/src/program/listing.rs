@@ -34,7 +34,7 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Equal { parts } => write!(f, "blocks of {parts} slots"),
-            Self::Weighted { ends, .. } => write!(f, "slots of {} sizes", ends.len()),
+            Self::Weighted { cuts, .. } => write!(f, "slots of {} sizes", cuts.len()),
         }
     }
 }

@@ -16,30 +16,21 @@ pub enum Shape {
         parts: u32,
     },
     /// Parts of given sizes, scaled: of `unit` weights, `count` elements are made. Exact if `unit / count` divides
-    /// every weight.
+    /// every cut, else those are rounded down; so parts that are cut alike always have one size.
     Weighted {
-        /// For each part the sum of the weights up to its end; ascending.
-        ends: Vec<u64>,
+        /// For each part, between which weights it is cut from what it belongs to; ascending.
+        cuts: Vec<(u64, u64)>,
         /// The weight that `count` elements have.
         unit: u64,
     },
 }
 
 impl Shape {
-    /// Parts of these weights, of which `unit` make `count` elements.
-    pub fn weighted(weights: impl IntoIterator<Item = u64>, unit: u64) -> Self {
-        let ends = weights.into_iter().scan(0u64, |end, weight| {
-            *end = end.saturating_add(weight);
-            Some(*end)
-        });
-        Self::Weighted { ends: ends.collect(), unit }
-    }
-
     /// How many parts there are.
     pub fn parts(&self) -> u32 {
         match self {
             Self::Equal { parts } => *parts,
-            Self::Weighted { ends, .. } => ends.len() as u32,
+            Self::Weighted { cuts, .. } => cuts.len() as u32,
         }
     }
 
@@ -51,9 +42,8 @@ impl Shape {
                 let range = balanced(count, *parts, part);
                 range.end - range.start
             }
-            Self::Weighted { ends, unit } => {
-                let Some(&end) = ends.get(part as usize) else { return 0 };
-                let start = part.checked_sub(1).map_or(0, |before| ends[before as usize]);
+            Self::Weighted { cuts, unit } => {
+                let (start, end) = cuts.get(part as usize).copied().unwrap_or_default();
                 let elements = |weight: u64| u128::from(weight) * u128::from(count) / u128::from((*unit).max(1));
                 u64::try_from(elements(end) - elements(start.min(end))).unwrap_or(u64::MAX)
             }
@@ -99,14 +89,15 @@ mod tests {
 
     #[test]
     fn weights_are_exact_where_they_divide_and_close_elsewhere() {
-        let shape = Shape::weighted([8, 0, 4, 20], 32);
+        let shape = Shape::Weighted { cuts: vec![(0, 8), (8, 8), (8, 12), (0, 20)], unit: 32 };
         let lengths = |count| (0..4).map(|part| shape.length(count, part)).collect::<Vec<_>>();
         assert_eq!(lengths(8), [2, 0, 1, 5]);
         assert_eq!(lengths(32), [8, 0, 4, 20]);
-        assert_eq!(lengths(9), [2, 0, 1, 6]);
+        assert_eq!(lengths(9), [2, 0, 1, 5]);
+        assert_eq!(lengths(3), [0, 0, 1, 1]);
         assert_eq!(lengths(0), [0; 4]);
         assert_eq!(shape.length(8, 4), 0, "there is no part 4");
-        let large = Shape::weighted([u64::MAX, 1], 1);
+        let large = Shape::Weighted { cuts: vec![(0, u64::MAX), (0, 1)], unit: 1 };
         assert_eq!(large.length(u64::MAX, 0), u64::MAX, "it saturates");
     }
 }

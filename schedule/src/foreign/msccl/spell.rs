@@ -3,9 +3,9 @@
 //! The principal function is [`spell`]. Offsets that a runtime does not read (where a receiver puts what is sent) are
 //! written as well, because people and tools read them.
 
+use super::Dialect;
 use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
 use super::export::ExportOptions;
-use super::Dialect;
 use crate::Collective;
 use crate::program::rewrite::cost;
 use crate::program::{self, Buffer, Instruction, Layout, LowerError, Program, RankProgram, Slice, StepRef};

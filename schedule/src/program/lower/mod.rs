@@ -79,11 +79,16 @@ pub enum Threadblocks {
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LowerError {
-    /// What a rank sends and what it receives differ in size.
-    #[error("{collective} has no in-place form: what a rank sends and what it receives differ in size")]
+    /// A rank's input and output cannot share memory ([`Layout`] says when they can).
+    #[error(
+        "this {collective} has no in-place form: of what rank {rank} holds and wants, neither is one run of the \
+         other's chunks, nor have both the same sizes"
+    )]
     NotInPlace {
         /// The collective.
         collective: Collective,
+        /// The first such rank.
+        rank: Rank,
     },
     /// A buffer would have too many slots.
     #[error("a buffer would have {slots} slots, more than the {limit} that are supported; use fewer chunks")]

@@ -46,7 +46,8 @@ pub(super) fn drop_implied(program: &mut RankProgram) {
 fn dependencies_first(program: &RankProgram) -> Vec<StepRef> {
     let blocks = &program.threadblocks;
     let mut waiting: Vec<Vec<usize>> = Vec::with_capacity(blocks.len());
-    let mut followers: Vec<Vec<Vec<StepRef>>> = blocks.iter().map(|block| vec![Vec::new(); block.steps.len()]).collect();
+    let mut followers: Vec<Vec<Vec<StepRef>>> =
+        blocks.iter().map(|block| vec![Vec::new(); block.steps.len()]).collect();
     let mut order = Vec::new();
     for (threadblock, block) in (0u32..).zip(blocks) {
         for (step, content) in (0u32..).zip(&block.steps) {

@@ -10,7 +10,7 @@ use crate::program::{
     Buffer, Connection, ConnectionId, Instruction, Layout, LowerError, Program, RankProgram, Slice, Step, StepRef,
     Threadblock,
 };
-use crate::{Chunk, Demand, MAX_CHUNKS};
+use crate::{Chunk, ChunkId, Demand, MAX_CHUNKS};
 use std::sync::Arc;
 use topology::{Bytes, Rank};
 
@@ -45,7 +45,7 @@ pub fn replicate(program: Program, instances: u32) -> Result<Program, LowerError
     let ranks = (0..program.ranks.len()).map(Rank::from_index).map(|rank| RankProgram {
         input_parts: target.slot_parts(rank, Buffer::Input).collect(),
         output_parts: target.slot_parts(rank, Buffer::Output).collect(),
-        scratch_parts: copies.iter().flat_map(|copy| copy.scratch_parts(rank)).collect(),
+        scratch_parts: copies.iter().flat_map(|copy| copy.scratch_parts(rank, &target)).collect(),
         threadblocks: copies.iter().flat_map(|copy| copy.threadblocks(rank)).collect(),
     });
     let (ranks, shape) = (ranks.collect(), target.shape().clone());
@@ -116,8 +116,9 @@ impl Copy<'_> {
         Slice { index, ..slice }
     }
 
-    fn scratch_parts(&self, rank: Rank) -> impl Iterator<Item = u32> {
-        self.program.ranks[rank.index()].scratch_parts.iter().map(|&part| self.refine(part))
+    fn scratch_parts(&self, rank: Rank, target: &Layout) -> impl Iterator<Item = u32> {
+        let parts = self.program.ranks[rank.index()].scratch_parts.iter();
+        parts.map(|&part| target.part_of(ChunkId(self.refine(part))))
     }
 
     fn threadblocks(&self, rank: Rank) -> impl Iterator<Item = Threadblock> {

@@ -290,9 +290,12 @@ struct Call<'a> {
 impl Call<'_> {
     /// A listed chunk's values at one of its holders; where nothing is reduced, all have the same.
     fn listed(&self, id: ChunkId, holder: Rank) -> Vec<u64> {
-        let bytes =
-            |chunks: u32| (0..chunks).map(|id| self.demand.bytes_of(ChunkId(id)).0).sum::<f64>().round() as usize;
-        let cut = |chunks: u32| bytes(chunks) * self.count / self.request.size_bytes as usize;
+        // Cut from what lies before it of the same kind.
+        let chunk = |id: u32| self.demand.chunk(ChunkId(id));
+        let ends = |id: u32| (&chunk(id).holders, &chunk(id).wanted_by);
+        let first = (0..id.0).rev().take_while(|&before| ends(before) == ends(id.0)).last().unwrap_or(id.0);
+        let bytes = |end: u32| (first..end).map(|id| self.demand.bytes_of(ChunkId(id)).0).sum::<f64>().round() as usize;
+        let cut = |end: u32| bytes(end) * self.count / self.request.size_bytes as usize;
         let combine = self.demand.chunk(id).combine;
         let mut random = Random(if combine { 100 + u64::from(holder.0) } else { 99 } * 10_000 + u64::from(id.0));
         (0..cut(id.0 + 1) - cut(id.0)).map(|_| random.next()).collect()
@@ -354,7 +357,26 @@ impl Call<'_> {
         }
     }
 
+    fn listed_alias(&self, rank: Rank) -> Option<Alias> {
+        let ids = |has: &dyn Fn(ChunkId) -> bool| self.demand.chunk_ids().filter(|&id| has(id)).collect::<Vec<_>>();
+        let held = ids(&|id| self.demand.chunk(id).holders.has(rank));
+        let wanted = ids(&|id| self.demand.chunk(id).wanted_by.has(rank));
+        let start = |small: &[ChunkId], large: &[ChunkId]| {
+            let at = large.windows(small.len().max(1)).position(|run| run == small)?;
+            Some(large[..at].iter().map(|&id| self.listed(id, rank).len()).sum())
+        };
+        if held.is_empty() || wanted.is_empty() {
+            return None;
+        }
+        let within = start(&held, &wanted).map(Alias::InputInOutput);
+        let around = || start(&wanted, &held).map(Alias::OutputInInput);
+        within.or_else(around).or(Some(Alias::InputInOutput(0)))
+    }
+
     fn alias(&self, rank: Rank) -> Option<Alias> {
+        if self.request.collective.is_listed() {
+            return self.listed_alias(rank);
+        }
         let own = self.member(rank)? * self.count;
         let root = self.is_root(rank);
         match self.request.collective {

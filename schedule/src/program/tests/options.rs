@@ -3,11 +3,11 @@
 use super::executor::{Executor, Transport};
 use super::schedules::{self, Random};
 use super::{STANDARD, checked};
-use crate::program::{Instruction, LowerOptions, Program, Threadblocks, lower};
-use crate::{ChunkId, Collective, Demand, Message, Request, TransferKind, VerifiedSchedule};
+use crate::program::{Instruction, Layout, LowerOptions, Program, Threadblocks, lower};
+use crate::{Chunk, ChunkId, Collective, Demand, Message, ReduceOp, Request, TransferKind, VerifiedSchedule};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use topology::{Latency, LinkId, Rank};
+use topology::{Bytes, Latency, LinkId, Rank};
 
 /// Paired threadblocks with fused steps.
 pub(super) fn fused(in_place: bool) -> LowerOptions {
@@ -15,9 +15,9 @@ pub(super) fn fused(in_place: bool) -> LowerOptions {
 }
 
 /// Any options that the demand allows.
-pub(super) fn random(demand: &Demand, random: &mut Random) -> LowerOptions {
+pub(super) fn random(demand: &Arc<Demand>, random: &mut Random) -> LowerOptions {
     LowerOptions {
-        in_place: random.below(2) == 0 && !demand.request().collective.is_listed(),
+        in_place: random.below(2) == 0 && Layout::new(demand.clone(), true).is_ok(),
         threadblocks: [Threadblocks::PerConnection, Threadblocks::Paired][random.below(2)],
         fuse: random.below(3) > 0,
         window: 1 + random.below(2) as u32,
@@ -70,6 +70,35 @@ fn every_option_gives_a_right_program() {
         fused += steps(&program).filter(|instruction| instruction.is_fused()).count();
     }
     assert!(fused > 100, "{fused} fused steps");
+}
+
+/// Sums of all for all, gathering, scattering, and an exchange of equal amounts.
+#[test]
+fn listed_chunks_are_exchanged_in_place() {
+    let random = &mut Random(12);
+    let matrix = [vec![4, 9, 0], vec![9, 1, 2], vec![0, 2, 0]];
+    let request = |collective| Request::new(collective, 3, 20).with_chunks(2);
+    let mut demands = vec![Demand::from_matrix(request(Collective::AllToAllV), &matrix).unwrap()];
+    let sets: [&[u32]; 2] = [&[0, 1, 2], &[1]];
+    for (holders, wanted) in [(0, 0), (0, 1), (1, 0)] {
+        let set = |of: usize| sets[of].iter().copied().map(Rank).collect();
+        let chunk = |bytes| Chunk {
+            holders: set(holders),
+            wanted_by: set(wanted),
+            combine: holders == 0,
+            bytes: Some(Bytes(bytes)),
+        };
+        let request = Request { op: Some(ReduceOp::Sum), ..request(Collective::Custom) };
+        demands.push(Demand::from_chunks(request, vec![chunk(8.0), chunk(2.5), chunk(2.5)]).unwrap());
+    }
+    for demand in demands {
+        let demand = Arc::new(demand);
+        for instances in [1, 3] {
+            let schedule = schedules::random_trees(&schedules::clique(3), &demand, random);
+            road(&schedule, &LowerOptions { instances, ..fused(true) }, random);
+            road(&schedule, &LowerOptions { in_place: true, instances, ..LowerOptions::default() }, random);
+        }
+    }
 }
 
 #[test]
