@@ -14,14 +14,17 @@
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
 
 mod calendar;
+mod contiguity;
 mod crossings;
 mod spreading;
 mod stay;
+mod units;
 
 use crate::milp::orbits::Orbits;
 use crate::milp::solver::{Controls, Ending, solve};
 use crate::{Attempt, Context, Problem, Progress, StopReason, SynthError};
 use calendar::Calendar;
+use contiguity::tighten;
 use crossings::{Enclaves, Timed, distinct, stretched};
 use schedule::{ChunkId, Message, Schedule, TransferKind, replay};
 use spreading::{Refusal, Ride, Spreading};
@@ -69,6 +72,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
         undecided: 0,
     };
     search.run()?;
+    search.tighten()?;
     let stop = match () {
         () if search.is_optimal() => StopReason::Optimal,
         () if context.deadline.has_passed() => StopReason::TimeLimit,
@@ -253,6 +257,28 @@ impl Search<'_> {
             seed: options.seed,
             deadline: self.context.deadline,
         }
+    }
+
+    /// The third stage on the best schedule so far.
+    fn tighten(&mut self) -> Result<(), SynthError> {
+        let Some(best) = self.found.as_ref().or(self.context.incumbent) else { return Ok(()) };
+        if self.is_over() {
+            return Ok(());
+        }
+        let tightened =
+            tighten(self.enclaves.problem, best, &self.controls(FULL_COLUMNS as usize), self.calls_left, NAME)?;
+        self.calls_left -= tightened.calls;
+        self.undecided += tightened.undecided;
+        tracing::debug!(
+            calls = tightened.calls,
+            undecided = tightened.undecided,
+            gained = tightened.schedule.is_some()
+        );
+        if let Some(schedule) = tightened.schedule {
+            self.best = Some(schedule.makespan());
+            self.found = Some(schedule);
+        }
+        Ok(())
     }
 
     /// A schedule as fast as `schedule`, which `rides` make, with fewer or more connections where the sketch wishes so.
