@@ -4,7 +4,7 @@
 //! [`super::routed`] alike; the times it keeps only guide the search, `schedule::replay` has the last word.
 
 use crate::distance::Key;
-use schedule::{ChunkList, Demand, Message, TransferKind};
+use schedule::{ChunkList, Demand, Message, Transfer, TransferKind};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use topology::{FreeTimes, LinkId, Micros, ResourceId, Topology};
@@ -26,13 +26,14 @@ pub(super) struct Calendar<'a> {
     demand: &'a Demand,
     free: FreeTimes,
     events: BinaryHeap<Reverse<(Key, Event)>>,
-    messages: Vec<Message>,
+    /// Without images.
+    sent: Vec<Transfer>,
 }
 
 impl<'a> Calendar<'a> {
     /// Nothing has been sent yet.
     pub(super) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
-        Self { topology, demand, free: FreeTimes::new(topology), events: BinaryHeap::new(), messages: Vec::new() }
+        Self { topology, demand, free: FreeTimes::new(topology), events: BinaryHeap::new(), sent: Vec::new() }
     }
 
     /// From when on a link itself is free.
@@ -61,8 +62,9 @@ impl<'a> Calendar<'a> {
         for &resource in &link.resources {
             self.post(self.free.resource(resource), Event::ResourceFree(resource));
         }
-        self.post(end, Event::Arrived(self.messages.len() as u32));
-        self.messages.push(Message { chunks, link: id, kind: TransferKind::Copy });
+        self.post(end, Event::Arrived(self.sent.len() as u32));
+        let (from, to) = (link.from, link.to);
+        self.sent.push(Transfer { chunks, from, to, link: id, kind: TransferKind::Copy, start, end });
         end
     }
 
@@ -84,12 +86,17 @@ impl<'a> Calendar<'a> {
     }
 
     /// A message that was sent.
-    pub(super) fn message(&self, position: u32) -> &Message {
-        &self.messages[position as usize]
+    pub(super) fn message(&self, position: u32) -> &Transfer {
+        &self.sent[position as usize]
     }
 
-    /// All messages, in the order they were sent.
+    /// All messages, in the order they were sent; without images, and with the times of the calendar.
+    pub(super) fn into_transfers(self) -> Vec<Transfer> {
+        self.sent
+    }
+
+    /// The same without times.
     pub(super) fn into_messages(self) -> Vec<Message> {
-        self.messages
+        self.sent.iter().map(Message::from).collect()
     }
 }

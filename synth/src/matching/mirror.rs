@@ -6,7 +6,7 @@
 
 use crate::Problem;
 use crate::sketch::{chunk_images, detect};
-use schedule::{ChunkId, ChunkList, Message};
+use schedule::{ChunkId, ChunkList, Message, Transfer};
 use topology::symmetry::{Automorphism, FreeGroup, Growth};
 use topology::{LinkId, Topology};
 
@@ -122,18 +122,15 @@ impl Mirror {
         images
     }
 
-    /// Every message followed by its images.
-    pub(super) fn reflected(&self, messages: Vec<Message>) -> Vec<Message> {
-        if self.growth.is_empty() {
-            return messages;
-        }
-        let mut all = Vec::with_capacity(messages.len() * self.order());
-        for message in messages {
-            let images = self.images(message.link, &message.chunks);
+    /// Every transfer followed by its images, as messages.
+    pub(super) fn reflected(&self, transfers: &[Transfer]) -> Vec<Message> {
+        let mut all = Vec::with_capacity(transfers.len() * self.order());
+        for transfer in transfers {
+            let images = self.images(transfer.link, &transfer.chunks);
             for (element, &link) in images.links.iter().enumerate() {
                 let mut chunks: ChunkList = images.chunks.iter().map(|images| images[element]).collect();
                 chunks.sort_unstable();
-                all.push(Message { chunks, link, kind: message.kind });
+                all.push(Message { chunks, link, kind: transfer.kind });
             }
         }
         all
@@ -146,6 +143,7 @@ mod tests {
     use schedule::{Collective, Demand, Request, TransferKind};
     use std::collections::BTreeSet;
     use std::sync::Arc;
+    use topology::Micros;
 
     fn problem(spec: &str, collective: Collective) -> Problem {
         let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
@@ -157,7 +155,8 @@ mod tests {
     fn images_use_different_links_and_carry_different_chunks() {
         for (spec, collective, order) in [
             ("torus2d:3x4", Collective::AllGather, 12),
-            ("dgx2x2", Collective::AllGather, 32),
+            // Odd ranks send to the other machine, even ones receive.
+            ("dgx2x2", Collective::AllGather, 16),
             ("hypercube:3", Collective::AllToAll, 8),
             ("torus3d:16x16x16", Collective::Broadcast, 1),
         ] {
@@ -166,14 +165,12 @@ mod tests {
             assert_eq!(mirrors.first().map_or(1, Mirror::order), order, "{spec}");
             for mirror in &mirrors {
                 let link = mirror.representative(LinkId(1));
-                let from = problem.topology.link(link).from;
+                let (from, to) = (problem.topology.link(link).from, problem.topology.link(link).to);
                 let chunk = problem.demand.chunk_ids().find(|&id| problem.demand.chunk(id).holders.has(from));
-                let message = Message {
-                    link,
-                    chunks: ChunkList::from_slice(&[chunk.expect("every rank has some")]),
-                    kind: TransferKind::Copy,
-                };
-                let all = mirror.reflected(vec![message]);
+                let chunks = ChunkList::from_slice(&[chunk.expect("every rank has some")]);
+                let (start, end) = (Micros::ZERO, Micros(1.0));
+                let all =
+                    mirror.reflected(&[Transfer { chunks, from, to, link, kind: TransferKind::Copy, start, end }]);
                 let links: BTreeSet<LinkId> = all.iter().map(|message| message.link).collect();
                 let chunks: BTreeSet<ChunkId> = all.iter().map(|message| message.chunks[0]).collect();
                 assert_eq!((links.len(), chunks.len()), (mirror.order(), mirror.order()), "{spec}");

@@ -48,7 +48,7 @@ const BATCH: u32 = 8;
 const EQUAL: f64 = 1e-9;
 /// The most deliveries of one schedule: some gigabytes.
 const MOST_DELIVERIES: u64 = 1 << 24;
-/// Work of all searches together, in looks of a link at 64 chunks: one or two seconds of one core.
+/// Work of one strategy, in looks of a link at 64 chunks: one or two seconds of one core.
 const WORK: u64 = 60_000_000;
 /// How often every route is found anew.
 const ROUNDS: u32 = 6;
@@ -80,7 +80,7 @@ impl Strategy for Matching {
         let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
         let search = |problem: &Problem| -> Result<Attempt, SynthError> {
             let instance = Instance::new(problem, Mirror::plain(&problem.topology), context.deadline)?;
-            let mut search = Search::new(&instance, context);
+            let mut search = Search::new(&instance, context, WORK);
             search.restart();
             Ok(search.conclude(self.name()))
         };
@@ -97,7 +97,7 @@ fn is_unicast(demand: &Demand) -> bool {
     demand.chunks().iter().all(|chunk| wanted(chunk) <= 1)
 }
 
-/// A complete schedule, in playing order.
+/// A complete schedule, in playing order; of a symmetric one, only what is not an image.
 #[derive(Clone, Debug)]
 struct Plan {
     transfers: Vec<Transfer>,
@@ -147,6 +147,8 @@ impl Traits {
 struct Search<'a> {
     instance: &'a Instance<'a>,
     context: &'a Context<'a>,
+    /// All of it, in looks of a link at 64 chunks.
+    work: u64,
     /// Where every chunk has one destination and there are few of them: what a fluid would do.
     flow: Option<ConcurrentFlow>,
     traits: Traits,
@@ -155,10 +157,10 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(instance: &'a Instance<'a>, context: &'a Context<'a>) -> Self {
+    fn new(instance: &'a Instance<'a>, context: &'a Context<'a>, work: u64) -> Self {
         let flow = concurrent_flow(instance.problem);
         let traits = Traits::of(instance);
-        Self { instance, context, flow, traits, best: None, stop: StopReason::Exhausted }
+        Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted }
     }
 
     fn is_optimal(&self) -> bool {
@@ -168,8 +170,8 @@ impl<'a> Search<'a> {
     /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
     fn restart(&mut self) {
         let cost = self.cost();
-        let restarts = u64::from(self.context.options.limits.restarts).min(WORK / cost.fresh).max(1);
-        let repairs = WORK.saturating_sub(restarts * cost.fresh) / (restarts * cost.repair);
+        let restarts = u64::from(self.context.options.limits.restarts).min(self.work / cost.fresh).max(1);
+        let repairs = self.work.saturating_sub(restarts * cost.fresh) / (restarts * cost.repair);
         let (restarts, repairs) = (restarts as u32, repairs as u32);
         for batch in (0..restarts).step_by(BATCH as usize) {
             if self.is_optimal() {
@@ -260,7 +262,7 @@ impl<'a> Search<'a> {
             spread(instance, &[], style, target, random)
         };
         let fresh = (0..=repairs).find_map(|attempt| fresh(attempt, &mut random));
-        let mut plan = fresh.and_then(|messages| self.time(messages)).or_else(|| self.best.clone())?;
+        let mut plan = fresh.and_then(|sent| self.complete(sent)).or_else(|| self.best.clone())?;
         for repair in 0..repairs {
             let style = self.style(number + repair, &mut random);
             plan = self.repaired(&plan, style, &mut random).unwrap_or(plan);
@@ -292,7 +294,7 @@ impl<'a> Search<'a> {
         let priorities = Priorities::new(instance, self.merge(number), random);
         let most = REPAIRS_PER_CHUNK.saturating_mul(instance.demand.chunks().len() as u32);
         let effort = Effort { steps: repairs.min(most), bound: self.context.bound };
-        self.time(improve(routing, priorities, effort, random)?)
+        self.time(&improve(routing, priorities, effort, random)?)
     }
 
     /// Until when a search must be done: somewhere between the bound and the best plan so far. A search that may
@@ -312,18 +314,24 @@ impl<'a> Search<'a> {
     /// What follows a random instant of `plan`, searched anew; `None` if that is no better.
     fn repaired(&self, plan: &Plan, style: Style, random: &mut Pcg64Mcg) -> Option<Plan> {
         let instant = plan.makespan * (f64::from(random.next_u32() % 1000) / 1000.0);
-        let mirror = &self.instance.mirror;
-        let is_kept = |it: &&Transfer| it.start < instant && mirror.representative(it.link) == it.link;
-        let kept: Vec<Transfer> = plan.transfers.iter().filter(is_kept).cloned().collect();
+        let kept: Vec<Transfer> = plan.transfers.iter().filter(|transfer| transfer.start < instant).cloned().collect();
         let cutoff = self.target(Some(plan), random.next_u32() % 4);
-        let repaired = self.time(spread(self.instance, &kept, style, cutoff, random)?)?;
+        let repaired = self.complete(spread(self.instance, &kept, style, cutoff, random)?)?;
         repaired.is_better_than(plan).then_some(repaired)
     }
 
-    /// Gives messages and their images their times, without those that help nobody.
-    fn time(&self, messages: Vec<Message>) -> Option<Plan> {
+    /// A plan of what a search has sent. To time all images takes longer than to search: that waits for the end.
+    fn complete(&self, sent: Vec<Transfer>) -> Option<Plan> {
+        match self.instance.mirror.order() {
+            1 => self.time(&sent.iter().map(Message::from).collect::<Vec<_>>()),
+            _ => Some(Plan { makespan: makespan(&sent), transfers: sent }),
+        }
+    }
+
+    /// Gives messages their times, without those that help nobody.
+    fn time(&self, messages: &[Message]) -> Option<Plan> {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
-        let useful = without_idle_copies(&self.instance.mirror.reflected(messages), topology, demand);
+        let useful = without_idle_copies(messages, topology, demand);
         let transfers = replay(demand, topology, &useful).ok()?;
         Some(Plan { makespan: makespan(&transfers), transfers })
     }
@@ -374,9 +382,13 @@ impl<'a> Search<'a> {
     fn conclude(self, name: &str) -> Attempt {
         let instance = self.instance;
         let note = self.best.is_none().then(|| "no restart served everybody".to_owned());
-        let schedule = self
-            .best
-            .map(|best| Schedule::new(instance.topology, instance.problem.demand.clone(), best.transfers, name));
+        let whole = |best: &Plan| match instance.mirror.order() {
+            1 => Some(best.clone()),
+            _ => self.time(&instance.mirror.reflected(&best.transfers)),
+        };
+        let best = self.best.as_ref().and_then(whole);
+        let schedule =
+            best.map(|best| Schedule::new(instance.topology, instance.problem.demand.clone(), best.transfers, name));
         Attempt { name: name.to_owned(), schedule, stop: self.stop, note }
     }
 }

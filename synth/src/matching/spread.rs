@@ -19,7 +19,7 @@ use crate::sketch::Connections;
 use crate::{Constraints, Way};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
-use schedule::{ChunkId, ChunkList, Message, Transfer};
+use schedule::{ChunkId, ChunkList, Transfer};
 use topology::{Latency, LinkId, Micros, Rank};
 
 /// How many candidates a link looks at; more would cost more than they gain.
@@ -43,13 +43,13 @@ pub(super) fn spread(
     style: Style,
     cutoff: Micros,
     random: &mut Pcg64Mcg,
-) -> Option<Vec<Message>> {
+) -> Option<Vec<Transfer>> {
     let mut state = State::new(instance, style, cutoff, random);
     for transfer in prefix {
         state.send(transfer.start, transfer.link, transfer.chunks.clone());
     }
     state.run();
-    (state.missing == 0).then(|| state.calendar.into_messages())
+    (state.missing == 0).then(|| state.calendar.into_transfers())
 }
 
 /// Rows of bits that say together which chunks a link could carry now.

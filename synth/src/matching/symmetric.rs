@@ -6,7 +6,7 @@
 
 use super::instance::Instance;
 use super::mirror::Mirror;
-use super::{Search, is_unicast};
+use super::{Search, WORK, is_unicast};
 use crate::{Attempt, Context, Problem, Strategy, SynthError};
 
 /// The strategy `symmetric`.
@@ -14,6 +14,8 @@ use crate::{Attempt, Context, Problem, Strategy, SynthError};
 pub struct Symmetric;
 
 const NAME: &str = "symmetric";
+/// With how many groups it tries; they share the work of one search.
+const GROUPS: usize = 2;
 
 impl Strategy for Symmetric {
     fn name(&self) -> &'static str {
@@ -25,15 +27,18 @@ impl Strategy for Symmetric {
         if is_unicast(&problem.demand) {
             return refuse("every chunk has one destination");
         }
-        let mirrors = Mirror::all(problem);
+        let mut mirrors = Mirror::all(problem);
+        // The largest group leaves the fewest decisions; the next one forbids less.
+        mirrors.truncate(GROUPS);
         if mirrors.is_empty() {
             return refuse("no symmetry of the machine, the demand and the sketch moves every rank");
         }
         let mut attempts = Vec::new();
+        let work = WORK / mirrors.len() as u64;
         for mirror in mirrors {
             let name = format!("{NAME}/{}", mirror.order());
             let instance = Instance::new(problem, mirror, context.deadline)?;
-            let mut search = Search::new(&instance, context);
+            let mut search = Search::new(&instance, context, work);
             search.restart();
             let is_enough = search.is_optimal() || context.deadline.has_passed();
             attempts.push(search.conclude(&name));
@@ -49,7 +54,7 @@ impl Strategy for Symmetric {
 mod tests {
     use super::*;
     use crate::sketch::SketchFile;
-    use crate::{Deadline, Options, bounds};
+    use crate::{Deadline, Limits, Options, bounds};
     use schedule::{Collective, Demand, Request, Schedule, verify};
     use std::collections::BTreeSet;
     use std::sync::Arc;
@@ -71,7 +76,8 @@ mod tests {
     }
 
     fn plan(problem: &Problem) -> Result<Schedule, SynthError> {
-        let (options, deadline) = (Options::default(), Deadline::default());
+        let options = Options { limits: Limits { restarts: 4, ..Limits::default() }, ..Options::default() };
+        let deadline = Deadline::default();
         let bound = bounds(problem).best().value;
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         let attempts = Symmetric.propose(problem, &context)?;
