@@ -45,7 +45,7 @@ const GAIN: f64 = 2e-3;
 const PATIENT_CUTS: u32 = 4;
 /// How long the solver may take where the user sets no limit and asked for it, or did not ask. Its work is counted
 /// and nearly always ends long before; this catches the models on which HiGHS overshoots.
-const PATIENCE: [Duration; 2] = [Duration::from_secs(45), Duration::from_secs(15)];
+const PATIENCE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(15)];
 
 /// Plans the demand of `problems`: the same request, one problem per chunk count worth trying.
 ///

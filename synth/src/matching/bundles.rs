@@ -68,7 +68,7 @@ impl Bundles {
         });
         let messages: Vec<Message> = messages.collect();
         let (topology, demand) = (&*problem.topology, &problem.demand);
-        let order = |error| SynthError::Order { strategy: "matching", error };
+        let order = |error| SynthError::Order { strategy: "matching and symmetric", error };
         let transfers = replay(demand, topology, &messages).map_err(order)?;
         let schedule = Schedule::new(topology, demand.clone(), transfers, &attempt.name);
         Ok(Attempt { schedule: Some(schedule), ..attempt })

@@ -71,23 +71,34 @@ impl Strategy for Matching {
             let why = "it reduces; plan its reversal".to_owned();
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
-        let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
-        if deliveries > MOST_DELIVERIES {
-            let why = format!("{deliveries} deliveries are more than the {MOST_DELIVERIES} it writes down");
-            return Err(SynthError::NotApplicable { strategy: self.name(), why });
-        }
-        let per_chunk = deliveries / problem.demand.chunks().len().max(1) as u64;
-        let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
-        let search = |problem: &Problem| -> Result<Attempt, SynthError> {
+        of_bearable_size(self.name(), problem, |problem| {
             let instance = Instance::new(problem, Mirror::plain(&problem.topology), context.deadline)?;
             let mut search = Search::new(&instance, context, WORK);
             search.restart();
-            Ok(search.conclude(self.name()))
-        };
-        match Bundles::new(problem, WORK, cost) {
-            Some(bundles) => Ok(vec![bundles.unpacked(problem, search(&bundles.problem)?)?]),
-            None => Ok(vec![search(problem)?]),
+            Ok(vec![search.conclude(self.name())])
+        })
+    }
+}
+
+/// What `search` proposes for `problem`; where there are very many chunks, for bundles of them.
+fn of_bearable_size(
+    strategy: &'static str,
+    problem: &Problem,
+    search: impl Fn(&Problem) -> Result<Vec<Attempt>, SynthError>,
+) -> Result<Vec<Attempt>, SynthError> {
+    let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
+    if deliveries > MOST_DELIVERIES {
+        let why = format!("{deliveries} deliveries are more than the {MOST_DELIVERIES} it writes down");
+        return Err(SynthError::NotApplicable { strategy, why });
+    }
+    let per_chunk = deliveries / problem.demand.chunks().len().max(1) as u64;
+    let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
+    match Bundles::new(problem, WORK, cost) {
+        Some(bundles) => {
+            let attempts = search(&bundles.problem)?.into_iter();
+            attempts.map(|attempt| bundles.unpacked(problem, attempt)).collect()
         }
+        None => search(problem),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::instance::Instance;
 use super::mirror::Mirror;
-use super::{Search, WORK, is_unicast};
+use super::{Search, WORK, is_unicast, of_bearable_size};
 use crate::{Attempt, Context, Problem, Strategy, SynthError};
 
 /// The strategy `symmetric`.
@@ -23,31 +23,36 @@ impl Strategy for Symmetric {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        let refuse = |why: &str| Err(SynthError::NotApplicable { strategy: NAME, why: why.to_owned() });
         if is_unicast(&problem.demand) {
-            return refuse("every chunk has one destination");
+            let why = "every chunk has one destination".to_owned();
+            return Err(SynthError::NotApplicable { strategy: NAME, why });
         }
-        let mut mirrors = Mirror::all(problem);
-        // The largest group leaves the fewest decisions; the next one forbids less.
-        mirrors.truncate(GROUPS);
-        if mirrors.is_empty() {
-            return refuse("no symmetry of the machine, the demand and the sketch moves every rank");
-        }
-        let mut attempts = Vec::new();
-        let work = WORK / mirrors.len() as u64;
-        for mirror in mirrors {
-            let name = format!("{NAME}/{}", mirror.order());
-            let instance = Instance::new(problem, mirror, context.deadline)?;
-            let mut search = Search::new(&instance, context, work);
-            search.restart();
-            let is_enough = search.is_optimal() || context.deadline.has_passed();
-            attempts.push(search.conclude(&name));
-            if is_enough {
-                break;
-            }
-        }
-        Ok(attempts)
+        of_bearable_size(NAME, problem, |problem| search(problem, context))
     }
+}
+
+fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+    let mut mirrors = Mirror::all(problem);
+    // The largest group leaves the fewest decisions; the next one forbids less.
+    mirrors.truncate(GROUPS);
+    if mirrors.is_empty() {
+        let why = "no symmetry of the machine, the demand and the sketch moves every rank".to_owned();
+        return Err(SynthError::NotApplicable { strategy: NAME, why });
+    }
+    let work = WORK / mirrors.len() as u64;
+    let mut attempts = Vec::new();
+    for mirror in mirrors {
+        let name = format!("{NAME}/{}", mirror.order());
+        let instance = Instance::new(problem, mirror, context.deadline)?;
+        let mut search = Search::new(&instance, context, work);
+        search.restart();
+        let is_enough = search.is_optimal() || context.deadline.has_passed();
+        attempts.push(search.conclude(&name));
+        if is_enough {
+            break;
+        }
+    }
+    Ok(attempts)
 }
 
 #[cfg(test)]
