@@ -28,6 +28,7 @@ fn main() {
     for kib in [64, 1024, 16 << 10, 64 << 10] {
         tcp(kib << 10);
     }
+    forms();
     for (transport, ranks) in [("shm", 2), ("shm", 4), ("tcp", 2)] {
         let line =
             format!("--collective allreduce --ranks {ranks} --size 1KB --transport {transport} --iterations 2000");
@@ -63,15 +64,36 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn allreduce(ranks: usize, bytes: usize) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(ranks);
-    let (mut times, mut bounds) = (Vec::new(), Vec::new());
+    let (mut times, mut bounds) = ([Vec::new(), Vec::new()], Vec::new());
     for _ in 0..ROUNDS {
         let line = format!("--collective allreduce --ranks {ranks} --size {bytes} --iterations 5 --warmups 2");
-        times.push(run(&line)[0]);
+        times.iter_mut().zip(run(&line)).for_each(|(times, time)| times.push(time));
         let received = 2.0 * (ranks - 1) as f64 * bytes as f64;
         bounds.push(received / copy_rate(cores, bytes));
     }
     let what = format!("allreduce {} MiB, {ranks} ranks, shm", bytes >> 20);
-    print_row(&what, median(times), bytes, Some(median(bounds)));
+    let bound = median(bounds);
+    for (times, call) in times.into_iter().zip(["", ", in place"]) {
+        print_row(&format!("{what}{call}"), median(times), bytes, Some(bound));
+    }
+}
+
+/// What the forms of a program are worth here.
+fn forms() {
+    for (transport, size, iterations) in [
+        ("threads", 64 << 10, 500),
+        ("threads", 64 << 20, 10),
+        ("shm", 64 << 10, 500),
+        ("shm", 64 << 20, 10),
+        ("tcp", 64 << 10, 500),
+        ("tcp", 64 << 20, 10),
+    ] {
+        for form in ["", " --fuse", " --channels 2", " --instances 2", " --instances 4"] {
+            let line = format!("--collective allreduce --ranks 4 --size {size} --transport {transport}");
+            let times = (0..3).map(|_| run(&format!("{line} --iterations {iterations}{form}"))[0]).collect();
+            print_row(&format!("allreduce {} KiB, 4 ranks, {transport}{form}", size >> 10), median(times), size, None);
+        }
+    }
 }
 
 /// Bytes per µs that so many threads copy together, each between buffers of its own.

@@ -75,6 +75,59 @@ fn long_every_collective_rank_count_size_and_transport() {
     }
 }
 
+/// Chunks listed one by one: those that are reduced and those that are copied, in place where memory can be shared.
+#[test]
+fn custom_demands_and_matrices() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| lines(&antiphon_in(folder.path(), &format!("{line} --iterations 1 --json")).ok());
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let sums = "  - {from: [0, 1, 2], to: [0, 1, 2], reduce: true, bytes: 4000}\n";
+    write("sums.yaml", &format!("chunks:\n{sums}{sums}"));
+    let copies = "  - {from: [0], to: [1, 2], bytes: 2000}\n  - {from: [1], to: [2], bytes: 12}\n";
+    write("copies.yaml", &format!("chunks:\n{copies}"));
+    let partial = "  - {from: [1, 2], to: [0], reduce: true, bytes: 8}\n";
+    write("mixed.yaml", &format!("chunks:\n{sums}{copies}{partial}"));
+    // Sums of all for all can be in place; rank 1 of the copies is sent what it does not hold, of another size.
+    for (name, calls) in [("sums", 2), ("copies", 1), ("mixed", 1)] {
+        for options in ["--op sum", "--op max --transport tcp", "--dtype u8 --transport threads --instances 2"] {
+            let options = if name == "copies" {
+                options.replace("--op sum", "").replace("--op max", "")
+            } else {
+                options.to_owned()
+            };
+            let line = format!("run --collective custom --demand {name}.yaml --ranks 3 --size 8KB,100KB {options}");
+            let rows = here(&line);
+            assert_eq!(rows.len(), 2 * calls, "{line}: {rows:?}");
+            assert!(rows.iter().all(|row| row["wrong"] == 0), "{line}: {rows:?}");
+        }
+    }
+    // What two members send each other must be as much for an exchange in place.
+    for (matrix, calls) in [("0,8,400\n8,16,0\n400,0,4\n", 2), ("0,8,400\n12,16,0\n400,0,4\n", 1)] {
+        write("matrix.csv", matrix);
+        let rows = here("run --collective alltoallv --matrix matrix.csv --ranks 3 --size 848,84800");
+        assert_eq!(rows.len(), 2 * calls, "{matrix}: {rows:?}");
+        assert!(rows.iter().all(|row| row["wrong"] == 0), "{matrix}: {rows:?}");
+    }
+    write("unknown.yaml", "chunks:\n  - {from: [0], to: [7], bytes: 4}\n");
+    let ran = antiphon_in(folder.path(), "run --collective custom --demand unknown.yaml --ranks 3 --size 4");
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    assert!(ran.stderr.contains("rank 7"), "{}", ran.stderr);
+}
+
+/// Lanes, instances and fused steps change what ranks do, not what comes out.
+#[test]
+fn every_form_of_a_program_gives_the_same_answers() {
+    for form in ["--channels 3", "--instances 3", "--fuse", "--fuse --instances 2 --channels 2", "--max-threadblocks 1"]
+    {
+        for (collective, transport) in [("allgather", "shm"), ("allreduce", "tcp"), ("alltoall", "threads")] {
+            let line = format!("--collective {collective} --ranks 5 --size 0,4004,3000000");
+            runs_right(&format!("{line} --transport {transport} {form}"), 3);
+        }
+    }
+    // An emulated machine stores and forwards: fused steps are two there.
+    runs_right("--collective allgather --ranks 3 --size 3000 --emulate ring:3,alpha=1us,bandwidth=1GBps --fuse", 1);
+}
+
 #[test]
 fn roots_other_than_the_first() {
     for collective in ["broadcast", "reduce", "gather", "scatter"] {

@@ -168,16 +168,16 @@ fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<Vec<(Fixed, &'stati
     let topology = plan::topology(&asked.topology)?;
     let request = plan::request(&asked, &topology)?;
     let is_classic = asked.members.is_none() && asked.matrix.is_none() && asked.demand.is_none();
-    let problems = plan::problems(&Arc::new(topology.clone()), &request, &plan::content(&asked)?, None, None)?;
+    let (shared, content) = (Arc::new(topology.clone()), plan::content(&asked)?);
+    let problems = plan::problems(&shared, &request, &content, None, None)?;
     let strategy = if is_classic { StrategyKind::Classic } else { StrategyKind::Matching };
     let options = Options { strategy: Some(strategy), ..Options::default() };
     let best = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
-    let whole = RequestArgs { chunks: Chunks::Pinned(1), ..asked };
-    let whole = plan::request(&whole, &topology).and_then(|request| {
-        plan::problems(&Arc::new(topology.clone()), &request, &plan::content(&whole)?, None, None)
-    })?;
     // An emulated machine has nothing but its links.
-    let other = if args.emulate.is_none() { in_place(&best, &whole)? } else { None };
+    let other = match is_classic && args.emulate.is_none() {
+        true => in_place(&best, &plan::problems(&shared, &request, &content, None, Some(1))?)?,
+        false => None,
+    };
     Ok(match other {
         Some(other) => {
             vec![(Fixed::Schedule(best, topology.clone()), &BOTH[..1]), (Fixed::Schedule(other, topology), &BOTH[1..])]
