@@ -80,7 +80,8 @@ impl Strategy for Matching {
     }
 }
 
-/// What `search` proposes for `problem`; where there are very many chunks, for bundles of them.
+/// What `search` proposes for `problem`; where there are so many chunks that there would be few restarts, for bundles of
+/// them.
 fn of_bearable_size(
     strategy: &'static str,
     problem: &Problem,
@@ -93,7 +94,7 @@ fn of_bearable_size(
     }
     let per_chunk = deliveries / problem.demand.chunks().len().max(1) as u64;
     let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
-    match Bundles::new(problem, WORK, cost) {
+    match Bundles::new(problem, WORK / u64::from(2 * BATCH), cost) {
         Some(bundles) => {
             let attempts = search(&bundles.problem)?.into_iter();
             attempts.map(|attempt| bundles.unpacked(problem, attempt)).collect()
