@@ -50,6 +50,8 @@ const EQUAL: f64 = 1e-9;
 const MOST_DELIVERIES: u64 = 1 << 24;
 /// Work of one strategy, in looks of a link at 64 chunks: one or two seconds of one core.
 const WORK: u64 = 60_000_000;
+/// A gap (relative) that is not worth a search of more than the usual work.
+const LITTLE: f64 = 0.05;
 /// How often every route is found anew.
 const ROUNDS: u32 = 6;
 /// The most repairs of one restart.
@@ -166,22 +168,32 @@ struct Search<'a> {
     traits: Traits,
     best: Option<Plan>,
     stop: StopReason,
+    note: Option<String>,
 }
 
 impl<'a> Search<'a> {
     fn new(instance: &'a Instance<'a>, context: &'a Context<'a>, work: u64) -> Self {
         let flow = concurrent_flow(instance.problem);
         let traits = Traits::of(instance);
-        Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted }
+        Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted, note: None }
     }
 
     fn is_optimal(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.bound.0 * (1.0 + EQUAL))
     }
 
+    /// Whether what is known already is so near the bound that a long search could not gain much.
+    fn is_little_left(&self) -> bool {
+        self.context.incumbent.is_some_and(|known| known.makespan().0 <= self.context.bound.0 * (1.0 + LITTLE))
+    }
+
     /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
     fn restart(&mut self) {
         let cost = self.cost();
+        if cost.fresh > self.work && self.is_little_left() {
+            self.note = Some("one search would take longer than what is left to gain is worth".to_owned());
+            return;
+        }
         let restarts = u64::from(self.context.options.limits.restarts).min(self.work / cost.fresh).max(1);
         let repairs = self.work.saturating_sub(restarts * cost.fresh) / (restarts * cost.repair);
         let (restarts, repairs) = (restarts as u32, repairs as u32);
@@ -393,7 +405,8 @@ impl<'a> Search<'a> {
 
     fn conclude(self, name: &str) -> Attempt {
         let instance = self.instance;
-        let note = self.best.is_none().then(|| "no restart served everybody".to_owned());
+        let failed = self.best.is_none().then(|| "no restart served everybody".to_owned());
+        let note = self.note.clone().or(failed);
         let whole = |best: &Plan| match instance.mirror.order() {
             1 => Some(best.clone()),
             _ => self.time(&instance.mirror.reflected(&best.transfers)),
