@@ -78,20 +78,27 @@ fn allreduce(ranks: usize, bytes: usize) {
     }
 }
 
-/// What the forms of a program are worth here.
+/// What lanes, instances and fused steps are worth here: a ring, in which all but the first and last step can be fused.
 fn forms() {
-    for (transport, size, iterations) in [
-        ("threads", 64 << 10, 500),
-        ("threads", 64 << 20, 10),
-        ("shm", 64 << 10, 500),
-        ("shm", 64 << 20, 10),
-        ("tcp", 64 << 10, 500),
-        ("tcp", 64 << 20, 10),
-    ] {
-        for form in ["", " --fuse", " --channels 2", " --instances 2", " --instances 4"] {
-            let line = format!("--collective allreduce --ranks 4 --size {size} --transport {transport}");
-            let times = (0..3).map(|_| run(&format!("{line} --iterations {iterations}{form}"))[0]).collect();
-            print_row(&format!("allreduce {} KiB, 4 ranks, {transport}{form}", size >> 10), median(times), size, None);
+    const FORMS: [&str; 5] = ["", " --fuse", " --channels 2", " --instances 2", " --instances 4"];
+    let folder = tempfile::tempdir().expect("a place for the plan");
+    let plan = folder.path().join("ring.json");
+    let plan = plan.to_str().expect("a path in UTF-8");
+    let made = "synth --topology ring:4 --collective allreduce --size 64MiB --chunks 1 --strategy classic -o";
+    let made = Command::new(env!("CARGO_BIN_EXE_antiphon")).args(made.split(' ')).arg(plan).output();
+    assert!(made.expect("the binary was built with the benchmark").status.success(), "a ring is always planned");
+    for transport in ["threads", "shm", "tcp"] {
+        for (size, iterations) in [(64 << 10, 500), (64 << 20, 5)] {
+            let mut times = FORMS.map(|_| Vec::new());
+            for _ in 0..3 {
+                for (times, form) in times.iter_mut().zip(FORMS) {
+                    let line = format!("{plan} --topology ring:4 --size {size} --transport {transport}");
+                    times.push(run(&format!("{line} --iterations {iterations}{form}"))[0]);
+                }
+            }
+            for (times, form) in times.into_iter().zip(FORMS) {
+                print_row(&format!("ring {} KiB, 4 ranks, {transport}{form}", size >> 10), median(times), size, None);
+            }
         }
     }
 }

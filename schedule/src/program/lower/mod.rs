@@ -13,6 +13,8 @@
 //!   have smaller numbers; if one leaves before this message arrives but arrives after it, the message lands in
 //!   scratch. With the lexicographic order (tile, number) the same holds for tiles; and a tile touches only its own
 //!   part of every slot, so tiles never conflict.
+//! * A message is one step for each run of slots that are neighbours at both ends. Two messages never become one: that
+//!   saves an α and delays what the first brings, which is the planner's to weigh.
 //! * A scratch slot is used again once its last reader, by that numbering, is done.
 //! * A dependency that follows from the others is not emitted.
 
