@@ -12,7 +12,7 @@ use topology::{LinkId, Topology};
 const WORK: Work = Work(20_000_000);
 
 /// Bytes per µs over `links` together; infinite where some β is zero and nothing else limits.
-pub(super) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
+pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
     let rate = |beta: f64| if beta > 0.0 { 1.0 / beta } else { f64::INFINITY };
     let alone = || links.iter().map(|&id| rate(topology.link(id).beta.0)).sum();
     if links.iter().all(|&id| topology.link(id).resources.is_empty()) {

@@ -17,6 +17,7 @@ mod wire;
 
 use crate::Problem;
 use crate::reversal::reversed_spreading;
+pub(crate) use capacity::capacity;
 use degree::{Side, degree};
 use schedule::LowerBound;
 use serde::Serialize;

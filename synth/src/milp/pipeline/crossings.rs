@@ -65,10 +65,9 @@ enum Shape {
 }
 
 impl<'a> Enclaves<'a> {
-    /// Splits the machine at the largest gap between the times of its links; `None` if no kind of link is much slower
-    /// than the next faster one, if no enclave has two ranks,
-    /// or if there are too many choices.
-    pub(super) fn new(problem: &'a Problem) -> Option<Self> {
+    /// Splits the machine at the largest gap between the times of its links. If no kind of link is much slower than
+    /// the next faster one, or no enclave would have two ranks, all of it is one enclave.
+    pub(super) fn new(problem: &'a Problem) -> Self {
         let topology = &problem.topology;
         let bytes = problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).fold(Bytes::ZERO, Bytes::max);
         let time = |id: LinkId| topology.link(id).transfer_time(bytes);
@@ -76,27 +75,37 @@ impl<'a> Enclaves<'a> {
         let mut times: Vec<Micros> = allowed.iter().map(|&id| time(id)).collect();
         times.sort_by(Micros::total_cmp);
         let gaps = times.windows(2).filter(|pair| pair[0] > Micros::ZERO).map(|pair| (pair[1] / pair[0], pair[1]));
-        let (gap, limit) = gaps.max_by(|a, b| a.0.total_cmp(&b.0))?;
-        if gap < GAP {
-            return None;
-        }
-        let (slow, quick): (Vec<LinkId>, Vec<LinkId>) = allowed.into_iter().partition(|&id| time(id) >= limit);
-        let mut fast = vec![false; topology.links().len()];
-        quick.iter().for_each(|id| fast[id.index()] = true);
-        let of = joined(topology.rank_count(), quick.iter().map(|&id| topology.link(id)).map(|it| (it.from, it.to)));
-        let alone = of.iter().collect::<BTreeSet<_>>().len() == of.len();
-        let slow =
-            slow.into_iter().filter(|&id| of[topology.link(id).from.index()] != of[topology.link(id).to.index()]);
-        let slow: Vec<LinkId> = slow.collect();
-        let choices = problem.demand.chunks().len().saturating_mul(slow.len());
-        (!alone && (1..=MAX_CHOICES).contains(&choices)).then_some(Self { problem, fast, slow, of })
+        let limit = gaps.filter(|gap| gap.0 >= GAP).max_by(|a, b| a.0.total_cmp(&b.0)).map(|gap| gap.1);
+        let split = limit.map(|limit| Self::split(problem, &allowed, |id| time(id) < limit));
+        let joins = |split: &Self| split.of.iter().collect::<BTreeSet<_>>().len() < split.of.len();
+        split.filter(joins).unwrap_or_else(|| Self::split(problem, &allowed, |_| true))
     }
 
-    /// The split that `fast` makes, without slow links.
+    fn split(problem: &'a Problem, allowed: &[LinkId], is_fast: impl Fn(LinkId) -> bool) -> Self {
+        let topology = &problem.topology;
+        let mut fast = vec![false; topology.links().len()];
+        allowed.iter().filter(|&&id| is_fast(id)).for_each(|id| fast[id.index()] = true);
+        let quick = allowed.iter().filter(|id| fast[id.index()]).map(|&id| topology.link(id));
+        let of = joined(topology.rank_count(), quick.map(|it| (it.from, it.to)));
+        let leaves = |id: &LinkId| of[topology.link(*id).from.index()] != of[topology.link(*id).to.index()];
+        let slow = allowed.iter().copied().filter(|id| !fast[id.index()]).filter(leaves).collect();
+        Self { problem, fast, slow, of }
+    }
+
+    /// The split that `fast` makes.
     #[cfg(test)]
     pub(super) fn of_fast(problem: &'a Problem, fast: impl Fn(LinkId) -> bool) -> Self {
-        let fast = problem.topology.link_ids().map(fast).collect();
-        Self { problem, fast, slow: Vec::new(), of: vec![0; problem.topology.rank_count()] }
+        Self::split(problem, &problem.topology.link_ids().collect::<Vec<_>>(), fast)
+    }
+
+    /// The slow links that the sketch allows and that leave an enclave, ascending.
+    pub(super) fn slow(&self) -> &[LinkId] {
+        &self.slow
+    }
+
+    /// The number of a rank's enclave.
+    pub(super) fn of(&self, rank: Rank) -> usize {
+        self.of[rank.index()]
     }
 
     /// Whether some fast link costs an α.
@@ -147,17 +156,26 @@ impl<'a> Enclaves<'a> {
 
     /// Every plan worth trying; none where a chunk has no single slow link to an enclave that wants it.
     pub(super) fn plans(&self) -> Vec<Plan> {
+        let choices = self.problem.demand.chunks().len().saturating_mul(self.slow.len());
+        if choices == 0 || choices > MAX_CHOICES {
+            return Vec::new();
+        }
         let mut plans: Vec<Plan> = Vec::new();
-        for together in [true, false] {
-            let Some(loads) = self.assign(together) else { continue };
-            for shape in [Shape::Whole, Shape::HeadBulk, Shape::HeadBulkTail, Shape::Singles] {
-                let plan = self.sequence(&loads, shape);
-                if !plan.is_empty() && !plans.contains(&plan) {
+        for loads in [true, false].into_iter().filter_map(|together| self.assign(together)) {
+            for plan in self.divisions(&loads) {
+                if !plans.contains(&plan) {
                     plans.push(plan);
                 }
             }
         }
         plans
+    }
+
+    /// Ways to divide what each slow link carries into messages.
+    pub(super) fn divisions(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>) -> Vec<Plan> {
+        let shapes = [Shape::Whole, Shape::HeadBulk, Shape::HeadBulkTail, Shape::Singles];
+        let plans = shapes.iter().map(|&shape| self.sequence(loads, shape));
+        plans.filter(|plan| !plan.is_empty()).collect()
     }
 
     /// The chunks of every slow link; with `together`, all that a queue carries from one enclave to another go over one.

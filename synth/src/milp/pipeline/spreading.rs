@@ -45,6 +45,15 @@ pub(super) struct Spreading {
     rides: Vec<(Ride, Column)>,
 }
 
+/// What chunks may do, and how large a model may be.
+#[derive(Clone, Copy)]
+pub(super) struct Freedom {
+    /// How many periods later than it could a chunk may come to where it must be.
+    pub(super) patience: usize,
+    /// The most 0/1 columns.
+    pub(super) columns: usize,
+}
+
 /// Why there is no model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
@@ -55,7 +64,7 @@ pub(super) enum Refusal {
 }
 
 impl Spreading {
-    /// Builds the model; a chunk may come to where it must be at most `patience` periods later than it could.
+    /// Builds the model.
     ///
     /// # Errors
     /// [`Refusal`] instead of a model that would be pointless or too large.
@@ -63,9 +72,8 @@ impl Spreading {
         enclaves: &Enclaves<'_>,
         calendar: &Calendar,
         crossings: &[Timed],
-        patience: usize,
+        freedom: Freedom,
         orbits: Option<&Orbits>,
-        most: usize,
     ) -> Result<Self, Refusal> {
         let mut builder = Builder {
             problem: enclaves.problem,
@@ -80,10 +88,10 @@ impl Spreading {
         };
         for chunk in enclaves.problem.demand.chunk_ids() {
             let stay = Stay::new(enclaves, calendar, crossings, chunk);
-            let rides = stay.rides(enclaves, calendar, patience).ok_or(Refusal::TooLate)?;
+            let rides = stay.rides(enclaves, calendar, freedom).ok_or(Refusal::TooLate)?;
             builder.spread_chunk(chunk, &stay, &rides);
             let columns = if orbits.is_some() { builder.shared.len() } else { builder.rides.len() };
-            if columns > most {
+            if columns > freedom.columns {
                 return Err(Refusal::TooLarge);
             }
         }
@@ -395,6 +403,10 @@ mod tests {
         solve(model, &[], &controls, &mut |_| {}).unwrap().ending
     }
 
+    fn free(columns: usize) -> Freedom {
+        Freedom { patience: 99, columns }
+    }
+
     /// From, to, α, µs per byte, whether it uses the shared port (1 µs per byte).
     type Wire = (u32, u32, f64, f64, bool);
 
@@ -437,7 +449,7 @@ mod tests {
             end: Micros(end),
         });
         let timed: Vec<Timed> = timed.into_iter().collect();
-        let Ok(mut spreading) = Spreading::new(&enclaves, &calendar, &timed, 99, None, 999) else { return false };
+        let Ok(mut spreading) = Spreading::new(&enclaves, &calendar, &timed, free(999), None) else { return false };
         let mut missing = rides.to_vec();
         for (ride, column) in &spreading.rides {
             let key = (ride.chunk.0, ride.link.0, ride.first);
@@ -525,7 +537,7 @@ mod tests {
         let wire = broadcast(2, &[(0, 1, 0.0, 1.0, false)], OCCUPIES, 3);
         let enclaves = Enclaves::of_fast(&wire, |_| true);
         let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
-        let build = |most| Spreading::new(&enclaves, &calendar, &[], 99, None, most).err();
+        let build = |most| Spreading::new(&enclaves, &calendar, &[], free(most), None).err();
         assert_eq!((build(11), build(12)), (Some(Refusal::TooLarge), None));
     }
 
@@ -540,7 +552,7 @@ mod tests {
             problem.constraints = Arc::new(crate::Constraints { connections, ..crate::Constraints::none() });
             let enclaves = Enclaves::of_fast(&problem, |_| true);
             let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
-            let mut spreading = Spreading::new(&enclaves, &calendar, &[], 99, None, 999).ok().unwrap();
+            let mut spreading = Spreading::new(&enclaves, &calendar, &[], free(999), None).ok().unwrap();
             assert!(spreading.wish_connections(&problem, None));
             let Ending::Optimal(solution) = unlimited(&spreading.model) else { panic!("the wish made it infeasible") };
             spreading.rides(&solution).iter().map(|ride| ride.link).collect::<BTreeSet<_>>().len()

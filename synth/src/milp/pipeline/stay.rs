@@ -2,7 +2,7 @@
 
 use super::calendar::Calendar;
 use super::crossings::{Enclaves, Timed};
-use super::spreading::Ride;
+use super::spreading::{Freedom, Ride};
 use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
@@ -34,7 +34,8 @@ impl Stay {
     }
 
     /// Every ride that is in time and of use; `None` if the chunk cannot be somewhere in time.
-    pub(super) fn rides(&self, enclaves: &Enclaves<'_>, calendar: &Calendar, patience: usize) -> Option<Vec<Ride>> {
+    pub(super) fn rides(&self, enclaves: &Enclaves<'_>, calendar: &Calendar, freedom: Freedom) -> Option<Vec<Ride>> {
+        let patience = freedom.patience;
         let problem = enclaves.problem;
         let described = problem.demand.chunk(self.chunk);
         let bytes = problem.demand.bytes_of(self.chunk);

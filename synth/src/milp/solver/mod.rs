@@ -65,6 +65,11 @@ impl Model {
         self.cost[column.index()] = cost;
     }
 
+    /// Adds to the objective's coefficient of a column.
+    pub(crate) fn add_cost(&mut self, column: Column, cost: f64) {
+        self.cost[column.index()] += cost;
+    }
+
     /// Narrows a column to a single value.
     pub(crate) fn fix(&mut self, column: Column, value: f64) {
         self.lower[column.index()] = value;

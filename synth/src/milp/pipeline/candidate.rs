@@ -1,0 +1,71 @@
+//! What the second stage tries: a plan of crossings, periods, and an end.
+//!
+//! The principal type is [`Candidate`].
+
+use super::calendar::Calendar;
+use super::crossings::{Enclaves, Plan, Timed, distinct, stretched};
+use topology::Micros;
+
+/// The most periods of a calendar.
+const MAX_PERIODS: usize = 240;
+/// How many periods later than it could a chunk may come to where it must be: the first that makes the model small
+/// enough.
+pub(super) const PATIENCE: [usize; 3] = [12, 6, 3];
+/// A crossing plan, periods, and the end they are counted back from.
+#[derive(Clone)]
+pub(super) struct Candidate {
+    pub(super) crossings: Vec<Timed>,
+    /// When the first crossing leaves that waits for something.
+    anchor: Micros,
+    /// When the last crossing arrives.
+    pub(super) arrival: Micros,
+    /// Periods before the anchor, and after it.
+    early: Micros,
+    pub(super) late: Micros,
+    /// Periods from the last arrival to the end.
+    pub(super) rounds: f64,
+    pub(super) end: Micros,
+    /// How often the end has moved on.
+    pub(super) moves: usize,
+}
+
+impl Candidate {
+    /// Every choice of periods for a plan, at the earliest end each.
+    pub(super) fn all(enclaves: &Enclaves<'_>, plan: &Plan, bound: Micros) -> Vec<Self> {
+        let mut candidates = Vec::new();
+        for fetching in enclaves.single_units() {
+            let crossings = enclaves.time(plan, fetching);
+            let anchor = enclaves.first_fetching(&crossings).unwrap_or(Micros::ZERO);
+            let arrival = last_arrival(&crossings);
+            let early = stretched(fetching, anchor, PATIENCE[0]);
+            let lates = enclaves.shared_units().into_iter();
+            for late in distinct(lates.map(|late| stretched(late, arrival - anchor, MAX_PERIODS / 2)).collect()) {
+                let end = enclaves.earliest_end(&crossings, late).max(bound);
+                let rounds = ((end - arrival) / late).round();
+                let crossings = crossings.clone();
+                candidates.push(Self { crossings, anchor, arrival, early, late, rounds, end, moves: 0 });
+            }
+        }
+        candidates
+    }
+
+    /// The periods; `None` if they are too many.
+    pub(super) fn calendar(&self) -> Option<Calendar> {
+        Calendar::new(self.anchor, self.early, self.end, self.late, MAX_PERIODS)
+    }
+
+    pub(super) fn move_on(&mut self, steps: u32) {
+        self.rounds += f64::from(steps);
+        self.end += self.late * f64::from(steps);
+        self.moves += 1;
+    }
+
+    /// Whether what is infeasible for `other` is so for this one: the same crossings, no more rounds, of no longer periods.
+    pub(super) fn holds_no_more_than(&self, other: &Self) -> bool {
+        self.arrival == other.arrival && self.late <= other.late && self.rounds <= other.rounds
+    }
+}
+
+fn last_arrival(crossings: &[Timed]) -> Micros {
+    crossings.iter().map(|timed| timed.end).fold(Micros::ZERO, Micros::max)
+}
