@@ -20,7 +20,7 @@ mod violation;
 
 pub use violation::Violation;
 
-use crate::Schedule;
+use crate::{Provenance, Schedule};
 use std::fmt;
 use topology::{Micros, Topology};
 
@@ -39,6 +39,13 @@ impl VerifiedSchedule {
     /// The schedule.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// The same schedule with another account of who made it, which is no part of what was verified.
+    #[must_use]
+    pub fn produced_by(mut self, provenance: Provenance) -> Self {
+        self.schedule.produced_by = provenance;
+        self
     }
 
     /// Gives the schedule back for changes; what comes out must be verified again.

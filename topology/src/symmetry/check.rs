@@ -77,10 +77,6 @@ impl fmt::Display for Ends {
     }
 }
 
-fn same_cost(topology: &Topology, colours: Colours<'_>, one: LinkId, other: LinkId) -> bool {
-    cost_key(topology, colours, one) == cost_key(topology, colours, other)
-}
-
 /// α, β, latency, number of resources and colour of a link: equal where links may be images of each other.
 pub(super) type CostKey = (u64, u64, bool, usize, u32);
 
@@ -97,11 +93,139 @@ pub(super) fn cost_key(topology: &Topology, colours: Colours<'_>, id: LinkId) ->
 /// # Errors
 /// [`NotASymmetry`] with the first rank, link or resource that has no image.
 pub fn extend(topology: &Topology, colours: Colours<'_>, ranks: &[Rank]) -> Result<Automorphism, NotASymmetry> {
-    check_ranks(topology, colours, ranks)?;
-    check_machines(topology, ranks)?;
-    let links = map_links(topology, colours, ranks)?;
-    let resources = map_resources(topology, &links)?;
+    let moves = Judge::new(topology, colours).judge(ranks)?;
+    let mut links: Vec<LinkId> = topology.link_ids().collect();
+    let mut resources: Vec<ResourceId> = (0..topology.resources().len()).map(ResourceId::from_index).collect();
+    moves.links.iter().for_each(|&(link, image)| links[link.index()] = image);
+    moves.resources.iter().for_each(|&(resource, image)| resources[resource.index()] = image);
     Ok(Automorphism { ranks: ranks.to_vec(), links, resources })
+}
+
+/// Links and resources that a symmetry does not leave in place, with their images.
+pub(super) struct Moves {
+    pub(super) links: Vec<(LinkId, LinkId)>,
+    resources: Vec<(ResourceId, ResourceId)>,
+}
+
+/// Judges many renumberings of one topology: each costs what it moves, not what there is.
+pub(super) struct Judge<'t> {
+    topology: &'t Topology,
+    colours: Colours<'t>,
+    /// The links of each sender by receiver.
+    targets: Vec<Vec<(Rank, LinkId)>>,
+    /// For each link, its image while a renumbering is judged, else itself.
+    image: Vec<LinkId>,
+    taken: Vec<bool>,
+    /// For each resource, whether it moves and is nobody's image yet.
+    open: Vec<bool>,
+}
+
+impl<'t> Judge<'t> {
+    pub(super) fn new(topology: &'t Topology, colours: Colours<'t>) -> Self {
+        let targets = |from| {
+            let leaving = topology.outgoing(from).iter();
+            let mut targets: Vec<(Rank, LinkId)> = leaving.map(|&id| (topology.link(id).to, id)).collect();
+            targets.sort_unstable();
+            targets
+        };
+        Self {
+            topology,
+            colours,
+            targets: topology.ranks().map(targets).collect(),
+            image: topology.link_ids().collect(),
+            taken: vec![false; topology.links().len()],
+            open: vec![false; topology.resources().len()],
+        }
+    }
+
+    /// What a renumbering moves.
+    ///
+    /// # Errors
+    /// As [`extend`].
+    pub(super) fn judge(&mut self, ranks: &[Rank]) -> Result<Moves, NotASymmetry> {
+        check_ranks(self.topology, self.colours, ranks)?;
+        check_machines(self.topology, ranks)?;
+        let moving = self.moving_links(ranks);
+        let mut resources = self.resources_of(&moving);
+        let outcome = self.map_links(&moving, ranks).and_then(|()| self.map_resources(&mut resources));
+        let links: Vec<(LinkId, LinkId)> = moving.iter().map(|&id| (id, self.image[id.index()])).collect();
+        for &(id, image) in &links {
+            self.taken[image.index()] = false;
+            self.image[id.index()] = id;
+        }
+        resources.iter().for_each(|(id, _)| self.open[id.index()] = false);
+        outcome.map(|()| Moves { links, resources })
+    }
+
+    /// The links with an end that moves, by sender.
+    fn moving_links(&self, ranks: &[Rank]) -> Vec<LinkId> {
+        let moves = |rank: Rank| ranks[rank.index()] != rank;
+        let mut moving = Vec::new();
+        for rank in self.topology.ranks().filter(|&rank| moves(rank)) {
+            moving.extend_from_slice(self.topology.outgoing(rank));
+            let entering = self.topology.incoming(rank).iter().copied();
+            moving.extend(entering.filter(|&id| !moves(self.topology.link(id).from)));
+        }
+        moving.sort_unstable_by_key(|&id| (self.topology.link(id).from, id));
+        moving
+    }
+
+    fn map_links(&mut self, moving: &[LinkId], ranks: &[Rank]) -> Result<(), NotASymmetry> {
+        for &id in moving {
+            let Link { from, to, .. } = *self.topology.link(id);
+            let (image_from, image_to) = (ranks[from.index()], ranks[to.index()]);
+            let targets = &self.targets[image_from.index()];
+            let start = targets.partition_point(|(target, _)| *target < image_to);
+            let there = || targets[start..].iter().take_while(|(target, _)| *target == image_to);
+            let fits = |other: LinkId| !self.taken[other.index()] && self.same_cost(id, other);
+            let Some(&(_, image)) = there().find(|(_, other)| fits(*other)) else {
+                let ends = Ends { from, to, image_from, image_to };
+                return Err(match there().next() {
+                    Some(_) => NotASymmetry::LinkDiffers(ends),
+                    None => NotASymmetry::NoImage(ends),
+                });
+            };
+            self.taken[image.index()] = true;
+            self.image[id.index()] = image;
+        }
+        Ok(())
+    }
+
+    fn same_cost(&self, one: LinkId, other: LinkId) -> bool {
+        cost_key(self.topology, self.colours, one) == cost_key(self.topology, self.colours, other)
+    }
+
+    /// The resources that links use, ascending, each with itself as image; none is taken yet.
+    fn resources_of(&mut self, links: &[LinkId]) -> Vec<(ResourceId, ResourceId)> {
+        let used = links.iter().flat_map(|&id| self.topology.link(id).resources.iter().copied());
+        let mut resources: Vec<ResourceId> = used.collect();
+        resources.sort_unstable();
+        resources.dedup();
+        resources.iter().for_each(|id| self.open[id.index()] = true);
+        resources.into_iter().map(|id| (id, id)).collect()
+    }
+
+    /// The resource that the images of a resource's links share: of those that every image uses, one that has as many
+    /// users, the same β, and is nobody else's image.
+    fn map_resources(&mut self, moving: &mut [(ResourceId, ResourceId)]) -> Result<(), NotASymmetry> {
+        let topology = self.topology;
+        for (id, image) in moving {
+            let mut wanted: Vec<LinkId> = topology.users(*id).iter().map(|user| self.image[user.index()]).collect();
+            wanted.sort_unstable();
+            let beta = topology.resource(*id).beta;
+            // A resource that moves has users.
+            let shared = topology.link(wanted[0]).resources.iter().copied();
+            let found = shared.filter(|&other| self.open[other.index()]).find(|&other| {
+                topology.resource(other).beta.0.to_bits() == beta.0.to_bits() && topology.users(other) == &wanted[..]
+            });
+            let Some(found) = found else {
+                return Err(NotASymmetry::ResourceHasNoImage { resource: topology.resource(*id).name.clone() });
+            };
+            self.open[found.index()] = false;
+            *image = found;
+        }
+        Ok(())
+    }
 }
 
 fn check_ranks(topology: &Topology, colours: Colours<'_>, ranks: &[Rank]) -> Result<(), NotASymmetry> {
@@ -133,66 +257,4 @@ fn check_machines(topology: &Topology, ranks: &[Rank]) -> Result<(), NotASymmetr
         }
     }
     Ok(())
-}
-
-fn map_links(topology: &Topology, colours: Colours<'_>, ranks: &[Rank]) -> Result<Vec<LinkId>, NotASymmetry> {
-    let mut images: Vec<LinkId> = topology.link_ids().collect();
-    let mut taken = vec![false; images.len()];
-    // Two lists that are sorted by receiver stand side by side; only ranks that move, or whose receivers do, matter.
-    let mut targets: Vec<(Rank, LinkId)> = Vec::new();
-    for from in topology.ranks() {
-        let image_from = ranks[from.index()];
-        targets.clear();
-        let leaving = topology.outgoing(image_from).iter();
-        targets.extend(leaving.map(|&id| (topology.link(id).to, id)));
-        targets.sort_unstable();
-        for &id in topology.outgoing(from) {
-            let to = topology.link(id).to;
-            let image_to = ranks[to.index()];
-            if image_from == from && image_to == to {
-                continue;
-            }
-            let start = targets.partition_point(|(target, _)| *target < image_to);
-            let there = || targets[start..].iter().take_while(|(target, _)| *target == image_to);
-            let image = there().find(|(_, other)| !taken[other.index()] && same_cost(topology, colours, id, *other));
-            let Some(&(_, image)) = image else {
-                let ends = Ends { from, to, image_from, image_to };
-                return Err(match there().next() {
-                    Some(_) => NotASymmetry::LinkDiffers(ends),
-                    None => NotASymmetry::NoImage(ends),
-                });
-            };
-            taken[image.index()] = true;
-            images[id.index()] = image;
-        }
-    }
-    Ok(images)
-}
-
-/// The resource that the images of a resource's links share: of those that every image uses, one that has as many
-/// users, the same β, and is nobody else's image.
-fn map_resources(topology: &Topology, links: &[LinkId]) -> Result<Vec<ResourceId>, NotASymmetry> {
-    let all = || (0..topology.resources().len()).map(ResourceId::from_index);
-    let mut images: Vec<ResourceId> = all().collect();
-    let mut taken = vec![false; images.len()];
-    let stays = |id: ResourceId| topology.users(id).iter().all(|user| links[user.index()] == *user);
-    let moving: Vec<ResourceId> = all().filter(|&id| !stays(id)).collect();
-    all().filter(|&id| stays(id)).for_each(|id| taken[id.index()] = true);
-    for id in moving {
-        let users = topology.users(id);
-        let mut wanted: Vec<LinkId> = users.iter().map(|user| links[user.index()]).collect();
-        wanted.sort_unstable();
-        let beta = topology.resource(id).beta;
-        // A resource that moves has users.
-        let shared = topology.link(wanted[0]).resources.iter().copied();
-        let image = shared.filter(|&other| !taken[other.index()]).find(|&other| {
-            topology.resource(other).beta.0.to_bits() == beta.0.to_bits() && topology.users(other) == &wanted[..]
-        });
-        let Some(image) = image else {
-            return Err(NotASymmetry::ResourceHasNoImage { resource: topology.resource(id).name.clone() });
-        };
-        taken[image.index()] = true;
-        images[id.index()] = image;
-    }
-    Ok(images)
 }

@@ -28,6 +28,8 @@ pub(super) struct Partition<'t> {
     queue: VecDeque<u32>,
     queued: Vec<bool>,
     count: Vec<u32>,
+    /// What a cell was last split into; kept for its memory.
+    pieces: Vec<u32>,
     /// Visits of neighbours so far.
     pub(super) work: u64,
 }
@@ -54,6 +56,7 @@ impl<'t> Partition<'t> {
             queue: VecDeque::new(),
             queued: vec![false; count],
             count: vec![0; count],
+            pieces: Vec::new(),
             work: 0,
             members,
         };
@@ -241,9 +244,11 @@ impl<'t> Partition<'t> {
 
     /// Splits every touched cell by its members' counts, and clears the counts.
     fn split_touched(&mut self, touched: &mut Vec<Member>, trace: &mut Trace<'_>) -> bool {
-        touched.sort_unstable_by_key(|&member| {
-            (self.cell[member as usize], std::cmp::Reverse(self.count[member as usize]), member)
-        });
+        if touched.len() > 1 {
+            touched.sort_unstable_by_key(|&member| {
+                (self.cell[member as usize], std::cmp::Reverse(self.count[member as usize]), member)
+            });
+        }
         let mut same = true;
         let mut rest = &touched[..];
         while same && let Some(&first) = rest.first() {
@@ -259,7 +264,30 @@ impl<'t> Partition<'t> {
     /// `group` holds the touched members of one cell, the highest count first.
     fn split_cell(&mut self, group: &[Member], trace: &mut Trace<'_>) -> bool {
         let cell = self.cell_of(group[0]);
-        let mut pieces: Vec<u32> = vec![cell];
+        if self.length[cell as usize] == 1 {
+            // Most often: nothing to split.
+            let count = self.count[group[0] as usize];
+            return trace.step(u64::from(cell) << 32 | u64::from(count)) && trace.step(1);
+        }
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.clear();
+        pieces.push(cell);
+        let same = self.split_off_pieces(cell, group, &mut pieces, trace);
+        if same {
+            // A cell that waits is replaced by all its pieces; of one that has been used, the largest adds nothing.
+            let waits = self.queued[cell as usize];
+            let largest = pieces.iter().copied().max_by_key(|&piece| (self.length[piece as usize], piece));
+            for &piece in &pieces {
+                if waits || Some(piece) != largest {
+                    self.push(piece);
+                }
+            }
+        }
+        self.pieces = pieces;
+        same
+    }
+
+    fn split_off_pieces(&mut self, cell: u32, group: &[Member], pieces: &mut Vec<u32>, trace: &mut Trace<'_>) -> bool {
         let mut rest = group;
         while let Some(&first) = rest.first() {
             let count = self.count[first as usize];
@@ -277,14 +305,6 @@ impl<'t> Partition<'t> {
                 self.move_to(member, cell + length - 1 - index as u32);
             }
             pieces.push(self.split_off(cell, alike as u32));
-        }
-        // A cell that waits is replaced by all its pieces; of one that has been used, the largest adds nothing.
-        let waits = self.queued[cell as usize];
-        let largest = pieces.iter().copied().max_by_key(|&piece| (self.length[piece as usize], piece));
-        for piece in pieces {
-            if waits || Some(piece) != largest {
-                self.push(piece);
-            }
         }
         true
     }

@@ -4,8 +4,9 @@
 //! the last to the first, every other member of a base point's cell is tried as its image, except where symmetries
 //! already found lead there; so a group of billions needs few generators, and its order is the product of the orbits.
 
+use super::check::Judge;
 use super::partition::{Member, Partition, Trace};
-use super::{Colours, Group, Joined, extend};
+use super::{Colours, Group, Joined};
 use crate::{Rank, Topology};
 
 /// One choice of the first path.
@@ -21,7 +22,7 @@ struct Choice {
 
 pub(super) struct Search<'t> {
     topology: &'t Topology,
-    colours: Colours<'t>,
+    judge: Judge<'t>,
     left: Partition<'t>,
     right: Partition<'t>,
     /// Spent on judging candidates.
@@ -40,7 +41,14 @@ struct Frame {
 impl<'t> Search<'t> {
     pub(super) fn new(topology: &'t Topology, colours: Colours<'t>, effort: u64) -> Self {
         let partition = || Partition::new(topology, colours);
-        Self { topology, colours, left: partition(), right: partition(), judged: 0, effort }
+        Self {
+            topology,
+            judge: Judge::new(topology, colours),
+            left: partition(),
+            right: partition(),
+            judged: 0,
+            effort,
+        }
     }
 
     fn exhausted(&self) -> bool {
@@ -178,10 +186,9 @@ impl<'t> Search<'t> {
             source[end] = Some(rank as u32);
         }
         let renumbering: Vec<Rank> = image.into_iter().flatten().map(Rank).collect();
-        let moved = renumbering.iter().enumerate().filter(|(rank, image)| image.index() != *rank);
-        let work: usize = moved.map(|(rank, _)| self.topology.outgoing(Rank::from_index(rank)).len()).sum();
-        self.judged += (work + self.topology.links().len() / 16) as u64;
-        extend(self.topology, self.colours, &renumbering).is_ok().then_some(renumbering)
+        let verdict = self.judge.judge(&renumbering);
+        self.judged += verdict.as_ref().map_or(ranks, |moves| moves.links.len()) as u64;
+        verdict.is_ok().then_some(renumbering)
     }
 
     /// One symmetry with the given images.
