@@ -20,9 +20,10 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     if searched {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
     }
-    let best = bounds.best();
+    let (best, any) = (bounds.best(), bounds.best_at_any_chunking());
     let value = serde_json::json!({
-        "lower_bound_us": best.value, "binding": best.name, "bounds": bounds.list,
+        "lower_bound_us": best.value, "binding": best.name,
+        "lower_bound_any_chunking_us": any.value, "binding_any_chunking": any.name, "bounds": bounds.list,
     });
     screen.result(&value, || {
         let rows = bounds.list.iter().map(|bound| {
@@ -35,14 +36,18 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
         });
         let rows: Vec<_> = rows.collect();
         let request = problem.demand.request();
+        let pinned = match searched {
+            true => String::new(),
+            false => format!("at {} chunks   {} ({})\n", request.chunks_per_rank, time(best.value.0), best.name),
+        };
         format!(
-            "{} {} over {} ranks on {}\nlower bound  {} ({})\n\n{}",
+            "{} {} over {} ranks on {}\nlower bound  {} ({}), however it is cut\n{pinned}\n{}",
             request.collective,
             crate::screen::bytes(request.size_bytes),
             request.members.len(),
             problem.topology.name(),
-            time(best.value.0),
-            best.name,
+            time(any.value.0),
+            any.name,
             table(&["bound", "value", "scope", "certificate"], &rows),
         )
     })

@@ -32,13 +32,11 @@ pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
     for &id in links {
         let link = topology.link(id);
         let mut at = source;
-        // The link's own limit goes on the arc between its first two resources, which no other link uses.
-        let mut own = rate(link.beta.0).min(UNLIMITED);
-        for (position, resource) in link.resources.iter().enumerate() {
-            let vertex = vertex_of[resource];
-            let shared_entry = position == 0 && link.resources.len() > 1;
-            network.connect(at, vertex, if shared_entry { UNLIMITED } else { std::mem::replace(&mut own, UNLIMITED) });
-            at = vertex + 1;
+        // The link's own limit everywhere, so that others which share a resource cannot borrow its way in or out.
+        let own = rate(link.beta.0).min(UNLIMITED);
+        for resource in &link.resources {
+            network.connect(at, vertex_of[resource], own);
+            at = vertex_of[resource] + 1;
         }
         network.connect(at, sink, own);
     }

@@ -13,27 +13,34 @@
 //! crosses twice, the cut carries one chunk more, and every rank is reached from its own best head.
 
 use super::capacity::capacity;
-use super::flow::{Network, Spent, UNLIMITED, Work};
+use super::classes::Classes;
+use super::feeding::{Feeding, GROWS};
+use super::flow::Work;
 use super::{Bound, Certificate, Scope};
 use crate::Problem;
 use crate::distance::PathTree;
 use schedule::{Chunk, ChunkId};
+use std::collections::BTreeSet;
 use topology::{LinkId, Micros, Rank};
 
 /// The most machines of which all unions are tried; with more, single machines and their complements.
 const MACHINES: usize = 6;
-/// What all flows together may cost: a few tenths of a second.
+/// What all flows of one search for a cut may cost: a few tenths of a second.
 const WORK: Work = Work(60_000_000);
-/// A ratio must grow by more than this (relative) to count as grown.
-const GROWS: f64 = 1e-12;
+/// The share of it for ranks that look like others for which the flow has been found.
+const AGAIN: u64 = 10;
+/// What looking for better cuts around the best may cost, in looks at links: a few milliseconds.
+const CLIMBING: usize = 400_000;
 /// Heads of a cut for which distances are computed.
 const HEADS: usize = 64;
 
 /// The strongest cut, and the strongest one with its tail.
-pub(super) fn cut(problem: &Problem) -> Vec<Bound> {
-    let mut candidates = machine_unions(problem);
-    candidates.extend(tightest(problem));
-    let cuts: Vec<Cut> = candidates.into_iter().filter_map(|inside| Cut::measure(problem, inside)).collect();
+pub(super) fn cut(problem: &Problem, classes: &Classes) -> Vec<Bound> {
+    let mut candidates = machine_unions(problem, classes);
+    candidates.extend(tightest(problem, classes));
+    candidates.extend(narrowest(problem));
+    let mut cuts: Vec<Cut> = candidates.into_iter().filter_map(|inside| Cut::measure(problem, inside)).collect();
+    cuts.extend(climb(problem, &cuts));
     let strongest = |name, scope, values: Vec<(Micros, &Cut)>| {
         let (value, cut) = values.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(Bound { name, scope, value, certificate: cut.certificate() })
@@ -65,11 +72,7 @@ impl Cut {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let must_leave = |&id: &ChunkId| must_leave(demand.chunk(id), &inside);
         let chunks: Vec<ChunkId> = demand.chunk_ids().filter(must_leave).collect();
-        let leaves = |&id: &LinkId| {
-            let link = topology.link(id);
-            inside[link.from.index()] && !inside[link.to.index()] && problem.allows_link(id)
-        };
-        let links: Vec<LinkId> = topology.link_ids().filter(leaves).collect();
+        let links = leaving(problem, &inside);
         if chunks.is_empty() || links.is_empty() {
             return None;
         }
@@ -126,50 +129,120 @@ fn must_leave(chunk: &Chunk, inside: &[bool]) -> bool {
     starts_inside && !chunk.wanted_by.iter().all(is_inside)
 }
 
-/// All unions of machines where they are few, else each machine and its complement.
-fn machine_unions(problem: &Problem) -> Vec<Vec<bool>> {
+/// The best cut that single ranks lead to from the best so far, or from the one around a single rank: where resources
+/// are shared across ports, the flow network allows for ways that do not exist, and its cuts are not the tightest.
+fn climb(problem: &Problem, cuts: &[Cut]) -> Option<Cut> {
+    let topology = &*problem.topology;
+    let ranks = topology.rank_count();
+    if topology.resources().is_empty() || ranks < 3 {
+        return None;
+    }
+    let mut left = CLIMBING / topology.links().len().max(1);
+    let around = topology.ranks().map(|one| topology.ranks().map(|rank| rank != one).collect());
+    let starts: Vec<Cut> = around.take(left / 2).filter_map(|inside| Cut::measure(problem, inside)).collect();
+    left = left.saturating_sub(starts.len());
+    let mut best = cuts.iter().chain(&starts).max_by(|a, b| a.time().total_cmp(&b.time()))?.inside.clone();
+    let mut found: Option<Cut> = None;
+    let mut time = Cut::measure(problem, best.clone())?.time();
+    let mut stale = 0;
+    for rank in (0..ranks).cycle().take(left) {
+        best[rank] = !best[rank];
+        match Cut::measure(problem, best.clone()).filter(|cut| cut.time().0 > time.0 * (1.0 + GROWS)) {
+            Some(cut) => {
+                (time, stale) = (cut.time(), 0);
+                found = Some(cut);
+            }
+            None => {
+                best[rank] = !best[rank];
+                stale += 1;
+            }
+        }
+        if stale == ranks {
+            break;
+        }
+    }
+    found
+}
+
+/// All unions of machines where they are few, else machines that differ and their complements.
+fn machine_unions(problem: &Problem, classes: &Classes) -> Vec<Vec<bool>> {
     let topology = &*problem.topology;
     let machines = topology.machines().len();
     let set = |chosen: &dyn Fn(usize) -> bool| topology.ranks().map(|rank| chosen(topology.machine_of(rank))).collect();
     if machines <= MACHINES {
         return (1..(1usize << machines) - 1).map(|union| set(&|machine| union >> machine & 1 == 1)).collect();
     }
-    let each = 0..machines.min(64);
+    let mut seen = BTreeSet::new();
+    let differs = |machine: &usize| {
+        let mut ranks: Vec<u32> = topology.machines()[*machine].iter().map(|&rank| classes.of(rank)).collect();
+        ranks.sort_unstable();
+        seen.insert(ranks)
+    };
+    let each = (0..machines).filter(differs).take(64);
     each.flat_map(|one| [set(&|machine| machine == one), set(&|machine| machine != one)]).collect()
 }
 
 /// The cut of the largest ratio of held bytes to capacity that flows find; `None` where one rank's links are
 /// already the tightest, or nobody alone holds anything.
-fn tightest(problem: &Problem) -> Option<Vec<bool>> {
+fn tightest(problem: &Problem, classes: &Classes) -> Option<Vec<bool>> {
     let topology = &*problem.topology;
     let held = held_bytes(problem);
     let total: f64 = held.iter().sum();
-    let sinks = spread_out(&sinks(problem));
-    if total <= 0.0 || sinks.is_empty() {
+    // One of each class first.
+    let (mut order, again) = classes.split(spread_out(&sinks(problem)));
+    if total <= 0.0 || order.is_empty() {
         return None;
     }
+    let first = order.len();
+    order.extend(again);
     // Start from the cuts around single sinks: often the tightest, and never far off.
     let around = |&sink: &Rank| {
         let links: Vec<LinkId> =
             topology.incoming(sink).iter().copied().filter(|&link| problem.allows_link(link)).collect();
         (total - held[sink.index()]) / capacity(topology, &links)
     };
-    let mut ratio = sinks.iter().map(around).fold(f64::MIN_POSITIVE, f64::max);
+    let mut ratio = order.iter().map(around).fold(f64::MIN_POSITIVE, f64::max);
     let mut flow = Feeding::new(problem, &held);
-    let mut work = WORK;
     let mut best = None;
-    let (mut next, mut proven) = (0, 0);
-    while proven < sinks.len() && ratio.is_finite() {
-        let Ok(inside) = flow.cut(1.0 / ratio, sinks[next], &mut work) else { break };
-        let found = inside.as_ref().map_or(0.0, |inside| flow.ratio(problem, &held, inside));
-        if found > ratio * (1.0 + GROWS) {
-            (ratio, best, proven) = (found, inside, 0);
-        } else {
-            proven += 1;
-            next = (next + 1) % sinks.len();
+    for (tried, mut work) in [(first, WORK), (order.len(), Work(WORK.0 / AGAIN))] {
+        let (mut next, mut proven) = (0, 0);
+        while proven < tried && ratio.is_finite() {
+            let Ok(inside) = flow.cut(1.0 / ratio, order[next], &mut work) else { break };
+            let found = inside.as_ref().map_or(0.0, |inside| self::ratio(problem, &held, inside));
+            if found > ratio * (1.0 + GROWS) {
+                (ratio, best, proven) = (found, inside, 0);
+            } else {
+                proven += 1;
+                next = (next + 1) % tried;
+            }
+        }
+        if first == order.len() {
+            break;
         }
     }
     best
+}
+
+/// The cut of the least capacity between those who contribute to sums that several ranks want (AllReduce): a whole sum
+/// has to cross it, however few are inside.
+fn narrowest(problem: &Problem) -> Option<Vec<bool>> {
+    let sum = problem.demand.chunks().iter().find(|chunk| chunk.combine && chunk.wanted_by.len() > 1)?;
+    let root = *sum.holders.first()?;
+    let others: Vec<Rank> = sum.holders.iter().copied().filter(|&rank| rank != root).collect();
+    let mut flow = Feeding::new(problem, &vec![0.0; problem.topology.rank_count()]);
+    let mut work = WORK;
+    let mut best: Option<(f64, Vec<bool>)> = None;
+    for rank in spread_out(&others) {
+        for (from, to) in [(root, rank), (rank, root)] {
+            let Ok((capacity, inside)) = flow.between(from, to, &mut work) else {
+                return best.map(|(_, inside)| inside);
+            };
+            if best.as_ref().is_none_or(|best| capacity < best.0 * (1.0 - GROWS)) {
+                best = Some((capacity, inside));
+            }
+        }
+    }
+    best.map(|(_, inside)| inside)
 }
 
 /// `sinks` in an order of which every beginning is spread evenly, for where the work ends early.
@@ -181,7 +254,7 @@ fn spread_out(sinks: &[Rank]) -> Vec<Rank> {
 }
 
 /// What each rank alone holds and others want; sums count as held by all contributors alike.
-fn held_bytes(problem: &Problem) -> Vec<f64> {
+pub(super) fn held_bytes(problem: &Problem) -> Vec<f64> {
     let mut held = vec![0.0; problem.topology.rank_count()];
     for (id, chunk) in problem.demand.chunk_ids().zip(problem.demand.chunks()) {
         let alone = chunk.combine || chunk.holders.len() == 1;
@@ -194,68 +267,29 @@ fn held_bytes(problem: &Problem) -> Vec<f64> {
 }
 
 /// Who wants something, ascending.
-fn sinks(problem: &Problem) -> Vec<Rank> {
+pub(super) fn sinks(problem: &Problem) -> Vec<Rank> {
     let mut wants = vec![false; problem.topology.rank_count()];
-    let chunks = problem.demand.chunks().iter();
-    chunks.flat_map(|chunk| chunk.wanted_by.iter()).for_each(|rank| wants[rank.index()] = true);
+    // Chunks that everybody wants share one list.
+    for chunks in problem.demand.chunks().chunk_by(|a, b| a.wanted_by.as_ptr() == b.wanted_by.as_ptr()) {
+        chunks[0].wanted_by.iter().for_each(|rank| wants[rank.index()] = true);
+    }
     problem.topology.ranks().filter(|rank| wants[rank.index()]).collect()
 }
 
-/// ForestColl's flow network: a source feeds the ranks, links and resources carry.
-struct Feeding {
-    network: Network,
-    source: usize,
-    /// The arc from the source to each rank that holds something, and how many bytes that is.
-    feeds: Vec<(usize, f64)>,
+/// The bytes held in a set of ranks, over the capacity of the links that leave it.
+fn ratio(problem: &Problem, held: &[f64], inside: &[bool]) -> f64 {
+    let bytes: f64 = held.iter().zip(inside).filter(|(_, inside)| **inside).map(|(bytes, _)| bytes).sum();
+    bytes / capacity(&problem.topology, &leaving(problem, inside))
 }
 
-impl Feeding {
-    fn new(problem: &Problem, held: &[f64]) -> Self {
-        let topology = &*problem.topology;
-        let rate = |beta: f64| if beta > 0.0 { (1.0 / beta).min(UNLIMITED) } else { UNLIMITED };
-        let (ranks, resources) = (topology.rank_count(), topology.resources().len());
-        let source = ranks + 2 * resources;
-        let mut network = Network::new(source + 1);
-        for (index, resource) in topology.resources().iter().enumerate() {
-            network.connect(ranks + 2 * index, ranks + 2 * index + 1, rate(resource.beta.0));
-        }
-        for id in topology.link_ids().filter(|&id| problem.allows_link(id)) {
-            let link = topology.link(id);
-            let mut at = link.from.index();
-            for resource in &link.resources {
-                network.connect(at, ranks + 2 * resource.index(), rate(link.beta.0));
-                at = ranks + 2 * resource.index() + 1;
-            }
-            network.connect(at, link.to.index(), rate(link.beta.0));
-        }
-        let holding = held.iter().enumerate().filter(|(_, bytes)| **bytes > 0.0);
-        let feeds = holding.map(|(rank, &bytes)| (network.connect(source, rank, bytes), bytes)).collect();
-        Self { network, source, feeds }
-    }
-
-    /// The source's side of a minimum cut towards `sink` where every rank is fed at `x` times what it holds;
-    /// `None` if everything gets through.
-    fn cut(&mut self, x: f64, sink: Rank, work: &mut Work) -> Result<Option<Vec<bool>>, Spent> {
-        let mut fed = 0.0;
-        for &(arc, bytes) in &self.feeds {
-            self.network.set_capacity(arc, x * bytes);
-            fed += x * bytes;
-        }
-        let flow = self.network.max_flow(self.source, sink.index(), work)?;
-        Ok((flow < fed * (1.0 - GROWS)).then(|| self.network.reachable(self.source)))
-    }
-
-    /// The bytes held in a set of ranks, over the capacity of the links that leave it.
-    fn ratio(&self, problem: &Problem, held: &[f64], inside: &[bool]) -> f64 {
-        let topology = &*problem.topology;
-        let bytes: f64 = held.iter().zip(inside).filter(|(_, inside)| **inside).map(|(bytes, _)| bytes).sum();
-        let leaves = |&id: &LinkId| {
-            let link = topology.link(id);
-            inside[link.from.index()] && !inside[link.to.index()] && problem.allows_link(id)
-        };
-        let links: Vec<LinkId> = topology.link_ids().filter(leaves).collect();
-        bytes / capacity(topology, &links)
-    }
+/// The links that leave a set of ranks and may be used.
+fn leaving(problem: &Problem, inside: &[bool]) -> Vec<LinkId> {
+    let topology = &*problem.topology;
+    let leaves = |&id: &LinkId| {
+        let link = topology.link(id);
+        inside[link.from.index()] && !inside[link.to.index()] && problem.allows_link(id)
+    };
+    topology.link_ids().filter(leaves).collect()
 }
 
 #[cfg(test)]

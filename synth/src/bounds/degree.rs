@@ -5,9 +5,9 @@
 //! that most of the rank's links use is chosen. In whole chunks of b bytes, a link delivers at most
 //! ⌊(T − α) / (β·b)⌋ by time T if messages merge, and ⌊T / (α + β·b)⌋ if each carries one chunk and α occupies.
 
-use super::{Bound, Certificate, Scope, capacity::capacity};
+use super::{Bound, Certificate, Scope, capacity::capacity, classes::Classes};
 use crate::Problem;
-use schedule::Chunk;
+use schedule::{Chunk, ChunkId};
 use std::collections::BTreeMap;
 use topology::{Latency, LinkId, Micros, Rank, ResourceId, Topology};
 
@@ -22,32 +22,45 @@ pub(super) enum Side {
 
 /// What a rank must at least move over its links.
 #[derive(Clone, Copy, Default, Debug)]
-struct Duty {
-    chunks: u64,
+pub(super) struct Duty {
+    chunks: i64,
     bytes: f64,
 }
 
+impl Duty {
+    fn add(&mut self, other: Self, sign: f64) {
+        self.chunks += if sign < 0.0 { -other.chunks } else { other.chunks };
+        self.bytes += sign * other.bytes;
+    }
+
+    /// What tells duties apart.
+    pub(super) fn key(self) -> (i64, u64) {
+        (self.chunks, self.bytes.to_bits())
+    }
+}
+
 /// The strongest of each kind over all ranks.
-pub(super) fn degree(problem: &Problem, side: Side) -> Vec<Bound> {
+pub(super) fn degree(problem: &Problem, classes: &Classes, side: Side) -> Vec<Bound> {
     let duties = duties(problem, side);
     let uniform = problem.demand.chunks().iter().all(|chunk| chunk.bytes.is_none());
     let mut best: BTreeMap<Scope, (Micros, Rank)> = BTreeMap::new();
-    for rank in problem.topology.ranks().filter(|rank| duties[rank.index()].chunks > 0) {
+    for rank in classes.split(problem.topology.ranks()).0 {
+        let Duty { chunks, bytes } = duties[rank.index()];
+        let Some(chunks) = u64::try_from(chunks).ok().filter(|&chunks| chunks > 0) else { continue };
         let links = links(problem, rank, side);
-        let duty = duties[rank.index()];
         let mut offer = |scope, beats: &dyn Fn(Micros) -> bool, value: &dyn Fn() -> Micros| {
             if best.get(&scope).is_none_or(|best: &(Micros, Rank)| beats(best.0)) {
                 best.insert(scope, (value(), rank));
             }
         };
-        let value = continuous(&problem.topology, &links, duty.bytes);
+        let value = continuous(&problem.topology, &links, bytes);
         offer(Scope::AnyChunking, &|best| value > best, &|| value);
         if uniform {
             let groups = Groups::new(problem, &links);
             for (scope, merging) in [(Scope::ThisChunking, Merging::Any), (Scope::OneChunkPerMessage, Merging::None)] {
                 // Most ranks are no later than the latest so far, which takes one look to see.
-                let later = |best: Micros| groups.passed(best.0, duty.chunks, merging) < duty.chunks;
-                offer(scope, &later, &|| groups.earliest(duty.chunks, merging));
+                let later = |best: Micros| groups.passed(best.0, chunks, merging) < chunks;
+                offer(scope, &later, &|| groups.earliest(chunks, merging));
             }
         }
     }
@@ -77,29 +90,44 @@ fn certificate(problem: &Problem, rank: Rank, side: Side) -> Certificate {
 }
 
 /// How much every rank must receive or send, whatever the schedule.
-fn duties(problem: &Problem, side: Side) -> Vec<Duty> {
+pub(super) fn duties(problem: &Problem, side: Side) -> Vec<Duty> {
+    let demand = &*problem.demand;
     let mut duties = vec![Duty::default(); problem.topology.rank_count()];
-    for (id, chunk) in problem.demand.chunk_ids().zip(problem.demand.chunks()) {
-        let bytes = problem.demand.bytes_of(id).0;
-        for &rank in if side == Side::Ingress { &chunk.wanted_by } else { &chunk.holders }.iter() {
-            if must_move(chunk, rank, side) {
-                duties[rank.index()].chunks += 1;
-                duties[rank.index()].bytes += bytes;
+    let concerned = |chunk: &Chunk| match side {
+        Side::Ingress => chunk.wanted_by.clone(),
+        Side::Egress => chunk.holders.clone(),
+    };
+    let mut first = 0;
+    // Chunks that everybody wants share one list: they are added up before they are handed out.
+    for run in demand.chunks().chunk_by(|a, b| concerned(a).as_ptr() == concerned(b).as_ptr()) {
+        let mut all = Duty::default();
+        for (chunk, id) in run.iter().zip(first..) {
+            let one = Duty { chunks: 1, bytes: demand.bytes_of(ChunkId(id)).0 };
+            let Some(spared) = spared(chunk, side) else { continue };
+            all.add(one, 1.0);
+            for &rank in spared {
+                duties[rank.index()].add(one, -1.0);
             }
         }
+        concerned(&run[0]).iter().for_each(|rank| duties[rank.index()].add(all, 1.0));
+        first += run.len() as u32;
     }
     duties
 }
 
-/// Whether a rank that wants (or holds) a chunk must receive (or send) it at least once.
-fn must_move(chunk: &Chunk, rank: Rank, side: Side) -> bool {
-    let somebody_else = |ranks: &[Rank]| ranks.iter().any(|&other| other != rank);
-    match (side, chunk.combine) {
-        (Side::Ingress, true) => somebody_else(&chunk.holders),
-        (Side::Ingress, false) => !chunk.holders.has(rank),
-        (Side::Egress, true) => somebody_else(&chunk.wanted_by),
-        (Side::Egress, false) => chunk.holders.len() == 1 && somebody_else(&chunk.wanted_by),
-    }
+/// Of the ranks that want (or hold) a chunk, those that need not receive (or send) it; `None` if all need not.
+fn spared(chunk: &Chunk, side: Side) -> Option<Vec<&Rank>> {
+    let (holders, wanted_by) = (&chunk.holders, &chunk.wanted_by);
+    let both = || holders.iter().filter(|&&rank| wanted_by.has(rank));
+    Some(match (side, chunk.combine) {
+        (Side::Ingress, false) => both().collect(),
+        (Side::Ingress, true) if holders.len() == 1 => both().collect(),
+        (Side::Egress, true) if wanted_by.len() == 1 => both().collect(),
+        (Side::Egress, true) if wanted_by.is_empty() => return None,
+        (Side::Egress, false) if holders.len() > 1 => return None,
+        (Side::Egress, false) if wanted_by.iter().all(|rank| holders.has(*rank)) => return None,
+        _ => Vec::new(),
+    })
 }
 
 /// When `bytes` have passed at the earliest, however they are cut.

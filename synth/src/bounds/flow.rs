@@ -48,6 +48,12 @@ impl Network {
         Self { arcs: Vec::new(), leaving: vec![Vec::new(); vertices], tolerance: 0.0 }
     }
 
+    /// Adds a vertex and returns its number.
+    pub(super) fn add_vertex(&mut self) -> usize {
+        self.leaving.push(Vec::new());
+        self.leaving.len() - 1
+    }
+
     /// Adds an arc and returns its handle.
     pub(super) fn connect(&mut self, from: usize, to: usize, capacity: f64) -> usize {
         let id = self.arcs.len();
@@ -56,6 +62,12 @@ impl Network {
             self.arcs.push(Arc { to: other as u32, residual: capacity, capacity });
         }
         id
+    }
+
+    /// How many arcs there are.
+    #[cfg(test)]
+    pub(super) fn arc_count(&self) -> usize {
+        self.arcs.len() / 2
     }
 
     /// Changes an arc's capacity.

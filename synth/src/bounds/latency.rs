@@ -8,8 +8,8 @@ use topology::{Bytes, LinkId, Micros, Rank};
 
 /// The most shortest-path trees that are computed; fewer sources weaken the bound but keep it valid.
 const SOURCES: usize = 512;
-/// What all trees of a kind together may cost, in looks at links: a few tenths of a second.
-const WORK: usize = 20_000_000;
+/// What all trees of a kind together may cost, in looks at links: a tenth of a second or two.
+const WORK: usize = 6_000_000;
 
 /// The longest of all shortest ways, once for this chunking and once for α alone (any chunking).
 pub(super) fn latency(problem: &Problem) -> Vec<Bound> {

@@ -8,8 +8,10 @@
 //! sums (AllReduce) each argument is made directly: twice the bound of an AllGather would be wrong.
 
 mod capacity;
+mod classes;
 mod cut;
 mod degree;
+mod feeding;
 mod flow;
 mod latency;
 mod prices;
@@ -18,6 +20,7 @@ mod wire;
 use crate::Problem;
 use crate::reversal::reversed_spreading;
 pub(crate) use capacity::capacity;
+use classes::Classes;
 use degree::{Side, degree};
 use schedule::LowerBound;
 use serde::Serialize;
@@ -145,9 +148,10 @@ pub fn bounds(problem: &Problem) -> Bounds {
 
 fn direct(problem: &Problem) -> Bounds {
     let mut list = latency::latency(problem);
-    list.extend(degree(problem, Side::Ingress));
-    list.extend(degree(problem, Side::Egress));
-    list.extend(cut::cut(problem));
+    let classes = Classes::new(problem);
+    list.extend(degree(problem, &classes, Side::Ingress));
+    list.extend(degree(problem, &classes, Side::Egress));
+    list.extend(cut::cut(problem, &classes));
     list.extend(wire::wire(problem));
     list.extend(prices::flow(problem));
     Bounds { list }

@@ -28,7 +28,8 @@ pub(super) fn wire(problem: &Problem) -> Option<Bound> {
 
 /// How many times a chunk must at least be delivered to a rank.
 fn deliveries(chunk: &Chunk) -> usize {
-    let lacking = chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank)).count();
+    let having = chunk.holders.iter().filter(|&&rank| chunk.wanted_by.has(rank)).count();
+    let lacking = chunk.wanted_by.len() - having;
     if !chunk.combine {
         return lacking;
     }

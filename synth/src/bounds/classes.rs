@@ -1,0 +1,90 @@
+//! Ranks that look alike, so that one of them stands for all where only the strongest bound counts.
+//!
+//! The principal type is [`Classes`]. Symmetric ranks always share a class, and on real machines only they do; a bound
+//! that is missed where that is wrong costs tightness, nothing else.
+
+use super::cut::{held_bytes, sinks};
+use super::degree::{Side, duties};
+use crate::Problem;
+use std::collections::BTreeSet;
+use topology::symmetry::{Colours, alike};
+use topology::{LinkId, Rank};
+
+/// For each rank, a number that ranks share which nothing near or far tells apart, nor what they hold and lack.
+pub(super) struct Classes(Vec<u32>);
+
+impl Classes {
+    pub(super) fn new(problem: &Problem) -> Self {
+        let topology = &*problem.topology;
+        let mut wants = vec![false; topology.rank_count()];
+        sinks(problem).into_iter().for_each(|rank| wants[rank.index()] = true);
+        let (ingress, egress) = (duties(problem, Side::Ingress), duties(problem, Side::Egress));
+        let held = held_bytes(problem);
+        let role = |rank: Rank| {
+            let rank = rank.index();
+            (held[rank].to_bits(), wants[rank], ingress[rank].key(), egress[rank].key())
+        };
+        let different = BTreeSet::from_iter(topology.ranks().map(role));
+        let different = Vec::from_iter(different);
+        let number = |rank| different.partition_point(|other| *other < role(rank)) as u32;
+        let ranks: Vec<u32> = topology.ranks().map(number).collect();
+        let links: Vec<u32> = topology.link_ids().map(|id: LinkId| u32::from(problem.allows_link(id))).collect();
+        Self(alike(topology, Colours { ranks: &ranks, links: &links }))
+    }
+
+    /// The class of a rank.
+    pub(super) fn of(&self, rank: Rank) -> u32 {
+        self.0[rank.index()]
+    }
+
+    /// The first rank of each class among `ranks`, and the others.
+    pub(super) fn split(&self, ranks: impl IntoIterator<Item = Rank>) -> (Vec<Rank>, Vec<Rank>) {
+        let mut seen = BTreeSet::new();
+        ranks.into_iter().partition(|&rank| seen.insert(self.of(rank)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::cut::cut;
+    use crate::bounds::degree::degree;
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+
+    /// The values of all bounds that stand on classes.
+    fn values(problem: &Problem, classes: &Classes) -> Vec<f64> {
+        let sides = [Side::Ingress, Side::Egress].into_iter().flat_map(|side| degree(problem, classes, side));
+        let values = sides.chain(cut(problem, classes)).map(|bound| bound.value.0);
+        values.collect()
+    }
+
+    #[test]
+    fn one_of_each_class_stands_for_all() {
+        for spec in ["dgx1", "ndv2x2", "dgx2x2", "mi250x2", "dgx-h100x3", "mesh2d:3x4", "torus2d:4x5", "fat-tree:2x2x3"]
+        {
+            for collective in [Collective::AllGather, Collective::AllToAll, Collective::Broadcast, Collective::Scatter]
+            {
+                let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+                let request = Request::new(collective, topology.rank_count(), 1 << 24);
+                let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
+                let classes = Classes::new(&problem);
+                let apart = Classes((0..problem.topology.rank_count() as u32).collect());
+                let (together, apart) = (values(&problem, &classes), values(&problem, &apart));
+                assert_eq!(together.len(), apart.len(), "{spec} {collective}");
+                for (one, other) in together.iter().zip(&apart) {
+                    assert!((one - other).abs() <= 1e-9 * other, "{spec} {collective}: {together:?}, not {apart:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_root_is_in_a_class_of_its_own() {
+        let topology = Arc::new(topology::resolve("torus2d:4x4").expect("a known topology"));
+        let request = Request::new(Collective::Broadcast, 16, 1 << 24);
+        let classes = Classes::new(&Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a request"))));
+        let (first, others) = classes.split(topology.ranks());
+        assert_eq!((first[0], first.len(), others.len()), (Rank(0), 5, 11));
+    }
+}
