@@ -39,6 +39,8 @@ const EQUAL: f64 = 1e-7;
 
 /// How many chunk counts, those with the best makespans so far, the dear strategies try as well.
 const REFINED: usize = 1;
+/// Schedules of more transfers take so long to verify that those which cannot win are not.
+const LARGE: usize = 1 << 17;
 /// A finer cut is worth its time if it gains this much; after so many in a row that do not, no finer ones are
 /// tried.
 const GAIN: f64 = 2e-3;
@@ -237,11 +239,29 @@ impl Session<'_> {
             }
         };
         let seconds = started.elapsed().as_secs_f64() / attempts.len().max(1) as f64;
-        for attempt in attempts {
-            let candidate = judge(search, attempt, seconds, self.options.seed);
-            search.candidates.push(candidate);
-        }
+        self.judge_all(search, attempts, seconds);
         Ok(())
+    }
+
+    /// Judges what a strategy proposes, the fastest first: where the time is up, or a large schedule is no faster than the
+    /// incumbent, the others are only listed.
+    fn judge_all(&self, search: &mut Search<'_>, attempts: Vec<Attempt>, seconds: f64) {
+        let claim = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+        let mut order: Vec<(usize, f64, Attempt)> =
+            attempts.into_iter().enumerate().map(|(index, attempt)| (index, claim(&attempt), attempt)).collect();
+        order.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut candidates = Vec::with_capacity(order.len());
+        for (index, claim, mut attempt) in order {
+            let worse = search.makespan().is_some_and(|best| claim > best.0 * (1.0 + EQUAL));
+            let large = attempt.schedule.as_ref().is_some_and(|it| it.transfers.len() > LARGE);
+            if large && (worse || search.best.is_some() && self.deadline.has_passed()) {
+                attempt.schedule = None;
+                attempt.note = Some(format!("claims {claim} µs, which was not verified"));
+            }
+            candidates.push((index, judge(search, attempt, seconds, self.options.seed)));
+        }
+        candidates.sort_by_key(|(index, _)| *index);
+        search.candidates.extend(candidates.into_iter().map(|(_, candidate)| candidate));
     }
 
     fn announce(&self, search: &Search<'_>, strategy: &'static str) {
@@ -358,9 +378,8 @@ fn conclude(
 /// The schedule with what was asked of the planner. Where a strategy was asked for and its warm start stands, the
 /// schedule is its answer, and says whose it was.
 fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) -> VerifiedSchedule {
-    let mut credited = schedule.clone().into_schedule();
     let asked = options.strategy.map_or("auto", StrategyKind::as_str);
-    let provenance = &mut credited.produced_by;
+    let mut provenance = schedule.schedule().produced_by.clone();
     provenance.options.insert("strategy".to_owned(), asked.to_owned());
     let placement = &problem.constraints.placement;
     if !placement.is_empty() {
@@ -371,7 +390,7 @@ fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) ->
         let finder = std::mem::replace(&mut provenance.strategy, asked.to_owned());
         provenance.options.insert("warm_start_stands".to_owned(), finder);
     }
-    verify(credited, &problem.topology).unwrap_or(schedule)
+    schedule.produced_by(provenance)
 }
 
 #[cfg(test)]

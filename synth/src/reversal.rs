@@ -14,7 +14,7 @@ use crate::bounds::bounds;
 use crate::distance::PathTree;
 use crate::interleave::interleaved;
 use crate::reach::check_reachable;
-use crate::{Attempt, Constraints, Context, Problem, StopReason, Strategy, SynthError};
+use crate::{Attempt, Constraints, Context, Deadline, Problem, StopReason, Strategy, SynthError};
 use schedule::{
     Chunk, ChunkId, Collective, Demand, DemandError, Message, RankSet, Request, Schedule, reduce_of_gather,
 };
@@ -46,7 +46,9 @@ pub(crate) fn propose(
             Err(error) => return Err(error),
         }
     }
-    attempts.extend(strategy.propose_directly(problem, context)?);
+    if !context.deadline.has_passed() || attempts.iter().all(|attempt| attempt.schedule.is_none()) {
+        attempts.extend(strategy.propose_directly(problem, context)?);
+    }
     if attempts.is_empty() {
         let why = "under this sketch no sum can be complete at one rank and then reach the others".to_owned();
         return Err(SynthError::NotApplicable { strategy: strategy.name(), why });
@@ -181,11 +183,24 @@ impl<'a> Halves<'a> {
         };
         let collected = ask(&self.collect)?;
         let spread = self.spread.as_ref().map(ask).transpose()?;
-        collected.into_iter().map(|collect| self.compose(collect, spread.as_deref(), label)).collect()
+        let mut composed: Vec<Attempt> = Vec::with_capacity(collected.len());
+        for collect in collected {
+            if context.deadline.has_passed() && composed.iter().any(|attempt| attempt.schedule.is_some()) {
+                break;
+            }
+            composed.push(self.compose(collect, spread.as_deref(), context.deadline, label)?);
+        }
+        Ok(composed)
     }
 
     /// One attempt out of one for each half.
-    fn compose(&self, collect: Attempt, spread: Option<&[Attempt]>, label: &str) -> Result<Attempt, SynthError> {
+    fn compose(
+        &self,
+        collect: Attempt,
+        spread: Option<&[Attempt]>,
+        deadline: &Deadline,
+        label: &str,
+    ) -> Result<Attempt, SynthError> {
         let Attempt { name, schedule, stop, note } = collect;
         let name = format!("{name}{label}");
         let Some(collected) = schedule else { return Ok(Attempt { name, schedule: None, stop, note }) };
@@ -204,7 +219,7 @@ impl<'a> Halves<'a> {
         }
         let Problem { topology, demand, .. } = self.problem;
         let order = |error| SynthError::Order { strategy: "reversal", error };
-        let transfers = interleaved(self.problem, &messages).map_err(order)?;
+        let transfers = interleaved(self.problem, &messages, deadline).map_err(order)?;
         let schedule = Schedule::new(topology, demand.clone(), transfers, &name);
         Ok(Attempt { name, schedule: Some(schedule), stop, note })
     }

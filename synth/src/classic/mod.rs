@@ -16,7 +16,7 @@ use crate::reach::check_reachable;
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
 use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, makespan, replay};
 use std::collections::BTreeMap;
-use topology::{LinkId, Micros, Rank};
+use topology::{LinkId, Rank};
 
 /// The strategy `classic`.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,8 @@ pub struct Classic;
 
 /// The most hops of one algorithm: beyond, a textbook schedule costs more to write down than it is worth.
 const MOST_HOPS: u64 = 1 << 22;
+/// So few take no time worth saving where the deadline has passed.
+const FEW_HOPS: usize = 1 << 16;
 
 /// One chunk over one link in one round. A chunk moves on in a later round than it came.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -104,7 +106,7 @@ impl Strategy for Classic {
             if has_one && context.deadline.has_passed() {
                 break;
             }
-            attempts.push(attempt(problem, &algorithm, context.bound)?);
+            attempts.push(attempt(problem, &algorithm, context)?);
         }
         Ok(attempts)
     }
@@ -114,7 +116,7 @@ impl Strategy for Classic {
     }
 }
 
-fn attempt(problem: &Problem, algorithm: &Algorithm, bound: Micros) -> Result<Attempt, SynthError> {
+fn attempt(problem: &Problem, algorithm: &Algorithm, context: &Context<'_>) -> Result<Attempt, SynthError> {
     let name = algorithm.name.to_owned();
     let hops = (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops));
     let hops = match hops {
@@ -127,9 +129,13 @@ fn attempt(problem: &Problem, algorithm: &Algorithm, bound: Micros) -> Result<At
         Ok((makespan(&transfers), transfers))
     };
     // One message for all chunks of a round saves α, one for each lets the first be passed on sooner.
-    let (merged, single) = (timed(together(&hops))?, timed(one_by_one(&hops))?);
-    let (makespan, transfers) = if single.0 < merged.0 { single } else { merged };
-    let stop = if makespan <= bound { StopReason::Optimal } else { StopReason::Exhausted };
+    let mut best = timed(together(&hops))?;
+    if !context.deadline.has_passed() || hops.len() < FEW_HOPS {
+        let single = timed(one_by_one(&hops))?;
+        best = if single.0 < best.0 { single } else { best };
+    }
+    let (makespan, transfers) = best;
+    let stop = if makespan <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     Ok(Attempt { name, schedule: Some(schedule), stop, note: None })
 }

@@ -55,14 +55,20 @@ impl<'a> Chain<'a> {
     }
 
     /// A draft built from nothing, chunk by chunk in random order.
-    pub(super) fn from_nothing(problem: &'a Problem, taste: Taste, random: Pcg64Mcg) -> Option<Self> {
+    /// Gives up where the deadline passes meanwhile.
+    pub(super) fn from_nothing(
+        problem: &'a Problem,
+        taste: Taste,
+        deadline: &Deadline,
+        random: Pcg64Mcg,
+    ) -> Option<Self> {
         let chunks = problem.demand.chunks().len();
         let mut chain = Self::new(problem, Draft::new(problem.topology.rank_count(), chunks), random)?;
         let mut order: Vec<ChunkId> = problem.demand.chunk_ids().collect();
         shuffle(&mut order, &mut chain.random);
         for chunk in order {
             let mut draft = chain.present.clone();
-            if !recreate(problem, &mut draft, &chain.diary, chunk, taste, &mut chain.random) {
+            if deadline.has_passed() || !recreate(problem, &mut draft, &chain.diary, chunk, taste, &mut chain.random) {
                 return None;
             }
             let cost = chain.clock.play(&draft, f64::INFINITY)?;

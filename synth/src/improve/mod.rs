@@ -42,7 +42,9 @@ const STEPS_PER_DELIVERY: usize = 1_000;
 const MOST_STEPS: usize = 50_000;
 /// Fewer steps than this change nothing.
 const LEAST_STEPS: usize = 2_000;
-/// How many chains run: the first from the incumbent, the others from what they build, if that is not too bad.
+/// Rounds, as the part of the steps that each takes: where a short one brings nothing, a long one hardly ever does.
+const ROUNDS: [u32; 2] = [4, 1];
+/// How many chains run in a round: the first from the incumbent, the others from what they build, if that is not too bad.
 const CHAINS: u64 = 2;
 const HOPEFUL: f64 = 1.25;
 /// How many plans a chain from nothing builds to start from the best.
@@ -92,53 +94,76 @@ struct Improvement<'a> {
 
 impl Improvement<'_> {
     fn attempt(&self) -> Attempt {
-        let chains: Vec<u64> = (0..CHAINS).collect();
-        let found = chains.par_iter().map(|&number| self.chain(number)).collect::<Vec<_>>();
-        let mut best = self.incumbent.makespan();
-        let mut schedule = None;
-        for transfers in found.into_iter().flatten() {
-            let makespan = makespan(&transfers);
-            if makespan.0 < best.0 * (1.0 - EQUAL) {
-                best = makespan;
-                schedule =
-                    Some(Schedule::new(&self.problem.topology, self.problem.demand.clone(), transfers, "improve"));
+        let mut best: Option<Vec<Transfer>> = None;
+        for (round, part) in (0..).zip(ROUNDS) {
+            let from = best.as_deref().unwrap_or(&self.incumbent.transfers);
+            let found = self.round(from, round, self.steps / part);
+            let is_done = found.is_none() || self.is_optimal(found.as_deref());
+            best = found.or(best);
+            if is_done {
+                break;
             }
         }
         let stop = match () {
-            () if best.0 <= self.context.bound.0 * (1.0 + EQUAL) => StopReason::Optimal,
+            () if self.is_optimal(best.as_deref()) => StopReason::Optimal,
             () if self.context.deadline.has_passed() => StopReason::TimeLimit,
             () => StopReason::Exhausted,
         };
+        let schedule = best
+            .map(|transfers| Schedule::new(&self.problem.topology, self.problem.demand.clone(), transfers, "improve"));
         Attempt { name: "improve".to_owned(), schedule, stop, note: None }
     }
 
-    /// The best that chain `number` finds.
-    fn chain(&self, number: u64) -> Option<Vec<Transfer>> {
-        let problem = self.problem;
-        let mut chain = match number {
-            0 => self.near_incumbent(number)?,
-            _ => {
-                let built = (0..BUILT).filter_map(|build| self.built(number, build));
-                let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
-                let near = built.filter(|built| built.makespan.0 <= self.incumbent.makespan().0 * HOPEFUL);
-                near.or_else(|| self.near_incumbent(number))?
+    fn is_optimal(&self, transfers: Option<&[Transfer]>) -> bool {
+        let found = transfers.map_or_else(|| self.incumbent.makespan(), makespan);
+        found.0 <= self.context.bound.0 * (1.0 + EQUAL)
+    }
+
+    /// What all chains find that is faster than `from`, if anything.
+    fn round(&self, from: &[Transfer], round: u64, steps: u32) -> Option<Vec<Transfer>> {
+        let chains: Vec<u64> = (0..CHAINS).map(|chain| round * CHAINS + chain).collect();
+        let found = chains.par_iter().map(|&number| self.chain(from, number, steps)).collect::<Vec<_>>();
+        let mut best = makespan(from);
+        let mut better = None;
+        for transfers in found.into_iter().flatten() {
+            let makespan = makespan(&transfers);
+            if makespan.0 < best.0 * (1.0 - EQUAL) {
+                (best, better) = (makespan, Some(transfers));
             }
-        };
-        chain.run(self.steps, self.context.bound, self.context.deadline);
+        }
+        better
+    }
+
+    /// The best that chain `number` finds.
+    fn chain(&self, from: &[Transfer], number: u64, steps: u32) -> Option<Vec<Transfer>> {
+        let problem = self.problem;
+        let builds = if number % CHAINS == 0 { 0 } else { self.builds(steps) };
+        let built = (0..builds).filter_map(|build| self.built(number, build));
+        let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
+        let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * HOPEFUL);
+        let mut chain = hopeful.or_else(|| self.near(from, number))?;
+        chain.run(steps, self.context.bound, self.context.deadline);
         replay(&problem.demand, &problem.topology, &chain.best.messages()).ok()
     }
 
-    fn near_incumbent(&self, number: u64) -> Option<Chain<'_>> {
+    /// How many plans to build from nothing: no more than cost half of what the steps do.
+    fn builds(&self, steps: u32) -> u64 {
+        // Each chunk is added to a plan that has half of them on an average.
+        let plays = self.problem.demand.chunks().len() as u64 / 2;
+        (u64::from(steps) / 2 / plays.max(1)).min(BUILT)
+    }
+
+    fn near(&self, transfers: &[Transfer], number: u64) -> Option<Chain<'_>> {
         let (ranks, demand) = (self.problem.topology.rank_count(), &self.problem.demand);
         let holds = |chunk, rank| demand.chunk(chunk).holders.has(rank);
-        let draft = Draft::of(&self.incumbent.transfers, ranks, holds, demand.chunks().len());
+        let draft = Draft::of(transfers, ranks, holds, demand.chunks().len());
         Chain::new(self.problem, draft, self.random(number))
     }
 
     fn built(&self, number: u64, build: u64) -> Option<Chain<'_>> {
         let price = [0.0, 0.5, 2.0, 8.0][build as usize % 4];
         let taste = Taste { price, noise: 0.2, push: 0.0, blink: 0.0 };
-        Chain::from_nothing(self.problem, taste, self.random(1000 * number + build))
+        Chain::from_nothing(self.problem, taste, self.context.deadline, self.random(1000 * number + build))
     }
 
     fn random(&self, number: u64) -> Pcg64Mcg {
@@ -198,7 +223,8 @@ mod tests {
             {
                 let label = format!("{collective} on {spec}");
                 let problem = problem(spec, collective, 160_000, sketch);
-                let mut chain = Chain::from_nothing(&problem, TASTE, random()).expect("every rank can be reached");
+                let mut chain = Chain::from_nothing(&problem, TASTE, &Deadline::default(), random())
+                    .expect("every rank can be reached");
                 let built = chain.makespan;
                 check(&problem, &chain.best, built, &label);
                 chain.run(100, Micros::ZERO, &Deadline::default());
@@ -211,7 +237,8 @@ mod tests {
     #[test]
     fn a_plan_survives_becoming_a_draft() {
         let problem = problem("ndv2x2", Collective::AllGather, 16_000_000, "");
-        let chain = Chain::from_nothing(&problem, TASTE, random()).expect("every rank can be reached");
+        let chain =
+            Chain::from_nothing(&problem, TASTE, &Deadline::default(), random()).expect("every rank can be reached");
         let transfers = replay(&problem.demand, &problem.topology, &chain.best.messages()).expect("playable");
         let holds = |chunk, rank| problem.demand.chunk(chunk).holders.has(rank);
         let draft = Draft::of(&transfers, 16, holds, problem.demand.chunks().len());

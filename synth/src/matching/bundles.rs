@@ -119,7 +119,7 @@ mod tests {
             let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
             let attempt = Matching.propose(&problem, &context).expect("a connected topology").remove(0);
             let schedule = attempt.schedule.expect("a schedule");
-            assert!(schedule.makespan().0 <= bound.0 * 1.1, "{collective}: {} of {bound}", schedule.makespan());
+            assert!(schedule.makespan().0 <= bound.0 * 1.25, "{collective}: {} of {bound}", schedule.makespan());
             verify(schedule, &problem.topology).expect("a right schedule");
         }
     }

@@ -50,8 +50,6 @@ const EQUAL: f64 = 1e-9;
 const MOST_DELIVERIES: u64 = 1 << 24;
 /// Work of one strategy, in looks of a link at 64 chunks: one or two seconds of one core.
 const WORK: u64 = 60_000_000;
-/// A gap (relative) that is not worth a search of more than the usual work.
-const LITTLE: f64 = 0.05;
 /// How often every route is found anew.
 const ROUNDS: u32 = 6;
 /// The most repairs of one restart.
@@ -82,8 +80,7 @@ impl Strategy for Matching {
     }
 }
 
-/// What `search` proposes for `problem`; where there are so many chunks that there would be few restarts, for bundles of
-/// them.
+/// What `search` proposes for `problem`; where there are very many chunks, for bundles of them.
 fn of_bearable_size(
     strategy: &'static str,
     problem: &Problem,
@@ -96,7 +93,7 @@ fn of_bearable_size(
     }
     let per_chunk = deliveries / problem.demand.chunks().len().max(1) as u64;
     let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
-    match Bundles::new(problem, WORK / u64::from(2 * BATCH), cost) {
+    match Bundles::new(problem, WORK, cost) {
         Some(bundles) => {
             let attempts = search(&bundles.problem)?.into_iter();
             attempts.map(|attempt| bundles.unpacked(problem, attempt)).collect()
@@ -168,32 +165,22 @@ struct Search<'a> {
     traits: Traits,
     best: Option<Plan>,
     stop: StopReason,
-    note: Option<String>,
 }
 
 impl<'a> Search<'a> {
     fn new(instance: &'a Instance<'a>, context: &'a Context<'a>, work: u64) -> Self {
         let flow = concurrent_flow(instance.problem);
         let traits = Traits::of(instance);
-        Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted, note: None }
+        Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted }
     }
 
     fn is_optimal(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.bound.0 * (1.0 + EQUAL))
     }
 
-    /// Whether what is known already is so near the bound that a long search could not gain much.
-    fn is_little_left(&self) -> bool {
-        self.context.incumbent.is_some_and(|known| known.makespan().0 <= self.context.bound.0 * (1.0 + LITTLE))
-    }
-
     /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
     fn restart(&mut self) {
         let cost = self.cost();
-        if cost.fresh > self.work && self.is_little_left() {
-            self.note = Some("one search would take longer than what is left to gain is worth".to_owned());
-            return;
-        }
         let restarts = u64::from(self.context.options.limits.restarts).min(self.work / cost.fresh).max(1);
         let repairs = self.work.saturating_sub(restarts * cost.fresh) / (restarts * cost.repair);
         let (restarts, repairs) = (restarts as u32, repairs as u32);
@@ -213,6 +200,8 @@ impl<'a> Search<'a> {
         }
         if self.is_optimal() {
             self.stop = StopReason::Optimal;
+        } else if self.best.is_none() && self.context.deadline.has_passed() {
+            self.stop = StopReason::TimeLimit;
         }
     }
 
@@ -405,8 +394,7 @@ impl<'a> Search<'a> {
 
     fn conclude(self, name: &str) -> Attempt {
         let instance = self.instance;
-        let failed = self.best.is_none().then(|| "no restart served everybody".to_owned());
-        let note = self.note.clone().or(failed);
+        let note = self.best.is_none().then(|| "no restart served everybody".to_owned());
         let whole = |best: &Plan| match instance.mirror.order() {
             1 => Some(best.clone()),
             _ => self.time(&instance.mirror.reflected(&best.transfers)),
@@ -511,6 +499,37 @@ mod tests {
     fn threads_do_not_change_routes() {
         let free = Arc::new(crate::Constraints::none());
         assert_eq!(exchange(&free, 1), exchange(&free, 3));
+    }
+
+    #[test]
+    fn what_takes_long_heeds_an_interrupt_and_what_does_not_is_finished() {
+        for (spec, collective, is_long) in [
+            ("torus2d:24x24", Collective::AllToAll, true),
+            ("torus2d:40x40", Collective::AllGather, true),
+            ("torus2d:4x4", Collective::AllToAll, false),
+            ("dgx2x2", Collective::AllGather, false),
+        ] {
+            let topology = Arc::new(resolve(spec).expect("a known topology"));
+            let request = Request::new(collective, topology.rank_count(), 1 << 30);
+            let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
+            let (options, bound) = (Options::default(), Micros::ZERO);
+            options.cancel.cancel();
+            let deadline = Deadline::after(None, options.cancel.clone());
+            let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+            let attempt = Matching.propose(&problem, &context).expect("a connected topology").remove(0);
+            assert_eq!((attempt.schedule.is_none(), attempt.stop), (is_long, StopReason::TimeLimit), "{spec}");
+        }
+    }
+
+    #[test]
+    fn more_deliveries_than_memory_holds_are_refused() {
+        let topology = Arc::new(resolve("ring:5000").expect("a family"));
+        let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 5000, 1 << 30)).expect("a request"));
+        let options = Options::default();
+        let (deadline, bound) = (Deadline::default(), Micros::ZERO);
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let refused = Matching.propose(&Problem::new(topology, demand), &context);
+        assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Whose turn it is among links that share ports.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use topology::{LinkId, ResourceId, Topology};
 
 /// A link that could send now.
@@ -11,30 +12,59 @@ pub(super) struct Ready {
     pub(super) link: LinkId,
 }
 
+/// A port and those of its links that are ready.
+struct Port {
+    id: ResourceId,
+    /// Into the list of uses.
+    users: Range<usize>,
+    /// How many of them are not placed yet.
+    left: usize,
+    lot: u32,
+}
+
 /// Reorders links so that few ports stay idle: the port with the fewest ready links left comes first, and of its
 /// links the one whose other ports have the fewest (Karp and Sipser's rule for large matchings).
 pub(super) fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
     let resources = |position: usize| topology.link(ready[position].link).resources.iter().copied();
-    let mut users: BTreeMap<ResourceId, Vec<usize>> = BTreeMap::new();
-    for position in 0..ready.len() {
-        resources(position).for_each(|port| users.entry(port).or_default().push(position));
+    // Which links use which port, ports ascending.
+    let mut uses: Vec<(ResourceId, usize)> =
+        (0..ready.len()).flat_map(|position| resources(position).map(move |port| (port, position))).collect();
+    uses.sort_unstable();
+    let mut ports: Vec<Port> = Vec::new();
+    for (index, &(id, position)) in uses.iter().enumerate() {
+        match ports.last_mut() {
+            Some(port) if port.id == id => (port.users.end, port.left) = (index + 1, port.left + 1),
+            _ => ports.push(Port { id, users: index..index + 1, left: 1, lot: ready[position].lot }),
+        }
     }
-    let mut left: BTreeMap<ResourceId, usize> = users.iter().map(|(&port, users)| (port, users.len())).collect();
+    let index_of = |ports: &[Port], id: ResourceId| ports.partition_point(|port| port.id < id);
+    let key = |ports: &[Port], index: usize| (ports[index].left, ports[index].lot, index);
+    let mut open: BTreeSet<(usize, u32, usize)> = (0..ports.len()).map(|index| key(&ports, index)).collect();
     let mut placed = vec![false; ready.len()];
     let mut is_first = vec![false; ready.len()];
     let mut ordered = Vec::with_capacity(ready.len());
-    loop {
-        let open = left.iter().filter(|(_, left)| **left > 0);
-        let Some((port, _)) = open.min_by_key(|(port, left)| (**left, ready[users[*port][0]].lot)) else { break };
-        let crowd = |position: &usize| resources(*position).map(|port| left[&port]).sum::<usize>();
-        let open = users[port].iter().copied().filter(|&position| !placed[position]);
-        let Some(chosen) = open.min_by_key(|position| (crowd(position), ready[*position].lot)) else { break };
+    while let Some(&(_, _, port)) = open.first() {
+        let crowd = |position: usize| resources(position).map(|id| ports[index_of(&ports, id)].left).sum::<usize>();
+        let users = uses[ports[port].users.clone()].iter().map(|&(_, position)| position);
+        let unplaced = users.filter(|&position| !placed[position]);
+        let Some(chosen) = unplaced.min_by_key(|&position| (crowd(position), ready[position].lot)) else { break };
         ordered.push(ready[chosen]);
         is_first[chosen] = true;
         // Its ports are taken: the others of their links come last, in case it finds its candidates gone.
-        for other in resources(chosen).flat_map(|port| &users[&port]) {
-            if !std::mem::replace(&mut placed[*other], true) {
-                resources(*other).for_each(|port| *left.entry(port).or_default() -= 1);
+        for taken in resources(chosen) {
+            for at in ports[index_of(&ports, taken)].users.clone() {
+                let other = uses[at].1;
+                if std::mem::replace(&mut placed[other], true) {
+                    continue;
+                }
+                for id in resources(other) {
+                    let index = index_of(&ports, id);
+                    open.remove(&key(&ports, index));
+                    ports[index].left -= 1;
+                    if ports[index].left > 0 {
+                        open.insert(key(&ports, index));
+                    }
+                }
             }
         }
     }
