@@ -1,7 +1,7 @@
 //! Known machines, machines of one's own, and machines that other programs described.
 
 use crate::binary::{antiphon, antiphon_in, repository, topology};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[test]
 fn every_listed_machine_is_shown() {
@@ -88,5 +88,21 @@ fn unequal_machines_are_planned_and_verified() {
         );
         antiphon_in(scratch.path(), &plan).ok();
         antiphon_in(scratch.path(), &format!("verify plan.json --topology {}", file.display())).ok();
+    }
+}
+
+#[test]
+fn the_largest_instances_keep_a_time_limit_of_one_second() {
+    for (arguments, answers) in [
+        ("synth --topology torus2d:32x32 --collective alltoall --size 1GiB --strategy matching", false),
+        ("synth --topology ring:20000 --collective allgather --size 1GB", false),
+        ("synth --topology clique:200 --collective allgather --size 1GB --chunks 4", true),
+        ("synth --topology ring:4 --collective allgather --size 1GB --chunks 60000", true),
+    ] {
+        let started = Instant::now();
+        let ran = antiphon(&format!("{arguments} --time-limit 1s"));
+        assert_eq!(ran.code, i32::from(!answers), "{arguments}: {}", ran.stderr);
+        // Reading, verifying and a busy computer take time as well; without the limit these take minutes.
+        assert!(started.elapsed() < Duration::from_secs(45), "{arguments} took {:?}", started.elapsed());
     }
 }
