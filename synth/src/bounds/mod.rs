@@ -345,6 +345,7 @@ mod tests {
             egress AnyChunking 5.0000
             egress ThisChunking 5.0000
             egress OneChunkPerMessage 8.0000
+            cut AnyChunking 5.0000
             wire AnyChunking 7.0000
         "#]],
         );
