@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::time::Instant;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 fn main() {
     println!("{:<44} {:>10} {:>10} {:>10} {:>7}", "what", "µs", "GB/s", "bound µs", "share");
@@ -88,9 +88,9 @@ fn forms() {
     let made = Command::new(env!("CARGO_BIN_EXE_antiphon")).args(made.split(' ')).arg(plan).output();
     assert!(made.expect("the binary was built with the benchmark").status.success(), "a ring is always planned");
     for transport in ["threads", "shm", "tcp"] {
-        for (size, iterations) in [(64 << 10, 500), (64 << 20, 5)] {
+        for (size, iterations) in [(64 << 10, 500), (16 << 20, 10)] {
             let mut times = FORMS.map(|_| Vec::new());
-            for _ in 0..3 {
+            for _ in 0..ROUNDS {
                 for (times, form) in times.iter_mut().zip(FORMS) {
                     let line = format!("{plan} --topology ring:4 --size {size} --transport {transport}");
                     times.push(run(&format!("{line} --iterations {iterations}{form}"))[0]);
