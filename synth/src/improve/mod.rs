@@ -137,7 +137,7 @@ impl Improvement<'_> {
     /// The best that chain `number` finds.
     fn chain(&self, from: &[Transfer], number: u64, steps: u32) -> Option<Vec<Transfer>> {
         let problem = self.problem;
-        let builds = if number % CHAINS == 0 { 0 } else { self.builds(steps) };
+        let builds = if number.is_multiple_of(CHAINS) { 0 } else { self.builds(steps) };
         let built = (0..builds).filter_map(|build| self.built(number, build));
         let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
         let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * HOPEFUL);
