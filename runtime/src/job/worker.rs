@@ -18,7 +18,9 @@ use crate::trial::{RankReport, Trial, first_epoch, run_rank};
 use crate::wiring::Wiring;
 use crate::work::Work;
 use schedule::program::{Program, VerifiedProgram, digest};
+use std::cell::RefCell;
 use std::io::{self, ErrorKind};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -89,7 +91,16 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         .name("control".to_owned())
         .spawn(move || listen(inbox, &watched, rank, commands))
         .map_err(channel_error("starting the control thread"))?;
-    Worker { board, rank, options, secret: welcome.secret, control, commands: received }.work(loader)
+    Worker {
+        board,
+        rank,
+        options,
+        secret: welcome.secret,
+        control,
+        commands: received,
+        connections: RefCell::default(),
+    }
+    .work(loader)
 }
 
 fn options(welcome: &Welcome, loader: &dyn Loader) -> RunResult<Options> {
@@ -142,6 +153,9 @@ struct Worker {
     secret: Secret,
     control: UnixStream,
     commands: Receiver<Command>,
+    /// Those of the task at hand, kept open until it is done or the launcher knows what went wrong: else the next rank
+    /// would lose a connection, too, and might be the first to say so.
+    connections: RefCell<Vec<TcpStream>>,
 }
 
 impl Worker {
@@ -178,6 +192,7 @@ impl Worker {
                 Task::Trial { source, trial } => Finding::Trial(self.trial(job, &source, &trial, loader)?),
                 Task::Probe { flows } => Finding::Probe(self.probe(job, flows)?),
             };
+            self.connections.take();
             self.answer(&Answer::Done { job, finding })?;
         }
         match self.board.check_verdict() {
@@ -227,6 +242,7 @@ impl Worker {
             check: &|| board.check_verdict(),
         };
         let streams = meeting.hold(listener, &addresses)?;
+        self.connections.replace(streams.handles().map_err(RunError::system("keeping connections open"))?);
         let poller = Poller::new().map_err(RunError::system("preparing to wait for sockets"))?;
         Ok(Wiring { hosts: hosts.clone(), streams, poller: Some(poller) })
     }

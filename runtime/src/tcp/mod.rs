@@ -37,6 +37,14 @@ impl Streams {
         self.outgoing.is_empty() && self.incoming.is_empty()
     }
 
+    /// Second handles of all sockets: while they live, no peer sees a connection end.
+    ///
+    /// # Errors
+    /// If the process has no descriptors left.
+    pub(crate) fn handles(&self) -> std::io::Result<Vec<TcpStream>> {
+        self.outgoing.values().chain(self.incoming.values()).map(TcpStream::try_clone).collect()
+    }
+
     /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take.
     ///
     /// # Errors
