@@ -48,7 +48,8 @@ impl Routing<'_> {
             iterations = outcome.iterations,
             %finding
         );
-        let finding = format!("routing in {columns} columns: {finding}");
+        let symmetric = if self.is_symmetric() { "symmetric " } else { "" };
+        let finding = format!("{symmetric}routing in {columns} columns: {finding}");
         Ok(Found { routes: solution.map(|solution| self.routes(&solution)), stopped, finding })
     }
 

@@ -110,6 +110,11 @@ impl<'a> Routing<'a> {
         Some(routing)
     }
 
+    /// Whether what it refutes is refuted for symmetric routings alone.
+    pub(super) fn is_symmetric(&self) -> bool {
+        self.orbits.is_some()
+    }
+
     fn instant(&self, time: Micros) -> u64 {
         // The cast saturates.
         (time / self.fineness.horizon * 1e9).round() as u64
