@@ -135,9 +135,10 @@ fn cut(process: u32) -> bool {
     });
     let streams: Vec<_> = sockets.map(std::net::TcpStream::from).filter(|stream| stream.peer_addr().is_ok()).collect();
     // A process may have several handles of a socket, and the first cut cuts them all.
-    let cut = |stream: &std::net::TcpStream| match stream.shutdown(std::net::Shutdown::Both) {
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotConnected),
-        Ok(()) => {}
+    let cut = |stream: &std::net::TcpStream| {
+        if let Err(error) = stream.shutdown(std::net::Shutdown::Both) {
+            assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+        }
     };
     streams.iter().for_each(cut);
     !streams.is_empty()
