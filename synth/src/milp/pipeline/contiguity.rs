@@ -337,32 +337,19 @@ mod tests {
     use super::super::units::Units;
     use super::*;
     use crate::Deadline;
-    use schedule::{ChunkId, Collective, Demand, Request, TransferKind, verify};
-    use std::sync::Arc;
-    use topology::{Latency, Link, MicrosPerByte, Rank, Resource, Topology, TopologyParts};
+    use crate::by_hand::{broadcast, wired};
+    use crate::milp::solver::solved;
+    use schedule::{ChunkId, TransferKind, verify};
+
+    use topology::Latency;
 
     /// From, to, whether it uses the shared port; α is 2 µs, a chunk of one byte takes 1 µs more.
     type Wire = (u32, u32, bool);
 
     /// A broadcast from rank 0, and the schedule of these (chunks, link) one after the other.
     fn played(ranks: usize, wires: &[Wire], chunks: u32, messages: &[(&[u32], u32)]) -> (Problem, Schedule) {
-        let link = |&(from, to, shared): &Wire| Link {
-            from: Rank(from),
-            to: Rank(to),
-            alpha: Micros(2.0),
-            beta: MicrosPerByte(1.0),
-            latency: Latency::Occupies,
-            resources: shared.then_some(ResourceId(0)).into_iter().collect(),
-        };
-        let parts = TopologyParts {
-            name: "wires".into(),
-            ranks,
-            links: wires.iter().map(link).collect(),
-            resources: vec![Resource { name: "port".into(), beta: MicrosPerByte(1.0) }],
-            ..TopologyParts::default()
-        };
-        let request = Request::new(Collective::Broadcast, ranks, u64::from(chunks)).with_chunks(chunks);
-        let problem = Problem::new(Arc::new(Topology::new(parts).unwrap()), Arc::new(Demand::new(request).unwrap()));
+        let wires: Vec<_> = wires.iter().map(|&(from, to, shared)| (from, to, 2.0, 1.0, shared)).collect();
+        let problem = broadcast(wired(ranks, &wires, Latency::Occupies, 1.0), chunks);
         let message = |&(chunks, link): &(&[u32], u32)| Message {
             chunks: chunks.iter().copied().map(ChunkId).collect(),
             link: LinkId(link),
@@ -371,15 +358,6 @@ mod tests {
         let messages: Vec<Message> = messages.iter().map(message).collect();
         let schedule = timed(&problem, &messages, "test").unwrap();
         (problem, schedule)
-    }
-
-    fn solved(model: &Model) -> Ending {
-        let deadline = Deadline::default();
-        solve(model, &[], &controls(&deadline), &mut |_| {}).unwrap().ending
-    }
-
-    fn controls(deadline: &Deadline) -> Controls<'_> {
-        Controls { iterations: u64::MAX, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline }
     }
 
     /// Whether the model admits these units as joined to their next ones, these starts, and this end.
@@ -393,7 +371,7 @@ mod tests {
             contiguity.model.fix(column, start);
         }
         contiguity.model.fix(contiguity.makespan, end);
-        match solved(&contiguity.model) {
+        match solved(&contiguity.model, &[]) {
             Ending::Optimal(_) => true,
             Ending::Infeasible => false,
             other => panic!("{other:?}"),
@@ -453,7 +431,7 @@ mod tests {
     fn joining_and_splitting_reach_the_best_of_an_order() {
         let deadline = Deadline::default();
         let best = |(problem, schedule): &(Problem, Schedule)| {
-            let found = tighten(problem, schedule, &controls(&deadline), 9, "test").unwrap();
+            let found = tighten(problem, schedule, &Controls::unlimited(&deadline), 9, "test").unwrap();
             verify(found.schedule.unwrap(), &problem.topology).unwrap().schedule().makespan()
         };
         assert_eq!(best(&three_on_a_wire()), Micros(5.0));

@@ -368,48 +368,18 @@ fn sorted(mut load: Load) -> Load {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::milp::solver::{Controls, Ending, solve};
-    use crate::{Constraints, Deadline};
-    use schedule::{Collective, Demand, Message, Request, Schedule, TransferKind, replay};
+    use crate::Constraints;
+    use crate::by_hand::{self, Wire, wired};
+    use crate::milp::solver::{Ending, solved};
+    use schedule::{Message, Schedule, TransferKind, replay};
     use std::sync::Arc;
-    use topology::{Latency, Link, Rank, Resource, Topology, TopologyParts};
+    use topology::{Latency, Rank, TopologyParts};
 
-    /// From, to, α, µs per byte, whether it uses the shared port (9 µs per byte).
-    type Wire = (u32, u32, f64, f64, bool);
-
-    /// A broadcast of `chunks` chunks of one byte from rank 0, on machines of two ranks.
+    /// A broadcast of `chunks` chunks of one byte from rank 0, on machines of two ranks; the shared port takes 9 µs per byte.
     fn broadcast(ranks: usize, wires: &[Wire], chunks: u32) -> Problem {
-        let link = |&(from, to, alpha, beta, shared): &Wire| Link {
-            from: Rank(from),
-            to: Rank(to),
-            alpha: Micros(alpha),
-            beta: MicrosPerByte(beta),
-            latency: Latency::Occupies,
-            resources: shared.then_some(ResourceId(0)).into_iter().collect(),
-        };
         let all: Vec<Rank> = (0..ranks).map(Rank::from_index).collect();
-        let parts = TopologyParts {
-            name: "wires".into(),
-            ranks,
-            machines: all.chunks(2).map(<[Rank]>::to_vec).collect(),
-            links: wires.iter().map(link).collect(),
-            resources: vec![Resource { name: "port".into(), beta: MicrosPerByte(9.0) }],
-        };
-        let request = Request::new(Collective::Broadcast, ranks, u64::from(chunks)).with_chunks(chunks);
-        Problem::new(Arc::new(Topology::new(parts).unwrap()), Arc::new(Demand::new(request).unwrap()))
-    }
-
-    fn ending(model: &Model, start: &[(Column, f64)]) -> Ending {
-        let deadline = Deadline::default();
-        let controls = Controls {
-            iterations: u64::MAX,
-            nodes: u64::MAX,
-            relative_gap: 0.0,
-            cutoff: None,
-            seed: 0,
-            deadline: &deadline,
-        };
-        solve(model, start, &controls, &mut |_| {}).unwrap().ending
+        let machines = all.chunks(2).map(<[Rank]>::to_vec).collect();
+        by_hand::broadcast(TopologyParts { machines, ..wired(ranks, wires, Latency::Occupies, 9.0) }, chunks)
     }
 
     /// All links that take less than 5 µs are fast.
@@ -438,7 +408,7 @@ mod tests {
         }
         assert!(missing.is_empty(), "no column for {missing:?}: the test would show nothing");
         routing.model.fix(routing.end, end);
-        match ending(&routing.model, &[]) {
+        match solved(&routing.model, &[]) {
             Ending::Optimal(_) => true,
             Ending::Infeasible => false,
             other => panic!("{other:?}"),
@@ -536,7 +506,7 @@ mod tests {
             let mut routing = routing(&enclaves, &turns);
             // Long enough for either, so that only the wish decides.
             routing.model.fix(routing.end, 40.0);
-            let Ending::Optimal(solution) = ending(&routing.model, &[]) else { panic!("the wish made it infeasible") };
+            let Ending::Optimal(solution) = solved(&routing.model, &[]) else { panic!("the wish made it infeasible") };
             routing.routes(&solution).iter().map(|it| it.link).collect::<BTreeSet<_>>().len()
         };
         assert_eq!((used(Connections::Few), used(Connections::Many)), (1, 2));
@@ -555,6 +525,6 @@ mod tests {
         let start = routing.start(&schedule);
         let set = start.iter().filter(|(_, value)| *value == 1.0).count();
         assert_eq!((set, start.len()), (1, routing.uses.len()));
-        assert!(matches!(ending(&routing.model, &start), Ending::Optimal(_)));
+        assert!(matches!(solved(&routing.model, &start), Ending::Optimal(_)));
     }
 }

@@ -383,52 +383,18 @@ impl Builder<'_> {
 mod tests {
     use super::super::crossings::Crossing;
     use super::*;
-    use crate::Deadline;
-    use crate::milp::solver::{Controls, Ending, solve};
-    use schedule::{Collective, Demand, Request};
-    use std::sync::Arc;
-    use topology::{Link, Resource, Topology, TopologyParts};
+    use crate::by_hand::{self, Wire, wired};
+    use crate::milp::solver::{Ending, solved};
 
-    /// How a model ends that is solved however long it takes.
-    fn unlimited(model: &Model) -> Ending {
-        let deadline = Deadline::default();
-        let controls = Controls {
-            iterations: u64::MAX,
-            nodes: u64::MAX,
-            relative_gap: 0.0,
-            cutoff: None,
-            seed: 0,
-            deadline: &deadline,
-        };
-        solve(model, &[], &controls, &mut |_| {}).unwrap().ending
-    }
+    use std::sync::Arc;
 
     fn free(columns: usize) -> Freedom {
         Freedom { patience: 99, columns }
     }
 
-    /// From, to, α, µs per byte, whether it uses the shared port (1 µs per byte).
-    type Wire = (u32, u32, f64, f64, bool);
-
-    /// A broadcast of `chunks` chunks of one byte from rank 0.
+    /// A broadcast of `chunks` chunks of one byte from rank 0; the shared port takes 1 µs per byte.
     fn broadcast(ranks: usize, wires: &[Wire], latency: Latency, chunks: u32) -> Problem {
-        let link = |&(from, to, alpha, beta, shared): &Wire| Link {
-            from: Rank(from),
-            to: Rank(to),
-            alpha: Micros(alpha),
-            beta: MicrosPerByte(beta),
-            latency,
-            resources: shared.then_some(ResourceId(0)).into_iter().collect(),
-        };
-        let parts = TopologyParts {
-            name: "wires".into(),
-            ranks,
-            links: wires.iter().map(link).collect(),
-            resources: vec![Resource { name: "port".into(), beta: MicrosPerByte(1.0) }],
-            ..TopologyParts::default()
-        };
-        let request = Request::new(Collective::Broadcast, ranks, u64::from(chunks)).with_chunks(chunks);
-        Problem::new(Arc::new(Topology::new(parts).unwrap()), Arc::new(Demand::new(request).unwrap()))
+        by_hand::broadcast(wired(ranks, wires, latency, 1.0), chunks)
     }
 
     /// Whether the model of `periods` periods of `length` admits exactly these (chunk, link, period). Every link but
@@ -457,7 +423,7 @@ mod tests {
             spreading.model.fix(*column, if wanted.is_some() { 1.0 } else { 0.0 });
         }
         assert!(missing.is_empty(), "no column for {missing:?}: the test would show nothing");
-        match unlimited(&spreading.model) {
+        match solved(&spreading.model, &[]) {
             Ending::Optimal(_) => true,
             Ending::Infeasible => false,
             other => panic!("{other:?}"),
@@ -554,7 +520,9 @@ mod tests {
             let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
             let mut spreading = Spreading::new(&enclaves, &calendar, &[], free(999), None).ok().unwrap();
             assert!(spreading.wish_connections(&problem, None));
-            let Ending::Optimal(solution) = unlimited(&spreading.model) else { panic!("the wish made it infeasible") };
+            let Ending::Optimal(solution) = solved(&spreading.model, &[]) else {
+                panic!("the wish made it infeasible")
+            };
             spreading.rides(&solution).iter().map(|ride| ride.link).collect::<BTreeSet<_>>().len()
         };
         assert_eq!((used(crate::sketch::Connections::Few), used(crate::sketch::Connections::Many)), (2, 4));

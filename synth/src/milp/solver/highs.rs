@@ -302,10 +302,6 @@ mod tests {
     use crate::{Cancel, Deadline};
     use std::time::{Duration, Instant};
 
-    fn controls(deadline: &Deadline) -> Controls<'_> {
-        Controls { iterations: u64::MAX, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline }
-    }
-
     fn run(model: &Model, controls: &Controls<'_>) -> Ending {
         solve(model, &[], controls, &mut |_| {}).unwrap().ending
     }
@@ -346,7 +342,9 @@ mod tests {
         let deadline = Deadline::default();
         let mut heard = Vec::new();
         let ending =
-            solve(&model, &[], &controls(&deadline), &mut |incumbent| heard.push(incumbent.objective)).unwrap().ending;
+            solve(&model, &[], &Controls::unlimited(&deadline), &mut |incumbent| heard.push(incumbent.objective))
+                .unwrap()
+                .ending;
         let Ending::Optimal(solution) = ending else { panic!("{ending:?}") };
         assert_eq!(items.map(|item| solution.is_set(item)), [false, true, true]);
         assert!((solution.objective + 9.0).abs() < 1e-6);
@@ -360,7 +358,7 @@ mod tests {
         model.set_cost(x, -1.0);
         model.at_most([(x, 1.0), (x, 1.0)], 6.0);
         let deadline = Deadline::default();
-        let Ending::Optimal(solution) = run(&model, &controls(&deadline)) else { panic!() };
+        let Ending::Optimal(solution) = run(&model, &Controls::unlimited(&deadline)) else { panic!() };
         assert!((solution.value(x) - 3.0).abs() < 1e-6);
     }
 
@@ -369,17 +367,17 @@ mod tests {
         let deadline = Deadline::default();
         let (mut model, items) = knapsack();
         model.row(20.0, items.map(|item| (item, 1.0)), 30.0);
-        assert_eq!(run(&model, &controls(&deadline)), Ending::Infeasible);
+        assert_eq!(run(&model, &Controls::unlimited(&deadline)), Ending::Infeasible);
 
         let mut model = Model::default();
         let x = model.continuous(0.0, f64::INFINITY);
         model.set_cost(x, -1.0);
-        assert_eq!(run(&model, &controls(&deadline)), Ending::Unbounded);
+        assert_eq!(run(&model, &Controls::unlimited(&deadline)), Ending::Unbounded);
 
-        assert!(matches!(run(&Model::default(), &controls(&deadline)), Ending::Optimal(_)));
+        assert!(matches!(run(&Model::default(), &Controls::unlimited(&deadline)), Ending::Optimal(_)));
 
         let (model, _) = knapsack();
-        let cutoff = Controls { cutoff: Some(-9.5), ..controls(&deadline) };
+        let cutoff = Controls { cutoff: Some(-9.5), ..Controls::unlimited(&deadline) };
         assert_eq!(run(&model, &cutoff), Ending::Infeasible, "nothing is below the cutoff");
     }
 
@@ -388,7 +386,7 @@ mod tests {
         let (model, items) = knapsack();
         let deadline = Deadline::default();
         let start = [(items[0], 1.0), (items[1], 0.0), (items[2], 0.0)];
-        let stop_at_once = Controls { iterations: 0, ..controls(&deadline) };
+        let stop_at_once = Controls { iterations: 0, ..Controls::unlimited(&deadline) };
         let model = {
             let mut model = model;
             // Enough of a problem that presolve does not finish it.
@@ -411,7 +409,7 @@ mod tests {
     fn a_partial_warm_start_is_completed() {
         let (model, items) = knapsack();
         let deadline = Deadline::default();
-        let ending = solve(&model, &[(items[0], 1.0)], &controls(&deadline), &mut |_| {}).unwrap().ending;
+        let ending = solve(&model, &[(items[0], 1.0)], &Controls::unlimited(&deadline), &mut |_| {}).unwrap().ending;
         assert!(matches!(ending, Ending::Optimal(solution) if (solution.objective + 9.0).abs() < 1e-6));
     }
 
@@ -420,11 +418,11 @@ mod tests {
         let cancel = Cancel::default();
         let deadline = Deadline::after(None, cancel.clone());
         let model = assignment(16, 10, 5);
-        let limits = Controls { iterations: 200, ..controls(&deadline) };
+        let limits = Controls { iterations: 200, ..Controls::unlimited(&deadline) };
         assert!(matches!(run(&model, &limits), Ending::Limit { .. } | Ending::Infeasible));
         cancel.cancel();
         let started = Instant::now();
-        assert!(matches!(run(&model, &controls(&deadline)), Ending::Limit { incumbent: None, .. }));
+        assert!(matches!(run(&model, &Controls::unlimited(&deadline)), Ending::Limit { incumbent: None, .. }));
         assert!(started.elapsed() < Duration::from_secs(1));
     }
 
@@ -432,7 +430,7 @@ mod tests {
     fn equal_runs_give_equal_answers() {
         let deadline = Deadline::default();
         let model = assignment(12, 8, 3);
-        let limits = Controls { iterations: 2000, seed: 7, ..controls(&deadline) };
+        let limits = Controls { iterations: 2000, seed: 7, ..Controls::unlimited(&deadline) };
         assert_eq!(run(&model, &limits), run(&model, &limits));
     }
 
@@ -442,7 +440,7 @@ mod tests {
         let deadline = Deadline::default();
         let start = items.map(|item| (item, 0.0));
         let caught = catch_unwind(AssertUnwindSafe(|| {
-            solve(&model, &start, &controls(&deadline), &mut |_| panic!("heard enough")).map(drop)
+            solve(&model, &start, &Controls::unlimited(&deadline), &mut |_| panic!("heard enough")).map(drop)
         }));
         let text = caught.unwrap_err().downcast::<&str>().unwrap();
         assert_eq!(*text, "heard enough");
@@ -452,14 +450,14 @@ mod tests {
     fn solves_run_side_by_side() {
         let expected = {
             let deadline = Deadline::default();
-            run(&knapsack().0, &controls(&deadline))
+            run(&knapsack().0, &Controls::unlimited(&deadline))
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..3)
                 .map(|_| {
                     scope.spawn(|| {
                         let deadline = Deadline::default();
-                        run(&knapsack().0, &controls(&deadline))
+                        run(&knapsack().0, &Controls::unlimited(&deadline))
                     })
                 })
                 .collect();

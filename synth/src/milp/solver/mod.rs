@@ -133,6 +133,21 @@ pub(crate) struct Controls<'a> {
     pub(crate) deadline: &'a Deadline,
 }
 
+#[cfg(test)]
+impl<'a> Controls<'a> {
+    /// As long as it takes, to the end.
+    pub(crate) fn unlimited(deadline: &'a Deadline) -> Self {
+        Self { iterations: u64::MAX, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline }
+    }
+}
+
+/// How a model ends that is solved however long it takes.
+#[cfg(test)]
+pub(crate) fn solved(model: &Model, start: &[(Column, f64)]) -> Ending {
+    let deadline = Deadline::default();
+    solve(model, start, &Controls::unlimited(&deadline), &mut |_| {}).expect("HiGHS works").ending
+}
+
 /// What the solver tells while it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incumbent {
