@@ -156,6 +156,7 @@ pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
     Options {
         strategy: args.strategy.0.or_else(|| sketch?.pins.strategy),
         time_limit: args.time_limit.or_else(|| sketch?.pins.time_limit),
+        gap: args.gap,
         seed: args.seed,
         threads: args.threads.map(usize::from),
         cancel,

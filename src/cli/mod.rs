@@ -192,6 +192,9 @@ pub(crate) struct SearchArgs {
     /// Stop after this time with the best so far, such as 30s; results then depend on the machine's speed.
     #[arg(long, value_name = "T", value_parser = duration)]
     pub time_limit: Option<Duration>,
+    /// Stop as soon as the makespan is this close to the bound, such as 2%.
+    #[arg(long, default_value = "0%", value_name = "PERCENT", value_parser = values::percent)]
+    pub gap: f64,
     /// Seed of every random choice: same seed, same bytes.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

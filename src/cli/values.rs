@@ -64,6 +64,15 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(time.0 * 1e-6).map_err(|error| error.to_string())
 }
 
+/// `2%` or `0.5 %`, as a fraction.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').map(|number| number.trim_end().parse::<f64>());
+    match number {
+        Some(Ok(percent)) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
+        _ => Err("expected a percentage such as `2%`".to_owned()),
+    }
+}
+
 pub(super) fn slowdown(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(factor) if factor.is_finite() && factor > 0.0 => Ok(factor),

@@ -148,6 +148,8 @@ pub struct Options {
     pub strategy: Option<StrategyKind>,
     /// Wall-clock limit for people; results may then depend on the machine's speed.
     pub time_limit: Option<Duration>,
+    /// How far above the bound (relative) a makespan is good enough.
+    pub gap: f64,
     /// Clock-free limits.
     pub limits: Limits,
     /// Seed of every random choice.

@@ -72,11 +72,18 @@ pub fn synthesize(
         if !searches.is_empty() && deadline.has_passed() {
             break;
         }
-        let mut search = Search::new(problem, problems.len());
+        let mut search = Search::new(problem, problems.len(), options.gap);
         session.attempt(&mut search, cheapest)?;
+        let is_good_enough = search.is_good_enough();
         searches.push(search);
+        if is_good_enough {
+            break;
+        }
     }
     for &kind in dearer {
+        if searches.iter().any(Search::is_good_enough) {
+            break;
+        }
         match kind {
             StrategyKind::Improve | StrategyKind::Milp => session.refine(&mut searches, kind)?,
             _ => session.sweep(&mut searches, kind)?,
@@ -116,6 +123,8 @@ struct Search<'a> {
     bound: LowerBound,
     /// What the answer is compared with: for any chunk count, where the count is searched.
     claim: LowerBound,
+    /// How far above the claim (relative) is good enough.
+    gap: f64,
     best: Option<Incumbent>,
     candidates: Vec<Candidate>,
     refusals: Vec<SynthError>,
@@ -129,12 +138,12 @@ struct Incumbent {
 }
 
 impl<'a> Search<'a> {
-    /// A search at one of `counts` chunk counts.
-    fn new(problem: &'a Problem, counts: usize) -> Self {
+    /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`.
+    fn new(problem: &'a Problem, counts: usize, gap: f64) -> Self {
         let bounds = bounds(problem);
         let bound = bounds.best();
         let claim = if counts > 1 { bounds.best_at_any_chunking() } else { bound.clone() };
-        Self { problem, bounds, bound, claim, best: None, candidates: Vec::new(), refusals: Vec::new() }
+        Self { problem, bounds, bound, claim, gap, best: None, candidates: Vec::new(), refusals: Vec::new() }
     }
 
     fn makespan(&self) -> Option<Micros> {
@@ -143,6 +152,17 @@ impl<'a> Search<'a> {
 
     fn reaches(&self, bound: &LowerBound) -> bool {
         self.makespan().is_some_and(|makespan| makespan.0 <= bound.value.0 * (1.0 + EQUAL))
+    }
+
+    /// Whether the gap is small enough: nothing needs to be tried any more, at any chunk count.
+    fn is_good_enough(&self) -> bool {
+        self.makespan().is_some_and(|makespan| makespan.0 <= self.claim.value.0 * (1.0 + self.gap) * (1.0 + EQUAL))
+    }
+
+    /// How far above the bound for this chunk count (relative) a strategy may stop.
+    fn slack(&self) -> f64 {
+        let goal = self.claim.value * (1.0 + self.gap);
+        if self.bound.value > Micros::ZERO { (goal / self.bound.value - 1.0).max(0.0) } else { self.gap }
     }
 
     /// Whether a schedule beats the incumbent: faster, or as fast and rather what the sketch prefers, which without
@@ -182,6 +202,9 @@ impl Session<'_> {
                 break;
             }
             self.attempt(search, kind)?;
+            if search.is_good_enough() {
+                break;
+            }
             let makespan = search.makespan().map_or(f64::INFINITY, |makespan| makespan.0);
             stale = if makespan < best * (1.0 - GAIN) { 0 } else { stale + 1 };
             best = best.min(makespan);
@@ -217,7 +240,7 @@ impl Session<'_> {
         let strategy = strategy_of(kind);
         let started = Instant::now();
         self.announce(search, strategy.name());
-        let mut options = self.options.clone();
+        let mut options = Options { gap: search.slack(), ..self.options.clone() };
         if options.strategy.is_none() {
             options.limits = options.limits.brief();
         }
@@ -346,7 +369,7 @@ fn conclude(
     let winner = *most_promising(&searches).first().ok_or(SynthError::NoProblem)?;
     let candidates = searches.iter().flat_map(|search| search.candidates.clone()).collect();
     let search = searches.swap_remove(winner);
-    let optimal = search.reaches(&search.claim);
+    let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_good_enough());
     let Some(best) = search.best else {
         // Why one strategy has nothing is not why there is no answer if others were left untried.
         let refusal = search.refusals.into_iter().next().filter(|_| !out_of_time);
@@ -354,6 +377,7 @@ fn conclude(
     };
     let stop_reason = match best.stop {
         _ if optimal => StopReason::Optimal,
+        _ if is_good_enough => StopReason::GapLimit,
         _ if out_of_time => StopReason::TimeLimit,
         // At its own chunk count, while others were open.
         StopReason::Optimal => StopReason::Exhausted,

@@ -15,10 +15,17 @@ pub struct Context<'a> {
     pub deadline: &'a Deadline,
     /// The best schedule so far for the *same* demand, as warm start and cutoff.
     pub incumbent: Option<&'a Schedule>,
-    /// The best proven lower bound; reaching it ends the search.
+    /// The best proven lower bound: nothing faster exists.
     pub bound: Micros,
     /// Called now and then; must be cheap.
     pub progress: &'a (dyn Fn(Progress) + Sync),
+}
+
+impl Context<'_> {
+    /// A makespan that is good enough: whoever has it stops.
+    pub fn goal(&self) -> Micros {
+        self.bound * (1.0 + self.options.gap)
+    }
 }
 
 /// A proposal, or the reason there is none.

@@ -78,12 +78,12 @@ impl<'a> Chain<'a> {
         Some(chain)
     }
 
-    /// Searches for a number of steps, or until the bound or the deadline.
-    pub(super) fn run(&mut self, steps: u32, bound: Micros, deadline: &Deadline) {
+    /// Searches for a number of steps, or until the goal or the deadline.
+    pub(super) fn run(&mut self, steps: u32, goal: Micros, deadline: &Deadline) {
         let mut candidate = Draft::default();
         let mut lacking = Vec::new();
         for step in 0..steps {
-            if self.makespan.0 <= bound.0 * (1.0 + super::EQUAL) || (step % POLLED == 0 && deadline.has_passed()) {
+            if self.makespan.0 <= goal.0 * (1.0 + super::EQUAL) || (step % POLLED == 0 && deadline.has_passed()) {
                 return;
             }
             candidate.clone_from(&self.present);

@@ -116,7 +116,7 @@ impl Improvement<'_> {
 
     fn is_optimal(&self, transfers: Option<&[Transfer]>) -> bool {
         let found = transfers.map_or_else(|| self.incumbent.makespan(), makespan);
-        found.0 <= self.context.bound.0 * (1.0 + EQUAL)
+        found.0 <= self.context.goal().0 * (1.0 + EQUAL)
     }
 
     /// What all chains find that is faster than `from`, if anything.
@@ -142,7 +142,7 @@ impl Improvement<'_> {
         let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
         let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * HOPEFUL);
         let mut chain = hopeful.or_else(|| self.near(from, number))?;
-        chain.run(steps, self.context.bound, self.context.deadline);
+        chain.run(steps, self.context.goal(), self.context.deadline);
         replay(&problem.demand, &problem.topology, &chain.best.messages()).ok()
     }
 

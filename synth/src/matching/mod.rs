@@ -175,7 +175,7 @@ impl<'a> Search<'a> {
     }
 
     fn is_optimal(&self) -> bool {
-        self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.bound.0 * (1.0 + EQUAL))
+        self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.goal().0 * (1.0 + EQUAL))
     }
 
     /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
@@ -306,7 +306,7 @@ impl<'a> Search<'a> {
         }
         let priorities = Priorities::new(instance, self.merge(number), random);
         let most = REPAIRS_PER_CHUNK.saturating_mul(instance.demand.chunks().len() as u32);
-        let effort = Effort { steps: repairs.min(most), bound: self.context.bound };
+        let effort = Effort { steps: repairs.min(most), goal: self.context.goal() };
         self.time(&improve(routing, priorities, effort, random)?)
     }
 

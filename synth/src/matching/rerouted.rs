@@ -21,8 +21,8 @@ const REMOVED: u32 = 3;
 pub(super) struct Effort {
     /// How many times to repair.
     pub(super) steps: u32,
-    /// No schedule is faster.
-    pub(super) bound: Micros,
+    /// A makespan that is good enough.
+    pub(super) goal: Micros,
 }
 
 /// Messages along `routing` or along better routes; `None` where the deadline passed before there were any.
@@ -35,7 +35,7 @@ pub(super) fn improve(
     let instance = routing.instance();
     let mut best = order(instance, routing.routes(), &priorities)?;
     for _ in 0..effort.steps {
-        if best.makespan <= effort.bound {
+        if best.makespan <= effort.goal {
             break;
         }
         let count = 1 + random.next_u32() % REMOVED;

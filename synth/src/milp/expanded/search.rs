@@ -82,7 +82,7 @@ impl<'a> Search<'a> {
 
     /// Whether the bound is reached.
     pub(super) fn is_optimal(&self) -> bool {
-        self.best.is_some_and(|best| best.0 <= self.context.bound.0 * (1.0 + EQUAL))
+        self.best.is_some_and(|best| best.0 <= self.context.goal().0 * (1.0 + EQUAL))
     }
 
     /// The best schedule so far: ours, or the one to beat.

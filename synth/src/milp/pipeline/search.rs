@@ -78,7 +78,7 @@ impl<'a> Search<'a> {
     }
 
     pub(super) fn is_optimal(&self) -> bool {
-        self.best.is_some_and(|best| best.0 <= self.context.bound.0 * (1.0 + EQUAL))
+        self.best.is_some_and(|best| best.0 <= self.context.goal().0 * (1.0 + EQUAL))
     }
 
     fn is_over(&self) -> bool {
