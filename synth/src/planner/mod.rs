@@ -7,21 +7,20 @@
 //! The planner trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own check have
 //! accepted it, and its makespan is the one the verifier saw.
 
-use crate::bounds::{Bounds, bounds};
+mod conclusion;
+mod search;
+
+use crate::bounds::Bounds;
 use crate::classic::Classic;
 use crate::improve::Improve;
 use crate::matching::{Matching, Symmetric};
 use crate::milp::Milp;
-use crate::prefer::{reluctance, suit};
 use crate::reversal::propose;
-use crate::sketch::obey;
-use crate::{
-    Attempt, Candidate, Context, Deadline, Options, Problem, Progress, Report, StopReason, Strategy, StrategyKind,
-    SynthError,
-};
-use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
+use crate::{Attempt, Context, Deadline, Options, Problem, Progress, Report, Strategy, StrategyKind, SynthError};
+use conclusion::conclude;
+use schedule::VerifiedSchedule;
+use search::{EQUAL, Search, most_promising};
 use std::time::{Duration, Instant};
-use topology::Micros;
 
 /// A plan and the account of how it was found.
 #[derive(Clone, Debug)]
@@ -34,11 +33,6 @@ pub struct Synthesis {
     pub bounds: Bounds,
 }
 
-/// Two makespans this close (relative) are equal: the comparison tolerance of the file format.
-const EQUAL: f64 = 1e-7;
-
-/// How many chunk counts, those with the best makespans so far, the dear strategies try as well.
-const REFINED: usize = 1;
 /// Schedules of more transfers take so long to verify that those which cannot win are not.
 const LARGE: usize = 1 << 17;
 /// A finer cut is worth its time if it gains this much; after so many in a row that do not, no finer ones are
@@ -115,76 +109,6 @@ fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
     }
 }
 
-/// The state of the search at one chunk count.
-struct Search<'a> {
-    problem: &'a Problem,
-    bounds: Bounds,
-    /// For this chunk count; reaching it ends the search here.
-    bound: LowerBound,
-    /// What the answer is compared with: for any chunk count, where the count is searched.
-    claim: LowerBound,
-    /// How far above the claim (relative) is good enough.
-    gap: f64,
-    best: Option<Incumbent>,
-    candidates: Vec<Candidate>,
-    refusals: Vec<SynthError>,
-}
-
-/// The best verified schedule of a search.
-struct Incumbent {
-    schedule: VerifiedSchedule,
-    makespan: Micros,
-    stop: StopReason,
-}
-
-impl<'a> Search<'a> {
-    /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`.
-    fn new(problem: &'a Problem, counts: usize, gap: f64) -> Self {
-        let bounds = bounds(problem);
-        let bound = bounds.best();
-        let claim = if counts > 1 { bounds.best_at_any_chunking() } else { bound.clone() };
-        Self { problem, bounds, bound, claim, gap, best: None, candidates: Vec::new(), refusals: Vec::new() }
-    }
-
-    fn makespan(&self) -> Option<Micros> {
-        self.best.as_ref().map(|best| best.makespan)
-    }
-
-    fn reaches(&self, bound: &LowerBound) -> bool {
-        self.makespan().is_some_and(|makespan| makespan.0 <= bound.value.0 * (1.0 + EQUAL))
-    }
-
-    /// Whether the gap is small enough: nothing needs to be tried any more, at any chunk count.
-    fn is_good_enough(&self) -> bool {
-        self.makespan().is_some_and(|makespan| makespan.0 <= self.claim.value.0 * (1.0 + self.gap) * (1.0 + EQUAL))
-    }
-
-    /// How far above the bound for this chunk count (relative) a strategy may stop.
-    fn slack(&self) -> f64 {
-        let goal = self.claim.value * (1.0 + self.gap);
-        if self.bound.value > Micros::ZERO { (goal / self.bound.value - 1.0).max(0.0) } else { self.gap }
-    }
-
-    /// Whether a schedule beats the incumbent: faster, or as fast and rather what the sketch prefers, which without
-    /// preferences are fewer transfers.
-    fn improves(&self, schedule: &Schedule) -> bool {
-        let Some(best) = &self.best else { return true };
-        let (makespan, tolerance) = (schedule.makespan(), best.makespan.0 * EQUAL);
-        let graded = |schedule: &Schedule| reluctance(schedule, &self.problem.topology, &self.problem.constraints);
-        makespan.0 < best.makespan.0 - tolerance
-            || (makespan.0 <= best.makespan.0 + tolerance && graded(schedule) < graded(best.schedule.schedule()))
-    }
-}
-
-/// The searches with the best makespans so far, best first.
-fn most_promising(searches: &[Search<'_>]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..searches.len()).collect();
-    let makespan = |index: usize| searches[index].makespan().map_or(f64::INFINITY, |makespan| makespan.0);
-    order.sort_by(|&a, &b| makespan(a).total_cmp(&makespan(b)));
-    order.truncate(REFINED);
-    order
-}
-
 /// What stays the same during one call of [`synthesize`].
 struct Session<'a> {
     options: &'a Options,
@@ -256,8 +180,7 @@ impl Session<'_> {
             Ok(attempts) => attempts,
             Err(error @ SynthError::Infeasible { .. }) => return Err(error),
             Err(error) => {
-                search.candidates.push(refused(strategy.name(), search.problem, started, &error));
-                search.refusals.push(error);
+                search.refuse(strategy.name(), started, error);
                 return Ok(());
             }
         };
@@ -281,7 +204,7 @@ impl Session<'_> {
                 attempt.schedule = None;
                 attempt.note = Some(format!("claims {claim} µs, which was not verified"));
             }
-            candidates.push((index, judge(search, attempt, seconds, self.options.seed)));
+            candidates.push((index, search.judge(attempt, seconds, self.options.seed)));
         }
         candidates.sort_by_key(|(index, _)| *index);
         search.candidates.extend(candidates.into_iter().map(|(_, candidate)| candidate));
@@ -295,126 +218,6 @@ impl Session<'_> {
             activity: format!("{} chunks per rank", search.problem.demand.request().chunks_per_rank),
         });
     }
-}
-
-fn refused(strategy: &str, problem: &Problem, started: Instant, error: &SynthError) -> Candidate {
-    let stop_reason = match error {
-        SynthError::NothingYet => StopReason::TimeLimit,
-        _ => StopReason::Exhausted,
-    };
-    Candidate {
-        strategy: strategy.to_owned(),
-        chunks_per_rank: problem.demand.request().chunks_per_rank,
-        makespan_us: None,
-        transfers: 0,
-        stop_reason,
-        seconds: started.elapsed().as_secs_f64(),
-        note: Some(error.to_string()),
-    }
-}
-
-/// Verifies a proposal, checks it against the sketch, and keeps it if it is the best so far.
-fn judge(search: &mut Search<'_>, attempt: Attempt, seconds: f64, seed: u64) -> Candidate {
-    let problem = search.problem;
-    let mut candidate = Candidate {
-        strategy: attempt.name.clone(),
-        chunks_per_rank: problem.demand.request().chunks_per_rank,
-        makespan_us: None,
-        transfers: 0,
-        stop_reason: attempt.stop,
-        seconds,
-        note: attempt.note,
-    };
-    let Some(mut schedule) = attempt.schedule else { return candidate };
-    candidate.transfers = schedule.transfers.len();
-    schedule.produced_by.strategy = attempt.name;
-    schedule.produced_by.seed = seed;
-    schedule.bound = Some(bound_below(&search.claim, schedule.makespan()));
-    match accept(schedule, problem) {
-        Ok(verified) => {
-            let makespan = verified.schedule().makespan();
-            candidate.makespan_us = Some(makespan.0);
-            if search.improves(verified.schedule()) {
-                search.best = Some(Incumbent { schedule: verified, makespan, stop: attempt.stop });
-            }
-        }
-        Err(reason) => candidate.note = Some(format!("refused: {reason}")),
-    }
-    candidate
-}
-
-/// The bound, rounded down to a makespan that equals it: nobody should read that a bound was beaten by 10⁻¹².
-fn bound_below(bound: &LowerBound, makespan: Micros) -> LowerBound {
-    let equal = (bound.value.0 - makespan.0).abs() <= bound.value.0 * EQUAL;
-    let value = if equal { bound.value.min(makespan) } else { bound.value };
-    LowerBound { value, name: bound.name.clone() }
-}
-
-/// Both independent checks: the verifier, and the sketch.
-fn accept(schedule: Schedule, problem: &Problem) -> Result<VerifiedSchedule, String> {
-    let verified = verify(schedule, &problem.topology).map_err(|rejection| rejection.to_string())?;
-    match obey(verified.schedule(), &problem.topology, &problem.constraints).first() {
-        Some(violation) => Err(violation.to_string()),
-        None => Ok(verified),
-    }
-}
-
-fn conclude(
-    mut searches: Vec<Search<'_>>,
-    options: &Options,
-    deadline: &Deadline,
-    seconds: impl Fn() -> f64,
-) -> Result<Synthesis, SynthError> {
-    let out_of_time = deadline.has_passed();
-    let winner = *most_promising(&searches).first().ok_or(SynthError::NoProblem)?;
-    let candidates = searches.iter().flat_map(|search| search.candidates.clone()).collect();
-    let search = searches.swap_remove(winner);
-    let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_good_enough());
-    let Some(best) = search.best else {
-        // Why one strategy has nothing is not why there is no answer if others were left untried.
-        let refusal = search.refusals.into_iter().next().filter(|_| !out_of_time);
-        return Err(refusal.unwrap_or(SynthError::NothingYet));
-    };
-    let stop_reason = match best.stop {
-        _ if optimal => StopReason::Optimal,
-        _ if is_good_enough => StopReason::GapLimit,
-        _ if out_of_time => StopReason::TimeLimit,
-        // At its own chunk count, while others were open.
-        StopReason::Optimal => StopReason::Exhausted,
-        stop => stop,
-    };
-    let suited = suit(search.problem, best.schedule.schedule()).and_then(|it| accept(it, search.problem).ok());
-    let best_schedule = credited(suited.unwrap_or(best.schedule), search.problem, options);
-    let schedule = best_schedule.schedule();
-    let report = Report {
-        makespan_us: schedule.makespan().0,
-        lower_bound_us: schedule.bound.as_ref().map_or(0.0, |bound| bound.value.0),
-        bound: search.claim.name.clone(),
-        gap: schedule.gap(),
-        strategy: schedule.produced_by.strategy.clone(),
-        stop_reason,
-        seconds: seconds(),
-        candidates,
-    };
-    Ok(Synthesis { schedule: best_schedule, report, bounds: search.bounds })
-}
-
-/// The schedule with what was asked of the planner. Where a strategy was asked for and its warm start stands, the
-/// schedule is its answer, and says whose it was.
-fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) -> VerifiedSchedule {
-    let asked = options.strategy.map_or("auto", StrategyKind::as_str);
-    let mut provenance = schedule.schedule().produced_by.clone();
-    provenance.options.insert("strategy".to_owned(), asked.to_owned());
-    let placement = &problem.constraints.placement;
-    if !placement.is_empty() {
-        let ranks: Vec<String> = placement.iter().map(ToString::to_string).collect();
-        provenance.options.insert("placement".to_owned(), ranks.join(" "));
-    }
-    if options.strategy.is_some() && !provenance.strategy.starts_with(asked) {
-        let finder = std::mem::replace(&mut provenance.strategy, asked.to_owned());
-        provenance.options.insert("warm_start_stands".to_owned(), finder);
-    }
-    schedule.produced_by(provenance)
 }
 
 #[cfg(test)]

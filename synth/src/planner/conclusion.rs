@@ -1,0 +1,69 @@
+//! The answer of the planner, out of all searches, and the account of how it was found.
+
+use super::Synthesis;
+use super::search::{Search, accept, most_promising};
+use crate::prefer::suit;
+use crate::{Deadline, Options, Problem, Report, StopReason, StrategyKind, SynthError};
+use schedule::VerifiedSchedule;
+
+/// The best of all searches.
+///
+/// # Errors
+/// As [`super::synthesize`].
+pub(super) fn conclude(
+    mut searches: Vec<Search<'_>>,
+    options: &Options,
+    deadline: &Deadline,
+    seconds: impl Fn() -> f64,
+) -> Result<Synthesis, SynthError> {
+    let out_of_time = deadline.has_passed();
+    let winner = *most_promising(&searches).first().ok_or(SynthError::NoProblem)?;
+    let candidates = searches.iter().flat_map(|search| search.candidates.clone()).collect();
+    let search = searches.swap_remove(winner);
+    let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_good_enough());
+    let Some(best) = search.best else {
+        // Why one strategy has nothing is not why there is no answer if others were left untried.
+        let refusal = search.refusals.into_iter().next().filter(|_| !out_of_time);
+        return Err(refusal.unwrap_or(SynthError::NothingYet));
+    };
+    let stop_reason = match best.stop {
+        _ if optimal => StopReason::Optimal,
+        _ if is_good_enough => StopReason::GapLimit,
+        _ if out_of_time => StopReason::TimeLimit,
+        // At its own chunk count, while others were open.
+        StopReason::Optimal => StopReason::Exhausted,
+        stop => stop,
+    };
+    let suited = suit(search.problem, best.schedule.schedule()).and_then(|it| accept(it, search.problem).ok());
+    let best_schedule = credited(suited.unwrap_or(best.schedule), search.problem, options);
+    let schedule = best_schedule.schedule();
+    let report = Report {
+        makespan_us: schedule.makespan().0,
+        lower_bound_us: schedule.bound.as_ref().map_or(0.0, |bound| bound.value.0),
+        bound: search.claim.name.clone(),
+        gap: schedule.gap(),
+        strategy: schedule.produced_by.strategy.clone(),
+        stop_reason,
+        seconds: seconds(),
+        candidates,
+    };
+    Ok(Synthesis { schedule: best_schedule, report, bounds: search.bounds })
+}
+
+/// The schedule with what was asked of the planner. Where a strategy was asked for and its warm start stands, the
+/// schedule is its answer, and says whose it was.
+fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) -> VerifiedSchedule {
+    let asked = options.strategy.map_or("auto", StrategyKind::as_str);
+    let mut provenance = schedule.schedule().produced_by.clone();
+    provenance.options.insert("strategy".to_owned(), asked.to_owned());
+    let placement = &problem.constraints.placement;
+    if !placement.is_empty() {
+        let ranks: Vec<String> = placement.iter().map(ToString::to_string).collect();
+        provenance.options.insert("placement".to_owned(), ranks.join(" "));
+    }
+    if options.strategy.is_some() && !provenance.strategy.starts_with(asked) {
+        let finder = std::mem::replace(&mut provenance.strategy, asked.to_owned());
+        provenance.options.insert("warm_start_stands".to_owned(), finder);
+    }
+    schedule.produced_by(provenance)
+}

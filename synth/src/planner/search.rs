@@ -1,0 +1,151 @@
+//! The search at one chunk count: its bounds, its best verified schedule, and everybody who tried.
+//!
+//! The principal type is [`Search`]. It trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own
+//! check have accepted it, and its makespan is the one the verifier saw.
+
+use crate::bounds::{Bounds, bounds};
+use crate::prefer::reluctance;
+use crate::sketch::obey;
+use crate::{Attempt, Candidate, Problem, StopReason, SynthError};
+use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
+use std::time::Instant;
+use topology::Micros;
+
+/// Two makespans this close (relative) are equal: the comparison tolerance of the file format.
+pub(super) const EQUAL: f64 = 1e-7;
+/// How many chunk counts, those with the best makespans so far, the dear strategies try as well.
+const REFINED: usize = 1;
+
+/// The state of the search at one chunk count.
+pub(super) struct Search<'a> {
+    pub(super) problem: &'a Problem,
+    pub(super) bounds: Bounds,
+    /// For this chunk count; reaching it ends the search here.
+    pub(super) bound: LowerBound,
+    /// What the answer is compared with: for any chunk count, where the count is searched.
+    pub(super) claim: LowerBound,
+    /// How far above the claim (relative) is good enough.
+    gap: f64,
+    pub(super) best: Option<Incumbent>,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) refusals: Vec<SynthError>,
+}
+
+/// The best verified schedule of a search.
+pub(super) struct Incumbent {
+    pub(super) schedule: VerifiedSchedule,
+    pub(super) makespan: Micros,
+    pub(super) stop: StopReason,
+}
+
+impl<'a> Search<'a> {
+    /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`.
+    pub(super) fn new(problem: &'a Problem, counts: usize, gap: f64) -> Self {
+        let bounds = bounds(problem);
+        let bound = bounds.best();
+        let claim = if counts > 1 { bounds.best_at_any_chunking() } else { bound.clone() };
+        Self { problem, bounds, bound, claim, gap, best: None, candidates: Vec::new(), refusals: Vec::new() }
+    }
+
+    pub(super) fn makespan(&self) -> Option<Micros> {
+        self.best.as_ref().map(|best| best.makespan)
+    }
+
+    pub(super) fn reaches(&self, bound: &LowerBound) -> bool {
+        self.makespan().is_some_and(|makespan| makespan.0 <= bound.value.0 * (1.0 + EQUAL))
+    }
+
+    /// Whether the gap is small enough: nothing needs to be tried any more, at any chunk count.
+    pub(super) fn is_good_enough(&self) -> bool {
+        self.makespan().is_some_and(|makespan| makespan.0 <= self.claim.value.0 * (1.0 + self.gap) * (1.0 + EQUAL))
+    }
+
+    /// How far above the bound for this chunk count (relative) a strategy may stop.
+    pub(super) fn slack(&self) -> f64 {
+        let goal = self.claim.value * (1.0 + self.gap);
+        if self.bound.value > Micros::ZERO { (goal / self.bound.value - 1.0).max(0.0) } else { self.gap }
+    }
+
+    /// Whether a schedule beats the incumbent: faster, or as fast and rather what the sketch prefers, which without
+    /// preferences are fewer transfers.
+    fn improves(&self, schedule: &Schedule) -> bool {
+        let Some(best) = &self.best else { return true };
+        let (makespan, tolerance) = (schedule.makespan(), best.makespan.0 * EQUAL);
+        let graded = |schedule: &Schedule| reluctance(schedule, &self.problem.topology, &self.problem.constraints);
+        makespan.0 < best.makespan.0 - tolerance
+            || (makespan.0 <= best.makespan.0 + tolerance && graded(schedule) < graded(best.schedule.schedule()))
+    }
+
+    /// Notes why a strategy has nothing.
+    pub(super) fn refuse(&mut self, strategy: &str, started: Instant, error: SynthError) {
+        let stop_reason = match error {
+            SynthError::NothingYet => StopReason::TimeLimit,
+            _ => StopReason::Exhausted,
+        };
+        self.candidates.push(Candidate {
+            strategy: strategy.to_owned(),
+            chunks_per_rank: self.problem.demand.request().chunks_per_rank,
+            makespan_us: None,
+            transfers: 0,
+            stop_reason,
+            seconds: started.elapsed().as_secs_f64(),
+            note: Some(error.to_string()),
+        });
+        self.refusals.push(error);
+    }
+
+    /// Verifies a proposal, checks it against the sketch, and keeps it if it is the best so far.
+    pub(super) fn judge(&mut self, attempt: Attempt, seconds: f64, seed: u64) -> Candidate {
+        let problem = self.problem;
+        let mut candidate = Candidate {
+            strategy: attempt.name.clone(),
+            chunks_per_rank: problem.demand.request().chunks_per_rank,
+            makespan_us: None,
+            transfers: 0,
+            stop_reason: attempt.stop,
+            seconds,
+            note: attempt.note,
+        };
+        let Some(mut schedule) = attempt.schedule else { return candidate };
+        candidate.transfers = schedule.transfers.len();
+        schedule.produced_by.strategy = attempt.name;
+        schedule.produced_by.seed = seed;
+        schedule.bound = Some(bound_below(&self.claim, schedule.makespan()));
+        match accept(schedule, problem) {
+            Ok(verified) => {
+                let makespan = verified.schedule().makespan();
+                candidate.makespan_us = Some(makespan.0);
+                if self.improves(verified.schedule()) {
+                    self.best = Some(Incumbent { schedule: verified, makespan, stop: attempt.stop });
+                }
+            }
+            Err(reason) => candidate.note = Some(format!("refused: {reason}")),
+        }
+        candidate
+    }
+}
+
+/// The searches with the best makespans so far, best first.
+pub(super) fn most_promising(searches: &[Search<'_>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..searches.len()).collect();
+    let makespan = |index: usize| searches[index].makespan().map_or(f64::INFINITY, |makespan| makespan.0);
+    order.sort_by(|&a, &b| makespan(a).total_cmp(&makespan(b)));
+    order.truncate(REFINED);
+    order
+}
+
+/// The bound, rounded down to a makespan that equals it: nobody should read that a bound was beaten by 10⁻¹².
+fn bound_below(bound: &LowerBound, makespan: Micros) -> LowerBound {
+    let equal = (bound.value.0 - makespan.0).abs() <= bound.value.0 * EQUAL;
+    let value = if equal { bound.value.min(makespan) } else { bound.value };
+    LowerBound { value, name: bound.name.clone() }
+}
+
+/// Both independent checks: the verifier, and the sketch.
+pub(super) fn accept(schedule: Schedule, problem: &Problem) -> Result<VerifiedSchedule, String> {
+    let verified = verify(schedule, &problem.topology).map_err(|rejection| rejection.to_string())?;
+    match obey(verified.schedule(), &problem.topology, &problem.constraints).first() {
+        Some(violation) => Err(violation.to_string()),
+        None => Ok(verified),
+    }
+}
