@@ -223,7 +223,7 @@ impl Session<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Cancel;
+    use crate::{Cancel, StopReason};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
 
@@ -260,6 +260,16 @@ mod tests {
         // So many deliveries that no textbook algorithm writes them down.
         let refused = synthesize(&problems("ring:3000", &[1]), &options, &|_| {});
         assert!(matches!(refused, Err(SynthError::NothingYet)), "{refused:?}");
+    }
+
+    #[test]
+    fn a_gap_that_is_small_enough_ends_the_search() {
+        let gap = 0.2;
+        let options = Options { gap, ..Options::default() };
+        let found = synthesize(&problems("dgx1", &[1, 2, 4]), &options, &|_| {}).expect("a schedule").report;
+        assert_eq!(found.stop_reason, StopReason::GapLimit);
+        assert!(found.gap.is_some_and(|found| found > 0.0 && found <= gap), "{:?}", found.gap);
+        assert!(found.candidates.iter().all(|it| it.strategy != "milp-expanded"), "{:?}", found.candidates);
     }
 
     #[test]
