@@ -2,8 +2,10 @@
 //!
 //! The principal type is [`FreeGroup`]. Because an element is known by where it sends rank 0, a group needs one number per
 //! rank instead of a list of renumberings: which generator was applied to which element. Whether generators really
-//! make such a group is checked point by point (Schreier's lemma: what brings rank 0 back must be the identity).
+//! make such a group is checked point by point (Schreier's lemma: what brings rank 0 back must be the identity), or, where they
+//! commute, generator by generator ([`Translations`]).
 
+use super::{Action, Translations};
 use crate::Rank;
 
 /// The most point images that checking a generator may take: a second or two.
@@ -105,9 +107,11 @@ impl FreeGroup {
         let mut generators = self.generators.clone();
         generators.push(ranks.to_vec());
         let tree = Tree::grown(&generators, count);
-        let work = count.saturating_mul(tree.growth.len() + 1).saturating_mul(generators.len());
-        if work > MOST_WORK || !count.is_multiple_of(tree.growth.len() + 1) || !tree.is_free(&generators) {
-            return false;
+        if !are_translations(&generators, &tree) {
+            let work = count.saturating_mul(tree.growth.len() + 1).saturating_mul(generators.len());
+            if work > MOST_WORK || !count.is_multiple_of(tree.growth.len() + 1) || !tree.is_free(&generators) {
+                return false;
+            }
         }
         *self = Self { generators, tree };
         true
@@ -138,6 +142,15 @@ impl FreeGroup {
     pub fn growth(&self) -> &[Growth] {
         &self.tree.growth
     }
+}
+
+/// Whether `generators` commute and leave no rank in place: quickly found out, and most large machines have such.
+fn are_translations(generators: &[Vec<Rank>], tree: &Tree) -> bool {
+    let points: Vec<Vec<u32>> = generators.iter().map(|it| it.iter().map(|rank| rank.0).collect()).collect();
+    let points: Vec<&[u32]> = points.iter().map(Vec::as_slice).collect();
+    Translations::proposed(&points).is_some_and(|group| {
+        group.order() == tree.growth.len() + 1 && Action::new(&group, &points, tree.element.len()).is_some()
+    })
 }
 
 #[cfg(test)]

@@ -13,9 +13,11 @@ mod check;
 mod free;
 mod partition;
 mod search;
+mod translations;
 
 pub use check::{Automorphism, Ends, NotASymmetry, extend};
 pub use free::{FreeGroup, Growth};
+pub use translations::{Action, Translations};
 
 use crate::{Rank, Topology};
 use std::collections::BTreeSet;
