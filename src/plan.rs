@@ -27,13 +27,13 @@ pub(crate) struct Task {
 }
 
 /// Resolves the topology, the sketch and the request.
-pub(crate) fn task(args: &RequestArgs, screen: &Screen) -> Outcome<Task> {
+pub(crate) fn task(args: &RequestArgs, size: u64, screen: &Screen) -> Outcome<Task> {
     let topology = Arc::new(topology(&args.topology)?);
     let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
-    if let Some(sketch) = sketch.as_ref().filter(|sketch| !sketch.pins.sizes.contains(args.size)) {
+    if let Some(sketch) = sketch.as_ref().filter(|sketch| !sketch.pins.sizes.contains(size)) {
         screen.note(&format!("note: sketch {} is meant for {}, not for this size", sketch.name, sketch.pins.sizes));
     }
-    let request = request(args, &topology)?;
+    let request = request(args, &topology, size)?;
     let pinned = match args.chunks {
         Chunks::Pinned(count) => Some(count),
         Chunks::Auto => None,
@@ -100,8 +100,8 @@ pub(crate) fn problems(
 }
 
 /// What the user asks for, before a chunk count is chosen.
-pub(crate) fn request(args: &RequestArgs, topology: &Topology) -> Outcome<Request> {
-    let mut request = Request::new(args.collective, topology.rank_count(), args.size);
+pub(crate) fn request(args: &RequestArgs, topology: &Topology, size: u64) -> Outcome<Request> {
+    let mut request = Request::new(args.collective, topology.rank_count(), size);
     if let Some(members) = &args.members {
         let set: RankSet = members.iter().copied().map(Rank).collect();
         if set.len() != members.len() {

@@ -2,10 +2,12 @@
 
 mod lowering;
 mod run;
+mod sizes;
 mod values;
 
 pub(crate) use lowering::LoweringArgs;
 pub(crate) use run::{RunArgs, TransportChoice};
+pub(crate) use sizes::SizeList;
 pub(crate) use values::{Chunks, StrategyChoice};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -148,7 +150,7 @@ pub(crate) enum SketchCommand {
     },
 }
 
-/// What to plan: topology, collective, size.
+/// What to plan, but for its size.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RequestArgs {
     /// The machine: `name[:params][,key=value]…`, or a path to a topology file.
@@ -157,9 +159,6 @@ pub(crate) struct RequestArgs {
     /// The operation.
     #[arg(long, value_parser = collective())]
     pub collective: Collective,
-    /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
-    #[arg(long, value_parser = size)]
-    pub size: u64,
     /// Chunks per rank, or `auto` to search.
     #[arg(long, default_value = "auto", value_name = "N|auto")]
     pub chunks: Chunks,
@@ -209,6 +208,9 @@ pub(crate) struct BoundArgs {
     /// What to bound.
     #[command(flatten)]
     pub request: RequestArgs,
+    /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
+    #[arg(long, value_parser = size)]
+    pub size: u64,
 }
 
 /// `antiphon synth`
@@ -217,11 +219,18 @@ pub(crate) struct SynthArgs {
     /// What to plan.
     #[command(flatten)]
     pub request: RequestArgs,
+    /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
+    #[arg(long, value_parser = size, required_unless_present = "sizes", conflicts_with = "sizes")]
+    pub size: Option<u64>,
+    /// Many sizes, such as 1KB,64KB,1MB or 1KB..1GB (every fourfold from 1 KB, and 1 GB) or 1KB..1GB:x2: few plans,
+    /// each for a window of sizes and there within 1 % of the best found. A time limit is for all of them.
+    #[arg(long, value_name = "A..B[:xF]|LIST")]
+    pub sizes: Option<SizeList>,
     /// How hard to look.
     #[command(flatten)]
     pub search: SearchArgs,
-    /// Where to write the schedule.
-    #[arg(short, long, value_name = "OUT.json")]
+    /// Where to write the schedule; with --sizes the folder for `index.json` and one `plan-<i>.json` for each window.
+    #[arg(short, long, value_name = "OUT.json|DIR")]
     pub output: Option<PathBuf>,
 }
 

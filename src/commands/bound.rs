@@ -13,7 +13,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     if searched {
         request.chunks = Chunks::Pinned(1);
     }
-    let task = plan::task(&request, screen)?;
+    let task = plan::task(&request, args.size, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
     synth::check_reachable(problem).map_err(|error| super::synth::explain(error, request.sketch.as_deref(), None))?;
     let mut bounds = synth::bounds(problem);

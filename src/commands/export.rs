@@ -72,9 +72,10 @@ fn program(verified: Verified, args: &ExportArgs) -> Outcome<VerifiedProgram> {
 }
 
 fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, screen: &Screen) -> Outcome {
+    let planned = planned_window(&verified);
     let program = program(verified, args)?;
     let request = program.program().demand.request();
-    let (min_bytes, max_bytes) = window(args, request, dialect);
+    let (min_bytes, max_bytes) = window(args, planned, request, dialect);
     let options = msccl::ExportOptions {
         dialect,
         protocol: match args.protocol {
@@ -91,16 +92,29 @@ fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, sc
     write_or_print(args.output.as_deref(), screen, |out: &mut dyn Write| msccl::write(&algorithm, out))
 }
 
-/// The sizes that a file serves: what the user says, else half an octave around the size it was planned for, so that
-/// files for sizes that double meet and do not overlap. The runtimes count the bytes of one rank of a gather.
-fn window(args: &ExportArgs, request: &Request, dialect: msccl::Dialect) -> (u64, u64) {
+/// The sizes that a plan of a sweep is for: the first, and the first that is too large.
+fn planned_window(verified: &Verified) -> Option<(u64, u64)> {
+    let Verified::Schedule(schedule, _) = verified else { return None };
+    let options = &schedule.schedule().produced_by.options;
+    let bytes = |key: &str| options.get(key)?.parse().ok();
+    Some((bytes(synth::FROM_BYTES)?, bytes(synth::TO_BYTES)?)).filter(|(from, to)| from < to)
+}
+
+/// The sizes that a file serves: what the user says, else the window of a sweep's plan, else half an octave around the
+/// size it was planned for, so that files for sizes that double meet and do not overlap. The runtimes count the bytes
+/// of one rank of a gather.
+fn window(args: &ExportArgs, planned: Option<(u64, u64)>, request: &Request, dialect: msccl::Dialect) -> (u64, u64) {
     let ranks = match request.collective {
         Collective::Gather | Collective::Scatter => request.members.len() as f64,
         _ => 1.0,
     };
-    let size = request.size_bytes as f64 / ranks;
-    let least = args.min_bytes.unwrap_or((size / f64::sqrt(2.0)).ceil() as u64);
-    let most = args.max_bytes.unwrap_or((size * f64::sqrt(2.0)).floor() as u64);
+    let size = request.size_bytes as f64;
+    let (first, last) = match planned {
+        Some((from, to)) => (from as f64, (to - 1) as f64),
+        None => (size / f64::sqrt(2.0), size * f64::sqrt(2.0)),
+    };
+    let least = args.min_bytes.unwrap_or((first / ranks).ceil() as u64);
+    let most = args.max_bytes.unwrap_or((last / ranks).floor() as u64);
     // microsoft/msccl serves sizes below its `maxBytes`.
     (least, if dialect == msccl::Dialect::Msccl { most.saturating_add(1) } else { most })
 }
@@ -112,12 +126,13 @@ fn mscclpp_file(verified: Verified, args: &ExportArgs, screen: &Screen) -> Outco
         Verified::Schedule(_, topology) => (0..topology.rank_count()).map(|rank| machine(topology, rank)).collect(),
         Verified::Programs(_) => Vec::new(),
     };
+    let planned = planned_window(&verified);
     let program = program(verified, args)?;
     let request = program.program().demand.request();
     let options = mscclpp::ExportOptions {
         name: args.name.clone().unwrap_or_else(|| format!("antiphon_{}_{}", request.collective, request.members.len())),
-        min_message_size: args.min_bytes.unwrap_or(0),
-        max_message_size: args.max_bytes.unwrap_or(u64::MAX),
+        min_message_size: args.min_bytes.or(planned.map(|(from, _)| from)).unwrap_or(0),
+        max_message_size: args.max_bytes.or(planned.map(|(_, to)| to - 1)).unwrap_or(u64::MAX),
         machines,
     };
     let plan = mscclpp::export(&program, &options).map_err(Failure::no)?;

@@ -8,6 +8,7 @@ pub(crate) mod help;
 pub(crate) mod profile;
 pub(crate) mod run;
 pub(crate) mod simulate;
+pub(crate) mod sizes;
 pub(crate) mod sketch;
 pub(crate) mod synth;
 pub(crate) mod topology;

@@ -156,7 +156,6 @@ fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<Vec<(Fixed, &'stati
     let asked = RequestArgs {
         topology: args.emulate.clone().unwrap_or_else(|| format!("clique:{ranks}")),
         collective: args.collective.unwrap_or(Collective::AllReduce),
-        size,
         chunks: Chunks::Auto,
         members: args.members.clone(),
         root: args.root,
@@ -166,7 +165,7 @@ fn stock(args: &RunArgs, ranks: usize, size: u64) -> Outcome<Vec<(Fixed, &'stati
         sketch: None,
     };
     let topology = plan::topology(&asked.topology)?;
-    let request = plan::request(&asked, &topology)?;
+    let request = plan::request(&asked, &topology, size)?;
     let is_classic = asked.members.is_none() && asked.matrix.is_none() && asked.demand.is_none();
     let (shared, content) = (Arc::new(topology.clone()), plan::content(&asked)?);
     let problems = plan::problems(&shared, &request, &content, None, None)?;

@@ -9,7 +9,11 @@ use synth::{Options, Problem, Report, StrategyKind, SynthError, Synthesis};
 
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
-    let task = plan::task(&args.request, screen)?;
+    if let Some(sizes) = &args.sizes {
+        return super::sizes::run(args, sizes, screen);
+    }
+    let size = args.size.ok_or_else(|| Failure::bad_input(anyhow::anyhow!("--size or --sizes is needed")))?;
+    let task = plan::task(&args.request, size, screen)?;
     let options = plan::options(&args.search, task.sketch.as_ref());
     let synthesis = synthesize(&task.problems, &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {

@@ -27,6 +27,7 @@ mod problem;
 mod reach;
 mod report;
 mod reversal;
+mod sizes;
 pub mod sketch;
 mod strategy;
 
@@ -39,9 +40,12 @@ pub use improve::Improve;
 pub use matching::{Matching, Symmetric};
 pub use milp::Milp;
 pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
-pub use planner::{Synthesis, synthesize};
+pub use planner::{Synthesis, synthesize, synthesize_from};
 pub use problem::Problem;
 pub use reach::check_reachable;
 pub use report::{Candidate, Progress, Report, StopReason};
+pub use sizes::{
+    AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
+};
 pub use strategy::{Attempt, Context, Strategy};
 pub use topology::symmetry::Automorphism;

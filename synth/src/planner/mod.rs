@@ -18,7 +18,8 @@ use crate::milp::Milp;
 use crate::reversal::propose;
 use crate::{Attempt, Context, Deadline, Options, Problem, Progress, Report, Strategy, StrategyKind, SynthError};
 use conclusion::conclude;
-use schedule::VerifiedSchedule;
+use schedule::{Schedule, VerifiedSchedule};
+pub(crate) use search::accept;
 use search::{EQUAL, Search, most_promising};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,20 @@ pub fn synthesize(
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Synthesis, SynthError> {
+    synthesize_from(problems, &[], options, progress)
+}
+
+/// The same from a warm start: schedules of the same requests, which the strategies have to beat. Whatever else is
+/// among `warm` is not looked at.
+///
+/// # Errors
+/// As [`synthesize`].
+pub fn synthesize_from(
+    problems: &[Problem],
+    warm: &[Schedule],
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
     let session = Session { options, deadline: &deadline, progress };
@@ -67,6 +82,7 @@ pub fn synthesize(
             break;
         }
         let mut search = Search::new(problem, problems.len(), options.gap);
+        search.welcome(warm, options.seed);
         session.attempt(&mut search, cheapest)?;
         let is_good_enough = search.is_good_enough();
         searches.push(search);

@@ -76,6 +76,20 @@ impl<'a> Search<'a> {
             || (makespan.0 <= best.makespan.0 + tolerance && graded(schedule) < graded(best.schedule.schedule()))
     }
 
+    /// Judges the schedules of a warm start that answer this problem.
+    pub(super) fn welcome(&mut self, warm: &[Schedule], seed: u64) {
+        for schedule in warm.iter().filter(|schedule| schedule.demand == self.problem.demand) {
+            let attempt = Attempt {
+                name: schedule.produced_by.strategy.clone(),
+                schedule: Some(schedule.clone()),
+                stop: StopReason::Exhausted,
+                note: Some("was there before".to_owned()),
+            };
+            let candidate = self.judge(attempt, 0.0, seed);
+            self.candidates.push(candidate);
+        }
+    }
+
     /// Notes why a strategy has nothing.
     pub(super) fn refuse(&mut self, strategy: &str, started: Instant, error: SynthError) {
         let stop_reason = match error {
@@ -142,7 +156,7 @@ fn bound_below(bound: &LowerBound, makespan: Micros) -> LowerBound {
 }
 
 /// Both independent checks: the verifier, and the sketch.
-pub(super) fn accept(schedule: Schedule, problem: &Problem) -> Result<VerifiedSchedule, String> {
+pub(crate) fn accept(schedule: Schedule, problem: &Problem) -> Result<VerifiedSchedule, String> {
     let verified = verify(schedule, &problem.topology).map_err(|rejection| rejection.to_string())?;
     match obey(verified.schedule(), &problem.topology, &problem.constraints).first() {
         Some(violation) => Err(violation.to_string()),

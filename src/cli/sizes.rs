@@ -1,0 +1,64 @@
+//! How many sizes are spelled: `1KB,64KB,1MB`, `1KB..1GB`, `1KB..1GB:x2`, and lists of these.
+
+use super::values::size;
+
+/// How far apart the sizes of a range are where nothing else is said.
+const FACTOR: u64 = 4;
+/// A list of more sizes is a mistake.
+const MOST: usize = 256;
+
+/// Sizes in bytes, ascending, each once; never empty.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SizeList(pub Vec<u64>);
+
+impl std::str::FromStr for SizeList {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut sizes = Vec::new();
+        for item in text.split(',') {
+            match item.split_once("..") {
+                Some((from, to)) => range(from, to, &mut sizes)?,
+                None => sizes.push(size(item)?),
+            }
+            if sizes.len() > MOST {
+                return Err(format!("more than {MOST} sizes"));
+            }
+        }
+        sizes.sort_unstable();
+        sizes.dedup();
+        Ok(Self(sizes))
+    }
+}
+
+/// The first size, its multiples by powers of the factor below the last, and the last.
+fn range(from: &str, to: &str, sizes: &mut Vec<u64>) -> Result<(), String> {
+    let (to, factor) = match to.split_once(":x") {
+        Some((to, factor)) => (to, factor.parse::<u64>().ok().filter(|&factor| factor >= 2)),
+        None => (to, Some(FACTOR)),
+    };
+    let factor = factor.ok_or("expected a factor from 2 after `:x`, such as 1KB..1GB:x2")?;
+    let (first, last) = (size(from)?, size(to)?);
+    if first == 0 || first > last {
+        return Err("a range goes from a size above 0 up to one that is not less".to_owned());
+    }
+    let below = std::iter::successors(Some(first), |size| size.checked_mul(factor)).take_while(|&size| size < last);
+    sizes.extend(below.chain([last]));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges() {
+        let sizes = |text: &str| text.parse::<SizeList>().map(|list| list.0);
+        assert_eq!(sizes("1KB..1MB"), Ok(vec![1000, 4000, 16_000, 64_000, 256_000, 1_000_000]));
+        assert_eq!(sizes("1KiB..8KiB:x2"), Ok(vec![1024, 2048, 4096, 8192]));
+        assert_eq!(sizes("1MB,64KB,1KB,1MB"), Ok(vec![1000, 64_000, 1_000_000]));
+        assert_eq!(sizes("8..8,0"), Ok(vec![0, 8]));
+        for wrong in ["", "1KB..", "1MB..1KB", "0..1KB", "1KB..1MB:x1", "1KB..1MB:2", "1..2,", "1KB,two"] {
+            assert!(sizes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

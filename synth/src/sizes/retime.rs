@@ -1,0 +1,93 @@
+//! A plan for one size, timed for another.
+//!
+//! The principal type is [`Recipe`]: the messages of a schedule in their order, which say nothing of sizes. Played
+//! with chunks of another size they are a schedule for that size. Where ranks exchange sums, the order alone does not
+//! say who counts what: there the messages are played in rounds, as they were made.
+
+use super::SizeTask;
+use schedule::{Message, Provenance, Schedule, Transfer, TransferKind, VerifiedSchedule, replay, replay_rounds};
+use std::collections::BTreeMap;
+use topology::Micros;
+
+/// What of a plan holds for every size.
+pub(super) struct Recipe {
+    /// In the order in which they leave.
+    messages: Vec<Message>,
+    /// The lengths of its rounds; empty where nothing is reduced.
+    rounds: Vec<usize>,
+    pub(super) chunks_per_rank: u32,
+    produced_by: Provenance,
+    /// The size it was found for, and the plan itself: there its own times count.
+    origin: (u64, Schedule),
+}
+
+impl Recipe {
+    pub(super) fn new(schedule: &VerifiedSchedule) -> Self {
+        let schedule = schedule.schedule().clone();
+        let request = schedule.demand.request();
+        let reduces = schedule.transfers.iter().any(|transfer| transfer.kind == TransferKind::Reduce);
+        let mut produced_by = schedule.produced_by.clone();
+        produced_by.options.insert("planned_for_bytes".to_owned(), request.size_bytes.to_string());
+        Self {
+            messages: schedule.transfers.iter().map(Message::from).collect(),
+            rounds: if reduces { rounds(&schedule.transfers) } else { Vec::new() },
+            chunks_per_rank: request.chunks_per_rank,
+            produced_by,
+            origin: (request.size_bytes, schedule),
+        }
+    }
+
+    /// How many messages.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// The schedule for `size` bytes, not verified; `None` if the order cannot be played there.
+    pub(super) fn at(&self, task: &SizeTask, size: u64) -> Option<Schedule> {
+        if self.origin.0 == size {
+            return Some(self.origin.1.clone());
+        }
+        let problem = task.problem(size, self.chunks_per_rank).ok()?;
+        if self.origin.1.demand.chunks() != problem.demand.chunks() {
+            return None;
+        }
+        let transfers = match self.rounds.is_empty() {
+            true => replay(&problem.demand, &problem.topology, &self.messages),
+            false => replay_rounds(&problem.demand, &problem.topology, &self.messages, &self.rounds),
+        };
+        let schedule = Schedule::new(&problem.topology, problem.demand, transfers.ok()?, "");
+        Some(Schedule { produced_by: self.produced_by.clone(), ..schedule })
+    }
+
+    /// Its makespan for `size` bytes. Sums are verified, because in another rhythm they may count something twice.
+    pub(super) fn makespan(&self, task: &SizeTask, size: u64) -> Option<Micros> {
+        let schedule = self.at(task, size)?;
+        let makespan = schedule.makespan();
+        match self.rounds.is_empty() || self.origin.0 == size {
+            true => Some(makespan),
+            false => schedule::verify(schedule, &task.topology).is_ok().then_some(makespan),
+        }
+    }
+}
+
+/// The lengths of runs of transfers in which nobody waits for what another of the run brings.
+fn rounds(transfers: &[Transfer]) -> Vec<usize> {
+    let mut rounds = Vec::new();
+    let (mut first, mut arrivals) = (0, BTreeMap::new());
+    for (index, transfer) in transfers.iter().enumerate() {
+        let waits = |chunk| {
+            let arrival: Option<&Micros> = arrivals.get(&(transfer.from, chunk));
+            arrival.is_some_and(|end| end.0 <= transfer.start.0 * (1.0 + schedule::TIME_TOLERANCE))
+        };
+        if transfer.chunks.iter().copied().any(waits) {
+            rounds.push(index - first);
+            (first, arrivals) = (index, BTreeMap::new());
+        }
+        for &chunk in &transfer.chunks {
+            let arrival = arrivals.entry((transfer.to, chunk)).or_insert(transfer.end);
+            *arrival = arrival.min(transfer.end);
+        }
+    }
+    rounds.push(transfers.len() - first);
+    rounds
+}
