@@ -1,7 +1,7 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
 
-.PHONY: all setup build demo test test-long lint bench install clean
+.PHONY: all setup build demo test test-long mpi-test lint bench install clean
 
 all: build
 
@@ -21,6 +21,15 @@ test: setup
 # Faults and fuzzing with more seeds than `make test` takes time for.
 test-long: setup
 	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_
+	@$(MAKE) --no-print-directory mpi-test
+
+# A sweep under mpirun, where there is an MPI to build with and to run (Debian: libopenmpi-dev openmpi-bin libclang-dev).
+mpi-test: setup
+	@if ! command -v mpirun >/dev/null 2>&1 || ! command -v mpicc >/dev/null 2>&1; then \
+		echo "mpi-test: skipped, because mpirun or mpicc is not on the PATH"; \
+	else \
+		$(CARGO) test --release --locked -p antiphon --features mpi --test end_to_end -- long_mpi_; \
+	fi
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -41,8 +41,10 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         Command::Explain(args) => commands::explain::run(&args, screen),
         Command::Export(args) => commands::export::run(&args, screen),
         Command::Run(args) => commands::run::run(&args, screen),
+        Command::Sweep(args) => commands::sweep::run(&args, screen),
         Command::Completions { shell } => commands::help::completions(shell, screen),
         Command::Man => commands::help::man(screen),
+        Command::SweepWorker(args) => commands::sweep::run_worker(&args),
         Command::Worker => commands::worker::run(),
     }
 }

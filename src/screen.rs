@@ -16,6 +16,7 @@ use synth::Progress;
 pub(crate) struct Screen {
     json: bool,
     quiet: bool,
+    verbose: bool,
     /// Why output was lost, if it was.
     lost: RefCell<Option<io::Error>>,
 }
@@ -31,7 +32,7 @@ impl Screen {
         };
         let filter = std::env::var("ANTIPHON_LOG").unwrap_or_else(|_| level.to_owned());
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
-        Self { json: voice.json, quiet: voice.quiet, lost: RefCell::new(None) }
+        Self { json: voice.json, quiet: voice.quiet, verbose: voice.verbose > 0, lost: RefCell::new(None) }
     }
 
     /// Whether the result is wanted as JSON.
@@ -84,6 +85,13 @@ impl Screen {
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             drop(writeln!(std::io::stderr().lock(), "{text}"));
+        }
+    }
+
+    /// Prints on stderr what only those want to know who asked for more.
+    pub(crate) fn detail(&self, text: &str) {
+        if self.verbose {
+            self.note(text);
         }
     }
 

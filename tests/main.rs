@@ -13,3 +13,4 @@ mod long;
 mod machines;
 mod schedules;
 mod sketches;
+mod sweep;

@@ -3,11 +3,13 @@
 mod lowering;
 mod run;
 mod sizes;
+mod sweep;
 mod values;
 
 pub(crate) use lowering::LoweringArgs;
 pub(crate) use run::{RunArgs, TransportChoice};
 pub(crate) use sizes::SizeList;
+pub(crate) use sweep::{SweepArgs, SweepWorkerArgs};
 pub(crate) use values::{Chunks, StrategyChoice};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
@@ -70,6 +72,8 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Executes a plan (or a stock algorithm) on real buffers, checks the result, prints a table.
     Run(RunArgs),
+    /// Plans many problems: every combination of topologies, collectives, sketches, chunk counts and sizes.
+    Sweep(SweepArgs),
     /// Prints shell completions.
     Completions {
         /// For which shell.
@@ -80,6 +84,9 @@ pub(crate) enum Command {
     /// One rank of a job; started by `run`, `profile` and `demo`.
     #[command(hide = true)]
     Worker,
+    /// Plans cells of a sweep; started by `sweep`.
+    #[command(hide = true)]
+    SweepWorker(SweepWorkerArgs),
 }
 
 /// `antiphon topology …`
@@ -200,6 +207,19 @@ pub(crate) struct SearchArgs {
     /// Threads (default: all cores); the result does not depend on them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+}
+
+impl SearchArgs {
+    /// The arguments that say the same on a command line.
+    pub(crate) fn to_words(&self) -> Vec<String> {
+        let Self { strategy, time_limit, gap, seed, threads } = self;
+        let strategy = strategy.0.map_or("auto", synth::StrategyKind::as_str);
+        let mut words =
+            vec![format!("--strategy={strategy}"), format!("--gap={}%", gap * 100.0), format!("--seed={seed}")];
+        words.extend(time_limit.map(|limit| format!("--time-limit={}us", limit.as_micros())));
+        words.extend(threads.map(|threads| format!("--threads={threads}")));
+        words
+    }
 }
 
 /// `antiphon bound`

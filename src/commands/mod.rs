@@ -10,6 +10,7 @@ pub(crate) mod run;
 pub(crate) mod simulate;
 pub(crate) mod sizes;
 pub(crate) mod sketch;
+pub(crate) mod sweep;
 pub(crate) mod synth;
 pub(crate) mod topology;
 pub(crate) mod verify;

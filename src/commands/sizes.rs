@@ -17,7 +17,6 @@ use crate::plan;
 use crate::screen::{Screen, bytes, percent, table, time};
 use schedule::{Collective, Request, TopologyRef};
 use serde::Serialize;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -158,7 +157,7 @@ pub(crate) fn index(task: &SizeTask, found: &SizeSweep) -> Index {
 }
 
 /// Writes the plans, then the index that names them.
-fn save(folder: &Path, index: &Index, found: &SizeSweep) -> Outcome {
+pub(crate) fn save(folder: &Path, index: &Index, found: &SizeSweep) -> Outcome {
     std::fs::create_dir_all(folder).map_err(|error| io_failure(folder, error))?;
     for (window, plan) in index.windows.iter().zip(&found.windows) {
         plan::save(&plan.schedule, &folder.join(&window.file))?;
