@@ -5,9 +5,9 @@
 //! sizes are visited from both ends towards the middle, so that a size is searched only where that may help:
 //!
 //! * not where a plan of another size is within [`TOLERANCE`] of the bound;
-//! * not between two sizes at both of which one plan is within [`TOLERANCE`] of the best that is known. The time of a
-//!   plan is convex in the size, and where one path decides it is a + b·size; the least of such lines is concave, so
-//!   what is best at both ends is best between them.
+//! * not between two sizes, at most [`SPAN`] apart, at both of which one plan is within [`TOLERANCE`] of the best that is
+//!   known. Where one path decides, the time of a plan is a + b·size; the least of such lines is concave, so what is
+//!   best at both ends is best between them. Paths change with the size, which is why larger intervals are halved.
 //!
 //! What is returned is the Pareto set ([`windows`]): the fewest plans such that at every size asked the plan of its
 //! window is within [`TOLERANCE`] of the best of all plans found, whatever size they were found for. Two windows meet
@@ -32,6 +32,8 @@ pub const TOLERANCE: f64 = 0.01;
 pub const FROM_BYTES: &str = "from_bytes";
 /// See [`FROM_BYTES`].
 pub const TO_BYTES: &str = "to_bytes";
+/// The factor between two sizes that one plan may serve without a search between them.
+const SPAN: u64 = 64;
 /// Of so many plans, the best at a size, a search is told.
 const WARM: usize = 3;
 /// Where two windows meet is computed for plans of at most so many messages.
@@ -226,8 +228,11 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Whether one plan is good enough at both ends of an interval, and has a time at every size between them.
+    /// Whether one plan is good enough at both ends of a short interval, and has a time at every size between them.
     fn one_plan_serves(&self, low: usize, high: usize) -> bool {
+        if self.points[high].size > self.points[low].size.saturating_mul(SPAN) {
+            return false;
+        }
         let good = |times: &[Option<f64>], at: usize| {
             times[at].is_some_and(|time| time <= best_at(&self.times, at) * (1.0 + TOLERANCE))
         };
