@@ -73,6 +73,15 @@ pub(crate) enum Command {
     /// Executes a plan (or a stock algorithm) on real buffers, checks the result, prints a table.
     Run(RunArgs),
     /// Plans many problems: every combination of topologies, collectives, sketches, chunk counts and sizes.
+    ///
+    /// Every combination is a cell; time limit and strategy are those of one cell. Cells are planned by worker processes;
+    /// one that dies costs its cell another try, of three. The folder holds each cell's record and plan, results.json
+    /// with all of them, and for every series of sizes an index as of `synth --sizes`. The same command continues a
+    /// sweep that was interrupted or killed, and tries cells again whose workers died. A size starts from the plans of the
+    /// two sizes that it halves the interval of, so the answer does not depend on the number of workers. Under
+    /// `mpirun` (built with the feature `mpi`) process 0 hands out the cells and all hosts must see the folder; a
+    /// worker that dies is replaced there as well, but if a process of MPI or a host dies, mpirun ends all of them:
+    /// then the same command continues.
     Sweep(SweepArgs),
     /// Prints shell completions.
     Completions {
@@ -244,6 +253,10 @@ pub(crate) struct SynthArgs {
     pub size: Option<u64>,
     /// Many sizes, such as 1KB,64KB,1MB or 1KB..1GB (every fourfold from 1 KB, and 1 GB) or 1KB..1GB:x2: few plans,
     /// each for a window of sizes and there within 1 % of the best found. A time limit is for all of them.
+    ///
+    /// The index (`antiphon-sweep/1`) lists `windows`: `from_bytes`, `to_bytes` (exclusive), `file` and what the plan is; and
+    /// `sizes`: `makespan_us` of the window's plan, `best_us` of all plans, `lower_bound_us`, `gap`, and whether the size
+    /// was `searched` or is served by plans of others. Windows are disjoint and leave no hole.
     #[arg(long, value_name = "A..B[:xF]|LIST")]
     pub sizes: Option<SizeList>,
     /// How hard to look.

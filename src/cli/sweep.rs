@@ -24,11 +24,12 @@ pub(crate) struct SweepArgs {
     /// Chunks per rank, separated by commas; `auto` searches.
     #[arg(long, value_delimiter = ',', default_value = "auto", value_name = "N,M|auto")]
     pub chunks: Vec<Chunks>,
-    /// How hard to look in every cell; a worker that is busy for twice the time limit and a minute, or without a limit
-    /// for an hour, is ended. Threads are those of one worker (default: 1).
+    /// How hard to look in every cell.
     #[command(flatten)]
     pub search: SearchArgs,
-    /// Worker processes (default: one for each core, divided by the threads of each).
+    /// Worker processes (default: one for each core, divided by the threads of each, which are 1). One that is busy with a
+    /// cell for twice the time limit and a minute, or without a limit for an hour, is ended. Under mpirun every process
+    /// but the first has one worker.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: Option<u16>,
     /// The folder for all results. A folder with an interrupted sweep of the same cells is continued.

@@ -10,7 +10,8 @@
 //! | `windows/S/` | of series S, what `synth --sizes` writes |
 //! | `results.json` | everything, merged |
 //!
-//! A file appears under its name only when it is complete and on the disk, so that a sweep can be killed at any time.
+//! A file appears under its name only when it is complete and on the disk, so that a sweep can be killed at any time;
+//! `windows/` is written anew whenever a sweep ends.
 
 use super::cells::Cell;
 use crate::failure::{Failure, Outcome, io_failure};
@@ -18,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+/// How the names of files begin that are being written.
+const UNFINISHED: &str = ".unfinished-";
 
 /// How a cell ended.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -81,6 +85,7 @@ impl Store {
             Err(TryLockError::Error(error)) => return Err(fail(error)),
         }
         let store = Self { folder: folder.to_owned(), _lock: lock };
+        ["", "cells", "plans"].iter().try_for_each(|it| store.sweep_out(it)).map_err(fail)?;
         let path = folder.join("manifest.json");
         match fs::read_to_string(&path) {
             Ok(there) if there == manifest => {}
@@ -94,6 +99,17 @@ impl Store {
             Err(error) => return Err(io_failure(&path, error)),
         }
         Ok(store)
+    }
+
+    /// Removes what a sweep that was killed had not finished writing.
+    fn sweep_out(&self, folder: &str) -> io::Result<()> {
+        for entry in fs::read_dir(self.folder.join(folder))? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     /// Where the plan of a cell is, relative to the folder.
@@ -133,7 +149,7 @@ impl Store {
 /// Writes a file all or nothing: under another name, to the disk, and then under its own.
 pub(crate) fn whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let temporary = tempfile::NamedTempFile::new_in(folder)?;
+    let temporary = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder)?;
     let mut out = io::BufWriter::new(temporary);
     write(&mut out)?;
     let temporary = out.into_inner().map_err(io::IntoInnerError::into_error)?;

