@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn the_middle_starts_from_both_ends() {
         assert_eq!(warm_starts(0).len(), 0);
-        assert_eq!(warm_starts(2), [vec![], vec![]]);
+        assert_eq!(warm_starts(2), [Vec::<usize>::new(), Vec::new()]);
         assert_eq!(warm_starts(5), [vec![], vec![0, 2], vec![0, 4], vec![2, 4], vec![]]);
     }
 }
