@@ -69,9 +69,30 @@ pub struct Provenance {
     /// The options that mattered.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
+    /// Everybody who tried, and what became of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<Rival>,
     /// The version of Antiphon.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
+}
+
+/// An attempt at the same collective, for whoever asks why this schedule won.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rival {
+    /// Such as `classic/ring`.
+    pub strategy: String,
+    /// Chunks per rank it used.
+    pub chunks_per_rank: u32,
+    /// Its verified makespan, if it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub makespan_us: Option<f64>,
+    /// Why it stopped, such as `optimal` or `time limit`.
+    pub stopped: String,
+    /// What else a person should know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// The best proven lower bound on the makespan.

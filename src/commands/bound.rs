@@ -61,7 +61,7 @@ fn scope(scope: Scope) -> &'static str {
     }
 }
 
-fn evidence(certificate: &Certificate) -> String {
+pub(super) fn evidence(certificate: &Certificate) -> String {
     /// Longer lists are for `--json`.
     const SHOWN: usize = 12;
     let list = |names: Vec<String>| match names.len() {

@@ -1,15 +1,19 @@
-//! `antiphon explain`: the critical path of a plan, and what binds.
+//! `antiphon explain`: the critical path of a plan, what binds, what would help, and who else tried.
 
+use super::{bound, usage};
 use crate::cli::ExplainArgs;
 use crate::failure::{Failure, Outcome};
 use crate::foreign;
 use crate::plan::{self, Verified};
-use crate::screen::{Screen, percent, time};
+use crate::screen::{Screen, percent, table, time};
 use schedule::explain::{CriticalPath, Wait, critical_path};
 use schedule::program::play;
-use schedule::{Cargo, LowerBound, Timeline, Usage, busiest, simulate};
+use schedule::{Cargo, LowerBound, Rival, Timeline, Usage, VerifiedSchedule, busiest, simulate};
 use serde_json::{Value, json};
-use topology::{LinkId, ResourceId, Topology};
+use std::sync::Arc;
+use std::time::Duration;
+use synth::{Cancel, Deadline, Leverage, Problem};
+use topology::{LinkId, Micros, ResourceId, Topology};
 
 /// A plan, and why it takes as long as it does.
 struct Explained {
@@ -24,7 +28,16 @@ struct Explained {
     strategy: Option<String>,
     bound: Option<LowerBound>,
     gap: Option<f64>,
+    /// What binds every plan of a schedule's demand, and what would help.
+    leverage: Option<Leverage>,
+    /// Everybody who tried, where a schedule's file says it.
+    candidates: Vec<Rival>,
 }
+
+/// How long to look for what would help, kind by kind.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longer lists are for `--json`.
+const SHOWN: usize = 12;
 
 /// Runs the command.
 pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
@@ -34,6 +47,7 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             let path = critical_path(&schedule, &topology);
             let simulation = simulate(&schedule, &topology);
             let timeline = Timeline::of(&schedule);
+            let leverage = Some(leverage(&schedule, &topology, screen));
             let schedule = schedule.into_schedule();
             Explained {
                 title: plan::describe(&schedule),
@@ -44,7 +58,9 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
                 resources: simulation.resources,
                 gap: schedule.gap(),
                 strategy: Some(schedule.produced_by.strategy),
+                candidates: schedule.produced_by.candidates,
                 bound: schedule.bound,
+                leverage,
             }
         }
         Verified::Programs(programs) => {
@@ -54,10 +70,29 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             let (links, resources) = played.timeline.usage(&topology);
             let title = plan::describe_request(program.program().demand.request());
             let (timeline, path) = (played.timeline, played.path);
-            Explained { title, topology, timeline, path, links, resources, strategy: None, bound: None, gap: None }
+            Explained {
+                title,
+                topology,
+                timeline,
+                path,
+                links,
+                resources,
+                strategy: None,
+                bound: None,
+                gap: None,
+                leverage: None,
+                candidates: Vec::new(),
+            }
         }
     };
     screen.result(&as_json(&explained), || for_people(&explained))
+}
+
+fn leverage(schedule: &VerifiedSchedule, topology: &Topology, screen: &Screen) -> Leverage {
+    let bar = screen.progress("pricing");
+    bar.message("what each kind of link is worth");
+    let problem = Problem::new(Arc::new(topology.clone()), schedule.schedule().demand.clone());
+    synth::levers(&problem, schedule, &Deadline::after(Some(PATIENCE), Cancel::default()))
 }
 
 impl Explained {
@@ -91,11 +126,13 @@ fn as_json(explained: &Explained) -> Value {
         value
     });
     let (link, resource) = explained.busiest();
+    let (links, resources) = usage::as_json(&explained.topology, &explained.links, &explained.resources);
     json!({
         "makespan_us": timeline.makespan(), "lower_bound_us": bound.as_ref().map(|bound| bound.value),
         "bound": bound.as_ref().map(|bound| &bound.name), "gap": explained.gap,
         "latency_us": path.latency, "bandwidth_us": path.bandwidth, "idle_us": path.idle,
         "busiest_link": link, "busiest_resource": resource, "critical_path": steps.collect::<Vec<_>>(),
+        "links": links, "resources": resources, "leverage": explained.leverage, "candidates": explained.candidates,
     })
 }
 
@@ -124,5 +161,50 @@ fn for_people(explained: &Explained) -> String {
     let (latency, bandwidth, idle) = (time(path.latency.0), time(path.bandwidth.0), time(path.idle.0));
     lines.push(format!("critical path: {latency} of α, {bandwidth} of bytes moving, {idle} idle"));
     lines.extend(path.steps.iter().map(|step| format!("  {step}")));
+    lines.push(String::new());
+    lines.push(usage::table(topology, &explained.links, &explained.resources, SHOWN));
+    lines.extend(explained.leverage.as_ref().map(|leverage| worth(leverage, explained.timeline.makespan())));
+    if !explained.candidates.is_empty() {
+        lines.push(format!("\n{}", rivals(&explained.candidates)));
+    }
     lines.join("\n")
+}
+
+/// What binds, and what would help.
+fn worth(leverage: &Leverage, makespan: Micros) -> String {
+    let evidence = leverage.certificate.as_ref().map_or_else(String::new, |it| format!(": {}", bound::evidence(it)));
+    let rows = leverage.levers.iter().map(|lever| {
+        vec![
+            lever.name.clone(),
+            lever.count.to_string(),
+            percent(Some(lever.utilisation)),
+            lever.price.map_or_else(|| "–".to_owned(), |price| time(price.0)),
+            format!("{} → {}", time(leverage.bound.0), time(lever.bound.0)),
+            lever.makespan.map_or_else(|| "–".to_owned(), |it| format!("{} → {}", time(makespan.0), time(it.0))),
+        ]
+    });
+    let header =
+        ["what would help", "of them", "busy", "bound per 1 % faster", "bound if doubled", "this plan if doubled"];
+    let rest = if leverage.is_complete { "" } else { "\n… the time was up for more" };
+    let rows: Vec<_> = rows.collect();
+    format!(
+        "\nwhat binds every plan: {} ({}){evidence}\n{}{rest}",
+        leverage.binding,
+        time(leverage.bound.0),
+        table(&header, &rows)
+    )
+}
+
+/// How each strategy fared.
+fn rivals(candidates: &[Rival]) -> String {
+    let rows = candidates.iter().map(|rival| {
+        vec![
+            rival.strategy.clone(),
+            rival.chunks_per_rank.to_string(),
+            rival.makespan_us.map_or_else(|| "–".to_owned(), time),
+            rival.note.as_ref().map_or_else(|| rival.stopped.clone(), |note| format!("{}: {note}", rival.stopped)),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    table(&["who tried", "chunks", "makespan", "why it stopped"], &rows)
 }

@@ -13,5 +13,6 @@ pub(crate) mod sketch;
 pub(crate) mod sweep;
 pub(crate) mod synth;
 pub(crate) mod topology;
+mod usage;
 pub(crate) mod verify;
 pub(crate) mod worker;

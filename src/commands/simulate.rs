@@ -1,10 +1,11 @@
 //! `antiphon simulate`: makespan, and how much every link and resource was used.
 
+use super::usage;
 use crate::cli::{PlanArgs, SimulateArgs};
 use crate::failure::{Failure, Outcome, write_to};
 use crate::foreign;
 use crate::plan::{self, Verified};
-use crate::screen::{Screen, bytes, percent, table, time};
+use crate::screen::{Screen, time};
 use schedule::program::play;
 use schedule::{Simulation, Timeline, Usage, export, simulate};
 use serde_json::{Value, json};
@@ -56,23 +57,10 @@ fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
 
 fn as_json(played: &Played) -> Value {
     let Played { topology, timeline, .. } = played;
-    let usage = |usage: &Usage| json!({"busy_us": usage.busy, "utilisation": usage.utilisation, "bytes": usage.bytes, "messages": usage.messages});
-    let links = topology.links().iter().zip(&played.links).enumerate().map(|(id, (link, used))| {
-        let mut value = usage(used);
-        value["link"] = id.into();
-        value["from"] = link.from.0.into();
-        value["to"] = link.to.0.into();
-        value
-    });
-    let resources = topology.resources().iter().zip(&played.resources).enumerate().map(|(id, (resource, used))| {
-        let mut value = usage(used);
-        value["resource"] = id.into();
-        value["name"] = resource.name.as_str().into();
-        value
-    });
+    let (links, resources) = usage::as_json(topology, &played.links, &played.resources);
     let mut value = json!({
         "makespan_us": timeline.makespan(), "size_bytes": timeline.size_bytes,
-        "links": links.collect::<Vec<_>>(), "resources": resources.collect::<Vec<_>>(),
+        "links": links, "resources": resources,
     });
     if let Some(stated) = played.stated {
         value["stated_makespan_us"] = json!(stated);
@@ -82,31 +70,13 @@ fn as_json(played: &Played) -> Value {
 
 fn for_people(played: &Played) -> String {
     let Played { topology, timeline, .. } = played;
-    let row = |name: String, usage: &Usage| {
-        vec![
-            name,
-            percent(Some(usage.utilisation)),
-            time(usage.busy.0),
-            bytes(usage.bytes.0 as u64),
-            usage.messages.to_string(),
-        ]
-    };
-    let mut rows: Vec<(f64, Vec<String>)> = Vec::new();
-    for (link, usage) in topology.links().iter().zip(&played.links) {
-        rows.push((usage.busy.0, row(format!("link {} → {}", link.from, link.to), usage)));
-    }
-    for (resource, usage) in topology.resources().iter().zip(&played.resources) {
-        rows.push((usage.busy.0, row(resource.name.clone(), usage)));
-    }
-    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
     let stated = played.stated.map(|stated| format!(" (stated {})", time(stated.0))).unwrap_or_default();
     format!(
         "{} on {}\nmakespan {}{stated}\n\n{}",
         played.title,
         topology.name(),
         time(timeline.makespan().0),
-        table(&["busiest first", "utilisation", "busy", "bytes", "messages"], &rows),
+        usage::table(topology, &played.links, &played.resources, usize::MAX),
     )
 }
 

@@ -3,8 +3,8 @@
 use super::Synthesis;
 use super::search::{Search, accept, most_promising};
 use crate::prefer::suit;
-use crate::{Deadline, Options, Problem, Report, StopReason, StrategyKind, SynthError};
-use schedule::VerifiedSchedule;
+use crate::{Candidate, Deadline, Options, Problem, Report, StopReason, StrategyKind, SynthError};
+use schedule::{Rival, VerifiedSchedule};
 
 /// The best of all searches.
 ///
@@ -18,7 +18,7 @@ pub(super) fn conclude(
 ) -> Result<Synthesis, SynthError> {
     let out_of_time = deadline.has_passed();
     let winner = *most_promising(&searches).first().ok_or(SynthError::NoProblem)?;
-    let candidates = searches.iter().flat_map(|search| search.candidates.clone()).collect();
+    let candidates: Vec<Candidate> = searches.iter().flat_map(|search| search.candidates.clone()).collect();
     let search = searches.swap_remove(winner);
     let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_good_enough());
     let Some(best) = search.best else {
@@ -35,7 +35,7 @@ pub(super) fn conclude(
         stop => stop,
     };
     let suited = suit(search.problem, best.schedule.schedule()).and_then(|it| accept(it, search.problem).ok());
-    let best_schedule = credited(suited.unwrap_or(best.schedule), search.problem, options);
+    let best_schedule = credited(suited.unwrap_or(best.schedule), search.problem, options, &candidates);
     let schedule = best_schedule.schedule();
     let report = Report {
         makespan_us: schedule.makespan().0,
@@ -52,7 +52,12 @@ pub(super) fn conclude(
 
 /// The schedule with what was asked of the planner. Where a strategy was asked for and its warm start stands, the
 /// schedule is its answer, and says whose it was.
-fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) -> VerifiedSchedule {
+fn credited(
+    schedule: VerifiedSchedule,
+    problem: &Problem,
+    options: &Options,
+    candidates: &[Candidate],
+) -> VerifiedSchedule {
     let asked = options.strategy.map_or("auto", StrategyKind::as_str);
     let mut provenance = schedule.schedule().produced_by.clone();
     provenance.options.insert("strategy".to_owned(), asked.to_owned());
@@ -65,5 +70,17 @@ fn credited(schedule: VerifiedSchedule, problem: &Problem, options: &Options) ->
         let finder = std::mem::replace(&mut provenance.strategy, asked.to_owned());
         provenance.options.insert("warm_start_stands".to_owned(), finder);
     }
+    provenance.candidates = candidates.iter().map(rival).collect();
     schedule.produced_by(provenance)
+}
+
+/// A candidate as a file remembers it: without the clock, so that the same search gives the same bytes.
+fn rival(candidate: &Candidate) -> Rival {
+    Rival {
+        strategy: candidate.strategy.clone(),
+        chunks_per_rank: candidate.chunks_per_rank,
+        makespan_us: candidate.makespan_us,
+        stopped: candidate.stop_reason.to_string(),
+        note: candidate.note.clone(),
+    }
 }
