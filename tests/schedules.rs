@@ -157,3 +157,31 @@ fn bounds_never_exceed_what_was_found_and_name_their_certificate() {
         }
     }
 }
+
+#[test]
+fn explain_says_what_binds_what_would_help_and_who_else_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    antiphon(&format!("synth --topology ndv2x2 --collective allgather --size 1GB --gap 5% -o {}", plan.display())).ok();
+    let told = antiphon(&format!("explain {} --json", plan.display())).ok().json();
+    let leverage = &told["leverage"];
+    assert_eq!(leverage["binding"], "cut");
+    // 8 GB cross a link of 12.5 GB/s.
+    let network =
+        leverage["levers"].as_array().unwrap().iter().find(|it| it["name"].as_str().unwrap().contains("between"));
+    let network = network.expect("the network is a lever");
+    assert!((network["price_us_per_percent"].as_f64().unwrap() - 396.0).abs() < 1.0, "{network}");
+    assert!(network["makespan_us"].as_f64().unwrap() < told["makespan_us"].as_f64().unwrap());
+    let tried = told["candidates"].as_array().unwrap();
+    assert!(
+        tried.iter().any(|it| it["strategy"] == "classic/ring" && it["makespan_us"].as_f64().is_some()),
+        "{tried:?}"
+    );
+    assert!(tried.iter().all(|it| it["stopped"].as_str().is_some()));
+    assert_eq!(told["links"].as_array().unwrap().len(), topology("ndv2x2")["links"].as_array().unwrap().len());
+    // The account is part of the file and of no clock: planning again gives the same bytes.
+    let again = folder.path().join("again.json");
+    antiphon(&format!("synth --topology ndv2x2 --collective allgather --size 1GB --gap 5% -o {}", again.display()))
+        .ok();
+    assert_eq!(std::fs::read(plan).unwrap(), std::fs::read(again).unwrap());
+}

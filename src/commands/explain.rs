@@ -195,9 +195,18 @@ fn worth(leverage: &Leverage, makespan: Micros) -> String {
     )
 }
 
-/// How each strategy fared.
+/// How each strategy fared at the chunk count that suited it best.
 fn rivals(candidates: &[Rival]) -> String {
-    let rows = candidates.iter().map(|rival| {
+    let mut best: Vec<&Rival> = Vec::new();
+    let time_of = |rival: &Rival| rival.makespan_us.unwrap_or(f64::INFINITY);
+    for rival in candidates {
+        match best.iter_mut().find(|it| it.strategy == rival.strategy) {
+            Some(found) if time_of(rival) < time_of(found) => *found = rival,
+            Some(_) => {}
+            None => best.push(rival),
+        }
+    }
+    let rows = best.into_iter().map(|rival| {
         vec![
             rival.strategy.clone(),
             rival.chunks_per_rank.to_string(),

@@ -98,14 +98,14 @@ impl Improvement<'_> {
         for (round, part) in (0..).zip(ROUNDS) {
             let from = best.as_deref().unwrap_or(&self.incumbent.transfers);
             let found = self.round(from, round, self.steps / part);
-            let is_done = found.is_none() || self.is_optimal(found.as_deref());
+            let is_done = found.is_none() || self.is_good_enough(found.as_deref());
             best = found.or(best);
             if is_done {
                 break;
             }
         }
         let stop = match () {
-            () if self.is_optimal(best.as_deref()) => StopReason::Optimal,
+            () if self.is_good_enough(best.as_deref()) => StopReason::Optimal,
             () if self.context.deadline.has_passed() => StopReason::TimeLimit,
             () => StopReason::Exhausted,
         };
@@ -114,7 +114,7 @@ impl Improvement<'_> {
         Attempt { name: "improve".to_owned(), schedule, stop, note: None }
     }
 
-    fn is_optimal(&self, transfers: Option<&[Transfer]>) -> bool {
+    fn is_good_enough(&self, transfers: Option<&[Transfer]>) -> bool {
         let found = transfers.map_or_else(|| self.incumbent.makespan(), makespan);
         found.0 <= self.context.goal().0 * (1.0 + EQUAL)
     }

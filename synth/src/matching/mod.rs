@@ -174,7 +174,7 @@ impl<'a> Search<'a> {
         Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted }
     }
 
-    fn is_optimal(&self) -> bool {
+    fn is_good_enough(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.goal().0 * (1.0 + EQUAL))
     }
 
@@ -185,7 +185,7 @@ impl<'a> Search<'a> {
         let repairs = self.work.saturating_sub(restarts * cost.fresh) / (restarts * cost.repair);
         let (restarts, repairs) = (restarts as u32, repairs as u32);
         for batch in (0..restarts).step_by(BATCH as usize) {
-            if self.is_optimal() {
+            if self.is_good_enough() {
                 break;
             }
             if (self.best.is_some() || batch > 0) && self.context.deadline.has_passed() {
@@ -198,7 +198,7 @@ impl<'a> Search<'a> {
                 self.keep(plan);
             }
         }
-        if self.is_optimal() {
+        if self.is_good_enough() {
             self.stop = StopReason::Optimal;
         } else if self.best.is_none() && self.context.deadline.has_passed() {
             self.stop = StopReason::TimeLimit;

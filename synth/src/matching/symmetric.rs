@@ -46,7 +46,7 @@ fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synt
         let instance = Instance::new(problem, mirror, context.deadline)?;
         let mut search = Search::new(&instance, context, work);
         search.restart();
-        let is_enough = search.is_optimal() || context.deadline.has_passed();
+        let is_enough = search.is_good_enough() || context.deadline.has_passed();
         attempts.push(search.conclude(&name));
         if is_enough {
             break;

@@ -129,8 +129,13 @@ impl<'a> Search<'a> {
             Ok(verified) => {
                 let makespan = verified.schedule().makespan();
                 candidate.makespan_us = Some(makespan.0);
+                // A strategy stops where it was told that it is good enough.
+                let is_optimal = makespan.0 <= self.bound.value.0 * (1.0 + EQUAL);
+                if attempt.stop == StopReason::Optimal && !is_optimal {
+                    candidate.stop_reason = StopReason::GapLimit;
+                }
                 if self.improves(verified.schedule()) {
-                    self.best = Some(Incumbent { schedule: verified, makespan, stop: attempt.stop });
+                    self.best = Some(Incumbent { schedule: verified, makespan, stop: candidate.stop_reason });
                 }
             }
             Err(reason) => candidate.note = Some(format!("refused: {reason}")),

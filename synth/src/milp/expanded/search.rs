@@ -77,11 +77,11 @@ impl<'a> Search<'a> {
 
     /// Whether nothing more can or may be gained.
     pub(super) fn is_over(&self) -> bool {
-        self.is_optimal() || self.calls_left == 0 || self.work_left == 0 || self.context.deadline.has_passed()
+        self.is_good_enough() || self.calls_left == 0 || self.work_left == 0 || self.context.deadline.has_passed()
     }
 
     /// Whether the bound is reached.
-    pub(super) fn is_optimal(&self) -> bool {
+    pub(super) fn is_good_enough(&self) -> bool {
         self.best.is_some_and(|best| best.0 <= self.context.goal().0 * (1.0 + EQUAL))
     }
 

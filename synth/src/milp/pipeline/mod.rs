@@ -45,7 +45,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
     let mut search = Search::new(&enclaves, context);
     search.run()?;
     let stop = match () {
-        () if search.is_optimal() => StopReason::Optimal,
+        () if search.is_good_enough() => StopReason::Optimal,
         () if context.deadline.has_passed() => StopReason::TimeLimit,
         () => StopReason::Exhausted,
     };

@@ -77,18 +77,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    pub(super) fn is_optimal(&self) -> bool {
+    pub(super) fn is_good_enough(&self) -> bool {
         self.best.is_some_and(|best| best.0 <= self.context.goal().0 * (1.0 + EQUAL))
     }
 
     fn is_over(&self) -> bool {
-        self.is_optimal() || self.calls_left == 0 || self.context.deadline.has_passed()
+        self.is_good_enough() || self.calls_left == 0 || self.context.deadline.has_passed()
     }
 
     /// What a person should know: what was refuted or left open, and by which limit.
     pub(super) fn note(&self) -> Option<String> {
         let open = (self.undecided > 0).then(|| format!("{} models left undecided at their limits", self.undecided));
-        let calls = (self.calls_left == 0 && !self.is_optimal()).then(|| "no solver calls left".to_owned());
+        let calls = (self.calls_left == 0 && !self.is_good_enough()).then(|| "no solver calls left".to_owned());
         let all: Vec<String> = self.findings.iter().cloned().chain(open).chain(calls).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

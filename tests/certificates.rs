@@ -1,0 +1,215 @@
+//! What `antiphon bound --json` claims, worked out again from nothing but its certificates and the topology.
+//!
+//! A cut: what must leave the ranks, over the most that their links can carry (a maximum flow through resources). A path:
+//! a shortest one, by Dijkstra. Prices: what bytes pay on their cheapest ways.
+
+use crate::binary::{antiphon, topology};
+use serde_json::Value;
+use std::collections::{BTreeSet, VecDeque};
+
+const CLOSE: f64 = 1e-6;
+
+struct Link {
+    from: usize,
+    to: usize,
+    alpha: f64,
+    beta: f64,
+    resources: Vec<usize>,
+}
+
+struct Machine {
+    ranks: usize,
+    links: Vec<Link>,
+    /// Time per byte of each resource.
+    resources: Vec<f64>,
+}
+
+impl Machine {
+    fn of(spec: &str) -> Self {
+        let parsed = topology(spec);
+        let number = |value: &Value| value.as_u64().unwrap() as usize;
+        let link = |link: &Value| Link {
+            from: number(&link["from"]),
+            to: number(&link["to"]),
+            alpha: link["alpha_us"].as_f64().unwrap(),
+            beta: link["beta_us_per_byte"].as_f64().unwrap(),
+            resources: link["resources"].as_array().unwrap().iter().map(number).collect(),
+        };
+        let beta = |resource: &Value| resource["beta_us_per_byte"].as_f64().unwrap();
+        Self {
+            ranks: number(&parsed["ranks"]),
+            links: parsed["links"].as_array().unwrap().iter().map(link).collect(),
+            resources: parsed["resources"].as_array().unwrap().iter().map(beta).collect(),
+        }
+    }
+
+    /// Bytes per µs that some links carry together, each through its resources in turn: never less than they can.
+    fn capacity(&self, links: &[&Link]) -> f64 {
+        let mut flow = Flow::default();
+        let ports: Vec<(usize, usize)> = self.resources.iter().map(|_| (flow.point(), flow.point())).collect();
+        for (&(enter, leave), beta) in ports.iter().zip(&self.resources) {
+            flow.arc(enter, leave, 1.0 / beta);
+        }
+        let (source, sink) = (flow.point(), flow.point());
+        for link in links {
+            // The link first, so that what it gives up is its own.
+            let mut at = flow.point();
+            flow.arc(source, at, 1.0 / link.beta);
+            for &resource in &link.resources {
+                flow.arc(at, ports[resource].0, 1.0 / link.beta);
+                at = ports[resource].1;
+            }
+            flow.arc(at, sink, 1.0 / link.beta);
+        }
+        flow.most(source, sink)
+    }
+
+    /// The cheapest way from `source` to every rank.
+    fn distances(&self, source: usize, cost: impl Fn(usize, &Link) -> f64) -> Vec<f64> {
+        let mut distance = vec![f64::INFINITY; self.ranks];
+        distance[source] = 0.0;
+        for _ in 0..self.ranks {
+            for (id, link) in self.links.iter().enumerate() {
+                distance[link.to] = distance[link.to].min(distance[link.from] + cost(id, link));
+            }
+        }
+        distance
+    }
+}
+
+/// A network; its maximum flow by shortest augmenting paths.
+#[derive(Default)]
+struct Flow {
+    arcs: Vec<Vec<(usize, f64, usize)>>,
+}
+
+impl Flow {
+    fn point(&mut self) -> usize {
+        self.arcs.push(Vec::new());
+        self.arcs.len() - 1
+    }
+
+    fn arc(&mut self, from: usize, to: usize, capacity: f64) {
+        let (forth, back) = (self.arcs[from].len(), self.arcs[to].len());
+        self.arcs[from].push((to, capacity, back));
+        self.arcs[to].push((from, 0.0, forth));
+    }
+
+    fn most(&mut self, source: usize, sink: usize) -> f64 {
+        let mut total = 0.0;
+        loop {
+            let mut came: Vec<Option<(usize, usize)>> = vec![None; self.arcs.len()];
+            let mut queue = VecDeque::from([source]);
+            while let Some(at) = queue.pop_front() {
+                for (index, &(to, left, _)) in self.arcs[at].iter().enumerate() {
+                    if left > 1e-9 && to != source && came[to].is_none() {
+                        came[to] = Some((at, index));
+                        queue.push_back(to);
+                    }
+                }
+            }
+            let mut way = Vec::new();
+            let mut at = sink;
+            while let Some((from, index)) = came[at] {
+                way.push((from, index));
+                at = from;
+            }
+            if way.is_empty() {
+                return total;
+            }
+            let push = way.iter().map(|&(from, index)| self.arcs[from][index].1).fold(f64::INFINITY, f64::min);
+            for (from, index) in way {
+                let (to, _, back) = self.arcs[from][index];
+                self.arcs[from][index].1 -= push;
+                self.arcs[to][back].1 += push;
+            }
+            total += push;
+        }
+    }
+}
+
+/// Where each block starts, where it must get, and its bytes.
+type Blocks = Vec<(usize, Vec<usize>, f64)>;
+
+fn blocks(collective: &str, ranks: usize, size: f64) -> Blocks {
+    let (all, share) = (|| (0..ranks).collect::<Vec<_>>(), size / ranks as f64);
+    match collective {
+        "allgather" => (0..ranks).map(|rank| (rank, all(), share)).collect(),
+        "alltoall" => (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, vec![to], share))).collect(),
+        "broadcast" => vec![(0, all(), size)],
+        "scatter" => (0..ranks).map(|to| (0, vec![to], share)).collect(),
+        other => panic!("{other}"),
+    }
+}
+
+/// The largest value that the certificate of `bound` proves for any chunking; `None` where it is of another kind.
+fn proven(machine: &Machine, blocks: &Blocks, bound: &Value) -> Option<f64> {
+    let certificate = &bound["certificate"];
+    let numbers = |key: &str| {
+        certificate[key].as_array().map(|list| list.iter().map(|it| it.as_f64().unwrap()).collect::<Vec<_>>())
+    };
+    if let Some(path) = numbers("links") {
+        let links: Vec<&Link> = path.iter().map(|&id| &machine.links[id as usize]).collect();
+        assert!(links.windows(2).all(|pair| pair[0].to == pair[1].from), "{bound}");
+        let (from, to) = (links.first()?.from, links.last()?.to);
+        assert!(blocks.iter().any(|(start, wanted, _)| *start == from && wanted.contains(&to)), "{bound}");
+        return Some(machine.distances(from, |_, link| link.alpha)[to]);
+    }
+    if let Some(ranks) = numbers("ranks") {
+        let inside: BTreeSet<usize> = ranks.iter().map(|&rank| rank as usize).collect();
+        let leave: Vec<&Link> =
+            machine.links.iter().filter(|link| inside.contains(&link.from) && !inside.contains(&link.to)).collect();
+        let must = |(start, wanted, bytes): &(usize, Vec<usize>, f64)| match inside.contains(start) {
+            true if wanted.iter().any(|rank| !inside.contains(rank)) => *bytes,
+            _ => 0.0,
+        };
+        let (bytes, capacity) = (blocks.iter().map(must).sum::<f64>(), machine.capacity(&leave));
+        assert!(capacity * certificate["capacity_us_per_byte"].as_f64().unwrap() < 1.0 + CLOSE, "{bound}");
+        return Some(leave.iter().map(|link| link.alpha).fold(f64::INFINITY, f64::min) + bytes / capacity);
+    }
+    let (of_links, of_resources) = (numbers("prices")?, numbers("resource_prices")?);
+    let sum: f64 = of_links.iter().chain(&of_resources).sum();
+    assert!((sum - 1.0).abs() < CLOSE && of_links.iter().chain(&of_resources).all(|&price| price >= 0.0), "{bound}");
+    let cost = |id: usize, link: &Link| {
+        let ports = link.resources.iter().map(|&resource| machine.resources[resource] * of_resources[resource]);
+        link.beta * of_links[id] + ports.sum::<f64>()
+    };
+    let paid = |(start, wanted, bytes): &(usize, Vec<usize>, f64)| {
+        let distances = machine.distances(*start, cost);
+        bytes * wanted.iter().map(|&rank| distances[rank]).fold(0.0, f64::max)
+    };
+    let priced = machine.links.iter().enumerate().filter(|(id, link)| cost(*id, link) > 0.0);
+    let alpha = priced.map(|(_, link)| link.alpha).fold(f64::INFINITY, f64::min);
+    Some(alpha + blocks.iter().map(paid).sum::<f64>())
+}
+
+#[test]
+fn bounds_follow_from_their_certificates() {
+    let machines = [
+        "dgx1",
+        "ndv2x2",
+        "dgx-a100x2",
+        "switch:5,alpha=1us,bandwidth=10GBps",
+        "mesh2d:3x4",
+        "tests/data/unequal.yaml",
+    ];
+    let mut kinds = BTreeSet::new();
+    for spec in machines {
+        let machine = Machine::of(spec);
+        for collective in ["allgather", "alltoall", "broadcast", "scatter"] {
+            let size = machine.ranks as u64 * 1_000_000;
+            let told = antiphon(&format!("bound --topology {spec} --collective {collective} --size {size} --json"))
+                .ok()
+                .json();
+            let blocks = blocks(collective, machine.ranks, size as f64);
+            for bound in told["bounds"].as_array().unwrap() {
+                let Some(proven) = proven(&machine, &blocks, bound) else { continue };
+                let value = bound["value_us"].as_f64().unwrap();
+                assert!(value <= proven * (1.0 + CLOSE), "{spec} {collective}: {value} µs, proven {proven}: {bound}");
+                kinds.insert(bound["name"].as_str().unwrap().to_owned());
+            }
+        }
+    }
+    let expected = ["cut", "egress", "flow", "ingress", "latency"];
+    assert!(expected.iter().all(|name| kinds.contains(*name)), "{kinds:?}");
+}
