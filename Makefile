@@ -37,6 +37,7 @@ lint: setup
 
 bench: setup
 	$(CARGO) bench --locked -p antiphon --bench planning
+	$(CARGO) bench --locked -p antiphon --bench plans
 	$(CARGO) bench --locked -p antiphon --bench execution
 	$(CARGO) bench --locked -p antiphon --bench emulation
 	$(CARGO) bench --locked -p runtime --bench lanes

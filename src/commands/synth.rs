@@ -19,7 +19,11 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     if let Some(path) = &args.output {
         plan::save(&synthesis.schedule, path)?;
     }
-    screen.result(&synthesis.report, || report(&synthesis, args.output.as_deref()))
+    let mut told = serde_json::to_value(&synthesis.report).map_err(Failure::no)?;
+    if let Some(peak) = peak_memory() {
+        told["peak_memory_bytes"] = peak.into();
+    }
+    screen.result(&told, || report(&synthesis, args.output.as_deref()))
 }
 
 /// Plans with a progress line; a failure names the sketch line to relax.
@@ -57,10 +61,17 @@ pub(crate) fn explain(error: SynthError, sketch: Option<&Path>, asked: Option<St
     }
 }
 
+/// The most memory that this process has had, where the system says it.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// The report for people: the answer first, then every candidate.
 fn report(synthesis: &Synthesis, output: Option<&Path>) -> String {
     let schedule = synthesis.schedule.schedule();
-    let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates } =
+    let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates, .. } =
         &synthesis.report;
     let rows = candidates.iter().map(|candidate| {
         vec![

@@ -45,7 +45,7 @@ pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
 pub use planner::{Synthesis, synthesize, synthesize_from};
 pub use problem::Problem;
 pub use reach::check_reachable;
-pub use report::{Candidate, Progress, Report, StopReason};
+pub use report::{Candidate, Milestone, Progress, Report, StopReason};
 pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };

@@ -53,6 +53,17 @@ pub struct Candidate {
     pub note: Option<String>,
 }
 
+/// When the search got better.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Milestone {
+    /// Since the search began.
+    pub seconds: f64,
+    /// The best verified makespan from then on.
+    pub makespan_us: f64,
+    /// Who found it.
+    pub strategy: String,
+}
+
 /// The planner's account of a synthesis.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
@@ -72,6 +83,8 @@ pub struct Report {
     pub seconds: f64,
     /// Everybody who tried.
     pub candidates: Vec<Candidate>,
+    /// How the best makespan fell, over all chunk counts.
+    pub milestones: Vec<Milestone>,
 }
 
 /// A sign of life for a progress bar.

@@ -3,7 +3,7 @@
 use super::Synthesis;
 use super::search::{Search, accept, most_promising};
 use crate::prefer::suit;
-use crate::{Candidate, Deadline, Options, Problem, Report, StopReason, StrategyKind, SynthError};
+use crate::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
 use schedule::{Rival, VerifiedSchedule};
 
 /// The best of all searches.
@@ -19,6 +19,7 @@ pub(super) fn conclude(
     let out_of_time = deadline.has_passed();
     let winner = *most_promising(&searches).first().ok_or(SynthError::NoProblem)?;
     let candidates: Vec<Candidate> = searches.iter().flat_map(|search| search.candidates.clone()).collect();
+    let milestones = milestones(&searches);
     let search = searches.swap_remove(winner);
     let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_good_enough());
     let Some(best) = search.best else {
@@ -46,8 +47,22 @@ pub(super) fn conclude(
         stop_reason,
         seconds: seconds(),
         candidates,
+        milestones,
     };
     Ok(Synthesis { schedule: best_schedule, report, bounds: search.bounds })
+}
+
+/// How the best makespan of all searches fell.
+fn milestones(searches: &[Search<'_>]) -> Vec<Milestone> {
+    let mut all: Vec<Milestone> = searches.iter().flat_map(|search| search.milestones.clone()).collect();
+    all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let mut best = f64::INFINITY;
+    all.retain(|it| {
+        let before = best;
+        best = before.min(it.makespan_us);
+        it.makespan_us < before
+    });
+    all
 }
 
 /// The schedule with what was asked of the planner. Where a strategy was asked for and its warm start stands, the

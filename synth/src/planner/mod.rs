@@ -81,7 +81,7 @@ pub fn synthesize_from(
         if !searches.is_empty() && deadline.has_passed() {
             break;
         }
-        let mut search = Search::new(problem, problems.len(), options.gap);
+        let mut search = Search::new(problem, problems.len(), options.gap, started);
         search.welcome(warm, options.seed);
         session.attempt(&mut search, cheapest)?;
         let is_good_enough = search.is_good_enough();

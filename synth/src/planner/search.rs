@@ -6,7 +6,7 @@
 use crate::bounds::{Bounds, bounds};
 use crate::prefer::reluctance;
 use crate::sketch::obey;
-use crate::{Attempt, Candidate, Problem, StopReason, SynthError};
+use crate::{Attempt, Candidate, Milestone, Problem, StopReason, SynthError};
 use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
 use std::time::Instant;
 use topology::Micros;
@@ -29,6 +29,9 @@ pub(super) struct Search<'a> {
     pub(super) best: Option<Incumbent>,
     pub(super) candidates: Vec<Candidate>,
     pub(super) refusals: Vec<SynthError>,
+    /// How its best makespan fell.
+    pub(super) milestones: Vec<Milestone>,
+    started: Instant,
 }
 
 /// The best verified schedule of a search.
@@ -39,12 +42,23 @@ pub(super) struct Incumbent {
 }
 
 impl<'a> Search<'a> {
-    /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`.
-    pub(super) fn new(problem: &'a Problem, counts: usize, gap: f64) -> Self {
+    /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`; the whole began at `started`.
+    pub(super) fn new(problem: &'a Problem, counts: usize, gap: f64, started: Instant) -> Self {
         let bounds = bounds(problem);
         let bound = bounds.best();
         let claim = if counts > 1 { bounds.best_at_any_chunking() } else { bound.clone() };
-        Self { problem, bounds, bound, claim, gap, best: None, candidates: Vec::new(), refusals: Vec::new() }
+        Self {
+            problem,
+            bounds,
+            bound,
+            claim,
+            gap,
+            best: None,
+            candidates: Vec::new(),
+            refusals: Vec::new(),
+            milestones: Vec::new(),
+            started,
+        }
     }
 
     pub(super) fn makespan(&self) -> Option<Micros> {
@@ -135,6 +149,11 @@ impl<'a> Search<'a> {
                     candidate.stop_reason = StopReason::GapLimit;
                 }
                 if self.improves(verified.schedule()) {
+                    self.milestones.push(Milestone {
+                        seconds: self.started.elapsed().as_secs_f64(),
+                        makespan_us: makespan.0,
+                        strategy: candidate.strategy.clone(),
+                    });
                     self.best = Some(Incumbent { schedule: verified, makespan, stop: candidate.stop_reason });
                 }
             }
