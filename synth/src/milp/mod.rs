@@ -5,12 +5,13 @@
 //! core, a thread and a HiGHS ([`solver`]) of its own; they exchange nothing and stop by counting work, so that the
 //! answer does not depend on who is faster. The planner judges both and keeps the better.
 
+pub(crate) mod copies;
 mod expanded;
-mod orbits;
+pub(crate) mod orbits;
 mod pipeline;
-mod routes;
-mod solver;
-mod timing;
+pub(crate) mod routes;
+pub(crate) mod solver;
+pub(crate) mod timing;
 
 use crate::reach::check_reachable;
 use crate::{Attempt, Context, Problem, Strategy, SynthError};

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use topology::LinkId;
 
 /// A partition of (chunk, link) pairs, of chunks, and of links.
-pub(super) struct Orbits {
+pub(crate) struct Orbits {
     links: usize,
     representative: Vec<usize>,
     chunk_representative: Vec<usize>,
@@ -22,7 +22,7 @@ pub(super) struct Orbits {
 
 impl Orbits {
     /// The orbits under the symmetries that the demand shares; `None` if there are none.
-    pub(super) fn new(problem: &Problem) -> Option<Self> {
+    pub(crate) fn new(problem: &Problem) -> Option<Self> {
         let links = problem.topology.links().len();
         let found = match problem.constraints.symmetry.is_empty() {
             true => detect(&problem.topology, &problem.constraints),
@@ -52,17 +52,17 @@ impl Orbits {
     }
 
     /// The orbit of a pair.
-    pub(super) fn of(&self, chunk: ChunkId, link: LinkId) -> usize {
+    pub(crate) fn of(&self, chunk: ChunkId, link: LinkId) -> usize {
         self.representative[chunk.index() * self.links + link.index()]
     }
 
     /// Whether the chunk stands for its orbit.
-    pub(super) fn represents(&self, chunk: ChunkId) -> bool {
+    pub(crate) fn represents(&self, chunk: ChunkId) -> bool {
         self.chunk_representative[chunk.index()] == chunk.index()
     }
 
     /// Whether `tags` is the same on every pair of an orbit, where a pair without a tag has none.
-    pub(super) fn agree<T: PartialEq>(&self, tags: &BTreeMap<(ChunkId, LinkId), T>) -> bool {
+    pub(crate) fn agree<T: PartialEq>(&self, tags: &BTreeMap<(ChunkId, LinkId), T>) -> bool {
         let tag = |pair: usize| {
             let (chunk, link) = (pair / self.links, pair % self.links);
             tags.get(&(ChunkId(chunk as u32), LinkId::from_index(link)))
@@ -71,7 +71,7 @@ impl Orbits {
     }
 
     /// The orbit of a link.
-    pub(super) fn of_link(&self, link: LinkId) -> usize {
+    pub(crate) fn of_link(&self, link: LinkId) -> usize {
         self.link_representative[link.index()]
     }
 }

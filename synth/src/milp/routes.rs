@@ -15,11 +15,11 @@ use std::ops::RangeInclusive;
 use topology::{Bytes, Link, LinkId, Rank};
 
 /// Epochs from the departure of so many bytes over a link to their arrival; at least one.
-pub(super) type Latency<'a> = dyn Fn(&Link, Bytes) -> u32 + 'a;
+pub(crate) type Latency<'a> = dyn Fn(&Link, Bytes) -> u32 + 'a;
 
 /// How freely a chunk may be routed.
 #[derive(Clone, Debug)]
-pub(super) enum Leeway {
+pub(crate) enum Leeway {
     /// Over any link that the sketch allows, at any time.
     Free,
     /// Only over these links, departing in these epochs.
@@ -37,28 +37,28 @@ impl Leeway {
 
 /// One chunk over one link, departing in one of some epochs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Route {
-    pub(super) chunk: ChunkId,
-    pub(super) link: LinkId,
-    pub(super) from: Rank,
-    pub(super) to: Rank,
+pub(crate) struct Route {
+    pub(crate) chunk: ChunkId,
+    pub(crate) link: LinkId,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
     /// The departures that can matter; never empty.
-    pub(super) departures: RangeInclusive<u32>,
+    pub(crate) departures: RangeInclusive<u32>,
     /// Epochs from departure to arrival.
-    pub(super) latency: u32,
+    pub(crate) latency: u32,
 }
 
 /// Everything that could travel, chunk by chunk, links ascending.
 #[derive(Clone, Debug)]
-pub(super) struct Routes {
-    pub(super) all: Vec<Route>,
+pub(crate) struct Routes {
+    pub(crate) all: Vec<Route>,
 }
 
 impl Routes {
     /// Expands `problem` up to `horizon` epochs; `leeway` has one entry per chunk.
     ///
     /// `None` if some chunk cannot be where it is wanted by then, however empty the links are.
-    pub(super) fn new(problem: &Problem, latency: &Latency<'_>, horizon: u32, leeway: &[Leeway]) -> Option<Self> {
+    pub(crate) fn new(problem: &Problem, latency: &Latency<'_>, horizon: u32, leeway: &[Leeway]) -> Option<Self> {
         let mut all = Vec::new();
         for (chunk, leeway) in problem.demand.chunk_ids().zip(leeway) {
             let hops = chunk_hops(problem, latency, horizon, chunk, leeway);
@@ -68,12 +68,12 @@ impl Routes {
     }
 
     /// How many departures there are, before orbits are merged.
-    pub(super) fn departures(&self) -> usize {
+    pub(crate) fn departures(&self) -> usize {
         self.all.iter().map(|route| route.departures.clone().count()).sum()
     }
 
     /// How many 0/1 columns a model of these routes has for departures.
-    pub(super) fn columns(&self, orbits: Option<&Orbits>) -> usize {
+    pub(crate) fn columns(&self, orbits: Option<&Orbits>) -> usize {
         let Some(orbits) = orbits else { return self.departures() };
         let orbit = |route: &Route| orbits.of(route.chunk, route.link);
         let pairs = self.all.iter().flat_map(|route| route.departures.clone().map(move |epoch| (orbit(route), epoch)));
@@ -81,7 +81,7 @@ impl Routes {
     }
 
     /// The routes of each chunk that has any, chunks ascending.
-    pub(super) fn by_chunk(&self) -> impl Iterator<Item = &[Route]> {
+    pub(crate) fn by_chunk(&self) -> impl Iterator<Item = &[Route]> {
         self.all.chunk_by(|a, b| a.chunk == b.chunk)
     }
 }

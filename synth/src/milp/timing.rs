@@ -15,17 +15,17 @@ use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
 
 /// A departure of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Departure {
-    pub(super) chunk: ChunkId,
-    pub(super) link: LinkId,
-    pub(super) epoch: u32,
+pub(crate) struct Departure {
+    pub(crate) chunk: ChunkId,
+    pub(crate) link: LinkId,
+    pub(crate) epoch: u32,
 }
 
 /// The fastest schedule found that follows `departures`.
 ///
 /// # Errors
 /// [`SynthError::Order`] if a departure sends what has not arrived: a defect of the model.
-pub(super) fn schedule_of(problem: &Problem, departures: Vec<Departure>) -> Result<Schedule, SynthError> {
+pub(crate) fn schedule_of(problem: &Problem, departures: Vec<Departure>) -> Result<Schedule, SynthError> {
     let mut sends = drop_useless(problem, departures);
     add_remaining_paths(problem, &mut sends);
     let mut candidates = Vec::new();

@@ -1,13 +1,13 @@
 //! The time-expanded 0/1 model: which chunk departs on which link in which epoch.
 //!
 //! The principal type is [`Expansion`]. For a fixed horizon it is a pure feasibility question, which HiGHS
-//! answers far faster than any weighted objective [1]; the horizon is searched from outside. Each constraint
-//! family is one function with its inequality.
+//! answers far faster than any weighted objective [1]; the horizon is searched from outside. How chunks spread is
+//! told by [`Copies`]; here is what links and a sketch add, each family of constraints as one function with its
+//! inequality.
 //!
 //! | column | meaning |
 //! |---|---|
 //! | x[c,l,t] ∈ {0,1} | chunk c departs on link l in epoch t |
-//! | have[c,r,t] ∈ [0,1] | rank r holds chunk c at the start of epoch t; whole because the x are |
 //! | active[l,t] ∈ {0,1} | some chunk departs on l in t, where a message costs a shared resource its α |
 //!
 //! [1] Liu et al., "Rethinking Machine Learning Collective Communication as a Multi-Commodity Flow Problem"
@@ -15,8 +15,9 @@
 
 use super::grid::{Grid, TOLERANCE, Window};
 use crate::Problem;
+use crate::milp::copies::Copies;
 use crate::milp::orbits::Orbits;
-use crate::milp::routes::{Route, Routes};
+use crate::milp::routes::Routes;
 use crate::milp::solver::{Column, Model, Solution};
 use crate::milp::timing::Departure;
 use schedule::{ChunkId, Schedule};
@@ -32,10 +33,7 @@ pub(super) struct Expansion {
 impl Expansion {
     /// Builds the model of `routes`; with `orbits`, departures that a symmetry maps to each other are one column.
     pub(super) fn new(problem: &Problem, grid: &Grid, horizon: u32, routes: &Routes, orbits: Option<&Orbits>) -> Self {
-        let mut builder = Builder::new(problem, grid, horizon, routes, orbits);
-        for routes in routes.by_chunk() {
-            builder.spread_chunk(routes);
-        }
+        let mut builder = Builder::new(problem, grid, Copies::new(problem, horizon, routes, orbits));
         builder.respect_links();
         builder.respect_resources();
         builder.limit_machine_hops();
@@ -76,132 +74,20 @@ impl Expansion {
     }
 }
 
-/// Who may send a chunk on from a rank, and from when.
-enum Holding {
-    Always,
-    Never,
-    /// One column per epoch from `first` to the horizon.
-    From {
-        first: u32,
-        columns: Vec<Column>,
-    },
-}
-
 struct Builder<'a> {
     problem: &'a Problem,
     grid: &'a Grid,
-    horizon: u32,
     model: Model,
-    /// Chunk by chunk, links ascending, epochs ascending.
     departures: Vec<(Departure, Column)>,
-    /// The same by link: (epoch, chunk, column).
     on_link: Vec<Vec<(u32, ChunkId, Column)>>,
-    /// Where in `departures` each route starts.
-    starts: BTreeMap<(ChunkId, LinkId), usize>,
     /// active[l,t], made on demand.
     active: BTreeMap<(LinkId, u32), Column>,
 }
 
 impl<'a> Builder<'a> {
-    fn new(problem: &'a Problem, grid: &'a Grid, horizon: u32, routes: &Routes, orbits: Option<&Orbits>) -> Self {
-        let mut builder = Self {
-            problem,
-            grid,
-            horizon,
-            model: Model::default(),
-            departures: Vec::with_capacity(routes.departures()),
-            on_link: vec![Vec::new(); problem.topology.links().len()],
-            starts: BTreeMap::new(),
-            active: BTreeMap::new(),
-        };
-        let mut shared: BTreeMap<(usize, u32), Column> = BTreeMap::new();
-        for route in &routes.all {
-            builder.starts.insert((route.chunk, route.link), builder.departures.len());
-            for epoch in route.departures.clone() {
-                let column = match orbits.map(|orbits| orbits.of(route.chunk, route.link)) {
-                    Some(orbit) => *shared.entry((orbit, epoch)).or_insert_with(|| builder.model.binary()),
-                    None => builder.model.binary(),
-                };
-                let departure = Departure { chunk: route.chunk, link: route.link, epoch };
-                builder.departures.push((departure, column));
-                builder.on_link[route.link.index()].push((epoch, route.chunk, column));
-            }
-        }
-        builder.on_link.iter_mut().for_each(|departures| departures.sort());
-        builder
-    }
-
-    /// x[c,l,t] of a route.
-    fn departure(&self, route: &Route, epoch: u32) -> Option<Column> {
-        let start = self.starts[&(route.chunk, route.link)];
-        let offset = epoch.checked_sub(*route.departures.start())?;
-        route.departures.contains(&epoch).then(|| self.departures[start + offset as usize].1)
-    }
-
-    /// The rows of one chunk: it spreads from its holders to all that want it.
-    fn spread_chunk(&mut self, routes: &[Route]) {
-        let chunk = self.problem.demand.chunk(routes[0].chunk);
-        let mut incoming: BTreeMap<Rank, Vec<&Route>> = BTreeMap::new();
-        let mut goes_on = vec![false; self.problem.topology.rank_count()];
-        for route in routes {
-            incoming.entry(route.to).or_default().push(route);
-            goes_on[route.from.index()] = true;
-        }
-        let mut holdings: Vec<Holding> = goes_on.iter().map(|_| Holding::Never).collect();
-        chunk.holders.iter().for_each(|rank| holdings[rank.index()] = Holding::Always);
-        for (&rank, arrivals) in &incoming {
-            let wanted = chunk.wanted_by.has(rank);
-            if goes_on[rank.index()] {
-                holdings[rank.index()] = self.holding_follows_arrivals(arrivals, wanted);
-            } else {
-                self.receive_once(arrivals, wanted);
-            }
-        }
-        for route in routes {
-            self.hold_before_send(route, &holdings[route.from.index()]);
-        }
-    }
-
-    /// have[c,r,t] = have[c,r,t−1] + Σ over links l into r of x[c,l,t−δ(l)], and have ≤ 1: at most one copy of a
-    /// chunk comes to a rank. Where it is wanted, have[c,r,horizon] = 1.
-    fn holding_follows_arrivals(&mut self, arrivals: &[&Route], wanted: bool) -> Holding {
-        let first = arrivals.iter().map(|route| route.departures.start() + route.latency).min();
-        let first = first.expect("a rank is listed because a route leads there");
-        let columns: Vec<Column> = (first..=self.horizon).map(|_| self.model.continuous(0.0, 1.0)).collect();
-        for (index, epoch) in (first..=self.horizon).enumerate() {
-            let arriving = arrivals.iter().filter_map(|route| {
-                self.departure(route, epoch.checked_sub(route.latency)?).map(|column| (column, -1.0))
-            });
-            let before = index.checked_sub(1).map(|before| (columns[before], -1.0));
-            let terms: Vec<_> = arriving.chain(before).chain([(columns[index], 1.0)]).collect();
-            self.model.equal(terms, 0.0);
-        }
-        if wanted {
-            self.model.fix(columns[columns.len() - 1], 1.0);
-        }
-        Holding::From { first, columns }
-    }
-
-    /// Σ over links l into r and epochs t of x[c,l,t] = 1 where c is wanted at r, else ≤ 1: the same for a rank
-    /// that the chunk never leaves, without columns.
-    fn receive_once(&mut self, arrivals: &[&Route], wanted: bool) {
-        let departures = arrivals.iter().flat_map(|route| route.departures.clone().map(move |epoch| (*route, epoch)));
-        let columns = departures.filter_map(|(route, epoch)| self.departure(route, epoch));
-        let terms: Vec<_> = columns.map(|column| (column, 1.0)).collect();
-        self.model.row(if wanted { 1.0 } else { 0.0 }, terms, 1.0);
-    }
-
-    /// x[c,l,t] ≤ have[c,from(l),t].
-    fn hold_before_send(&mut self, route: &Route, holding: &Holding) {
-        for epoch in route.departures.clone() {
-            let Some(column) = self.departure(route, epoch) else { continue };
-            let held = match holding {
-                Holding::Always => continue,
-                Holding::From { first, columns } if *first <= epoch => Some(columns[(epoch - first) as usize]),
-                Holding::From { .. } | Holding::Never => None,
-            };
-            self.model.at_most([(column, 1.0)].into_iter().chain(held.map(|held| (held, -1.0))), 0.0);
-        }
+    fn new(problem: &'a Problem, grid: &'a Grid, copies: Copies) -> Self {
+        let Copies { model, departures, on_link, .. } = copies;
+        Self { problem, grid, model, departures, on_link, active: BTreeMap::new() }
     }
 
     /// Σ over chunks c and epochs t in a window of occupancy(c,l)·x[c,l,t] ≤ the window's length, for every link.
