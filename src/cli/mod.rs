@@ -10,7 +10,7 @@ pub(crate) use lowering::LoweringArgs;
 pub(crate) use run::{RunArgs, TransportChoice};
 pub(crate) use sizes::SizeList;
 pub(crate) use sweep::{SweepArgs, SweepWorkerArgs};
-pub(crate) use values::{Chunks, StrategyChoice};
+pub(crate) use values::{Chunks, PointChoice, StrategyChoice};
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
@@ -201,7 +201,7 @@ pub(crate) struct RequestArgs {
 /// How hard to look.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SearchArgs {
-    /// Only this strategy: classic, symmetric, matching, improve, milp; or auto.
+    /// Only this strategy: classic, symmetric, matching, improve, milp, exact; or auto.
     #[arg(long, default_value = "auto", value_name = "NAME|auto")]
     pub strategy: StrategyChoice,
     /// Stop after this time with the best so far, such as 30s; results then depend on the machine's speed.
@@ -262,6 +262,13 @@ pub(crate) struct SynthArgs {
     /// How hard to look.
     #[command(flatten)]
     pub search: SearchArgs,
+    /// With `--strategy exact`: every number of chunks, synchronous steps and rounds worth having, certified; up to
+    /// `--chunks` chunks (default: 6). The fastest at this size is written.
+    #[arg(long, conflicts_with = "sizes")]
+    pub pareto: bool,
+    /// With `--pareto`: write this point instead.
+    #[arg(long, requires = "pareto", value_name = "CHUNKS,STEPS,ROUNDS")]
+    pub point: Option<PointChoice>,
     /// Where to write the schedule; with --sizes the folder for `index.json` and one `plan-<i>.json` for each window.
     #[arg(short, long, value_name = "OUT.json|DIR")]
     pub output: Option<PathBuf>,

@@ -38,6 +38,19 @@ impl std::str::FromStr for StrategyChoice {
     }
 }
 
+/// A Pareto point by its chunks, steps and rounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PointChoice(pub [u32; 3]);
+
+impl std::str::FromStr for PointChoice {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+        let point = numbers.ok().and_then(|numbers| numbers.try_into().ok());
+        point.map(Self).ok_or_else(|| "expected chunks, steps and rounds, such as 6,3,7".to_owned())
+    }
+}
+
 pub(super) fn collective() -> impl clap::builder::TypedValueParser<Value = Collective> {
     spelled(Collective::ALL.iter().map(|value| value.as_str()))
 }

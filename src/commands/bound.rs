@@ -4,7 +4,7 @@ use crate::cli::{BoundArgs, Chunks};
 use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, table, time};
-use synth::{Certificate, Scope};
+use synth::{Certificate, Effort, Options, Proof, Scope};
 
 /// Runs the command. With `--chunks auto` only those bounds count that hold however the data is cut.
 pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
@@ -19,6 +19,9 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let mut bounds = synth::bounds(problem);
     if searched {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
+    } else {
+        let horizons = synth::horizon(problem, &bounds, Effort::default(), &Options::default());
+        bounds.list.extend(horizons.map_err(Failure::no)?);
     }
     let (best, any) = (bounds.best(), bounds.best_at_any_chunking());
     let value = serde_json::json!({
@@ -79,6 +82,14 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
         Certificate::Prices { links, resources } => {
             let priced = |prices: &[f64]| prices.iter().filter(|&&price| price > 0.0).count();
             format!("prices on {} links and {} resources", priced(links), priced(resources))
+        }
+        Certificate::Horizon { period, periods, proof, .. } => {
+            let proof = match proof {
+                Proof::Distance => "distance".to_owned(),
+                Proof::Linear { multipliers } => format!("{} multipliers", multipliers.len()),
+                Proof::Search { nodes } => format!("search, {nodes} nodes"),
+            };
+            format!("nothing fits into {periods} periods of {} ({proof})", time(period.0))
         }
         Certificate::Path { links } => {
             format!("path over links {}", list(links.iter().map(ToString::to_string).collect()))

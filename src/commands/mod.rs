@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod help;
+pub(crate) mod pareto;
 pub(crate) mod profile;
 pub(crate) mod run;
 pub(crate) mod simulate;

@@ -13,6 +13,9 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
         return super::sizes::run(args, sizes, screen);
     }
     let size = args.size.ok_or_else(|| Failure::bad_input(anyhow::anyhow!("--size or --sizes is needed")))?;
+    if args.pareto {
+        return super::pareto::run(args, size, screen);
+    }
     let task = plan::task(&args.request, size, screen)?;
     let options = plan::options(&args.search, task.sketch.as_ref());
     let synthesis = synthesize(&task.problems, &options, args.request.sketch.as_deref(), screen)?;

@@ -18,11 +18,13 @@ pub enum StrategyKind {
     Improve,
     /// Time-expanded 0/1 model under the sketch, solved with HiGHS.
     Milp,
+    /// Whether a schedule can end before a time, from the bound upward; small machines.
+    Exact,
 }
 
 impl StrategyKind {
     /// Every strategy, in the order the planner tries them.
-    pub const ALL: &[Self] = &[Self::Classic, Self::Symmetric, Self::Matching, Self::Improve, Self::Milp];
+    pub const ALL: &[Self] = &[Self::Classic, Self::Symmetric, Self::Matching, Self::Improve, Self::Milp, Self::Exact];
 
     /// The name on the command line.
     pub fn as_str(self) -> &'static str {
@@ -32,6 +34,7 @@ impl StrategyKind {
             Self::Matching => "matching",
             Self::Improve => "improve",
             Self::Milp => "milp",
+            Self::Exact => "exact",
         }
     }
 }

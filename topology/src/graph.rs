@@ -230,6 +230,14 @@ impl Topology {
         reversed
     }
 
+    /// The same machine, where messages cost only the time of their bytes.
+    #[must_use]
+    pub fn without_alpha(&self) -> Self {
+        let mut free = self.clone();
+        free.parts.links.iter_mut().for_each(|link| link.alpha = Micros::ZERO);
+        free
+    }
+
     /// SHA-256 over everything but the name, in hexadecimal: equal digests mean equal machines.
     pub fn digest(&self) -> String {
         let mut hash = Sha256::new();

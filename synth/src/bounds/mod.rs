@@ -13,6 +13,7 @@ mod cut;
 mod degree;
 mod feeding;
 mod flow;
+mod horizon;
 mod latency;
 mod prices;
 mod wire;
@@ -22,6 +23,7 @@ use crate::reversal::reversed_spreading;
 pub(crate) use capacity::capacity;
 use classes::Classes;
 use degree::{Side, degree};
+pub use horizon::{LinkPeriods, Multiplier, Proof, ResourcePeriods, Row};
 use schedule::LowerBound;
 use serde::Serialize;
 use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology};
@@ -73,6 +75,29 @@ pub enum Certificate {
         /// The links, first link first.
         links: Vec<LinkId>,
     },
+    /// A model with time cut into periods, in which every schedule that ends before some time would be a solution, has
+    /// none. What the model is, [`Proof`]'s module says.
+    Horizon {
+        /// The length of a period.
+        #[serde(rename = "period_us")]
+        period: Micros,
+        /// The end that no schedule comes before.
+        #[serde(rename = "end_us")]
+        end: Micros,
+        /// How many periods begin before the end.
+        periods: u32,
+        /// Whether messages of several chunks are covered.
+        merged: bool,
+        /// Every link in periods.
+        #[serde(rename = "periods_of_links")]
+        links: Vec<LinkPeriods>,
+        /// Every resource in periods.
+        #[serde(rename = "periods_of_resources")]
+        resources: Vec<ResourcePeriods>,
+        /// Why it has no solution.
+        #[serde(flatten)]
+        proof: Proof,
+    },
 }
 
 impl Certificate {
@@ -85,7 +110,7 @@ impl Certificate {
 /// A proven lower bound on the makespan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Bound {
-    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `wire`, `flow`.
+    /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `wire`, `flow`, `horizon`.
     pub name: &'static str,
     /// Which schedules it speaks about.
     pub scope: Scope,
@@ -170,7 +195,7 @@ fn turn_around(bound: &mut Bound, topology: &Topology) {
             *ranks = outside.collect();
         }
         Certificate::Path { links } => links.reverse(),
-        Certificate::Volume { .. } | Certificate::Prices { .. } => {}
+        Certificate::Volume { .. } | Certificate::Prices { .. } | Certificate::Horizon { .. } => {}
     }
 }
 

@@ -12,6 +12,7 @@ mod search;
 
 use crate::bounds::Bounds;
 use crate::classic::Classic;
+use crate::exact::Exact;
 use crate::improve::Improve;
 use crate::matching::{Matching, Symmetric};
 use crate::milp::Milp;
@@ -122,6 +123,7 @@ fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
         StrategyKind::Matching => &Matching,
         StrategyKind::Improve => &Improve,
         StrategyKind::Milp => &Milp,
+        StrategyKind::Exact => &Exact,
     }
 }
 

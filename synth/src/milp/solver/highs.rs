@@ -28,7 +28,8 @@ pub(crate) fn solve(
     on_incumbent: &mut dyn FnMut(Incumbent),
 ) -> Result<Outcome, SynthError> {
     if controls.deadline.has_passed() {
-        return Ok(Outcome { ending: Ending::Limit { incumbent: None, bound: f64::NEG_INFINITY }, iterations: 0 });
+        let ending = Ending::Limit { incumbent: None, bound: f64::NEG_INFINITY };
+        return Ok(Outcome { ending, iterations: 0, nodes: 0 });
     }
     let mut highs = Handle::new()?;
     highs.configure(controls)?;
@@ -40,7 +41,35 @@ pub(crate) fn solve(
         resume_unwind(panic);
     }
     let stopped = watch.stopped;
-    Ok(Outcome { ending: highs.ending(model, status, stopped)?, iterations: highs.iterations() })
+    let ending = highs.ending(model, status, stopped)?;
+    Ok(Outcome { ending, iterations: highs.iterations(), nodes: highs.nodes() })
+}
+
+/// Multipliers of the rows of `model`, none of its columns whole, that show that it has no solution; `None` if it has
+/// one, or the limits came first. They are no proof yet: they are rounded.
+///
+/// # Errors
+/// [`SynthError::Solver`] where HiGHS reports a failure rather than an outcome.
+pub(crate) fn ray(model: &Model, controls: &Controls<'_>) -> Result<Option<Vec<f64>>, SynthError> {
+    if controls.deadline.has_passed() {
+        return Ok(None);
+    }
+    let mut highs = Handle::new()?;
+    highs.configure(controls)?;
+    highs.option(c"presolve", OptionValue::Text(c"off"))?;
+    highs.option(c"solver", OptionValue::Text(c"simplex"))?;
+    let relaxed = model.clone().relaxed();
+    highs.pass(&relaxed)?;
+    let mut watch = Watch { controls, on_incumbent: &mut |_| {}, stopped: false, panic: None };
+    let status = highs.run(&mut watch);
+    if let Some(panic) = watch.panic {
+        resume_unwind(panic);
+    }
+    let stopped = watch.stopped;
+    if highs.ending(&relaxed, status, stopped)? != Ending::Infeasible {
+        return Ok(None);
+    }
+    Ok(highs.dual_ray(model.rows()))
 }
 
 /// An instance of HiGHS, freed on drop.
@@ -209,6 +238,25 @@ impl Handle {
         }
         let objective = model.cost.iter().zip(&values).map(|(cost, value)| cost * value).sum();
         Some(Solution { values, objective })
+    }
+
+    /// The ray that made the dual simplex method stop.
+    fn dual_ray(&self, rows: usize) -> Option<Vec<f64>> {
+        let mut known: c_int = 0;
+        let mut ray = vec![0.0; rows];
+        // SAFETY: the handle is live and `ray` has one entry per row.
+        let status = unsafe { sys::Highs_getDualRay(self.0.as_ptr(), &raw mut known, ray.as_mut_ptr()) };
+        (status != sys::kHighsStatusError && known != 0).then_some(ray)
+    }
+
+    /// Nodes of the search tree; zero where none was needed.
+    fn nodes(&self) -> u64 {
+        let mut value: i64 = 0;
+        // SAFETY: the name is terminated and names an info item of this type.
+        unsafe {
+            sys::Highs_getInt64InfoValue(self.0.as_ptr(), c"mip_node_count".as_ptr(), &raw mut value);
+        }
+        u64::try_from(value).unwrap_or(0)
     }
 
     /// Simplex iterations of the whole run; zero where presolve decided.

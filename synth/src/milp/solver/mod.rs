@@ -9,8 +9,9 @@
 //! answers; the deadline is for people.
 
 mod highs;
+mod refutation;
 
-pub(crate) use highs::solve;
+pub(crate) use highs::{ray, solve};
 
 use crate::Deadline;
 
@@ -49,6 +50,11 @@ impl Model {
     /// A new continuous column without cost.
     pub(crate) fn continuous(&mut self, lower: f64, upper: f64) -> Column {
         self.column(lower, upper, false)
+    }
+
+    /// A new whole column without cost.
+    pub(crate) fn integer(&mut self, lower: f64, upper: f64) -> Column {
+        self.column(lower, upper, true)
     }
 
     fn column(&mut self, lower: f64, upper: f64, whole: bool) -> Column {
@@ -105,6 +111,12 @@ impl Model {
         self.row(value, terms, value);
     }
 
+    /// The same model with no column whole.
+    pub(crate) fn relaxed(mut self) -> Self {
+        self.whole.fill(false);
+        self
+    }
+
     /// How many columns there are.
     pub(crate) fn columns(&self) -> usize {
         self.cost.len()
@@ -146,6 +158,13 @@ impl<'a> Controls<'a> {
 pub(crate) fn solved(model: &Model, start: &[(Column, f64)]) -> Ending {
     let deadline = Deadline::default();
     solve(model, start, &Controls::unlimited(&deadline), &mut |_| {}).expect("HiGHS works").ending
+}
+
+/// What the solver has to say against a model, however long it takes.
+#[cfg(test)]
+pub(crate) fn solver_ray(model: &Model) -> Option<Vec<f64>> {
+    let deadline = Deadline::default();
+    ray(model, &Controls::unlimited(&deadline)).expect("HiGHS works")
 }
 
 /// What the solver tells while it runs.
@@ -202,4 +221,6 @@ pub(crate) struct Outcome {
     pub(crate) ending: Ending,
     /// Simplex iterations in all; may exceed the limit by what ran between two looks at it.
     pub(crate) iterations: u64,
+    /// Nodes of the search tree.
+    pub(crate) nodes: u64,
 }
