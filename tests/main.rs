@@ -6,6 +6,7 @@ mod binary;
 mod certificates;
 mod checker;
 mod demo;
+mod exact;
 mod execution;
 mod foreign;
 mod hostile;

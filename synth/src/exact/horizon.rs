@@ -189,7 +189,8 @@ impl Default for Effort {
 pub fn horizon(problem: &Problem, known: &Bounds, effort: Effort, options: &Options) -> Result<Vec<Bound>, SynthError> {
     let reversed = reversed_spreading(problem);
     let spreading = reversed.as_ref().unwrap_or(problem);
-    if spreading.demand.chunks().iter().any(|chunk| chunk.combine) {
+    let combines = spreading.demand.chunks().iter().any(|chunk| chunk.combine);
+    if combines || super::routes(spreading) > effort.departures {
         return Ok(Vec::new());
     }
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());

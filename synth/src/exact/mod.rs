@@ -9,6 +9,8 @@ mod horizon;
 mod pareto;
 mod periods;
 mod synchronous;
+#[cfg(test)]
+mod tests;
 
 pub use horizon::{Effort, horizon};
 pub use pareto::{Front, Point, Reach, Reason, Refuted, Relaxation, pareto};
@@ -46,8 +48,13 @@ impl Strategy for Exact {
             return Err(not_applicable("its models copy chunks; sums are planned backwards from a copy"));
         }
         refuse_rules(problem)?;
-        check_reachable(problem)?;
         let mut search = Search::new(problem, context);
+        if routes(problem) > search.most {
+            return Err(not_applicable(
+                "its models would have too many columns; symmetric or local methods go further",
+            ));
+        }
+        check_reachable(problem)?;
         search.run()?;
         search.attempt().map(|attempt| vec![attempt])
     }
@@ -188,6 +195,11 @@ impl<'a> Search<'a> {
 
 fn not_applicable(why: &str) -> SynthError {
     SynthError::NotApplicable { strategy: NAME, why: why.to_owned() }
+}
+
+/// The fewest departures that a model of `problem` can have.
+fn routes(problem: &Problem) -> usize {
+    problem.demand.chunks().len().saturating_mul(problem.topology.links().len())
 }
 
 /// Refuses sketches that ask for more than which links may be used.

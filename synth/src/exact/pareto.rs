@@ -171,6 +171,9 @@ impl<'a> Search<'a> {
     ) -> Result<Self, SynthError> {
         let problem_of_one = recut(problem, 1)?;
         let whole = spreading(&problem_of_one)?;
+        if super::routes(&whole) > MOST_DEPARTURES {
+            return Err(not_applicable("its models would have too many columns"));
+        }
         let rates = Rates::new(&whole).ok_or_else(|| not_applicable("some link takes no time for a byte"))?;
         // Without α, the bounds are in the time of a chunk on the slowest link.
         let round = rates.slowest * whole.demand.chunk_bytes();
