@@ -171,8 +171,8 @@ impl<'a> Search<'a> {
 
     /// Whether nothing better can or may be found.
     fn is_over(&self) -> bool {
-        let bound = self.context.bound.max(self.proven);
-        self.best.is_some_and(|best| best.0 <= bound.0 * (1.0 + EQUAL)) || self.context.deadline.has_passed()
+        let goal = self.context.goal().max(self.proven * (1.0 + self.context.options.gap));
+        self.best.is_some_and(|best| best.0 <= goal.0 * (1.0 + EQUAL)) || self.context.deadline.has_passed()
     }
 
     fn attempt(self) -> Result<Attempt, SynthError> {
