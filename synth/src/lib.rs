@@ -17,6 +17,7 @@ mod error;
 mod exact;
 mod improve;
 mod interleave;
+mod levels;
 mod levers;
 mod matching;
 pub mod matrix;
@@ -32,6 +33,7 @@ mod reversal;
 mod sizes;
 pub mod sketch;
 mod strategy;
+mod trees;
 
 pub use bounds::{Bound, Bounds, Certificate, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row, Scope, bounds};
 pub use chunking::chunk_counts;
@@ -40,6 +42,7 @@ pub use constraints::{ConnectionWish, Constraints, Hindrance, Stages, Way};
 pub use error::SynthError;
 pub use exact::{Effort, Exact, Front, Point, Reach, Reason, Refuted, Relaxation, horizon, pareto};
 pub use improve::Improve;
+pub use levels::Levels;
 pub use levers::{Lever, Leverage, levers};
 pub use matching::{Matching, Symmetric};
 pub use milp::Milp;
@@ -53,3 +56,4 @@ pub use sizes::{
 };
 pub use strategy::{Attempt, Context, Strategy};
 pub use topology::symmetry::Automorphism;
+pub use trees::Trees;

@@ -14,6 +14,10 @@ pub enum StrategyKind {
     Symmetric,
     /// Causal link–chunk matching with restarts.
     Matching,
+    /// Spanning trees packed to the optimal throughput, then scheduled.
+    Trees,
+    /// Shortest ways only, balanced over links step by step.
+    Levels,
     /// Local search around the best schedule so far.
     Improve,
     /// Time-expanded 0/1 model under the sketch, solved with HiGHS.
@@ -24,7 +28,16 @@ pub enum StrategyKind {
 
 impl StrategyKind {
     /// Every strategy, in the order the planner tries them.
-    pub const ALL: &[Self] = &[Self::Classic, Self::Symmetric, Self::Matching, Self::Improve, Self::Milp, Self::Exact];
+    pub const ALL: &[Self] = &[
+        Self::Classic,
+        Self::Levels,
+        Self::Trees,
+        Self::Symmetric,
+        Self::Matching,
+        Self::Improve,
+        Self::Milp,
+        Self::Exact,
+    ];
 
     /// The name on the command line.
     pub fn as_str(self) -> &'static str {
@@ -32,6 +45,8 @@ impl StrategyKind {
             Self::Classic => "classic",
             Self::Symmetric => "symmetric",
             Self::Matching => "matching",
+            Self::Trees => "trees",
+            Self::Levels => "levels",
             Self::Improve => "improve",
             Self::Milp => "milp",
             Self::Exact => "exact",

@@ -12,7 +12,7 @@ use topology::{LinkId, Topology};
 
 /// A group of symmetries of topology, demand and sketch.
 #[derive(Clone, Debug)]
-pub(super) struct Mirror {
+pub(crate) struct Mirror {
     generators: Vec<Generator>,
     growth: Vec<Growth>,
     /// For each link, the one that stands for its orbit.
@@ -27,21 +27,21 @@ struct Generator {
 }
 
 /// A message of the base and its images, in the order of the group's elements.
-pub(super) struct Images {
+pub(crate) struct Images {
     /// The links, the given one first.
-    pub(super) links: Vec<LinkId>,
+    pub(crate) links: Vec<LinkId>,
     /// For each chunk of the message, its images in the same order.
-    pub(super) chunks: Vec<Vec<ChunkId>>,
+    pub(crate) chunks: Vec<Vec<ChunkId>>,
 }
 
 impl Mirror {
     /// Without symmetries.
-    pub(super) fn plain(topology: &Topology) -> Self {
+    pub(crate) fn plain(topology: &Topology) -> Self {
         Self { generators: Vec::new(), growth: Vec::new(), representative: topology.link_ids().collect() }
     }
 
     /// The symmetries of `problem`, or those that its sketch names: the largest group found first, then smaller ones.
-    pub(super) fn all(problem: &Problem) -> Vec<Self> {
+    pub(crate) fn all(problem: &Problem) -> Vec<Self> {
         let found = match problem.constraints.symmetry.is_empty() {
             true => detect(&problem.topology, &problem.constraints),
             false => problem.constraints.symmetry.clone(),
@@ -89,17 +89,17 @@ impl Mirror {
     }
 
     /// How many images a message has, itself included.
-    pub(super) fn order(&self) -> usize {
+    pub(crate) fn order(&self) -> usize {
         self.growth.len() + 1
     }
 
     /// The link that stands for the orbit of `link`.
-    pub(super) fn representative(&self, link: LinkId) -> LinkId {
+    pub(crate) fn representative(&self, link: LinkId) -> LinkId {
         self.representative[link.index()]
     }
 
     /// The images of a link, itself first.
-    pub(super) fn links(&self, link: LinkId) -> Vec<LinkId> {
+    pub(crate) fn links(&self, link: LinkId) -> Vec<LinkId> {
         self.grow(link, |generator, link| generator.links[link.index()])
     }
 
@@ -109,7 +109,7 @@ impl Mirror {
     }
 
     /// The images of a message.
-    pub(super) fn images(&self, link: LinkId, chunks: &ChunkList) -> Images {
+    pub(crate) fn images(&self, link: LinkId, chunks: &ChunkList) -> Images {
         Images { links: self.links(link), chunks: chunks.iter().map(|&chunk| self.chunks(chunk)).collect() }
     }
 
@@ -123,7 +123,7 @@ impl Mirror {
     }
 
     /// Every transfer followed by its images, as messages.
-    pub(super) fn reflected(&self, transfers: &[Transfer]) -> Vec<Message> {
+    pub(crate) fn reflected(&self, transfers: &[Transfer]) -> Vec<Message> {
         let mut all = Vec::with_capacity(transfers.len() * self.order());
         for transfer in transfers {
             let images = self.images(transfer.link, &transfer.chunks);

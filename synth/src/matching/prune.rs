@@ -8,7 +8,7 @@ use schedule::{ChunkId, Demand, Message};
 use topology::Topology;
 
 /// `messages` without the deliveries that help nobody; the order stays.
-pub(super) fn without_idle_copies(messages: &[Message], topology: &Topology, demand: &Demand) -> Vec<Message> {
+pub(crate) fn without_idle_copies(messages: &[Message], topology: &Topology, demand: &Demand) -> Vec<Message> {
     let mut needed = BitMatrix::new(topology.rank_count(), demand.chunks().len());
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         chunk.wanted_by.iter().for_each(|rank| needed.set(rank.index(), id.index()));

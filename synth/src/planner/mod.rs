@@ -14,9 +14,11 @@ use crate::bounds::Bounds;
 use crate::classic::Classic;
 use crate::exact::Exact;
 use crate::improve::Improve;
+use crate::levels::Levels;
 use crate::matching::{Matching, Symmetric};
 use crate::milp::Milp;
 use crate::reversal::propose;
+use crate::trees::Trees;
 use crate::{Attempt, Context, Deadline, Options, Problem, Progress, Report, Strategy, StrategyKind, SynthError};
 use conclusion::conclude;
 use schedule::{Schedule, VerifiedSchedule};
@@ -109,7 +111,14 @@ pub fn synthesize_from(
 fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
     match options.strategy {
         None | Some(StrategyKind::Milp) => {
-            let dearer = &[StrategyKind::Symmetric, StrategyKind::Matching, StrategyKind::Improve, StrategyKind::Milp];
+            let dearer = &[
+                StrategyKind::Levels,
+                StrategyKind::Trees,
+                StrategyKind::Symmetric,
+                StrategyKind::Matching,
+                StrategyKind::Improve,
+                StrategyKind::Milp,
+            ];
             (StrategyKind::Classic, dearer)
         }
         Some(named) => (named, &[]),
@@ -121,6 +130,8 @@ fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
         StrategyKind::Classic => &Classic,
         StrategyKind::Symmetric => &Symmetric,
         StrategyKind::Matching => &Matching,
+        StrategyKind::Trees => &Trees,
+        StrategyKind::Levels => &Levels,
         StrategyKind::Improve => &Improve,
         StrategyKind::Milp => &Milp,
         StrategyKind::Exact => &Exact,

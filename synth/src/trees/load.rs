@@ -1,0 +1,90 @@
+//! How busy links and resources are, and what one more transfer over a link costs.
+//!
+//! The principal type is [`Load`]. A price is what a transfer adds to Σ exp(η · (busy / target − 1)) over links and
+//! resources: with a small η everything has a price, with a large one only what is the busiest. That is the potential of
+//! multiplicative-weights packing (Garg and Könemann, 2007), with exact differences because trees are few and whole.
+
+use super::machine::Machine;
+use topology::LinkId;
+
+/// Beyond this, exponents mean the same: much too busy.
+const STEEPEST: f64 = 80.0;
+
+/// Busy times under the transfers added so far.
+#[derive(Clone, Debug)]
+pub(super) struct Load<'a> {
+    machine: &'a Machine,
+    busy: Vec<f64>,
+    /// exp(η · (busy / target − 1)).
+    weight: Vec<f64>,
+    /// For each size, as the machine lists them: exp(η · added / target) − 1.
+    growth: Vec<Vec<f64>>,
+    target: f64,
+    steepness: f64,
+}
+
+impl<'a> Load<'a> {
+    /// Nothing is busy yet; `target` is the busy time (µs) to stay below.
+    pub(super) fn new(machine: &'a Machine, target: f64) -> Self {
+        let slots = machine.slot_count();
+        let growth = (0..machine.sizes()).map(|size| vec![0.0; machine.busy(size).len()]).collect();
+        let (busy, weight) = (vec![0.0; slots], vec![0.0; slots]);
+        let mut load = Self { machine, busy, weight, growth, target: target.max(1e-9), steepness: 1.0 };
+        load.set_steepness(1.0);
+        load
+    }
+
+    /// Sets η.
+    pub(super) fn set_steepness(&mut self, steepness: f64) {
+        self.steepness = steepness;
+        for (size, growth) in self.growth.iter_mut().enumerate() {
+            for (growth, busy) in growth.iter_mut().zip(self.machine.busy(size)) {
+                *growth = (steepness * busy / self.target).min(STEEPEST).exp() - 1.0;
+            }
+        }
+        for slot in 0..self.busy.len() {
+            self.weigh(slot);
+        }
+    }
+
+    /// η.
+    pub(super) fn steepness(&self) -> f64 {
+        self.steepness
+    }
+
+    fn weigh(&mut self, slot: usize) {
+        let exponent = self.steepness * (self.busy[slot] / self.target - 1.0);
+        self.weight[slot] = exponent.min(STEEPEST).exp();
+    }
+
+    /// What one more transfer of this size over `link` adds to the potential.
+    #[inline]
+    pub(super) fn price(&self, size: usize, link: LinkId) -> f64 {
+        let range = self.machine.range(link);
+        let slots = self.machine.slots()[range.clone()].iter();
+        slots.zip(&self.growth[size][range]).map(|(&slot, growth)| self.weight[slot as usize] * growth).sum()
+    }
+
+    /// Adds a transfer.
+    pub(super) fn add(&mut self, size: usize, link: LinkId) {
+        self.change(size, link, 1.0);
+    }
+
+    /// Takes a transfer away.
+    pub(super) fn remove(&mut self, size: usize, link: LinkId) {
+        self.change(size, link, -1.0);
+    }
+
+    fn change(&mut self, size: usize, link: LinkId, times: f64) {
+        for index in self.machine.range(link) {
+            let slot = self.machine.slots()[index] as usize;
+            self.busy[slot] = (self.busy[slot] + times * self.machine.busy(size)[index]).max(0.0);
+            self.weigh(slot);
+        }
+    }
+
+    /// The longest busy time of a link or a resource, in µs: no schedule of these transfers is shorter.
+    pub(super) fn peak(&self) -> f64 {
+        self.busy.iter().copied().fold(0.0, f64::max)
+    }
+}
