@@ -24,6 +24,7 @@ pub mod matrix;
 mod milp;
 mod multicommodity;
 mod options;
+mod orbits;
 mod planner;
 mod prefer;
 mod problem;

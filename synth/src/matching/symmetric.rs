@@ -6,8 +6,10 @@
 
 use super::instance::Instance;
 use super::mirror::Mirror;
-use super::{Search, WORK, is_unicast, of_bearable_size};
-use crate::{Attempt, Context, Problem, Strategy, SynthError};
+use super::{EQUAL, Search, WORK, is_unicast, of_bearable_size};
+use crate::orbits::{Orbits, Shared, shared_symmetries};
+use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
+use schedule::{Schedule, replay};
 
 /// The strategy `symmetric`.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +34,16 @@ impl Strategy for Symmetric {
 }
 
 fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-    let mut mirrors = Mirror::all(problem);
+    let symmetries = shared_symmetries(problem);
+    let mut attempts = Vec::new();
+    if let Some(attempt) = nearest_first(problem, context, &symmetries) {
+        let is_enough = attempt.stop != StopReason::Exhausted;
+        attempts.push(attempt);
+        if is_enough || context.deadline.has_passed() {
+            return Ok(attempts);
+        }
+    }
+    let mut mirrors = Mirror::among(problem, &symmetries);
     // The largest group leaves the fewest decisions; the next one forbids less.
     mirrors.truncate(GROUPS);
     if mirrors.is_empty() {
@@ -40,7 +51,6 @@ fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synt
         return Err(SynthError::NotApplicable { strategy: NAME, why });
     }
     let work = WORK / mirrors.len() as u64;
-    let mut attempts = Vec::new();
     for mirror in mirrors {
         let name = format!("{NAME}/{}", mirror.order());
         let instance = Instance::new(problem, mirror, context.deadline)?;
@@ -53,6 +63,21 @@ fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synt
         }
     }
     Ok(attempts)
+}
+
+/// What a walk on orbits finds in milliseconds, where there is a group for it.
+fn nearest_first(problem: &Problem, context: &Context<'_>, symmetries: &[Shared]) -> Option<Attempt> {
+    let orbits = Orbits::new(problem, symmetries)?;
+    let base = orbits.spread(problem, context)?;
+    let transfers = replay(&problem.demand, &problem.topology, &orbits.unfolded(&base.transfers)).ok()?;
+    let name = format!("{NAME}/{}/nearest-first", orbits.order());
+    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
+    let stop = match schedule.makespan() {
+        makespan if makespan.0 <= context.bound.0 * (1.0 + EQUAL) => StopReason::Optimal,
+        makespan if makespan.0 <= context.goal().0 * (1.0 + EQUAL) => StopReason::GapLimit,
+        _ => StopReason::Exhausted,
+    };
+    Some(Attempt { name, schedule: Some(schedule), stop, note: None })
 }
 
 #[cfg(test)]

@@ -174,35 +174,48 @@ fn link_colours(topology: &Topology, constraints: &Constraints) -> Vec<u32> {
 
 /// The chunk that each chunk becomes; `None` if the demand is not symmetric.
 pub(crate) fn chunk_images(demand: &Demand, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
-    type Kind = (RankSet, RankSet, u64);
-    let kind = |chunk: &Chunk, holders: RankSet, wanted_by: RankSet| -> Kind {
-        (holders, wanted_by, chunk.bytes.map_or(0, |bytes| bytes.0.to_bits()))
-    };
+    /// Holders and receivers as numbers of sets, and bytes.
+    type Kind = (u32, u32, u64);
+    let mut sets = Sets::default();
     let mut alike: BTreeMap<Kind, Vec<ChunkId>> = BTreeMap::new();
     // Chunks of one kind are told apart by their place among their kind.
     let mut places = Vec::with_capacity(demand.chunks().len());
+    let bytes = |chunk: &Chunk| chunk.bytes.map_or(0, |bytes| bytes.0.to_bits());
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-        let kind = alike.entry(kind(chunk, chunk.holders.clone(), chunk.wanted_by.clone())).or_default();
-        places.push(kind.len());
-        kind.push(id);
+        let kind = (sets.number(&chunk.holders), sets.number(&chunk.wanted_by), bytes(chunk));
+        let kin = alike.entry(kind).or_default();
+        places.push((kind, kin.len()));
+        kin.push(id);
     }
-    // Most chunks share their set of destinations, and few sets are moved anew.
-    let mut last: Option<(RankSet, RankSet)> = None;
-    let mut moved = |ranks: &RankSet| match &last {
-        Some((known, image)) if known.as_ptr() == ranks.as_ptr() && known.len() == ranks.len() => image.clone(),
-        _ => {
-            let image: RankSet = ranks.iter().map(|rank| symmetry.ranks[rank.index()]).collect();
-            if ranks.len() > 1 {
-                last = Some((ranks.clone(), image.clone()));
-            }
-            image
+    let moved = |(set, _): (&RankSet, u32)| set.iter().map(|rank| symmetry.ranks[rank.index()]).collect::<RankSet>();
+    let images: BTreeMap<u32, Option<u32>> =
+        sets.known.iter().map(|(set, &number)| (number, sets.known.get(&moved((set, number))).copied())).collect();
+    let image = |&((holders, wanted_by, bytes), place): &(Kind, usize)| {
+        let kind = ((*images.get(&holders)?)?, (*images.get(&wanted_by)?)?, bytes);
+        alike.get(&kind)?.get(place).copied()
+    };
+    places.iter().map(image).collect()
+}
+
+/// Different sets of ranks, numbered. Most chunks share theirs with the chunk before, which costs no comparison.
+#[derive(Default)]
+struct Sets {
+    known: BTreeMap<RankSet, u32>,
+    last: [Option<(RankSet, u32)>; 2],
+}
+
+impl Sets {
+    fn number(&mut self, set: &RankSet) -> u32 {
+        let same = |(known, _): &&(RankSet, u32)| known.as_ptr() == set.as_ptr() && known.len() == set.len();
+        if let Some(&(_, number)) = self.last.iter().flatten().find(same) {
+            return number;
         }
-    };
-    let image = |(chunk, &place): (&Chunk, &usize)| {
-        let images = alike.get(&kind(chunk, moved(&chunk.holders), moved(&chunk.wanted_by)))?;
-        images.get(place).copied()
-    };
-    demand.chunks().iter().zip(&places).map(image).collect()
+        let next = self.known.len() as u32;
+        let number = *self.known.entry(set.clone()).or_insert(next);
+        self.last.rotate_right(1);
+        self.last[0] = Some((set.clone(), number));
+        number
+    }
 }
 
 #[cfg(test)]

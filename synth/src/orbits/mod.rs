@@ -1,0 +1,189 @@
+//! Spreading decided on orbits: one link and one chunk of each orbit stand for all of their images.
+//!
+//! The principal type is [`Orbits`], a group of translations and what it does to ranks, links and chunks;
+//! [`Orbits::spread`] searches for a base plan, [`Orbits::unfolded`] repeats it everywhere. Under a group that leaves nothing in
+//! place, the images of a transfer use as many different links and carry as many different chunks, so a plan is right
+//! exactly if, of each orbit of links, no two base transfers overlap, and each base chunk finds its way [1]. The state of a
+//! search is therefore what each *base* chunk has reached: N places instead of N² on a torus of N ranks.
+//!
+//! [1] The same argument makes schedules for Cayley graphs out of one tree: Zhao and others, "Efficient Direct-Connect
+//! Topologies for Collective Communications" (2022).
+
+mod walk;
+
+use crate::sketch::{chunk_images, detect};
+use crate::{Context, Problem};
+use schedule::{ChunkId, ChunkList, Message, Transfer, TransferKind};
+use topology::symmetry::{Action, Automorphism, Translations};
+use topology::{LinkId, Micros, Topology};
+use walk::{Sent, Style, Walk};
+
+/// The most deliveries of base chunks that a search follows.
+const MOST_DELIVERIES: usize = 1 << 24;
+/// Deliveries of one search, all styles and restarts together: a second or so.
+const WORK: usize = 1 << 21;
+/// How many chunks a message takes at most, by style.
+const MERGES: [usize; 6] = [1, 2, 4, 8, 16, usize::MAX];
+/// Restarts of one style.
+const RESTARTS: usize = 8;
+
+/// A symmetry of topology, demand and sketch, and what it does to chunks.
+pub(crate) struct Shared {
+    /// What it does to ranks and links.
+    pub(crate) symmetry: Automorphism,
+    /// What it does to chunks.
+    pub(crate) chunks: Vec<ChunkId>,
+}
+
+/// The symmetries of `problem`, or those that its sketch names.
+pub(crate) fn shared_symmetries(problem: &Problem) -> Vec<Shared> {
+    let found = match problem.constraints.symmetry.is_empty() {
+        true => detect(&problem.topology, &problem.constraints),
+        false => problem.constraints.symmetry.clone(),
+    };
+    let shared = |symmetry: Automorphism| Some(Shared { chunks: chunk_images(&problem.demand, &symmetry)?, symmetry });
+    found.into_iter().filter_map(shared).collect()
+}
+
+/// A group of translations of topology, demand and sketch.
+pub(crate) struct Orbits {
+    group: Translations,
+    ranks: Action,
+    links: Action,
+    chunks: Action,
+    generators: Vec<Generator>,
+}
+
+/// Where a generator sends ranks, links and chunks.
+#[derive(Clone)]
+struct Generator {
+    ranks: Vec<u32>,
+    links: Vec<u32>,
+    chunks: Vec<u32>,
+}
+
+/// A plan for the base chunks.
+#[derive(Clone, Debug)]
+pub(crate) struct Base {
+    /// One transfer of each orbit, in the order in which they leave.
+    pub(crate) transfers: Vec<Transfer>,
+    /// When the last one, and with it every image, has arrived.
+    pub(crate) makespan: Micros,
+}
+
+impl Orbits {
+    /// The group that as many of `symmetries` generate as commute and leave no rank, link or chunk in place; `None` if only
+    /// the identity does.
+    pub(crate) fn new(problem: &Problem, symmetries: &[Shared]) -> Option<Self> {
+        let mut best: Option<Self> = None;
+        for shared in symmetries {
+            let mut generators = best.as_ref().map_or(Vec::new(), |best| best.generators.clone());
+            generators.push(Generator {
+                ranks: shared.symmetry.ranks.iter().map(|rank| rank.0).collect(),
+                links: shared.symmetry.links.iter().map(|link| link.0).collect(),
+                chunks: shared.chunks.iter().map(|chunk| chunk.0).collect(),
+            });
+            best = Self::acting(problem, generators).or(best);
+        }
+        best
+    }
+
+    fn acting(problem: &Problem, generators: Vec<Generator>) -> Option<Self> {
+        let of = |part: fn(&Generator) -> &[u32]| generators.iter().map(part).collect::<Vec<&[u32]>>();
+        let (ranks, links, chunks) = (of(|it| &it.ranks), of(|it| &it.links), of(|it| &it.chunks));
+        let group = Translations::proposed(&ranks)?;
+        let (topology, demand) = (&problem.topology, &problem.demand);
+        Some(Self {
+            ranks: Action::new(&group, &ranks, topology.rank_count())?,
+            links: Action::new(&group, &links, topology.links().len())?,
+            chunks: Action::new(&group, &chunks, demand.chunks().len())?,
+            group,
+            generators,
+        })
+    }
+
+    /// How many images everything has, itself included.
+    pub(crate) fn order(&self) -> usize {
+        self.group.order()
+    }
+
+    /// The best base plan found: some styles and restarts, fewer where one takes long, and none after one that reaches the
+    /// goal. `None` where no style serves everybody without relays, or the problem is not of this kind: shared resources, a
+    /// sketch that limits ways, too many deliveries.
+    pub(crate) fn spread(&self, problem: &Problem, context: &Context<'_>) -> Option<Base> {
+        let constraints = &problem.constraints;
+        if !problem.topology.resources().is_empty()
+            || constraints.limits_ways()
+            || constraints.own_chunks_first.is_some()
+        {
+            return None;
+        }
+        let walk = Walk::new(self, problem)?;
+        let saves = problem
+            .topology
+            .links()
+            .iter()
+            .any(|link| link.latency == topology::Latency::Occupies && link.alpha > Micros::ZERO);
+        let merges = if saves { &MERGES[..] } else { &MERGES[..1] };
+        let deliveries = walk.deliveries().max(1);
+        if deliveries > MOST_DELIVERIES {
+            return None;
+        }
+        let tries = (WORK / deliveries).clamp(merges.len(), merges.len() * RESTARTS);
+        let mut best: Option<(Micros, Vec<Sent>)> = None;
+        for number in 0..tries {
+            let is_enough = best.as_ref().is_some_and(|(makespan, _)| makespan.0 <= context.goal().0 * (1.0 + 1e-9));
+            if is_enough || number > 0 && context.deadline.has_passed() {
+                break;
+            }
+            let style = Style { merge: merges[number % merges.len()], seed: context.options.seed ^ number as u64 };
+            let cutoff = best.as_ref().map_or(Micros(f64::INFINITY), |(makespan, _)| *makespan);
+            if let Some((makespan, sent)) = walk.run(style, cutoff, context.deadline)
+                && makespan < cutoff
+            {
+                best = Some((makespan, sent));
+            }
+        }
+        let (makespan, sent) = best?;
+        Some(Base { transfers: self.transfers(&problem.topology, &sent), makespan })
+    }
+
+    /// Base messages as transfers over one link each: that of their first chunk.
+    fn transfers(&self, topology: &Topology, sent: &[Sent]) -> Vec<Transfer> {
+        let transfer = |sent: &Sent| {
+            let id = sent.items[0].link;
+            let link = topology.link(id);
+            let here = |item: &walk::Item| {
+                let element = self.group.quotient(self.links.element(id.0), self.links.element(item.link.0));
+                ChunkId(self.chunks.place(item.chunk, element))
+            };
+            let mut chunks: ChunkList = sent.items.iter().map(here).collect();
+            chunks.sort_unstable();
+            let (from, to, kind) = (link.from, link.to, TransferKind::Copy);
+            Transfer { chunks, from, to, link: id, kind, start: sent.start, end: sent.end }
+        };
+        sent.iter().map(transfer).collect()
+    }
+
+    /// Every transfer of the base followed by its images, as messages.
+    pub(crate) fn unfolded(&self, base: &[Transfer]) -> Vec<Message> {
+        let mut all = Vec::with_capacity(base.len() * self.order());
+        for transfer in base {
+            for element in 0..self.order() as u32 {
+                all.push(Message {
+                    chunks: self.chunk_images(&transfer.chunks, element),
+                    link: LinkId(self.links.image(&self.group, element, transfer.link.0)),
+                    kind: transfer.kind,
+                });
+            }
+        }
+        all
+    }
+
+    fn chunk_images(&self, chunks: &[ChunkId], element: u32) -> ChunkList {
+        let image = |chunk: &ChunkId| ChunkId(self.chunks.image(&self.group, element, chunk.0));
+        let mut images: ChunkList = chunks.iter().map(image).collect();
+        images.sort_unstable();
+        images
+    }
+}
