@@ -7,6 +7,7 @@
 //! This crate does no IO beyond text, and knows no solver and no device.
 
 mod collective;
+mod compressed;
 mod demand;
 mod error;
 pub mod explain;
@@ -22,6 +23,7 @@ mod transfer;
 mod verify;
 
 pub use collective::{Collective, ReduceOp};
+pub use compressed::{CompressedSchedule, Generator, MOST_PLAIN_TRANSFERS, TooManyTransfers, VerifiedCompressed};
 pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, RankSet, Request};
 pub use error::{DemandError, ReplayError};
 pub use replay::{Message, replay, replay_rounds};
@@ -29,4 +31,4 @@ pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, Usage, busiest, simulate};
 pub use timeline::{Cargo, TimedMessage, Timeline};
 pub use transfer::{ChunkList, LowerBound, Provenance, Rival, Schedule, TopologyRef, Transfer, TransferKind, makespan};
-pub use verify::{Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, verify};
+pub use verify::{Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, verify, verify_compressed};

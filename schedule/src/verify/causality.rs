@@ -8,7 +8,7 @@
 //! is the exact set of the holders whose contributions it counts: taken at departure, applied at arrival.
 
 use super::{Violation, clearly_before, structure};
-use crate::{Chunk, ChunkId, Schedule, Transfer, TransferKind};
+use crate::{Chunk, ChunkId, Demand, Schedule, Transfer, TransferKind};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -36,8 +36,30 @@ pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut V
 fn check_chunk(schedule: &Schedule, routes: &Routes, id: ChunkId, scratch: &mut Scratch) -> Vec<Violation> {
     let chunk = schedule.demand.chunk(id);
     let route = routes.of_chunk(id);
-    let play = Play { id, chunk, transfers: &schedule.transfers, route };
-    if chunk.combine { play.combining(&mut scratch.slots) } else { play.plain(&mut scratch.held) }
+    let play = Play { id, chunk, transfers: &schedule.transfers, route, names: None };
+    play.check(scratch)
+}
+
+/// Checks one chunk whose `transfers` have been picked out already; `names` are their positions in the schedule.
+pub(super) fn check_history(
+    demand: &Demand,
+    id: ChunkId,
+    transfers: &[Transfer],
+    names: &[u32],
+    topology: &Topology,
+    violations: &mut Vec<Violation>,
+) {
+    let mut route: Vec<u32> = (0..transfers.len() as u32).collect();
+    sort_by_departure(&mut route, transfers);
+    let play = Play { id, chunk: demand.chunk(id), transfers, route: &route, names: Some(names) };
+    violations.extend(play.check(&mut Scratch::new(topology.rank_count())));
+}
+
+fn sort_by_departure(order: &mut [u32], transfers: &[Transfer]) {
+    order.par_sort_unstable_by(|&a, &b| {
+        let (x, y) = (&transfers[a as usize], &transfers[b as usize]);
+        x.start.total_cmp(&y.start).then(x.end.total_cmp(&y.end)).then(a.cmp(&b))
+    });
 }
 
 /// For each chunk the transfers that carry it, in order of departure; one allocation for all.
@@ -51,10 +73,7 @@ impl Routes {
         let transfers = &schedule.transfers;
         let usable = |t: &Transfer| structure::is_timed(t) && t.from.index() < ranks && t.to.index() < ranks;
         let mut order: Vec<u32> = (0..transfers.len() as u32).filter(|&t| usable(&transfers[t as usize])).collect();
-        order.par_sort_unstable_by(|&a, &b| {
-            let (x, y) = (&transfers[a as usize], &transfers[b as usize]);
-            x.start.total_cmp(&y.start).then(x.end.total_cmp(&y.end)).then(a.cmp(&b))
-        });
+        sort_by_departure(&mut order, transfers);
         let mut starts = vec![0u32; schedule.demand.chunks().len() + 1];
         let carried = || {
             order.iter().flat_map(|&t| {
@@ -103,9 +122,19 @@ struct Play<'a> {
     chunk: &'a Chunk,
     transfers: &'a [Transfer],
     route: &'a [u32],
+    /// What transfers are called in violations, where that is not their position.
+    names: Option<&'a [u32]>,
 }
 
 impl Play<'_> {
+    fn check(&self, scratch: &mut Scratch) -> Vec<Violation> {
+        if self.chunk.combine { self.combining(&mut scratch.slots) } else { self.plain(&mut scratch.held) }
+    }
+
+    fn name(&self, transfer: usize) -> usize {
+        self.names.map_or(transfer, |names| names[transfer] as usize)
+    }
+
     fn steps(&self) -> impl Iterator<Item = (usize, &Transfer)> {
         self.route.iter().map(|&index| (index as usize, &self.transfers[index as usize]))
     }
@@ -135,7 +164,7 @@ impl Play<'_> {
 
     fn sent_before_held(&self, index: usize, transfer: &Transfer) -> Violation {
         let Transfer { link, from: rank, start, .. } = *transfer;
-        Violation::SentBeforeHeld { transfer: index, link, chunk: self.id, rank, start, held_from: None }
+        Violation::SentBeforeHeld { transfer: self.name(index), link, chunk: self.id, rank, start, held_from: None }
     }
 
     fn combining(&self, slots: &mut [Option<u32>]) -> Vec<Violation> {
@@ -163,7 +192,7 @@ impl Play<'_> {
 
     fn land(&self, flight: Flight, values: &mut Values, violations: &mut Vec<Violation>) {
         let Transfer { link, to: rank, kind, end: time, .. } = self.transfers[flight.transfer];
-        let (transfer, chunk) = (flight.transfer, self.id);
+        let (transfer, chunk) = (self.name(flight.transfer), self.id);
         let value = values.at(rank);
         // Whatever lands beside a copy, and a copy that lands beside anything.
         let beside = if kind == TransferKind::Copy { value.last_arrival } else { value.last_copy };

@@ -6,8 +6,9 @@
 
 use super::{Violation, clearly_before, structure};
 use crate::Schedule;
+use crate::compressed::Unfolding;
 use rayon::prelude::*;
-use topology::{LinkId, Micros, ResourceId, Topology};
+use topology::{Bytes, LinkId, Micros, ResourceId, Topology};
 
 /// How long a transfer keeps a link or resource busy, from its start.
 #[derive(Clone, Copy)]
@@ -41,6 +42,52 @@ pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut V
             on_resources.push(interval(resource.0, topology.resource(resource).occupancy(link, bytes)));
         }
     }
+    report(schedule, topology, on_links, on_resources, violations);
+}
+
+/// The same for one link and one resource of each orbit of a compressed schedule: every base transfer in the link's orbit has
+/// one image on it, and one on the resource for each link of the orbit that uses it.
+pub(super) fn check_orbits(
+    base: &Schedule,
+    topology: &Topology,
+    unfolding: &Unfolding,
+    violations: &mut Vec<Violation>,
+) {
+    let mut of_orbit: Vec<Vec<(u32, Micros, Bytes)>> = vec![Vec::new(); unfolding.links.orbits()];
+    let (mut on_links, mut on_resources) = (Vec::with_capacity(base.transfers.len()), Vec::new());
+    for (index, transfer) in (0..).zip(&base.transfers) {
+        let Some(link) = topology.links().get(transfer.link.index()) else { continue };
+        if !structure::is_timed(transfer) {
+            continue;
+        }
+        let bytes = base.demand.message_bytes(&structure::known_chunks(base, transfer));
+        let orbit = unfolding.links.orbit(transfer.link.0);
+        of_orbit[orbit as usize].push((index, transfer.start, bytes));
+        let (owner, length) = (unfolding.links.first(orbit), link.occupancy(bytes));
+        on_links.push(Interval { owner, transfer: index, start: transfer.start, length });
+    }
+    for id in (0..topology.resources().len()).map(ResourceId::from_index) {
+        if unfolding.resources[id.index()] != id {
+            continue;
+        }
+        for &user in topology.users(id) {
+            let link = topology.link(user);
+            for &(transfer, start, bytes) in &of_orbit[unfolding.links.orbit(user.0) as usize] {
+                let length = topology.resource(id).occupancy(link, bytes);
+                on_resources.push(Interval { owner: id.0, transfer, start, length });
+            }
+        }
+    }
+    report(base, topology, on_links, on_resources, violations);
+}
+
+fn report(
+    schedule: &Schedule,
+    topology: &Topology,
+    on_links: Vec<Interval>,
+    on_resources: Vec<Interval>,
+    violations: &mut Vec<Violation>,
+) {
     violations.extend(overlaps(on_links).into_iter().map(|found| {
         let Overlap { owner, transfer, other, start, free } = found;
         Violation::LinkOverlap { transfer, other, link: LinkId(owner), start, free }

@@ -9,15 +9,18 @@
 //! | `structure` | ids exist, links join the stated ranks, every time follows from the cost model |
 //! | `causality` | nobody sends what he does not hold; every contribution arrives exactly once |
 //! | `exclusivity` | one message at a time on every link and every resource |
+//! | `orbits` | all of this for one of each orbit, where symmetries repeat a base |
 //!
 //! Every violation is reported. A transfer that sends what its sender does not hold delivers nothing, so its
 //! consequences are reported too; the earliest one is the cause.
 
 mod causality;
 mod exclusivity;
+mod orbits;
 mod structure;
 mod violation;
 
+pub use orbits::verify_compressed;
 pub use violation::Violation;
 
 use crate::{Provenance, Schedule};

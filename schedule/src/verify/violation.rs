@@ -87,6 +87,14 @@ pub enum Violation {
         /// What the topology has.
         actual: usize,
     },
+    /// A generator of a compressed schedule that is no symmetry, or the generators are none together.
+    #[error("generator {generator} of the symmetry is none of this topology and demand: {reason}")]
+    NoSymmetry {
+        /// Its position; their number where only all together are at fault.
+        generator: usize,
+        /// Why not.
+        reason: String,
+    },
     /// A message without chunks.
     #[error("transfer {transfer} (link {link}) carries no chunk")]
     EmptyMessage {
@@ -352,6 +360,7 @@ impl Violation {
             Self::ReduceOfPlainChunk { .. } => "reduce_of_plain_chunk",
             Self::BadTime { .. } => "bad_time",
             Self::WrongDuration { .. } => "wrong_duration",
+            Self::NoSymmetry { .. } => "no_symmetry",
             Self::NotSorted { .. } => "not_sorted",
             Self::SentBeforeHeld { .. } => "sent_before_held",
             Self::DoubleReduce { .. } => "double_reduce",

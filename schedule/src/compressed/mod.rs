@@ -1,0 +1,188 @@
+//! Orbit-compressed schedules: one transfer of each orbit, and the symmetries that repeat it.
+//!
+//! The principal types are [`CompressedSchedule`], a claim, and [`VerifiedCompressed`], what [`verify_compressed`] makes of it.
+//! An AllGather among 40 000 ranks has 1.6·10⁹ transfers; on a torus all of them are images of 40 000.
+//!
+//! **Meaning.** A [`Generator`] says what a renumbering makes of every rank, link and chunk. Generators commute and leave
+//! nothing in place ([`topology::symmetry::Translations`]), so the group G that they generate has as many elements as a rank
+//! has images. The schedule is all g·t for t in the base and g in G: the same times, over the image of the link, with the images
+//! of the chunks. [`VerifiedCompressed::expand`] writes it down.
+//!
+//! **Why checking the base is enough.** Let every generator preserve topology and demand (ends, costs and resources of
+//! links; holders, receivers, size and combining of chunks), and let none but the identity fix a rank, link or chunk. Then:
+//!
+//! 1. *Times.* g·t has the link costs and the bytes of t, so it is timed rightly exactly if t is.
+//! 2. *Links.* Of the images of t exactly one uses a given link ℓ of t's orbit (two, g·t and h·t, would make h⁻¹g fix t's link).
+//!    So ℓ carries, for each base transfer whose link is in its orbit, one message at that transfer's time: links of one orbit are
+//!    busy at the same times, and those of base transfers say whether they overlap.
+//! 3. *Resources.* In the same way a resource q is used by one image of t for each link of t's orbit that uses q. If
+//!    it is free of overlaps, so are its images.
+//! 4. *Chunks.* Of the images of t exactly one carries a given chunk c in place of a chunk k of t: that of the g with
+//!    g·k = c. The history of c is thus found by pulling back every base transfer that carries a chunk of c's orbit; the
+//!    history of h·c is its image under h, rank by rank at the same times, and so is who holds and who wants it. If c is never
+//!    sent before it is held, never added twice and ends where it is wanted, the same is true of h·c.
+//!
+//! Every rule of [`crate::verify`] is one of these four. All of it takes time in proportion to the base, to the links and to
+//! the chunks, never to the expanded schedule.
+//!
+//! **In a file** (`antiphon-schedule/1`): `transfers` are the base, and a key `symmetry` holds `generators`, each with the
+//! lists `ranks`, `links` and `chunks` of images. Where the collective is a standard one, `chunks` is left out: they are the
+//! collective's, numbered as [`crate::Demand`] numbers them.
+
+mod symmetry;
+
+pub(crate) use symmetry::{Unfolding, check_symmetry};
+
+use crate::{ChunkId, ChunkList, Demand, Schedule, Transfer, Usage};
+use std::collections::BTreeMap;
+use topology::{LinkId, Micros, Rank, Topology};
+
+/// Up to so many transfers a schedule is always written plain.
+pub const MOST_PLAIN_TRANSFERS: usize = 5_000_000;
+
+/// A renumbering of ranks, links and chunks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Generator {
+    /// `ranks[r]` is the image of rank r.
+    pub ranks: Vec<Rank>,
+    /// `links[l]` is the image of link l.
+    pub links: Vec<LinkId>,
+    /// `chunks[c]` is the image of chunk c.
+    pub chunks: Vec<ChunkId>,
+}
+
+/// A base and what repeats it. Until verified it is only a claim.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CompressedSchedule {
+    /// The request, the bound, and one transfer of each orbit, sorted by start.
+    pub base: Schedule,
+    /// Generators of the group; none for a schedule that is plain.
+    pub generators: Vec<Generator>,
+}
+
+/// A compressed schedule that the verifier accepted: its expansion would be accepted as well.
+#[derive(Clone, PartialEq, Debug)]
+pub struct VerifiedCompressed {
+    compressed: CompressedSchedule,
+    unfolding: Unfolding,
+}
+
+/// An expansion that was not written down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the schedule has {transfers} transfers; at most {limit} are written down one by one")]
+pub struct TooManyTransfers {
+    /// How many it would have.
+    pub transfers: u64,
+    /// How many may be written.
+    pub limit: u64,
+}
+
+impl VerifiedCompressed {
+    pub(crate) fn new(compressed: CompressedSchedule, unfolding: Unfolding) -> Self {
+        Self { compressed, unfolding }
+    }
+
+    /// The request, the bound and the base transfers.
+    pub fn base(&self) -> &Schedule {
+        &self.compressed.base
+    }
+
+    /// What repeats the base.
+    pub fn generators(&self) -> &[Generator] {
+        &self.compressed.generators
+    }
+
+    /// The demand that it meets.
+    pub fn demand(&self) -> &Demand {
+        &self.compressed.base.demand
+    }
+
+    /// How many images every transfer has, itself included.
+    pub fn order(&self) -> usize {
+        self.unfolding.group.order()
+    }
+
+    /// How many transfers the schedule has.
+    pub fn transfers(&self) -> u64 {
+        self.base().transfers.len() as u64 * self.order() as u64
+    }
+
+    /// When the last transfer has arrived: that of the base, for images keep its times.
+    pub fn makespan(&self) -> Micros {
+        self.base().makespan()
+    }
+
+    /// The plain schedule; it is a claim like every other until it is verified.
+    ///
+    /// # Errors
+    /// [`TooManyTransfers`] where there are more than `limit`.
+    pub fn expand(&self, limit: usize) -> Result<Schedule, TooManyTransfers> {
+        let (transfers, limit) = (self.transfers(), limit as u64);
+        if transfers > limit {
+            return Err(TooManyTransfers { transfers, limit });
+        }
+        let mut all = Vec::with_capacity(transfers as usize);
+        for transfer in &self.base().transfers {
+            all.extend((0..self.order() as u32).map(|element| self.unfolding.image(element, transfer)));
+        }
+        Ok(Schedule { transfers: all, ..self.base().clone() })
+    }
+
+    /// What every link and every resource does while the schedule is played at its stated times.
+    pub fn usage(&self, topology: &Topology) -> (Vec<Usage>, Vec<Usage>) {
+        let orbits = self.unfolding.links.orbits();
+        let mut sizes: Vec<Vec<topology::Bytes>> = vec![Vec::new(); orbits];
+        for transfer in &self.base().transfers {
+            let orbit = self.unfolding.links.orbit(transfer.link.0);
+            sizes[orbit as usize].push(self.demand().message_bytes(&transfer.chunks));
+        }
+        let mut links = vec![Usage::default(); topology.links().len()];
+        let mut resources = vec![Usage::default(); topology.resources().len()];
+        // Links of one orbit cost the same, and so do resources of equal β under them.
+        let mut known: BTreeMap<(u32, Option<u64>), Usage> = BTreeMap::new();
+        for id in topology.link_ids() {
+            let (link, orbit) = (topology.link(id), self.unfolding.links.orbit(id.0));
+            let mut sum = |key: Option<u64>, busy: &dyn Fn(topology::Bytes) -> Micros| {
+                *known.entry((orbit, key)).or_insert_with(|| {
+                    let mut usage = Usage::default();
+                    sizes[orbit as usize].iter().for_each(|&bytes| usage.add(busy(bytes), bytes));
+                    usage
+                })
+            };
+            links[id.index()] = sum(None, &|bytes| link.occupancy(bytes));
+            for &resource in &link.resources {
+                let shared = topology.resource(resource);
+                let more = sum(Some(shared.beta.0.to_bits()), &|bytes| shared.occupancy(link, bytes));
+                let all = &mut resources[resource.index()];
+                all.busy += more.busy;
+                all.bytes += more.bytes;
+                all.messages += more.messages;
+            }
+        }
+        let makespan = self.makespan();
+        for usage in links.iter_mut().chain(&mut resources).filter(|_| makespan > Micros::ZERO) {
+            usage.utilisation = usage.busy / makespan;
+        }
+        (links, resources)
+    }
+}
+
+impl Unfolding {
+    /// The image of a transfer.
+    fn image(&self, element: u32, transfer: &Transfer) -> Transfer {
+        let chunk = |chunk: &ChunkId| ChunkId(self.chunks.image(&self.group, element, chunk.0));
+        let mut chunks: ChunkList = transfer.chunks.iter().map(chunk).collect();
+        chunks.sort_unstable();
+        Transfer { chunks, ..self.moved(element, transfer) }
+    }
+
+    /// The same message between the images of its ranks.
+    pub(crate) fn moved(&self, element: u32, transfer: &Transfer) -> Transfer {
+        let rank = |rank: Rank| Rank(self.ranks.image(&self.group, element, rank.0));
+        let link = LinkId(self.links.image(&self.group, element, transfer.link.0));
+        Transfer { from: rank(transfer.from), to: rank(transfer.to), link, ..transfer.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! Whether generators are symmetries of topology and demand that commute and leave nothing in place.
+//!
+//! The principal type is [`Unfolding`]: the group, and what it does to ranks, links and chunks. Nothing is believed: images
+//! are looked up and compared one by one.
+
+use super::Generator;
+use crate::{ChunkId, Demand, RankSet};
+use std::collections::BTreeMap;
+use topology::symmetry::{Action, Translations};
+use topology::{LinkId, Rank, ResourceId, Topology};
+
+/// A group that leaves no rank, link or chunk in place.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Unfolding {
+    pub(crate) group: Translations,
+    pub(crate) ranks: Action,
+    pub(crate) links: Action,
+    pub(crate) chunks: Action,
+    /// For each resource one that stands for its orbit.
+    pub(crate) resources: Vec<ResourceId>,
+}
+
+/// The group that `generators` make.
+///
+/// # Errors
+/// The first generator (or their number, where only all together are at fault) that is no such symmetry, and why.
+pub(crate) fn check_symmetry(
+    generators: &[Generator],
+    topology: &Topology,
+    demand: &Demand,
+) -> Result<Unfolding, (usize, String)> {
+    let counts = [topology.rank_count(), topology.links().len(), demand.chunks().len()];
+    for (index, generator) in generators.iter().enumerate() {
+        check_images(generator, counts).map_err(|why| (index, why))?;
+    }
+    let ranks = numbers(generators, |it| it.ranks.iter().map(|rank| rank.0).collect());
+    let links = numbers(generators, |it| it.links.iter().map(|link| link.0).collect());
+    let chunks = numbers(generators, |it| it.chunks.iter().map(|chunk| chunk.0).collect());
+    let not_free = || {
+        let why = "together they do not commute, or leave a rank, link or chunk in place".to_owned();
+        (generators.len(), why)
+    };
+    let group = Translations::proposed(&slices(&ranks)).ok_or_else(not_free)?;
+    let act = |of: &[Vec<u32>], count| Action::new(&group, &slices(of), count).ok_or_else(not_free);
+    let (ranks, links, chunks) = (act(&ranks, counts[0])?, act(&links, counts[1])?, act(&chunks, counts[2])?);
+    let mut resources = Resources::new(topology);
+    for (index, generator) in generators.iter().enumerate() {
+        check_links(generator, topology).map_err(|why| (index, why))?;
+        resources.join_along(generator, topology).map_err(|why| (index, why))?;
+        check_chunks(generator, demand).map_err(|why| (index, why))?;
+    }
+    Ok(Unfolding { group, ranks, links, chunks, resources: resources.firsts() })
+}
+
+fn numbers(generators: &[Generator], of: impl Fn(&Generator) -> Vec<u32>) -> Vec<Vec<u32>> {
+    generators.iter().map(of).collect()
+}
+
+fn slices(lists: &[Vec<u32>]) -> Vec<&[u32]> {
+    lists.iter().map(Vec::as_slice).collect()
+}
+
+/// Every image exists, and there is one for everything.
+fn check_images(generator: &Generator, [ranks, links, chunks]: [usize; 3]) -> Result<(), String> {
+    let check = |what: &str, count: usize, images: usize, largest: Option<usize>| match largest {
+        _ if images != count => Err(format!("it has images of {images} {what}, but there are {count}")),
+        Some(largest) if largest >= count => Err(format!("it has an image {largest}, but only {count} {what} exist")),
+        _ => Ok(()),
+    };
+    let Generator { ranks: of_ranks, links: of_links, chunks: of_chunks } = generator;
+    check("ranks", ranks, of_ranks.len(), of_ranks.iter().map(|it| it.index()).max())?;
+    check("links", links, of_links.len(), of_links.iter().map(|it| it.index()).max())?;
+    check("chunks", chunks, of_chunks.len(), of_chunks.iter().map(|it| it.index()).max())
+}
+
+/// Every link becomes one between the images of its ends, at the same cost.
+fn check_links(generator: &Generator, topology: &Topology) -> Result<(), String> {
+    let differs = |&id: &LinkId| {
+        let (link, image) = (topology.link(id), topology.link(generator.links[id.index()]));
+        let moved = |rank: Rank| generator.ranks[rank.index()];
+        let cost = |link: &topology::Link| (link.alpha.0.to_bits(), link.beta.0.to_bits(), link.latency);
+        (moved(link.from), moved(link.to)) != (image.from, image.to) || cost(link) != cost(image)
+    };
+    match topology.link_ids().find(differs) {
+        Some(id) => {
+            let (link, image) = (topology.link(id), topology.link(generator.links[id.index()]));
+            Err(format!(
+                "link {id} ({} → {}) would become link {} ({} → {}), which joins other ranks or has another cost",
+                link.from,
+                link.to,
+                generator.links[id.index()],
+                image.from,
+                image.to
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Orbits of resources.
+struct Resources {
+    /// Resources by their β and the links that use them; equal ones serve the same messages and stand for each other.
+    by_users: BTreeMap<(u64, Vec<LinkId>), ResourceId>,
+    joined: Vec<usize>,
+}
+
+impl Resources {
+    fn new(topology: &Topology) -> Self {
+        let mut by_users = BTreeMap::new();
+        let mut joined: Vec<usize> = (0..topology.resources().len()).collect();
+        for (index, resource) in topology.resources().iter().enumerate() {
+            let id = ResourceId::from_index(index);
+            let key = (resource.beta.0.to_bits(), topology.users(id).to_vec());
+            joined[index] = by_users.entry(key).or_insert(id).index();
+        }
+        Self { by_users, joined }
+    }
+
+    fn first_of(&mut self, resource: usize) -> usize {
+        let mut first = resource;
+        while self.joined[first] != first {
+            self.joined[first] = self.joined[self.joined[first]];
+            first = self.joined[first];
+        }
+        first
+    }
+
+    /// The links of every resource become those of one of equal β.
+    fn join_along(&mut self, generator: &Generator, topology: &Topology) -> Result<(), String> {
+        for (index, resource) in topology.resources().iter().enumerate() {
+            let users = topology.users(ResourceId::from_index(index)).iter();
+            let mut images: Vec<LinkId> = users.map(|link| generator.links[link.index()]).collect();
+            images.sort_unstable();
+            let Some(&image) = self.by_users.get(&(resource.beta.0.to_bits(), images)) else {
+                return Err(format!("the links that share {} would not share an equal resource", resource.name));
+            };
+            let (one, other) = (self.first_of(index), self.first_of(image.index()));
+            self.joined[one.max(other)] = one.min(other);
+        }
+        Ok(())
+    }
+
+    fn firsts(mut self) -> Vec<ResourceId> {
+        (0..self.joined.len()).map(|index| ResourceId::from_index(self.first_of(index))).collect()
+    }
+}
+
+/// Every chunk becomes one of the same size that is held and wanted by the images of its ranks.
+fn check_chunks(generator: &Generator, demand: &Demand) -> Result<(), String> {
+    let mut sets = Sets { ranks: &generator.ranks, last: None };
+    for id in demand.chunk_ids() {
+        let image = generator.chunks[id.index()];
+        let (chunk, other) = (demand.chunk(id), demand.chunk(image));
+        let same = chunk.combine == other.combine
+            && demand.bytes_of(id).0.to_bits() == demand.bytes_of(image).0.to_bits()
+            && sets.maps(&chunk.holders, &other.holders)
+            && sets.maps(&chunk.wanted_by, &other.wanted_by);
+        if !same {
+            return Err(differing(id, image));
+        }
+    }
+    Ok(())
+}
+
+fn differing(id: ChunkId, image: ChunkId) -> String {
+    format!("chunk {id} would become chunk {image}, which other ranks hold or want, or which has another size or kind")
+}
+
+/// Compares sets with images of sets. Thousands of chunks share the set of all ranks, which is moved once.
+struct Sets<'a> {
+    ranks: &'a [Rank],
+    last: Option<(RankSet, RankSet, bool)>,
+}
+
+impl Sets<'_> {
+    fn maps(&mut self, set: &RankSet, onto: &RankSet) -> bool {
+        let is = |known: &RankSet, set: &RankSet| known.as_ptr() == set.as_ptr() && known.len() == set.len();
+        if let Some((known, image, verdict)) = &self.last
+            && is(known, set)
+            && is(image, onto)
+        {
+            return *verdict;
+        }
+        let verdict = set.len() == onto.len() && {
+            let moved: RankSet = set.iter().map(|rank| self.ranks[rank.index()]).collect();
+            moved == *onto
+        };
+        if set.len() > 1 {
+            self.last = Some((set.clone(), onto.clone(), verdict));
+        }
+        verdict
+    }
+}

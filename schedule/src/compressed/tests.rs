@@ -1,0 +1,237 @@
+//! Compressed schedules against their expansions: the plain verifier is the judge of the one that looks at orbits.
+
+use super::*;
+use crate::{Collective, LowerBound, Request, TransferKind, VerifiedSchedule, verify, verify_compressed};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use topology::symmetry::{Colours, extend};
+use topology::{Topology, resolve};
+
+/// The translations of a machine: for each, how far apart its ranks are and within which blocks it turns.
+type Turns = &'static [(u32, u32)];
+
+const MACHINES: &[(&str, Turns)] = &[
+    ("ring:5,alpha=1us,bandwidth=1GBps", &[(1, 5)]),
+    ("torus2d:3x4,alpha=1us,bandwidth=1GBps", &[(4, 12), (1, 4)]),
+    ("torus2d:4x4,alpha=1us,bandwidth=1GBps/2GBps", &[(4, 16), (1, 4)]),
+    ("hypercube:3,alpha=1us,bandwidth=1GBps", &[(4, 8), (2, 4), (1, 2)]),
+    ("clique:6,alpha=1us,bandwidth=1GBps", &[(1, 6)]),
+    // Links share the ports of their ranks.
+    ("switch:6,alpha=1us,bandwidth=1GBps", &[(1, 6)]),
+    // Several orbits of ranks, chunks and links.
+    ("torus2d:4x4,alpha=1us,bandwidth=1GBps", &[(4, 16)]),
+];
+
+fn generators(topology: &Topology, turns: Turns, chunks: u32) -> Vec<Generator> {
+    let generator = |&(offset, within): &(u32, u32)| {
+        let image = |rank: u32| rank / within * within + (rank % within + offset) % within;
+        let ranks: Vec<Rank> = topology.ranks().map(|rank| Rank(image(rank.0))).collect();
+        let links = extend(topology, Colours::default(), &ranks).expect("a symmetry").links;
+        let chunks = topology.ranks().flat_map(|rank| (0..chunks).map(move |c| ChunkId(image(rank.0) * chunks + c)));
+        Generator { chunks: chunks.collect(), ranks, links }
+    };
+    turns.iter().map(generator).collect()
+}
+
+/// A base in which one message is under way at a time, first chunks of orbits along a tree each; of a ReduceScatter, the
+/// same backwards.
+fn compressed(spec: &str, turns: Turns, collective: Collective, chunks: u32) -> (CompressedSchedule, Topology) {
+    let topology = resolve(spec).expect("a known topology");
+    let request = Request::new(collective, topology.rank_count(), 12_000).with_chunks(chunks);
+    let demand = Arc::new(Demand::new(request).expect("a valid request"));
+    let generators = generators(&topology, turns, chunks);
+    let unfolding = check_symmetry(&generators, &topology, &demand).expect("symmetries");
+    let reduces = collective == Collective::ReduceScatter;
+    let mut messages = Vec::new();
+    for chunk in (0..unfolding.chunks.orbits() as u32).map(|orbit| ChunkId(unfolding.chunks.first(orbit))) {
+        let root = Rank(chunk.0 / chunks);
+        let mut seen = vec![false; topology.rank_count()];
+        seen[root.index()] = true;
+        let mut queue = VecDeque::from([root]);
+        let mut tree = Vec::new();
+        while let Some(rank) = queue.pop_front() {
+            let ways = if reduces { topology.incoming(rank) } else { topology.outgoing(rank) };
+            for &link in ways {
+                let next = if reduces { topology.link(link).from } else { topology.link(link).to };
+                if !std::mem::replace(&mut seen[next.index()], true) {
+                    queue.push_back(next);
+                    tree.push((chunk, link));
+                }
+            }
+        }
+        if reduces {
+            tree.reverse();
+        }
+        messages.extend(tree);
+    }
+    let mut now = Micros::ZERO;
+    let transfer = |(chunk, id): (ChunkId, LinkId)| {
+        let link = topology.link(id);
+        let (start, end) = (now, now + link.transfer_time(demand.chunk_bytes()));
+        now = end;
+        let kind = if reduces { TransferKind::Reduce } else { TransferKind::Copy };
+        Transfer { chunks: [chunk].into_iter().collect(), from: link.from, to: link.to, link: id, kind, start, end }
+    };
+    let transfers = messages.into_iter().map(transfer).collect();
+    let base = Schedule::new(&topology, demand, transfers, "by hand");
+    (CompressedSchedule { base, generators }, topology)
+}
+
+/// Every product of generators applied to every transfer, one generator at a time.
+fn naively_expanded(compressed: &CompressedSchedule) -> Schedule {
+    let mut transfers = compressed.base.transfers.clone();
+    for Generator { ranks, links, chunks } in &compressed.generators {
+        let turned = |transfer: &Transfer| Transfer {
+            chunks: transfer.chunks.iter().map(|chunk| chunks[chunk.index()]).collect(),
+            from: ranks[transfer.from.index()],
+            to: ranks[transfer.to.index()],
+            link: links[transfer.link.index()],
+            ..transfer.clone()
+        };
+        let mut place = ranks[0];
+        let mut images = transfers.clone();
+        while place != Rank(0) {
+            images = images.iter().map(turned).collect();
+            transfers.extend(images.iter().cloned());
+            place = ranks[place.index()];
+        }
+    }
+    transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
+    Schedule { transfers, ..compressed.base.clone() }
+}
+
+fn sorted(schedule: &Schedule) -> Vec<(u64, LinkId, Vec<ChunkId>)> {
+    let key = |it: &Transfer| (it.start.0.to_bits(), it.link, it.chunks.to_vec());
+    let mut all: Vec<_> = schedule.transfers.iter().map(key).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn what_is_accepted_compressed_is_accepted_expanded() {
+    for &(spec, turns) in MACHINES {
+        for (collective, chunks) in
+            [(Collective::AllGather, 1), (Collective::AllGather, 2), (Collective::ReduceScatter, 1)]
+        {
+            let (compressed, topology) = compressed(spec, turns, collective, chunks);
+            let naive = naively_expanded(&compressed);
+            let verified = verify_compressed(compressed, &topology).unwrap_or_else(|error| panic!("{spec}: {error}"));
+            let expanded = verified.expand(10_000).expect("few transfers");
+            assert_eq!(sorted(&expanded), sorted(&naive), "{spec}");
+            assert_eq!((verified.transfers(), verified.makespan()), (naive.transfers.len() as u64, naive.makespan()));
+            let plain = verify(expanded, &topology).unwrap_or_else(|error| panic!("{spec} expanded: {error}"));
+            check_usage(&verified, &plain, &topology);
+            assert!(verified.expand(naive.transfers.len() - 1).is_err());
+        }
+    }
+}
+
+fn check_usage(compressed: &VerifiedCompressed, plain: &VerifiedSchedule, topology: &Topology) {
+    let (links, resources) = compressed.usage(topology);
+    let (plain_links, plain_resources) = crate::Timeline::of(plain).usage(topology);
+    for (one, other) in links.iter().zip(&plain_links).chain(resources.iter().zip(&plain_resources)) {
+        assert_eq!(one.messages, other.messages);
+        assert!((one.busy.0 - other.busy.0).abs() < 1e-9 && (one.utilisation - other.utilisation).abs() < 1e-9);
+    }
+}
+
+/// Every way of spoiling a base, as often as it has transfers.
+fn mutants(good: &CompressedSchedule, topology: &Topology) -> Vec<(&'static str, CompressedSchedule)> {
+    let mut all = Vec::new();
+    let mut spoil = |name, change: &dyn Fn(&mut Vec<Transfer>)| {
+        let mut base = good.base.clone();
+        change(&mut base.transfers);
+        base.transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
+        all.push((name, CompressedSchedule { base, generators: good.generators.clone() }));
+    };
+    let links = topology.links().len() as u32;
+    for index in 0..good.base.transfers.len() {
+        spoil("dropped", &|all| drop(all.remove(index)));
+        spoil("doubled", &|all| all.push(all[index].clone()));
+        spoil("shifted", &|all| {
+            let half = Micros((all[index].end.0 - all[index].start.0) / 2.0);
+            all[index].start = Micros((all[index].start.0 - half.0).max(0.0));
+            all[index].end = all[index].start + half + half;
+        });
+        spoil("prolonged", &|all| all[index].end += Micros(0.5));
+        spoil("retargeted", &|all| {
+            let id = LinkId((all[index].link.0 + 1) % links);
+            let link = topology.link(id);
+            (all[index].link, all[index].from, all[index].to) = (id, link.from, link.to);
+        });
+        spoil("other ends", &|all| all[index].to = all[index].from);
+        spoil("other chunk", &|all| all[index].chunks[0] = ChunkId((all[index].chunks[0].0 + 1) % 3));
+        spoil("unknown chunk", &|all| all[index].chunks[0] = ChunkId(1_000_000));
+        spoil("unknown link", &|all| all[index].link = LinkId(1_000_000));
+        spoil("unknown rank", &|all| all[index].from = Rank(1_000_000));
+    }
+    all
+}
+
+#[test]
+fn mutants_get_the_same_verdict_compressed_and_expanded() {
+    for &(spec, turns) in MACHINES {
+        for collective in [Collective::AllGather, Collective::ReduceScatter] {
+            let (good, topology) = compressed(spec, turns, collective, 1);
+            let mut refused = 0;
+            for (name, mutant) in mutants(&good, &topology) {
+                let verdict = verify_compressed(mutant.clone(), &topology).is_ok();
+                // What does not exist has no images.
+                if !name.starts_with("unknown") {
+                    let plain = verify(naively_expanded(&mutant), &topology).is_ok();
+                    assert_eq!(verdict, plain, "{spec} {collective}: {name}");
+                }
+                refused += usize::from(!verdict);
+            }
+            assert!(refused >= 6 * good.base.transfers.len(), "{spec} {collective}: only {refused} refused");
+        }
+    }
+}
+
+#[test]
+fn corrupted_generators_are_refused() {
+    for &(spec, turns) in MACHINES {
+        let (good, topology) = compressed(spec, turns, Collective::AllGather, 1);
+        for number in 0..good.generators.len() {
+            let corruptions: [(&str, fn(&mut Generator)); 7] = [
+                ("ranks", |it| it.ranks.swap(0, 1)),
+                ("links", |it| it.links.swap(0, 1)),
+                ("chunks", |it| it.chunks.swap(0, 1)),
+                ("a rank twice", |it| it.ranks[1] = it.ranks[0]),
+                ("a rank too many", |it| it.ranks.push(Rank(0))),
+                ("a link that does not exist", |it| it.links[0] = LinkId(9999)),
+                ("identity", |it| {
+                    it.ranks.sort_unstable();
+                    it.links.sort_unstable();
+                    it.chunks.sort_unstable();
+                }),
+            ];
+            for (name, corrupt) in corruptions {
+                let mut bad = good.clone();
+                corrupt(&mut bad.generators[number]);
+                let rejection = verify_compressed(bad.clone(), &topology).expect_err(name);
+                assert!(rejection.violations.iter().any(|it| it.kind() == "no_symmetry"), "{spec} {name}: {rejection}");
+                let lists_fit = bad.generators[number].ranks.len() == topology.rank_count() && name != "a rank twice";
+                if lists_fit && !name.starts_with("a link") {
+                    assert!(verify(naively_expanded(&bad), &topology).is_err(), "{spec} {name}");
+                }
+            }
+        }
+        let mut half = good.clone();
+        half.generators.pop();
+        assert!(verify_compressed(half, &topology).is_err(), "{spec}: one generator less");
+        let mut boastful = good;
+        boastful.base.bound = Some(LowerBound { value: Micros(1e9), name: "cut".to_owned() });
+        assert!(verify_compressed(boastful, &topology).is_err(), "{spec}: a bound above the makespan");
+    }
+}
+
+#[test]
+fn symmetries_of_the_machine_must_be_those_of_the_demand() {
+    let (mut compressed, topology) =
+        compressed("ring:5,alpha=1us,bandwidth=1GBps", &[(1, 5)], Collective::AllGather, 1);
+    let request = Request::new(Collective::Scatter, 5, 5);
+    compressed.base.demand = Arc::new(Demand::new(request).expect("a valid request"));
+    let rejection = verify_compressed(compressed, &topology).expect_err("all chunks start at the root");
+    assert!(rejection.violations.iter().any(|it| it.kind() == "no_symmetry"), "{rejection}");
+}
