@@ -66,6 +66,16 @@ pub(crate) fn reversed_spreading(problem: &Problem) -> Option<Problem> {
     Some(Halves::new(problem, &collectors).ok()?.collect)
 }
 
+/// The two spreading problems of `problem`, whose chunks are all sums: on the reversed topology from the ranks that collect
+/// them, and, where others want them, on the topology itself from there.
+///
+/// # Errors
+/// [`SynthError::Demand`] where a half would be too large.
+pub(crate) fn halves(problem: &Problem) -> Result<(Problem, Option<Problem>), SynthError> {
+    let collectors = Collectors { label: "", ranks: wanting(&problem.demand) };
+    Halves::new(problem, &collectors).map(|halves| (halves.collect, halves.spread))
+}
+
 /// At which rank each chunk's sum is collected.
 struct Collectors {
     /// Distinguishes the attempts; empty for the usual choice.

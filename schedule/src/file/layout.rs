@@ -1,7 +1,7 @@
 //! The keys of the file, as written; nothing is resolved here.
 
 use super::FORMAT;
-use crate::{Collective, Provenance, ReduceOp, TopologyRef, TransferKind};
+use crate::{ChunkId, Collective, Provenance, ReduceOp, TopologyRef, TransferKind};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use smallvec::SmallVec;
@@ -28,8 +28,11 @@ pub(super) struct File {
     pub(super) size_bytes: u64,
     pub(super) chunks_per_rank: u32,
     pub(super) chunk_bytes: Bytes,
-    #[serde(deserialize_with = "chunks_with_unique_ids")]
-    pub(super) chunks: Vec<ChunkEntry>,
+    /// May be absent where `symmetry` is there and the collective is a standard one.
+    #[serde(default, deserialize_with = "chunks_with_unique_ids")]
+    pub(super) chunks: Option<Vec<ChunkEntry>>,
+    #[serde(default)]
+    pub(super) symmetry: Option<SymmetryEntry>,
     pub(super) transfers: Vec<TransferEntry>,
     pub(super) makespan_us: Micros,
     #[serde(default)]
@@ -65,6 +68,21 @@ pub(super) struct TransferEntry {
     pub(super) end_us: Micros,
 }
 
+/// What repeats the transfers of a compressed schedule.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SymmetryEntry {
+    pub(super) generators: Vec<GeneratorEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GeneratorEntry {
+    pub(super) ranks: Vec<Rank>,
+    pub(super) links: Vec<LinkId>,
+    pub(super) chunks: Vec<ChunkId>,
+}
+
 /// The value of `format`; any other is refused where it stands.
 pub(super) struct Format;
 
@@ -79,7 +97,7 @@ impl<'de> Deserialize<'de> for Format {
 }
 
 /// Checked while reading, because only then the position of a repetition is known.
-fn chunks_with_unique_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ChunkEntry>, D::Error> {
+fn chunks_with_unique_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ChunkEntry>>, D::Error> {
     struct Chunks;
     impl<'de> Visitor<'de> for Chunks {
         type Value = Vec<ChunkEntry>;
@@ -99,5 +117,5 @@ fn chunks_with_unique_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
             Ok(chunks)
         }
     }
-    deserializer.deserialize_seq(Chunks)
+    deserializer.deserialize_seq(Chunks).map(Some)
 }

@@ -9,9 +9,12 @@ mod layout;
 mod resolve;
 mod write;
 
-pub use write::write;
+pub use write::{write, write_compressed};
 
-use crate::{Rejection, Schedule, VerifiedSchedule, Violation, verify};
+use crate::{
+    CompressedSchedule, Generator, Rejection, Schedule, VerifiedCompressed, VerifiedSchedule, Violation, verify,
+    verify_compressed,
+};
 use topology::Topology;
 use topology::document::{Document, Step, TextError};
 
@@ -45,7 +48,43 @@ impl ScheduleFile {
     }
 }
 
-/// Reads a schedule. `origin` names the source in errors, such as the file's path.
+/// What a file holds.
+#[derive(Clone, PartialEq, Debug)]
+pub enum AnyScheduleFile {
+    /// Every transfer.
+    Plain(ScheduleFile),
+    /// One transfer of each orbit.
+    Compressed(CompressedFile),
+}
+
+/// A compressed schedule that was read, not yet verified.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CompressedFile {
+    /// The base, with chunks numbered as [`crate::Demand`] numbers them, and what the file states about it.
+    pub base: ScheduleFile,
+    /// What repeats it.
+    pub generators: Vec<Generator>,
+}
+
+impl CompressedFile {
+    /// Verifies what was read, without expanding it; mismatches of the file are violations as well.
+    ///
+    /// # Errors
+    /// Every violation, those of the file first.
+    pub fn verify(self, topology: &Topology) -> Result<VerifiedCompressed, Rejection> {
+        let Self { base: ScheduleFile { schedule: base, mut mismatches }, generators } = self;
+        match verify_compressed(CompressedSchedule { base, generators }, topology) {
+            Ok(verified) if mismatches.is_empty() => Ok(verified),
+            Ok(verified) => Err(Rejection { violations: mismatches, schedule: Box::new(verified.base().clone()) }),
+            Err(rejection) => {
+                mismatches.extend(rejection.violations);
+                Err(Rejection { violations: mismatches, schedule: rejection.schedule })
+            }
+        }
+    }
+}
+
+/// Reads a plain schedule. `origin` names the source in errors, such as the file's path.
 ///
 /// Memory is bounded by the length of `text`: a short file cannot ask for a large demand.
 ///
@@ -53,6 +92,22 @@ impl ScheduleFile {
 /// Text that is not JSON, unknown or repeated keys, values of the wrong type, chunk ids that repeat, and
 /// requests that no collective answers; each with its line and column.
 pub fn read(text: &str, origin: &str) -> Result<ScheduleFile, TextError> {
+    match read_any(text, origin)? {
+        AnyScheduleFile::Plain(file) => Ok(file),
+        AnyScheduleFile::Compressed(_) => {
+            let reason = "the schedule is orbit-compressed, and a plain one is needed".to_owned();
+            Err(Document::json(origin, text).fault(&[Step::Key("symmetry")], reason))
+        }
+    }
+}
+
+/// Reads a schedule, plain or compressed (`crate::compressed` says what the keys mean).
+///
+/// Memory is bounded by the length of `text` here as well: a compressed schedule has a list of images of all chunks.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_any(text: &str, origin: &str) -> Result<AnyScheduleFile, TextError> {
     let document = Document::json(origin, text);
     resolve::resolve(document.parse()?).map_err(|fault| document.fault(&[Step::Key(fault.key)], fault.reason))
 }

@@ -3,9 +3,11 @@
 //! A file numbers its chunks as it likes. They are matched to the derived ones by what they are (holders,
 //! receivers, combine), in order of their ids within one such class; chunks of a class are interchangeable.
 
-use super::ScheduleFile;
-use super::layout::{ChunkEntry, File, TransferEntry};
-use crate::{Chunk, ChunkId, Collective, Demand, DemandError, LowerBound, RankSet, Request, Schedule, Transfer};
+use super::layout::{ChunkEntry, File, GeneratorEntry, SymmetryEntry, TransferEntry};
+use super::{AnyScheduleFile, CompressedFile, ScheduleFile};
+use crate::{
+    Chunk, ChunkId, Collective, Demand, DemandError, Generator, LowerBound, RankSet, Request, Schedule, Transfer,
+};
 use crate::{Violation, verify};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -35,26 +37,83 @@ impl From<DemandError> for Fault {
     }
 }
 
-pub(super) fn resolve(file: File) -> Result<ScheduleFile, Fault> {
+pub(super) fn resolve(file: File) -> Result<AnyScheduleFile, Fault> {
     check_stated(&file)?;
     let request = request(&file)?;
-    let File { topology, chunk_bytes, mut chunks, transfers, makespan_us, gap, produced_by, .. } = file;
+    let File { topology, chunk_bytes, chunks, symmetry, transfers, makespan_us, gap, produced_by, .. } = file;
     let bound = file.lower_bound_us.map(|value| LowerBound { value, name: file.bound.unwrap_or_default() });
-    chunks.sort_unstable_by_key(|chunk| chunk.id);
     let mut mismatches = Vec::new();
+    let (demand, names) = match (chunks, &symmetry) {
+        (Some(chunks), _) => stated(request, chunks, chunk_bytes, &mut mismatches)?,
+        (None, Some(symmetry)) => (implied(request, symmetry, chunk_bytes, &mut mismatches)?, None),
+        (None, None) => {
+            return Err(Fault { key: "format", reason: "missing field `chunks`".to_owned() });
+        }
+    };
+    let count = demand.chunks().len();
+    let transfers = transfers.into_iter().map(|entry| transfer(entry, names.as_ref(), count)).collect();
+    let schedule = Schedule { topology, demand: Arc::new(demand), transfers, bound, produced_by };
+    check_answer(&schedule, makespan_us, gap, &mut mismatches);
+    let plain = ScheduleFile { schedule, mismatches };
+    Ok(match symmetry {
+        None => AnyScheduleFile::Plain(plain),
+        Some(symmetry) => {
+            let generators = generators(symmetry, names.as_ref(), count);
+            AnyScheduleFile::Compressed(CompressedFile { base: plain, generators })
+        }
+    })
+}
+
+/// The demand of a file that lists its chunks, and what it calls them.
+fn stated(
+    request: Request,
+    mut chunks: Vec<ChunkEntry>,
+    chunk_bytes: Bytes,
+    mismatches: &mut Vec<Violation>,
+) -> Result<(Demand, Option<Names>), Fault> {
+    chunks.sort_unstable_by_key(|chunk| chunk.id);
     let (demand, names) = match request.collective {
         Collective::AllToAllV | Collective::Custom => listed(request, chunks, chunk_bytes)?,
         _ => {
             check_length(&request, chunks.len())?;
-            let demand = sized(Demand::new(request)?, chunk_bytes, &mut mismatches);
-            let names = matched(&demand, &chunks, &mut mismatches);
+            let demand = sized(Demand::new(request)?, chunk_bytes, mismatches);
+            let names = matched(&demand, &chunks, mismatches);
             (demand, names)
         }
     };
-    let transfers = transfers.into_iter().map(|entry| transfer(entry, &names, demand.chunks().len())).collect();
-    let schedule = Schedule { topology, demand: Arc::new(demand), transfers, bound, produced_by };
-    check_answer(&schedule, makespan_us, gap, &mut mismatches);
-    Ok(ScheduleFile { schedule, mismatches })
+    Ok((demand, Some(names)))
+}
+
+/// The demand of a compressed file of a standard collective, which calls the chunks by their own ids.
+fn implied(
+    request: Request,
+    symmetry: &SymmetryEntry,
+    chunk_bytes: Bytes,
+    mismatches: &mut Vec<Violation>,
+) -> Result<Demand, Fault> {
+    // A short file must not make us derive millions of chunks: each generator lists the image of every one.
+    let (expected, listed) = (request.chunk_count(), symmetry.generators.first().map_or(0, |it| it.chunks.len()));
+    if expected != listed as u64 {
+        let reason = format!("a generator has images of {listed} chunks, but the collective has {expected}");
+        return Err(Fault { key: "symmetry", reason });
+    }
+    Ok(sized(Demand::new(request)?, chunk_bytes, mismatches))
+}
+
+/// Generators over the demand's chunks. A file that lists its chunks names them here as well, as everywhere.
+fn generators(symmetry: SymmetryEntry, names: Option<&Names>, chunks: usize) -> Vec<Generator> {
+    let generator = |GeneratorEntry { ranks, links, chunks: images }| {
+        let Some(names) = names else { return Generator { ranks, links, chunks: images } };
+        let renamed = |id: u64| name(Some(names), id, chunks);
+        // The image of the file's chunk that stands at a position belongs to that chunk's own place.
+        let mut own = vec![ChunkId(u32::MAX); chunks];
+        for ((_, chunk), image) in names.iter().zip(&images) {
+            own[chunk.index()] = renamed(u64::from(image.0));
+        }
+        own.truncate(if images.len() == names.len() { chunks } else { 0 });
+        Generator { ranks, links, chunks: own }
+    };
+    symmetry.generators.into_iter().map(generator).collect()
 }
 
 fn request(file: &File) -> Result<Request, DemandError> {
@@ -172,12 +231,19 @@ fn is_own_share(request: &Request, holders: &RankSet, wanted_by: &RankSet) -> bo
     request.collective == Collective::AllToAll && holders == wanted_by && holders.len() == 1
 }
 
-fn transfer(entry: TransferEntry, names: &Names, chunks: usize) -> Transfer {
-    // An id that the file does not define stays unknown: at or beyond the last chunk.
-    let unknown = |id: u64| ChunkId(u32::try_from(id).unwrap_or(u32::MAX).max(chunks as u32));
-    let name = |id: u64| names.get(&id).copied().unwrap_or_else(|| unknown(id));
+/// What the demand calls a chunk. An id that the file does not define stays unknown: at or beyond the last chunk.
+fn name(names: Option<&Names>, id: u64, chunks: usize) -> ChunkId {
+    let as_is = u32::try_from(id).unwrap_or(u32::MAX);
+    match names {
+        None => ChunkId(as_is),
+        Some(names) => names.get(&id).copied().unwrap_or(ChunkId(as_is.max(chunks as u32))),
+    }
+}
+
+fn transfer(entry: TransferEntry, names: Option<&Names>, count: usize) -> Transfer {
     let TransferEntry { chunks, from, to, link, kind, start_us: start, end_us: end } = entry;
-    Transfer { chunks: chunks.into_iter().map(name).collect(), from, to, link, kind, start, end }
+    let chunks = chunks.into_iter().map(|id| name(names, id, count)).collect();
+    Transfer { chunks, from, to, link, kind, start, end }
 }
 
 fn check_answer(schedule: &Schedule, stated: Micros, gap: Option<f64>, mismatches: &mut Vec<Violation>) {

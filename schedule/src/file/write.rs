@@ -4,7 +4,9 @@
 //! back as the same bits.
 
 use super::FORMAT;
-use crate::{Chunk, ChunkId, Schedule, Transfer, TransferKind, VerifiedSchedule};
+use crate::{
+    Chunk, ChunkId, Collective, Generator, Schedule, Transfer, TransferKind, VerifiedCompressed, VerifiedSchedule,
+};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, BufWriter, Write};
@@ -20,6 +22,34 @@ pub fn write(schedule: &VerifiedSchedule, out: impl Write) -> io::Result<()> {
     write_list(&mut out, "chunks", schedule.demand.chunk_ids().zip(schedule.demand.chunks()), write_chunk)?;
     write_list(&mut out, "transfers", schedule.transfers.iter(), write_transfer)?;
     write_answer(schedule, &mut out)?;
+    out.flush()
+}
+
+/// Writes a compressed schedule: the base transfers and the generators; chunks only where the request does not imply
+/// them. The same schedule gives the same bytes.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_compressed(schedule: &VerifiedCompressed, out: impl Write) -> io::Result<()> {
+    let base = schedule.base();
+    let mut out = BufWriter::new(out);
+    write_request(base, &mut out)?;
+    if matches!(base.demand.request().collective, Collective::AllToAllV | Collective::Custom) {
+        write_list(&mut out, "chunks", base.demand.chunk_ids().zip(base.demand.chunks()), write_chunk)?;
+    }
+    writeln!(out, "\"symmetry\": {{\"generators\": [")?;
+    for (index, Generator { ranks, links, chunks }) in schedule.generators().iter().enumerate() {
+        out.write_all(if index == 0 { b" {\"ranks\": " } else { b",\n {\"ranks\": " })?;
+        write_numbers(&mut out, ranks.iter())?;
+        out.write_all(b",\n  \"links\": ")?;
+        write_numbers(&mut out, links.iter())?;
+        out.write_all(b",\n  \"chunks\": ")?;
+        write_numbers(&mut out, chunks.iter())?;
+        out.write_all(b"}")?;
+    }
+    writeln!(out, "\n]}},")?;
+    write_list(&mut out, "transfers", base.transfers.iter(), write_transfer)?;
+    write_answer(base, &mut out)?;
     out.flush()
 }
 

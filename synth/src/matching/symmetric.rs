@@ -9,7 +9,7 @@ use super::mirror::Mirror;
 use super::{EQUAL, Search, WORK, is_unicast, of_bearable_size};
 use crate::orbits::{Orbits, Shared, shared_symmetries};
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
-use schedule::{Schedule, replay};
+use schedule::Schedule;
 
 /// The strategy `symmetric`.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synt
 fn nearest_first(problem: &Problem, context: &Context<'_>, symmetries: &[Shared]) -> Option<Attempt> {
     let orbits = Orbits::new(problem, symmetries)?;
     let base = orbits.spread(problem, context)?;
-    let transfers = replay(&problem.demand, &problem.topology, &orbits.unfolded(&base.transfers)).ok()?;
+    let transfers = orbits.unfolded(&problem.topology, &base.transfers);
     let name = format!("{NAME}/{}/nearest-first", orbits.order());
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     let stop = match schedule.makespan() {

@@ -9,11 +9,14 @@
 //! [1] The same argument makes schedules for Cayley graphs out of one tree: Zhao and others, "Efficient Direct-Connect
 //! Topologies for Collective Communications" (2022).
 
+mod compressed;
 mod walk;
+
+pub use compressed::{CompressedSynthesis, is_too_large_for_plain, synthesize_compressed, wants_compression};
 
 use crate::sketch::{chunk_images, detect};
 use crate::{Context, Problem};
-use schedule::{ChunkId, ChunkList, Message, Transfer, TransferKind};
+use schedule::{ChunkId, ChunkList, Transfer, TransferKind};
 use topology::symmetry::{Action, Automorphism, Translations};
 use topology::{LinkId, Micros, Topology};
 use walk::{Sent, Style, Walk};
@@ -48,7 +51,6 @@ pub(crate) fn shared_symmetries(problem: &Problem) -> Vec<Shared> {
 /// A group of translations of topology, demand and sketch.
 pub(crate) struct Orbits {
     group: Translations,
-    ranks: Action,
     links: Action,
     chunks: Action,
     generators: Vec<Generator>,
@@ -93,8 +95,9 @@ impl Orbits {
         let (ranks, links, chunks) = (of(|it| &it.ranks), of(|it| &it.links), of(|it| &it.chunks));
         let group = Translations::proposed(&ranks)?;
         let (topology, demand) = (&problem.topology, &problem.demand);
+        // Where no rank stays in place, a search for one of each orbit is a search for all.
+        Action::new(&group, &ranks, topology.rank_count())?;
         Some(Self {
-            ranks: Action::new(&group, &ranks, topology.rank_count())?,
             links: Action::new(&group, &links, topology.links().len())?,
             chunks: Action::new(&group, &chunks, demand.chunks().len())?,
             group,
@@ -165,15 +168,19 @@ impl Orbits {
         sent.iter().map(transfer).collect()
     }
 
-    /// Every transfer of the base followed by its images, as messages.
-    pub(crate) fn unfolded(&self, base: &[Transfer]) -> Vec<Message> {
+    /// Every transfer of the base followed by its images: at the same times, in the order in which they leave.
+    pub(crate) fn unfolded(&self, topology: &Topology, base: &[Transfer]) -> Vec<Transfer> {
         let mut all = Vec::with_capacity(base.len() * self.order());
         for transfer in base {
             for element in 0..self.order() as u32 {
-                all.push(Message {
+                let link = LinkId(self.links.image(&self.group, element, transfer.link.0));
+                let (from, to) = (topology.link(link).from, topology.link(link).to);
+                all.push(Transfer {
                     chunks: self.chunk_images(&transfer.chunks, element),
-                    link: LinkId(self.links.image(&self.group, element, transfer.link.0)),
-                    kind: transfer.kind,
+                    from,
+                    to,
+                    link,
+                    ..*transfer
                 });
             }
         }
@@ -183,7 +190,9 @@ impl Orbits {
     fn chunk_images(&self, chunks: &[ChunkId], element: u32) -> ChunkList {
         let image = |chunk: &ChunkId| ChunkId(self.chunks.image(&self.group, element, chunk.0));
         let mut images: ChunkList = chunks.iter().map(image).collect();
-        images.sort_unstable();
+        if images.len() > 1 {
+            images.sort_unstable();
+        }
         images
     }
 }
