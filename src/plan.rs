@@ -4,9 +4,10 @@ use crate::cli::{Chunks, RequestArgs, SearchArgs};
 use crate::failure::{Failure, Outcome, read_text, write_to};
 use crate::foreign::{self, ForeignPlan};
 use crate::screen::Screen;
-use schedule::file::{self, ScheduleFile};
+use schedule::file::{self, AnyScheduleFile, CompressedFile, ScheduleFile};
 use schedule::program::VerifiedProgram;
 use schedule::{Chunk, Collective, Demand, RankSet, ReduceOp, Request, Schedule, VerifiedSchedule};
+use schedule::{MOST_PLAIN_TRANSFERS, VerifiedCompressed};
 use std::path::Path;
 use std::sync::Arc;
 use synth::sketch::{Sketch, SketchError, SketchFile};
@@ -168,6 +169,8 @@ pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
 pub(crate) enum Opened {
     /// A schedule of ours.
     Schedule(Box<Claim>),
+    /// One that is orbit-compressed.
+    Compressed(Box<Claim<CompressedFile>>),
     /// A plan of another tool.
     Foreign(ForeignPlan),
 }
@@ -184,27 +187,34 @@ pub(crate) fn open_any(path: &Path, spec: Option<&str>, size: Option<u64>) -> Ou
             "{origin}: a schedule has its own size, so --size says nothing"
         )));
     }
-    Ok(Opened::Schedule(Box::new(claim(&text, &origin, spec)?)))
+    claim(&text, &origin, spec)
 }
 
 /// A schedule file and the topology it is for, not yet verified.
-pub(crate) struct Claim {
+pub(crate) struct Claim<F = ScheduleFile> {
     /// As read.
-    pub file: ScheduleFile,
+    pub file: F,
     /// From `--topology`, or the SPEC that the file names.
     pub topology: Topology,
 }
 
-fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Claim> {
-    let file = file::read(text, origin).map_err(Failure::bad_input)?;
-    let named = &file.schedule.topology.name;
+/// Reads a schedule, plain or compressed, and resolves its topology.
+fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
+    let file = file::read_any(text, origin).map_err(Failure::bad_input)?;
+    let named = match &file {
+        AnyScheduleFile::Plain(file) => &file.schedule.topology.name,
+        AnyScheduleFile::Compressed(file) => &file.base.schedule.topology.name,
+    };
     let topology = topology(spec.unwrap_or(named)).map_err(|failure| match spec {
         Some(_) => failure,
         None => failure
             .context(format!("{origin}: names the topology `{named}`, which cannot be resolved"))
             .hint("say which topology it was made for with --topology SPEC"),
     })?;
-    Ok(Claim { file, topology })
+    Ok(match file {
+        AnyScheduleFile::Plain(file) => Opened::Schedule(Box::new(Claim { file, topology })),
+        AnyScheduleFile::Compressed(file) => Opened::Compressed(Box::new(Claim { file, topology })),
+    })
 }
 
 /// A plan that was verified.
@@ -223,6 +233,10 @@ pub(crate) fn open_verified(path: &Path, spec: Option<&str>, size: Option<u64>, 
             let (schedule, topology) = claim.verified(&origin)?;
             Ok(Verified::Schedule(Box::new(schedule), Box::new(topology)))
         }
+        Opened::Compressed(claim) => {
+            let (compressed, topology) = claim.verified(&origin)?;
+            Ok(Verified::Schedule(Box::new(expanded(&compressed, &topology, &origin)?), Box::new(topology)))
+        }
         Opened::Foreign(mut plan) => {
             let programs = plan.verified(&origin)?;
             plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
@@ -234,16 +248,59 @@ pub(crate) fn open_verified(path: &Path, spec: Option<&str>, size: Option<u64>, 
 /// Opens and verifies a schedule file.
 pub(crate) fn open_schedule(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedule, Topology)> {
     let origin = path.display().to_string();
-    claim(&read_text(path)?, &origin, spec)?.verified(&origin)
+    match claim(&read_text(path)?, &origin, spec)? {
+        Opened::Schedule(claim) => claim.verified(&origin),
+        Opened::Compressed(claim) => {
+            let (compressed, topology) = claim.verified(&origin)?;
+            Ok((expanded(&compressed, &topology, &origin)?, topology))
+        }
+        Opened::Foreign(_) => Err(Failure::bad_input(anyhow::anyhow!("{origin}: is no schedule"))),
+    }
+}
+
+/// The schedule file, verified, if it is compressed.
+pub(crate) fn open_compressed(path: &Path, spec: Option<&str>) -> Outcome<Option<(VerifiedCompressed, Topology)>> {
+    let (text, origin) = (read_text(path)?, path.display().to_string());
+    if foreign::is_foreign(&text) || !text.contains("\"symmetry\"") {
+        return Ok(None);
+    }
+    match claim(&text, &origin, spec)? {
+        Opened::Compressed(claim) => claim.verified(&origin).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Every transfer of a compressed schedule, judged by the plain verifier as well.
+pub(crate) fn expanded(
+    compressed: &VerifiedCompressed,
+    topology: &Topology,
+    origin: &str,
+) -> Outcome<VerifiedSchedule> {
+    let schedule = compressed.expand(MOST_PLAIN_TRANSFERS).map_err(|error| {
+        Failure::no(error)
+            .context(format!("{origin}: is orbit-compressed, and this needs every transfer"))
+            .hint("`verify`, `simulate` and `explain` take it as it is")
+    })?;
+    schedule::verify(schedule, topology).map_err(|rejection| invalid(rejection, origin))
+}
+
+fn invalid(rejection: schedule::Rejection, origin: &str) -> Failure {
+    Failure::no(rejection)
+        .context(format!("{origin}: is not a valid schedule"))
+        .hint(format!("`antiphon verify {origin}` lists every violation"))
 }
 
 impl Claim {
     fn verified(self, origin: &str) -> Outcome<(VerifiedSchedule, Topology)> {
-        let verified = self.file.verify(&self.topology).map_err(|rejection| {
-            Failure::no(rejection)
-                .context(format!("{origin}: is not a valid schedule"))
-                .hint(format!("`antiphon verify {origin}` lists every violation"))
-        })?;
+        let verified = self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))?;
+        Ok((verified, self.topology))
+    }
+}
+
+impl Claim<CompressedFile> {
+    /// Without expanding it.
+    fn verified(self, origin: &str) -> Outcome<(VerifiedCompressed, Topology)> {
+        let verified = self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))?;
         Ok((verified, self.topology))
     }
 }
@@ -260,6 +317,11 @@ pub(crate) fn needed_topology(spec: Option<&str>) -> Outcome<Topology> {
 /// Writes a verified schedule.
 pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
     write_to(path, |out| file::write(schedule, out))
+}
+
+/// Writes a verified compressed schedule.
+pub(crate) fn save_compressed(schedule: &VerifiedCompressed, path: &Path) -> Outcome {
+    write_to(path, |out| file::write_compressed(schedule, out))
 }
 
 /// One line about a schedule, such as `allgather 8 MB over 16 ranks, 1 chunk each`.

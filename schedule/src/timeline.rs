@@ -4,7 +4,7 @@
 //! people look at is drawn from this one list.
 
 use crate::program::Slice;
-use crate::{ChunkList, Schedule, Transfer, TransferKind, Usage, VerifiedSchedule};
+use crate::{ChunkList, Schedule, Transfer, TransferKind, Usage, VerifiedCompressed, VerifiedSchedule};
 use std::fmt;
 use topology::{Bytes, LinkId, Micros, Rank, ResourceId, Topology};
 
@@ -81,7 +81,15 @@ pub struct Timeline {
 impl Timeline {
     /// The times that a schedule states.
     pub fn of(schedule: &VerifiedSchedule) -> Self {
-        let schedule = schedule.schedule();
+        Self::stated(schedule.schedule())
+    }
+
+    /// The times of a compressed schedule's base, which are those of all images.
+    pub fn of_base(compressed: &VerifiedCompressed) -> Self {
+        Self::stated(compressed.base())
+    }
+
+    fn stated(schedule: &Schedule) -> Self {
         let request = schedule.demand.request();
         Self {
             title: request.collective.to_string(),

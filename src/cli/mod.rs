@@ -285,6 +285,9 @@ pub(crate) struct VerifyArgs {
     /// Also check that the schedule obeys this sketch.
     #[arg(long, value_name = "F")]
     pub sketch: Option<PathBuf>,
+    /// Write an orbit-compressed schedule with every transfer (at most 5 million).
+    #[arg(long, value_name = "OUT.json")]
+    pub expand: Option<PathBuf>,
 }
 
 /// A plan file (schedule JSON, MSCCL XML or MSCCL++ JSON) and its topology.

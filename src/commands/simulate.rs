@@ -7,16 +7,20 @@ use crate::foreign;
 use crate::plan::{self, Verified};
 use crate::screen::{Screen, time};
 use schedule::program::play;
-use schedule::{Simulation, Timeline, Usage, export, simulate};
+use schedule::{Simulation, Timeline, Usage, VerifiedCompressed, export, simulate};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
 use topology::{Micros, Topology};
 
+/// Longer tables are for `--json`.
+const SHOWN: usize = 5000;
+
 /// A plan that was played.
 struct Played {
     title: String,
     topology: Topology,
+    /// Of a compressed schedule the base.
     timeline: Timeline,
     /// The makespan that a schedule states.
     stated: Option<Micros>,
@@ -26,6 +30,13 @@ struct Played {
 
 /// Runs the command.
 pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
+    if let Some((compressed, topology)) = plan::open_compressed(&args.plan.file, args.plan.topology.as_deref())?
+        && args.trace.is_none()
+        && args.html.is_none()
+    {
+        let played = played_compressed(&compressed, topology);
+        return screen.result(&as_json(&played), || for_people(&played));
+    }
     let played = played(&args.plan, screen)?;
     if let Some(path) = &args.trace {
         write_to(path, |out| export::trace(&played.timeline, &played.topology, out))?;
@@ -55,6 +66,13 @@ fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
     }
 }
 
+/// A compressed schedule at its stated times.
+fn played_compressed(compressed: &VerifiedCompressed, topology: Topology) -> Played {
+    let (links, resources) = compressed.usage(&topology);
+    let (title, timeline) = (plan::describe(compressed.base()), Timeline::of_base(compressed));
+    Played { title, topology, timeline, stated: Some(compressed.makespan()), links, resources }
+}
+
 fn as_json(played: &Played) -> Value {
     let Played { topology, timeline, .. } = played;
     let (links, resources) = usage::as_json(topology, &played.links, &played.resources);
@@ -76,7 +94,7 @@ fn for_people(played: &Played) -> String {
         played.title,
         topology.name(),
         time(timeline.makespan().0),
-        usage::table(topology, &played.links, &played.resources, usize::MAX),
+        usage::table(topology, &played.links, &played.resources, SHOWN),
     )
 }
 

@@ -4,8 +4,9 @@ use crate::cli::SynthArgs;
 use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, percent, table, time};
+use schedule::Schedule;
 use std::path::Path;
-use synth::{Options, Problem, Report, StrategyKind, SynthError, Synthesis};
+use synth::{CompressedSynthesis, Options, Problem, Report, StrategyKind, SynthError, Synthesis};
 
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
@@ -18,15 +19,42 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     }
     let task = plan::task(&args.request, size, screen)?;
     let options = plan::options(&args.search, task.sketch.as_ref());
+    if let Some(large) = compressed(&task.problems, &options, screen) {
+        return finish_compressed(&large, args.output.as_deref(), screen);
+    }
     let synthesis = synthesize(&task.problems, &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {
         plan::save(&synthesis.schedule, path)?;
     }
-    let mut told = serde_json::to_value(&synthesis.report).map_err(Failure::no)?;
+    tell(&synthesis.report, synthesis.schedule.schedule(), args.output.as_deref(), screen)
+}
+
+/// The report, with the memory that it took.
+fn tell(told: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Screen) -> Outcome {
+    let mut value = serde_json::to_value(told).map_err(Failure::no)?;
     if let Some(peak) = peak_memory() {
-        told["peak_memory_bytes"] = peak.into();
+        value["peak_memory_bytes"] = peak.into();
     }
-    screen.result(&told, || report(&synthesis, args.output.as_deref()))
+    screen.result(&value, || report(told, schedule, output))
+}
+
+/// A compressed plan, where a plain one would be too large and symmetries allow it; the planner says why there is none.
+fn compressed(problems: &[Problem], options: &Options, screen: &Screen) -> Option<CompressedSynthesis> {
+    let is_asked_for = options.strategy.is_none_or(|it| it == StrategyKind::Symmetric);
+    if !is_asked_for || !problems.first().is_some_and(synth::is_too_large_for_plain) {
+        return None;
+    }
+    let bar = screen.progress("planning");
+    let found = synth::synthesize_compressed(problems, options, &|progress| bar.show(&progress));
+    drop(bar);
+    found.map_err(|error| screen.note(&format!("note: no compressed plan: {error}"))).ok()
+}
+
+fn finish_compressed(found: &CompressedSynthesis, output: Option<&Path>, screen: &Screen) -> Outcome {
+    if let Some(path) = output {
+        plan::save_compressed(&found.schedule, path)?;
+    }
+    tell(&found.report, found.schedule.base(), output, screen)
 }
 
 /// Plans with a progress line; a failure names the sketch line to relax.
@@ -72,10 +100,8 @@ fn peak_memory() -> Option<u64> {
 }
 
 /// The report for people: the answer first, then every candidate.
-fn report(synthesis: &Synthesis, output: Option<&Path>) -> String {
-    let schedule = synthesis.schedule.schedule();
-    let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates, .. } =
-        &synthesis.report;
+fn report(report: &Report, schedule: &Schedule, output: Option<&Path>) -> String {
+    let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates, .. } = report;
     let rows = candidates.iter().map(|candidate| {
         vec![
             candidate.strategy.clone(),

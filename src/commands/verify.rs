@@ -6,15 +6,20 @@ use crate::foreign::ForeignPlan;
 use crate::plan::{self, Claim, Opened};
 use crate::screen::{Screen, time};
 use schedule::Violation;
+use schedule::file::CompressedFile;
 use serde_json::{Value, json};
 
 /// Runs the command.
 pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
     let claim = match plan::open_any(&args.file, args.topology.as_deref(), None)? {
         Opened::Schedule(claim) => *claim,
+        Opened::Compressed(claim) => return compressed(args, *claim, screen),
         Opened::Foreign(plan) => return foreign(args, plan, screen),
     };
     let Claim { file, topology } = claim;
+    if args.expand.is_some() {
+        screen.note("note: the schedule is plain already; nothing was written");
+    }
     let summary = plan::describe(&file.schedule);
     let (schedule, violations) = match file.verify(&topology) {
         Ok(verified) => (verified.into_schedule(), Vec::new()),
@@ -42,6 +47,36 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
         _ => texts.join("\n"),
     })?;
     verdict(args, texts.len())
+}
+
+/// A compressed schedule: judged on orbits, and written out where that is asked for.
+fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) -> Outcome {
+    let Claim { file, topology } = claim;
+    if args.sketch.is_some() {
+        let origin = args.file.display();
+        return Err(Failure::bad_input(anyhow::anyhow!("{origin}: compressed schedules obey no sketch"))
+            .hint("`--expand OUT` writes it plain, if it is not too large"));
+    }
+    let summary = plan::describe(&file.base.schedule);
+    let (verified, violations) = match file.verify(&topology) {
+        Ok(verified) => (Some(verified), Vec::new()),
+        Err(rejection) => (None, rejection.violations),
+    };
+    if let (Some(path), Some(verified)) = (&args.expand, &verified) {
+        plan::save(&plan::expanded(verified, &topology, &args.file.display().to_string())?, path)?;
+    }
+    let values: Vec<Value> = violations.iter().map(as_json).collect();
+    screen.result(&json!({"ok": values.is_empty(), "violations": values}), || match &verified {
+        Some(verified) => format!(
+            "ok: {summary}, {} transfers ({} base transfers, each with {} images), {}",
+            verified.transfers(),
+            verified.base().transfers.len(),
+            verified.order(),
+            time(verified.makespan().0)
+        ),
+        None => violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+    })?;
+    verdict(args, values.len())
 }
 
 /// The exit of the command.

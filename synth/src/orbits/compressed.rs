@@ -8,7 +8,8 @@ use super::{Base, Orbits, Shared, shared_symmetries};
 use crate::bounds::{Bounds, bounds};
 use crate::reversal::halves;
 use crate::{
-    Candidate, Constraints, Context, Deadline, Options, Problem, Progress, Report, StopReason, StrategyKind, SynthError,
+    Candidate, Constraints, Context, Deadline, Milestone, Options, Problem, Progress, Report, StopReason, StrategyKind,
+    SynthError,
 };
 use schedule::{
     Collective, CompressedSchedule, Generator, LowerBound, MOST_PLAIN_TRANSFERS, Provenance, Schedule, TopologyRef,
@@ -137,6 +138,11 @@ fn report(schedule: &VerifiedCompressed, options: &Options, candidates: Vec<Cand
         stop_reason,
         seconds,
         candidates,
+        milestones: vec![Milestone {
+            seconds,
+            makespan_us: base.makespan().0,
+            strategy: base.produced_by.strategy.clone(),
+        }],
     }
 }
 
