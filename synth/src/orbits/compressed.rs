@@ -163,6 +163,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, claim: LowerBound) -> Resul
         seed: context.options.seed,
         options: [("strategy".to_owned(), asked.to_owned())].into_iter().collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Provenance::default()
     };
     let value = if (claim.value.0 - makespan.0).abs() <= claim.value.0 * EQUAL {
         claim.value.min(makespan)
