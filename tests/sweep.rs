@@ -188,8 +188,9 @@ fn long_mpi_finds_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let launch = "--allow-run-as-root --oversubscribe -n 3".split_whitespace();
     let sweep = format!("{SMALL} -o {}/many", folder.path().display());
-    let ran = Command::new("mpirun").args(launch).arg(env!("CARGO_BIN_EXE_antiphon")).args(sweep.split_whitespace());
-    let ran = ran.output().unwrap();
+    let mut mpirun = Command::new("mpirun");
+    mpirun.args(launch).arg(env!("CARGO_BIN_EXE_antiphon")).args(sweep.split_whitespace());
+    let ran = mpirun.output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     antiphon(&format!("{SMALL} -o {}/one --jobs 1", folder.path().display())).ok();
     assert_eq!(files(&folder.path().join("many")), files(&folder.path().join("one")));
