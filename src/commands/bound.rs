@@ -4,7 +4,7 @@ use crate::cli::{BoundArgs, Chunks};
 use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, table, time};
-use synth::{Certificate, Effort, Options, Proof, Scope};
+use synth::{Certificate, Deadline, Effort, Proof, Scope};
 
 /// Runs the command. With `--chunks auto` only those bounds count that hold however the data is cut.
 pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     if searched {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
     } else {
-        let horizons = synth::horizon(problem, &bounds, Effort::default(), &Options::default());
+        let horizons = synth::horizon(problem, &bounds, Effort::default(), &Deadline::default());
         bounds.list.extend(horizons.map_err(Failure::no)?);
     }
     let (best, any) = (bounds.best(), bounds.best_at_any_chunking());

@@ -10,7 +10,7 @@ use crate::milp::copies::{Copies, Spreading};
 use crate::milp::solver::{Column, Controls, Ending, Model, ray, solve};
 use crate::milp::timing::Departure;
 use crate::reversal::reversed_spreading;
-use crate::{Deadline, Options, Problem, SynthError};
+use crate::{Deadline, Problem, SynthError};
 use topology::{LinkId, Micros, ResourceId};
 
 /// What became of one question.
@@ -193,15 +193,8 @@ pub fn horizon(problem: &Problem, known: &Bounds, effort: Effort, options: &Opti
     if combines || super::routes(spreading) > effort.departures {
         return Ok(Vec::new());
     }
-    let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let controls = Controls {
-        iterations: effort.iterations,
-        nodes: u64::MAX,
-        relative_gap: 0.0,
-        cutoff: None,
-        seed: options.seed,
-        deadline: &deadline,
-    };
+    let controls =
+        Controls { iterations: effort.iterations, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline };
     let mut bounds = Vec::new();
     for messages in [Messages::Merged, Messages::Single] {
         let start = match messages {

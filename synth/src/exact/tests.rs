@@ -28,7 +28,7 @@ fn exact(problem: &Problem) -> f64 {
 }
 
 fn horizons(problem: &Problem) -> Vec<Bound> {
-    horizon(problem, &bounds(problem), Effort::default(), &Options::default()).unwrap()
+    horizon(problem, &bounds(problem), Effort::default(), &Deadline::default()).unwrap()
 }
 
 /// Ranks joined at random, strongly; times are whole microseconds for chunks of one byte.

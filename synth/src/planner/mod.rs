@@ -177,7 +177,8 @@ impl Session<'_> {
 
     /// Until when a strategy may search.
     fn deadline_of(&self, kind: StrategyKind) -> Deadline {
-        if kind != StrategyKind::Milp || self.options.time_limit.is_some() {
+        let solves = matches!(kind, StrategyKind::Milp | StrategyKind::Exact);
+        if !solves || self.options.time_limit.is_some() {
             return self.deadline.clone();
         }
         let [asked, unasked] = PATIENCE;
@@ -213,6 +214,9 @@ impl Session<'_> {
                 return Ok(());
             }
         };
+        if kind == StrategyKind::Exact {
+            search.raise_bounds(&deadline)?;
+        }
         let seconds = started.elapsed().as_secs_f64() / attempts.len().max(1) as f64;
         self.judge_all(search, attempts, seconds);
         Ok(())

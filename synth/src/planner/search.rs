@@ -4,9 +4,10 @@
 //! check have accepted it, and its makespan is the one the verifier saw.
 
 use crate::bounds::{Bounds, bounds};
+use crate::exact::{Effort, horizon};
 use crate::prefer::reluctance;
 use crate::sketch::obey;
-use crate::{Attempt, Candidate, Milestone, Problem, StopReason, SynthError};
+use crate::{Attempt, Candidate, Deadline, Milestone, Problem, StopReason, SynthError};
 use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
 use std::time::Instant;
 use topology::Micros;
@@ -24,6 +25,8 @@ pub(super) struct Search<'a> {
     pub(super) bound: LowerBound,
     /// What the answer is compared with: for any chunk count, where the count is searched.
     pub(super) claim: LowerBound,
+    /// Whether this chunk count is the only one.
+    is_alone: bool,
     /// How far above the claim (relative) is good enough.
     gap: f64,
     pub(super) best: Option<Incumbent>,
@@ -52,6 +55,7 @@ impl<'a> Search<'a> {
             bounds,
             bound,
             claim,
+            is_alone: counts == 1,
             gap,
             best: None,
             candidates: Vec::new(),
@@ -59,6 +63,16 @@ impl<'a> Search<'a> {
             milestones: Vec::new(),
             started,
         }
+    }
+
+    /// Adds what [`horizon`] proves to the bounds.
+    pub(super) fn raise_bounds(&mut self, deadline: &Deadline) -> Result<(), SynthError> {
+        self.bounds.list.extend(horizon(self.problem, &self.bounds, Effort::default(), deadline)?);
+        self.bound = self.bounds.best();
+        if self.is_alone {
+            self.claim = self.bound.clone();
+        }
+        Ok(())
     }
 
     pub(super) fn makespan(&self) -> Option<Micros> {
