@@ -53,7 +53,7 @@ fn every_collective_on_every_kind_of_machine() {
 
 #[test]
 fn every_strategy_returns_the_same_kind_of_answer() {
-    for strategy in ["classic", "matching", "improve", "milp", "auto"] {
+    for strategy in ["classic", "matching", "improve", "milp", "exact", "auto"] {
         for collective in ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast"] {
             let wish = Wish::all(collective, 5, 1 << 20);
             judged("clique:5", &wish, &format!("--strategy {strategy} --chunks 1"));

@@ -163,11 +163,16 @@ fn scope(periods: &Periods<'_>) -> Scope {
     }
 }
 
+/// So many ends between a known bound and a period below it are told apart.
+const MOST_KNOWN: usize = 256;
+
 /// What [`horizon`] may spend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
     /// Models of more departures are not built.
     pub departures: usize,
+    /// Nor are models once those of its kind of messages had so many together.
+    pub in_all: usize,
     /// Simplex iterations of a model.
     pub iterations: u64,
     /// How many models are built for each kind of messages.
@@ -177,7 +182,7 @@ pub struct Effort {
 impl Default for Effort {
     /// About a second.
     fn default() -> Self {
-        Self { departures: 12_000, iterations: 20_000, models: 6 }
+        Self { departures: 12_000, in_all: 40_000, iterations: 5_000, models: 6 }
     }
 }
 
@@ -186,7 +191,12 @@ impl Default for Effort {
 ///
 /// # Errors
 /// Failures of the solver.
-pub fn horizon(problem: &Problem, known: &Bounds, effort: Effort, options: &Options) -> Result<Vec<Bound>, SynthError> {
+pub fn horizon(
+    problem: &Problem,
+    known: &Bounds,
+    effort: Effort,
+    deadline: &Deadline,
+) -> Result<Vec<Bound>, SynthError> {
     let reversed = reversed_spreading(problem);
     let spreading = reversed.as_ref().unwrap_or(problem);
     let combines = spreading.demand.chunks().iter().any(|chunk| chunk.combine);
@@ -202,9 +212,10 @@ pub fn horizon(problem: &Problem, known: &Bounds, effort: Effort, options: &Opti
             Messages::Single => known.list.iter().map(|bound| bound.value).fold(Micros::ZERO, Micros::max),
         };
         let mut best: Option<Bound> = None;
+        let mut left = effort.in_all;
         for periods in cuts(spreading, messages, start) {
-            let from = best.as_ref().map_or(start - periods.period, |best| best.value);
-            let found = climb(&periods, reversed.is_some(), from, effort, &controls)?;
+            let from = best.as_ref().map_or(start, |best| best.value);
+            let found = climb(&periods, reversed.is_some(), from, (effort, &mut left), &controls)?;
             best = found.or(best);
         }
         bounds.extend(best);
@@ -212,16 +223,24 @@ pub fn horizon(problem: &Problem, known: &Bounds, effort: Effort, options: &Opti
     Ok(bounds)
 }
 
-/// The largest end above `from` that was refuted, and before which none was not.
+/// The largest end that was refuted, and before which none was not: from the last one that is not above `from` upward.
 fn climb(
     periods: &Periods<'_>,
     reversed: bool,
     from: Micros,
-    effort: Effort,
+    (effort, left): (Effort, &mut usize),
     controls: &Controls<'_>,
 ) -> Result<Option<Bound>, SynthError> {
+    let below = (from - periods.period).max(Micros::ZERO);
+    let known = periods.ends(below, from, MOST_KNOWN).pop();
+    let above = periods.ends(from, from * 2.0 + periods.period * 2.0, effort.models);
     let mut best = None;
-    for end in periods.ends(from.max(Micros::ZERO), from * 2.0 + periods.period * 2.0, effort.models) {
+    for end in known.into_iter().chain(above) {
+        let size = periods.routes(end).map_or(0, |routes| routes.departures());
+        if size > *left {
+            break;
+        }
+        *left -= size;
         match decide(periods, reversed, end, effort.departures, controls)? {
             Verdict::Refuted(proof) => best = Some(bound(periods, reversed, end, proof)),
             Verdict::Possible(_) | Verdict::Undecided => break,

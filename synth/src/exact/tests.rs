@@ -28,7 +28,8 @@ fn exact(problem: &Problem) -> f64 {
 }
 
 fn horizons(problem: &Problem) -> Vec<Bound> {
-    horizon(problem, &bounds(problem), Effort::default(), &Deadline::default()).unwrap()
+    let effort = Effort { in_all: 8_000, ..Effort::default() };
+    horizon(problem, &bounds(problem), effort, &Deadline::default()).unwrap()
 }
 
 /// Ranks joined at random, strongly; times are whole microseconds for chunks of one byte.
@@ -116,9 +117,9 @@ fn no_horizon_is_above_an_optimum() {
 
 #[test]
 fn no_horizon_is_above_a_plan() {
-    for seed in 0..10 {
+    for seed in 0..6 {
         let mut random = Pcg64Mcg::seed_from_u64(100 + seed);
-        let ranks = random.random_range(4..7);
+        let ranks = random.random_range(4..6);
         let problem = gather(machine(&mut random, ranks, seed % 2 == 0), u64::from(ranks) * 2, 2);
         let plan = planned(&problem, &Matching, StrategyKind::Matching).schedule.unwrap();
         let single = plan.transfers.iter().all(|transfer| transfer.chunks.len() == 1);
