@@ -216,7 +216,8 @@ pub fn horizon(
         for periods in cuts(spreading, messages, start) {
             let from = best.as_ref().map_or(start, |best| best.value);
             let found = climb(&periods, reversed.is_some(), from, (effort, &mut left), &controls)?;
-            best = found.or(best);
+            best =
+                best.into_iter().chain(found).reduce(|best, found| if found.value > best.value { found } else { best });
         }
         bounds.extend(best);
     }
