@@ -48,6 +48,9 @@ pub(super) fn decide(
     }
     let expansion =
         Expansion::new(periods, reversed, Copies::new(periods.problem, periods.horizon(end), &routes, None));
+    if let Some(proof) = expansion.local_proof(periods.problem, controls)? {
+        return Ok(Verdict::Refuted(proof));
+    }
     let outcome = solve(&expansion.model, &[], controls, &mut |_| {})?;
     let verdict = match outcome.ending {
         Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
@@ -105,6 +108,28 @@ impl Expansion {
                 self.rows.push(named(first, end, window.departures));
             }
         }
+    }
+
+    /// A proof by what comes to one rank, if there is one: the same proof as of the whole model, found much sooner.
+    fn local_proof(&self, problem: &Problem, controls: &Controls<'_>) -> Result<Option<Proof>, SynthError> {
+        let topology = &problem.topology;
+        for rank in topology.ranks() {
+            let concerns = |row: &Row| match *row {
+                Row::Arrive { rank: at, .. } | Row::Once { rank: at, .. } => at == rank,
+                Row::Hold { .. } => false,
+                Row::Window { link: Some(link), .. } => topology.link(link).to == rank,
+                Row::Window { link: None, .. } => true,
+            };
+            let rows: Vec<usize> = (0..self.rows.len()).filter(|&row| concerns(&self.rows[row])).collect();
+            let part = self.model.part(&rows);
+            let Some(ray) = ray(&part, controls)? else { continue };
+            if let Some(multipliers) = part.refutation(&ray) {
+                let named = multipliers.into_iter();
+                let multipliers = named.map(|(row, times)| Multiplier { row: self.rows[rows[row]].clone(), times });
+                return Ok(Some(Proof::Linear { multipliers: multipliers.collect() }));
+            }
+        }
+        Ok(None)
     }
 
     /// A proof that not even a fractional solution exists, if none does.
@@ -232,20 +257,43 @@ fn climb(
     (effort, left): (Effort, &mut usize),
     controls: &Controls<'_>,
 ) -> Result<Option<Bound>, SynthError> {
-    let below = (from - periods.period).max(Micros::ZERO);
-    let known = periods.ends(below, from, MOST_KNOWN).pop();
-    let above = periods.ends(from, from * 2.0 + periods.period * 2.0, effort.models);
-    let mut best = None;
-    for end in known.into_iter().chain(above) {
+    let mut ask = |end: Micros| {
         let size = periods.routes(end).map_or(0, |routes| routes.departures());
         if size > *left {
-            break;
+            return Ok(Verdict::Undecided);
         }
         *left -= size;
-        match decide(periods, reversed, end, effort.departures, controls)? {
-            Verdict::Refuted(proof) => best = Some(bound(periods, reversed, end, proof)),
-            Verdict::Possible(_) | Verdict::Undecided => break,
+        decide(periods, reversed, end, effort.departures, controls)
+    };
+    // What other bounds refute, this model may leave possible: then down to what it refutes, else up.
+    let below = (from - periods.period).max(Micros::ZERO);
+    let mut known = periods.ends(below, from, MOST_KNOWN);
+    let first = known.len();
+    while let Some(end) = known.pop() {
+        match ask(end)? {
+            Verdict::Refuted(proof) if known.len() + 1 == first => {
+                return upward(periods, reversed, from, effort, bound(periods, reversed, end, proof), ask).map(Some);
+            }
+            Verdict::Refuted(proof) => return Ok(Some(bound(periods, reversed, end, proof))),
+            Verdict::Possible(_) if first - known.len() < effort.models => {}
+            Verdict::Possible(_) | Verdict::Undecided => return Ok(None),
         }
+    }
+    Ok(None)
+}
+
+/// The largest end above `from` that is refuted, and before which none is not; `best` if there is none.
+fn upward(
+    periods: &Periods<'_>,
+    reversed: bool,
+    from: Micros,
+    effort: Effort,
+    mut best: Bound,
+    mut ask: impl FnMut(Micros) -> Result<Verdict, SynthError>,
+) -> Result<Bound, SynthError> {
+    for end in periods.ends(from, from * 2.0 + periods.period * 2.0, effort.models) {
+        let Verdict::Refuted(proof) = ask(end)? else { break };
+        best = bound(periods, reversed, end, proof);
     }
     Ok(best)
 }

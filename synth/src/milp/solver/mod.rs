@@ -14,6 +14,7 @@ mod refutation;
 pub(crate) use highs::{ray, solve};
 
 use crate::Deadline;
+use std::collections::BTreeMap;
 
 /// A column of a [`Model`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -109,6 +110,25 @@ impl Model {
     /// Adds Σ coefficient·column = value.
     pub(crate) fn equal(&mut self, terms: impl IntoIterator<Item = (Column, f64)>, value: f64) {
         self.row(value, terms, value);
+    }
+
+    /// The model of some rows and the columns in them, none of them whole, without an objective.
+    pub(crate) fn part(&self, rows: &[usize]) -> Self {
+        let mut place: BTreeMap<i32, Column> = BTreeMap::new();
+        let mut part = Self::default();
+        for &row in rows {
+            let start = self.row_start[row] as usize;
+            let end = self.row_start.get(row + 1).map_or(self.entries.len(), |&end| end as usize);
+            let terms: Vec<(Column, f64)> = (start..end)
+                .map(|at| {
+                    let (entry, column) = (self.entries[at], self.entries[at] as usize);
+                    let bounds = (self.lower[column], self.upper[column]);
+                    (*place.entry(entry).or_insert_with(|| part.continuous(bounds.0, bounds.1)), self.values[at])
+                })
+                .collect();
+            part.row(self.row_lower[row], terms, self.row_upper[row]);
+        }
+        part
     }
 
     /// The same model with no column whole.
