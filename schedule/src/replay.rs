@@ -48,7 +48,8 @@ struct Holdings<'a> {
 #[derive(Clone)]
 enum Row {
     Dense(Box<[Option<Holding>]>),
-    Sparse(BTreeMap<Rank, Holding>),
+    /// Ascending by rank.
+    Sparse(Vec<(Rank, Holding)>),
 }
 
 impl<'a> Holdings<'a> {
@@ -57,7 +58,7 @@ impl<'a> Holdings<'a> {
         messages.iter().flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
         let row = |carried| match carried {
             many if many > ranks / 8 => Row::Dense(vec![None; ranks].into()),
-            _ => Row::Sparse(BTreeMap::new()),
+            _ => Row::Sparse(Vec::new()),
         };
         Self { demand, rows: carried.into_iter().map(row).collect() }
     }
@@ -69,7 +70,13 @@ impl<'a> Holdings<'a> {
         };
         match &mut self.rows[chunk.index()] {
             Row::Dense(row) => row[rank.index()].get_or_insert_with(initial),
-            Row::Sparse(row) => row.entry(rank).or_insert_with(initial),
+            Row::Sparse(row) => {
+                let place = row.binary_search_by_key(&rank, |(rank, _)| *rank).unwrap_or_else(|place| {
+                    row.insert(place, (rank, initial()));
+                    place
+                });
+                &mut row[place].1
+            }
         }
     }
 }

@@ -10,8 +10,8 @@ use topology::Topology;
 /// The chunk counts tried: powers of two, and three times those, which suit machines of six links a rank. The
 /// planner stops among them when finer cuts no longer gain.
 const COUNTS: [u32; 8] = [2, 3, 4, 6, 8, 12, 16, 32];
-/// Chunks × links above which only one chunk per rank is tried.
-const LARGE: u64 = 400_000;
+/// Chunks × links above which only one chunk per rank is tried: where chunks are copied, and where each is one route.
+const LARGE: [u64; 2] = [400_000, 4_000_000];
 
 /// Chunk counts to try for `request` on `topology`, ascending; never empty.
 pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
@@ -21,11 +21,12 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     }
     let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
     let alpha = topology.links().iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
+    let large = LARGE[usize::from(request.collective == Collective::AllToAll)];
     let worthwhile = |&count: &u32| {
         let request = request.clone().with_chunks(count);
         let bytes = request.chunk_bytes().0;
         let routes = request.chunk_count().saturating_mul(topology.links().len() as u64);
-        bytes >= 1.0 && slowest * bytes >= alpha && routes <= LARGE
+        bytes >= 1.0 && slowest * bytes >= alpha && routes <= large
     };
     std::iter::once(1).chain(COUNTS.into_iter().take_while(worthwhile)).collect()
 }

@@ -12,6 +12,8 @@ pub enum StrategyKind {
     Classic,
     /// The same search as `matching`, on one link and chunk of each orbit under the symmetries.
     Symmetric,
+    /// Routes that keep nothing busy for longer than it must be, where every chunk has one destination.
+    Flow,
     /// Causal link–chunk matching with restarts.
     Matching,
     /// Spanning trees packed to the optimal throughput, then scheduled.
@@ -30,6 +32,7 @@ impl StrategyKind {
     /// Every strategy, in the order the planner tries them.
     pub const ALL: &[Self] = &[
         Self::Classic,
+        Self::Flow,
         Self::Levels,
         Self::Trees,
         Self::Symmetric,
@@ -44,6 +47,7 @@ impl StrategyKind {
         match self {
             Self::Classic => "classic",
             Self::Symmetric => "symmetric",
+            Self::Flow => "flow",
             Self::Matching => "matching",
             Self::Trees => "trees",
             Self::Levels => "levels",

@@ -103,7 +103,7 @@ impl Mirror {
     }
 
     /// The images of a chunk, itself first.
-    fn chunks(&self, chunk: ChunkId) -> Vec<ChunkId> {
+    pub(crate) fn chunks(&self, chunk: ChunkId) -> Vec<ChunkId> {
         self.grow(chunk, |generator, chunk| generator.chunks[chunk.index()])
     }
 

@@ -12,7 +12,7 @@ mod instance;
 mod mirror;
 mod ports;
 mod prune;
-mod queues;
+pub(crate) mod queues;
 mod rerouted;
 mod routed;
 mod spread;
@@ -50,6 +50,10 @@ const EQUAL: f64 = 1e-9;
 const MOST_DELIVERIES: u64 = 1 << 24;
 /// Work of one strategy, in looks of a link at 64 chunks: one or two seconds of one core.
 const WORK: u64 = 60_000_000;
+/// Beyond so many links × chunks with one destination, `flow` has better routes: only repairs are worth anything here.
+const WORTH_ROUTING: usize = 400_000;
+/// The most links × chunks with one destination for which every chunk looks at the loads alone.
+const MOST_ROUTED: usize = WORK as usize / 16;
 /// How often every route is found anew.
 const ROUNDS: u32 = 6;
 /// The most repairs of one restart.
@@ -69,6 +73,11 @@ impl Strategy for Matching {
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         if problem.demand.chunks().iter().any(|chunk| chunk.combine && chunk.holders.len() > 1) {
             let why = "it reduces; plan its reversal".to_owned();
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        let (links, chunks) = (problem.topology.links().len(), problem.demand.chunks().len());
+        if context.incumbent.is_some() && links * chunks > WORTH_ROUTING && is_unicast(&problem.demand) {
+            let why = "`flow` finds better routes for so many chunks".to_owned();
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
         of_bearable_size(self.name(), problem, |problem| {
@@ -241,7 +250,7 @@ impl<'a> Search<'a> {
 
     /// Whether it costs little to look at the loads for every chunk alone.
     fn can_relieve(&self) -> bool {
-        self.instance.topology.links().len() * self.instance.demand.chunks().len() <= WORK as usize / 16
+        self.instance.topology.links().len() * self.instance.demand.chunks().len() <= MOST_ROUTED
     }
 
     /// How many links there are from one rank to another, on an average over the ranks that rank 0 reaches.
@@ -304,7 +313,7 @@ impl<'a> Search<'a> {
         if balanced && self.can_relieve() {
             routing.relieve_all(random);
         }
-        let priorities = Priorities::new(instance, self.merge(number), random);
+        let priorities = Priorities::new(instance.problem, self.merge(number), random);
         let most = REPAIRS_PER_CHUNK.saturating_mul(instance.demand.chunks().len() as u32);
         let effort = Effort { steps: repairs.min(most), goal: self.context.goal() };
         self.time(&improve(routing, priorities, effort, random)?)

@@ -6,11 +6,11 @@
 //! that taking them first is enough.
 
 use super::calendar::{Calendar, Event};
-use super::instance::Instance;
 use super::routed::Routes;
 use crate::constraints::owner;
 use crate::distance::Key;
 use crate::options::Poll;
+use crate::{Deadline, Problem};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Message};
@@ -19,38 +19,38 @@ use topology::{Link, LinkId, Micros};
 
 /// The rules of one list scheduling.
 #[derive(Clone, Debug)]
-pub(super) struct Priorities {
+pub(crate) struct Priorities {
     /// How many chunks a message carries at most.
-    pub(super) merge: usize,
+    pub(crate) merge: usize,
     /// For each chunk, by how much longer its way seems than it is.
-    pub(super) head_start: Vec<Micros>,
+    pub(crate) head_start: Vec<Micros>,
     /// The time of a chunk on the slowest link, in which head starts are measured.
-    slowest: Micros,
+    pub(crate) slowest: Micros,
 }
 
 impl Priorities {
     /// Head starts that only decide between chunks with equally far to go.
-    pub(super) fn new(instance: &Instance<'_>, merge: usize, random: &mut Pcg64Mcg) -> Self {
-        let time = |link: &Link| link.transfer_time(instance.demand.chunk_bytes());
-        let slowest = instance.topology.links().iter().map(time).fold(Micros::ZERO, Micros::max);
+    pub(crate) fn new(problem: &Problem, merge: usize, random: &mut Pcg64Mcg) -> Self {
+        let time = |link: &Link| link.transfer_time(problem.demand.chunk_bytes());
+        let slowest = problem.topology.links().iter().map(time).fold(Micros::ZERO, Micros::max);
         let mut priorities = Self { merge, head_start: Vec::new(), slowest };
-        priorities.head_start = instance.demand.chunk_ids().map(|_| priorities.draw(random) * 1e-3).collect();
+        priorities.head_start = problem.demand.chunk_ids().map(|_| priorities.draw(random) * 1e-3).collect();
         priorities
     }
 
     /// A random head start of up to two messages on the slowest link.
-    pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> Micros {
+    pub(crate) fn draw(&self, random: &mut Pcg64Mcg) -> Micros {
         self.slowest * (f64::from(random.next_u32() % 1024) / 512.0)
     }
 }
 
 /// Messages in the order they are sent, and when the last arrives.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
-    pub(super) messages: Vec<Message>,
-    pub(super) makespan: Micros,
+pub(crate) struct Order {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) makespan: Micros,
     /// The position of the message that arrives last.
-    pub(super) last: usize,
+    pub(crate) last: usize,
 }
 
 /// A chunk that waits for a link; the greatest goes first.
@@ -66,15 +66,15 @@ struct Waiting {
 const POLLED: u64 = 1 << 16;
 
 /// An order of messages along `routes`; `None` where the deadline passed meanwhile.
-pub(super) fn order(instance: &Instance<'_>, routes: &Routes, priorities: &Priorities) -> Option<Order> {
-    let mut queues = Queues::new(instance, routes, priorities);
-    let is_done = queues.run();
+pub(crate) fn order(problem: &Problem, routes: &Routes, priorities: &Priorities, deadline: &Deadline) -> Option<Order> {
+    let mut queues = Queues::new(problem, routes, priorities);
+    let is_done = queues.run(deadline);
     let Queues { calendar, makespan, last, .. } = queues;
     is_done.then(|| Order { messages: calendar.into_messages(), makespan, last })
 }
 
 struct Queues<'a> {
-    instance: &'a Instance<'a>,
+    problem: &'a Problem,
     routes: &'a Routes,
     priorities: &'a Priorities,
     /// For each chunk, how many links of its route are behind it.
@@ -88,21 +88,21 @@ struct Queues<'a> {
 }
 
 impl<'a> Queues<'a> {
-    fn new(instance: &'a Instance<'a>, routes: &'a Routes, priorities: &'a Priorities) -> Self {
-        let topology = instance.topology;
+    fn new(problem: &'a Problem, routes: &'a Routes, priorities: &'a Priorities) -> Self {
+        let topology = &*problem.topology;
         let mut queues = Self {
-            instance,
+            problem,
             routes,
             priorities,
             hop: vec![0; routes.len()],
             waiting: vec![BinaryHeap::new(); topology.links().len()],
-            calendar: Calendar::new(topology, instance.demand),
+            calendar: Calendar::new(topology, &problem.demand),
             awake: Vec::new(),
             sent: 0,
             makespan: Micros::ZERO,
             last: 0,
         };
-        instance.demand.chunk_ids().for_each(|chunk| queues.wait(chunk));
+        problem.demand.chunk_ids().for_each(|chunk| queues.wait(chunk));
         queues
     }
 
@@ -110,26 +110,31 @@ impl<'a> Queues<'a> {
     fn wait(&mut self, chunk: ChunkId) {
         let ahead = &self.routes[chunk.index()][self.hop[chunk.index()] as usize..];
         let Some(&next) = ahead.first() else { return };
-        let remaining: f64 = ahead.iter().map(|&link| self.instance.duration(link, chunk).0).sum();
+        let remaining: f64 = ahead.iter().map(|&link| self.duration(link, chunk).0).sum();
         let remaining = Key::new(remaining + self.priorities.head_start[chunk.index()].0);
-        let own = self.own_first(next) && owner(self.instance.demand, chunk) == Some(self.from(next));
+        let own = self.own_first(next) && owner(&self.problem.demand, chunk) == Some(self.from(next));
         self.waiting[next.index()].push(Waiting { own, remaining, chunk });
         self.awake.push(next);
     }
 
+    /// From the start of a message of one chunk to its arrival.
+    fn duration(&self, link: LinkId, chunk: ChunkId) -> Micros {
+        self.problem.topology.link(link).transfer_time(self.problem.demand.bytes_of(chunk))
+    }
+
     fn from(&self, link: LinkId) -> topology::Rank {
-        self.instance.topology.link(link).from
+        self.problem.topology.link(link).from
     }
 
     fn own_first(&self, link: LinkId) -> bool {
-        let Instance { problem, topology, .. } = self.instance;
-        problem.constraints.own_chunks_first.is_some() && topology.crosses_machines(topology.link(link))
+        let Problem { topology, constraints, .. } = self.problem;
+        constraints.own_chunks_first.is_some() && topology.crosses_machines(topology.link(link))
     }
 
     /// Whether everything was sent before the deadline.
-    fn run(&mut self) -> bool {
+    fn run(&mut self, deadline: &Deadline) -> bool {
         let mut happened = Vec::new();
-        let mut poll = Poll::new(&self.instance.deadline, POLLED);
+        let mut poll = Poll::new(deadline, POLLED);
         self.choose(Micros::ZERO);
         while let Some(now) = self.calendar.next(&mut happened) {
             happened.iter().for_each(|&event| self.happen(event));
@@ -145,7 +150,7 @@ impl<'a> Queues<'a> {
     fn happen(&mut self, event: Event) {
         match event {
             Event::LinkFree(link) => self.awake.push(link),
-            Event::ResourceFree(resource) => self.awake.extend_from_slice(self.instance.topology.users(resource)),
+            Event::ResourceFree(resource) => self.awake.extend_from_slice(self.problem.topology.users(resource)),
             Event::Arrived(message) => {
                 for chunk in self.calendar.message(message).chunks.clone() {
                     self.hop[chunk.index()] += 1;

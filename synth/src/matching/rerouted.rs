@@ -33,7 +33,7 @@ pub(super) fn improve(
     random: &mut Pcg64Mcg,
 ) -> Option<Vec<Message>> {
     let instance = routing.instance();
-    let mut best = order(instance, routing.routes(), &priorities)?;
+    let mut best = order(instance.problem, routing.routes(), &priorities, &instance.deadline)?;
     for _ in 0..effort.steps {
         if best.makespan <= effort.goal {
             break;
@@ -48,7 +48,7 @@ pub(super) fn improve(
             routing.relieve(id, f64::from(random.next_u32() % 4), random);
             priorities.head_start[id.index()] = priorities.draw(random);
         }
-        let repaired = order(instance, routing.routes(), &priorities);
+        let repaired = order(instance.problem, routing.routes(), &priorities, &instance.deadline);
         match repaired {
             Some(repaired) if repaired.makespan <= best.makespan => {
                 best = repaired;

@@ -16,7 +16,7 @@ use schedule::ChunkId;
 use topology::{Bytes, LinkId, Rank};
 
 /// The links of every chunk's way, first link first; empty where a chunk stays.
-pub(super) type Routes = Vec<Vec<LinkId>>;
+pub(crate) type Routes = Vec<Vec<LinkId>>;
 
 /// How [`Routing::spread_out`] finds paths.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -13,6 +13,7 @@ mod search;
 use crate::bounds::Bounds;
 use crate::classic::Classic;
 use crate::exact::Exact;
+use crate::flow::Flow;
 use crate::improve::Improve;
 use crate::levels::Levels;
 use crate::matching::{Matching, Symmetric};
@@ -112,6 +113,7 @@ fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
     match options.strategy {
         None | Some(StrategyKind::Milp) => {
             let dearer = &[
+                StrategyKind::Flow,
                 StrategyKind::Levels,
                 StrategyKind::Trees,
                 StrategyKind::Symmetric,
@@ -129,6 +131,7 @@ fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
     match kind {
         StrategyKind::Classic => &Classic,
         StrategyKind::Symmetric => &Symmetric,
+        StrategyKind::Flow => &Flow,
         StrategyKind::Matching => &Matching,
         StrategyKind::Trees => &Trees,
         StrategyKind::Levels => &Levels,
