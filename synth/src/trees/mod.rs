@@ -34,6 +34,8 @@ const NAME: &str = "trees";
 const GROUPS: usize = 2;
 /// A group that leaves more ranks than this different saves too little for what it forbids.
 const FEW: usize = 4;
+/// So few messages are scheduled in some milliseconds.
+const QUICK: usize = 1 << 13;
 /// A gap (relative) that is left to others where nobody asked for trees.
 const WORTHWHILE: f64 = 0.01;
 /// The most looks at links in one round of packing: some tenths of a second.
@@ -58,8 +60,11 @@ impl Strategy for Trees {
         check(problem)?;
         worthwhile(problem, context)?;
         let mirrors = mirrors(problem);
-        if context.options.strategy.is_none() && mirrors.iter().all(|mirror| mirror.order() == 1) {
-            return Err(refused("nothing is alike, and other searches order messages better then".to_owned()));
+        let is_plain = mirrors.iter().all(|mirror| mirror.order() == 1);
+        if context.options.strategy.is_none() && is_plain && !problem.topology.resources().is_empty() {
+            return Err(refused(
+                "ports are shared and ranks unlike; other searches order messages better then".to_owned(),
+            ));
         }
         let ways: Vec<(usize, (&Mirror, f64))> =
             mirrors.iter().flat_map(|mirror| STYLES.map(|idle| (mirror, idle))).enumerate().collect();
@@ -73,13 +78,16 @@ impl Strategy for Trees {
     }
 }
 
-/// The largest groups of symmetries under which no image waits for another; none at all where there are no such.
+/// The largest groups of symmetries under which no image waits for another; without symmetries where there are no such, or
+/// that costs little and may be better.
 fn mirrors(problem: &Problem) -> Vec<Mirror> {
     let mut mirrors = Mirror::all(problem);
     let ranks = problem.topology.rank_count();
     mirrors.retain(|mirror| mirror.order() * FEW >= ranks && Machine::is_free_of_turns(problem, mirror));
     mirrors.truncate(GROUPS);
-    if mirrors.is_empty() {
+    let messages: usize = problem.demand.chunks().iter().map(grow::missing).sum();
+    // Links that share nothing are kept busy without symmetries as well.
+    if mirrors.is_empty() || problem.topology.resources().is_empty() && messages <= QUICK {
         mirrors.push(Mirror::plain(&problem.topology));
     }
     mirrors
