@@ -18,7 +18,7 @@ mod windows;
 
 use crate::bounds::bounds;
 use crate::planner::{accept, synthesize_from};
-use crate::{Constraints, Deadline, Options, Problem, Progress, SynthError, chunk_counts};
+use crate::{Constraints, Deadline, Options, Problem, Progress, SynthError, chunk_counts, is_too_large_for_plain};
 use retime::Recipe;
 use schedule::{Demand, LowerBound, Request, Schedule, VerifiedSchedule};
 use std::sync::Arc;
@@ -70,8 +70,17 @@ impl SizeTask {
     pub fn problems(&self, size_bytes: u64) -> Result<Vec<Problem>, SynthError> {
         let request = Request { size_bytes, ..self.request.clone() };
         let counts = self.chunks.map_or_else(|| chunk_counts(&self.topology, &request), |count| vec![count]);
-        counts.into_iter().map(|count| self.problem(size_bytes, count)).collect()
+        counts.into_iter().map(|count| self.problem(size_bytes, count).and_then(plain)).collect()
     }
+}
+
+/// The problem, if its plans are written message by message: only those have times at other sizes.
+fn plain(problem: Problem) -> Result<Problem, SynthError> {
+    if is_too_large_for_plain(&problem) {
+        let why = "its plans are too large to be written message by message; plan every size with --size".to_owned();
+        return Err(SynthError::NotApplicable { strategy: "a sweep over sizes", why });
+    }
+    Ok(problem)
 }
 
 /// What was found for one of the sizes.
@@ -169,7 +178,7 @@ struct Point {
 
 impl Point {
     fn new(task: &SizeTask, size: u64) -> Result<Self, SynthError> {
-        let bounds = bounds(&task.problem(size, task.chunks.unwrap_or(1))?);
+        let bounds = bounds(&plain(task.problem(size, task.chunks.unwrap_or(1))?)?);
         // A plan for another size may be cut as this size never would be.
         let bound = if task.chunks.is_some() { bounds.best() } else { bounds.best_at_any_chunking() };
         Ok(Self { size, bound, searched: false, settled: false })

@@ -76,6 +76,13 @@ fn sizes_share_their_work() {
 }
 
 #[test]
+fn plans_that_are_too_large_are_refused_at_once() {
+    let task = task("torus2d:64x64", Collective::AllGather);
+    let refused = synthesize_sizes(&task, &SIZES, &Options::default(), &|_| {});
+    assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
+}
+
+#[test]
 fn no_size_is_an_error() {
     let refused = synthesize_sizes(&task("ring:3", Collective::AllGather), &[], &Options::default(), &|_| {});
     assert!(matches!(refused, Err(SynthError::NoProblem)));
