@@ -44,6 +44,8 @@ const LARGE: usize = 1 << 17;
 /// tried.
 const GAIN: f64 = 2e-3;
 const PATIENT_CUTS: u32 = 4;
+/// Textbook algorithms get this part of a limited time: one in so many.
+const TEXTBOOK_PART: u32 = 5;
 /// How long the solver may take where the user sets no limit and asked for it, or did not ask. Its work is counted
 /// and nearly always ends long before; this catches the models on which HiGHS overshoots.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(15)];
@@ -77,23 +79,12 @@ pub fn synthesize_from(
 ) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let session = Session { options, deadline: &deadline, progress };
+    let session = Session { problems, warm, options, deadline: &deadline, started, progress };
     let mut searches: Vec<Search<'_>> = Vec::with_capacity(problems.len());
+    // A warm start may be at any chunk count.
+    while !warm.is_empty() && session.open_next(&mut searches) {}
     let (cheapest, dearer) = portfolio(options);
-    for problem in problems {
-        // The first chunk count always gets the cheapest strategy: most often that is an answer.
-        if !searches.is_empty() && deadline.has_passed() {
-            break;
-        }
-        let mut search = Search::new(problem, problems.len(), options.gap, started);
-        search.welcome(warm, options.seed);
-        session.attempt(&mut search, cheapest)?;
-        let is_good_enough = search.is_good_enough();
-        searches.push(search);
-        if is_good_enough {
-            break;
-        }
-    }
+    session.sweep(&mut searches, cheapest)?;
     for &kind in dearer {
         if searches.iter().any(Search::is_good_enough) {
             break;
@@ -143,20 +134,38 @@ fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
 
 /// What stays the same during one call of [`synthesize`].
 struct Session<'a> {
+    problems: &'a [Problem],
+    warm: &'a [Schedule],
+    started: Instant,
     options: &'a Options,
     deadline: &'a Deadline,
     progress: &'a (dyn Fn(Progress) + Sync),
 }
 
-impl Session<'_> {
-    /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain.
-    fn sweep(&self, searches: &mut [Search<'_>], kind: StrategyKind) -> Result<(), SynthError> {
-        let mut best = f64::INFINITY;
-        let mut stale = 0;
-        for search in searches {
-            if self.deadline.has_passed() || stale == PATIENT_CUTS {
+impl<'a> Session<'a> {
+    /// Begins the search at the next chunk count, if there is one.
+    fn open_next(&self, searches: &mut Vec<Search<'a>>) -> bool {
+        let Some(problem) = self.problems.get(searches.len()) else { return false };
+        let mut search = Search::new(problem, self.problems.len(), self.options.gap, self.started);
+        search.welcome(self.warm, self.options.seed);
+        searches.push(search);
+        true
+    }
+
+    /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain. The very first attempt is made
+    /// whatever the time: most often that is an answer.
+    fn sweep(&self, searches: &mut Vec<Search<'a>>, kind: StrategyKind) -> Result<(), SynthError> {
+        let (mut best, mut stale) = (f64::INFINITY, 0);
+        let deadline = self.deadline_of(kind);
+        for index in 0..self.problems.len() {
+            let is_first = searches.iter().all(|search| search.candidates.is_empty());
+            if !is_first && deadline.has_passed() || stale == PATIENT_CUTS {
                 break;
             }
+            if index == searches.len() {
+                self.open_next(searches);
+            }
+            let search = &mut searches[index];
             self.attempt(search, kind)?;
             if search.is_good_enough() {
                 break;
@@ -169,7 +178,7 @@ impl Session<'_> {
     }
 
     /// Lets a strategy try the chunk counts that did best.
-    fn refine(&self, searches: &mut [Search<'_>], kind: StrategyKind) -> Result<(), SynthError> {
+    fn refine(&self, searches: &mut [Search<'a>], kind: StrategyKind) -> Result<(), SynthError> {
         for index in most_promising(searches) {
             if !self.deadline.has_passed() {
                 self.attempt(&mut searches[index], kind)?;
@@ -178,14 +187,16 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Until when a strategy may search.
+    /// Until when a strategy may search: of a limited time textbook algorithms at ever more chunk counts get a part only, and a
+    /// solver some of an unlimited one.
     fn deadline_of(&self, kind: StrategyKind) -> Deadline {
-        let solves = matches!(kind, StrategyKind::Milp | StrategyKind::Exact);
-        if !solves || self.options.time_limit.is_some() {
-            return self.deadline.clone();
-        }
         let [asked, unasked] = PATIENCE;
-        let patience = if self.options.strategy.is_some() { asked } else { unasked };
+        let patience = match (kind, self.options.time_limit) {
+            (StrategyKind::Classic, Some(limit)) if self.options.strategy.is_none() => limit / TEXTBOOK_PART,
+            (StrategyKind::Milp | StrategyKind::Exact, None) if self.options.strategy.is_some() => asked,
+            (StrategyKind::Milp | StrategyKind::Exact, None) => unasked,
+            _ => return self.deadline.clone(),
+        };
         Deadline::after(Some(patience), self.options.cancel.clone())
     }
 
