@@ -44,6 +44,8 @@ const LARGE: usize = 1 << 17;
 /// tried.
 const GAIN: f64 = 2e-3;
 const PATIENT_CUTS: u32 = 4;
+/// A strategy that does not apply to so many chunk counts in a row is not asked about finer ones: to find that out takes time, too.
+const REFUSALS: u32 = 2;
 /// Textbook algorithms get this part of a limited time: one in so many.
 const TEXTBOOK_PART: u32 = 5;
 /// How long the solver may take where the user sets no limit and asked for it, or did not ask. Its work is counted
@@ -155,18 +157,20 @@ impl<'a> Session<'a> {
     /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain. The very first attempt is made
     /// whatever the time: most often that is an answer.
     fn sweep(&self, searches: &mut Vec<Search<'a>>, kind: StrategyKind) -> Result<(), SynthError> {
-        let (mut best, mut stale) = (f64::INFINITY, 0);
+        let (mut best, mut stale, mut refusals) = (f64::INFINITY, 0, 0);
         let deadline = self.deadline_of(kind);
         for index in 0..self.problems.len() {
             let is_first = searches.iter().all(|search| search.candidates.is_empty());
-            if !is_first && deadline.has_passed() || stale == PATIENT_CUTS {
+            if !is_first && deadline.has_passed() || stale == PATIENT_CUTS || refusals == REFUSALS {
                 break;
             }
             if index == searches.len() {
                 self.open_next(searches);
             }
             let search = &mut searches[index];
+            let before = search.refusals.len();
             self.attempt(search, kind)?;
+            refusals = if search.refusals.len() > before { refusals + 1 } else { 0 };
             if search.is_good_enough() {
                 break;
             }
