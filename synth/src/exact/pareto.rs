@@ -177,7 +177,7 @@ impl<'a> Search<'a> {
         let rates = Rates::new(&whole).ok_or_else(|| not_applicable("some link takes no time for a byte"))?;
         // Without α, the bounds are in the time of a chunk on the slowest link.
         let round = rates.slowest * whole.demand.chunk_bytes();
-        if !(round > Micros::ZERO) {
+        if round <= Micros::ZERO {
             return Err(not_applicable("there is nothing to move"));
         }
         let least = bounds(&free_of_alpha(&whole)).best_at_any_chunking().value.0 / round.0;

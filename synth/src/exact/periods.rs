@@ -103,7 +103,7 @@ impl<'a> Periods<'a> {
     /// The windows that say something that no others say, for departures that are `apart` from each other.
     fn windows(&self, apart: Micros) -> Vec<Window> {
         let ratio = apart / self.period;
-        if !(ratio > SLACK) {
+        if ratio <= SLACK {
             return Vec::new();
         }
         let longest = ((3.0 * ratio).ceil().max(4.0) as u32).min(LONGEST_WINDOW);
@@ -207,7 +207,7 @@ impl<'a> Times<'a> {
                 let (from, to) = (problem.topology.link(link).from, problem.topology.link(link).to);
                 let latest = self.end.0 - self.lag(link) - on[to.index()];
                 let first = there[from.index()];
-                if !problem.allows(id, link) || !first.is_finite() || !(latest > 0.0) {
+                if !problem.allows(id, link) || !first.is_finite() || latest <= 0.0 {
                     return None;
                 }
                 let last = last_before(latest / period.0, self.end / period);
