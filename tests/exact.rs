@@ -223,10 +223,10 @@ fn a_multiplier_more_or_less_proves_nothing() {
     let proof = bound["certificate"].clone();
     assert!(Gather::new(&proof, &machine, 2, 1e9).is_refuted());
     let rows: BTreeSet<String> =
-        proof["multipliers"].as_array().unwrap().iter().map(|it| it["row"].to_string()).collect();
+        proof["multipliers"].as_array().unwrap().iter().map(|it| it["row"].as_str().unwrap().to_owned()).collect();
     for row in rows {
         let mut broken = proof.clone();
-        broken["multipliers"].as_array_mut().unwrap().retain(|it| it["row"].to_string() != row);
+        broken["multipliers"].as_array_mut().unwrap().retain(|it| it["row"] != row);
         assert!(!Gather::new(&broken, &machine, 2, 1e9).is_refuted(), "without {row}");
     }
 }
