@@ -101,7 +101,8 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints) -> Vec<Auto
     let mut found = Vec::new();
     let mut work = 0;
     for rotations in rotations(topology) {
-        let symmetric = rotations.into_iter().find_map(|ranks| {
+        let mut plausible = rotations.into_iter().filter(|ranks| is_plausible(topology, ranks));
+        let symmetric = plausible.find_map(|ranks| {
             work += topology.links().len();
             symmetry_of(topology, constraints, &ranks).ok()
         });
@@ -125,6 +126,19 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints) -> Vec<Auto
         }
     }
     found
+}
+
+/// Whether the links of some ranks have images: most renumberings of a large machine need not be looked at as a whole.
+fn is_plausible(topology: &Topology, ranks: &[Rank]) -> bool {
+    const LOOKED_AT: usize = 16;
+    let stride = topology.rank_count().div_ceil(LOOKED_AT).max(1);
+    let image = |rank: Rank| ranks[rank.index()];
+    let links_map = |rank: Rank| {
+        let mut leaving = topology.outgoing(rank).iter().map(|&id| topology.link(id).to);
+        leaving.all(|to| topology.between(image(rank), image(to)).next().is_some())
+    };
+    // The last rank of a block is where a rotation turns back.
+    topology.ranks().step_by(stride).chain(topology.ranks().next_back()).all(links_map)
 }
 
 /// Rotations by size of their blocks, all ranks first, then exchanges of neighbouring machines. Of each list, the first
