@@ -249,7 +249,13 @@ pub(crate) struct SynthArgs {
     #[command(flatten)]
     pub request: RequestArgs,
     /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
-    #[arg(long, value_parser = size, required_unless_present = "sizes", conflicts_with = "sizes")]
+    #[arg(
+        long,
+        value_parser = size,
+        required_unless_present = "sizes",
+        conflicts_with = "sizes",
+        allow_hyphen_values = true
+    )]
     pub size: Option<u64>,
     /// Many sizes, such as 1KB,64KB,1MB or 1KB..1GB (every fourfold from 1 KB, and 1 GB) or 1KB..1GB:x2: few plans,
     /// each for a window of sizes and there within 1 % of the best found. A time limit is for all of them.

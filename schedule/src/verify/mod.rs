@@ -15,6 +15,7 @@
 //! consequences are reported too; the earliest one is the cause.
 
 mod causality;
+mod evidence;
 mod exclusivity;
 mod orbits;
 mod structure;

@@ -259,7 +259,7 @@ fn climb(
 ) -> Result<Option<Bound>, SynthError> {
     let mut ask = |end: Micros| {
         let size = periods.routes(end).map_or(0, |routes| routes.departures());
-        if size > *left {
+        if size > *left || controls.deadline.has_passed() {
             return Ok(Verdict::Undecided);
         }
         *left -= size;
