@@ -279,7 +279,7 @@ pub(crate) fn expanded(
     let schedule = compressed.expand(MOST_PLAIN_TRANSFERS).map_err(|error| {
         Failure::no(error)
             .context(format!("{origin}: is orbit-compressed, and this needs every transfer"))
-            .hint("`verify`, `simulate` and `explain` take it as it is")
+            .hint("`verify` and `simulate` take it as it is")
     })?;
     schedule::verify(schedule, topology).map_err(|rejection| invalid(rejection, origin))
 }

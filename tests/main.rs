@@ -5,6 +5,7 @@
 mod binary;
 mod certificates;
 mod checker;
+mod compressed;
 mod demo;
 mod exact;
 mod execution;

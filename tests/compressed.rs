@@ -1,0 +1,34 @@
+//! Plans of more messages than a file would list: base transfers and the symmetries that repeat them.
+
+use crate::binary::{antiphon, read};
+use serde_json::json;
+
+#[test]
+fn four_thousand_ranks_are_planned_verified_and_simulated_without_writing_every_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, broken) = (folder.path().join("plan.json"), folder.path().join("broken.json"));
+    let spec = "torus2d:64x64,alpha=0.5us,bandwidth=50GiBps";
+    let line = format!("synth --topology {spec} --collective allgather --size 4GiB --chunks 1 --gap 3%");
+    let report = antiphon(&format!("{line} --json -o {}", plan.display())).ok().json();
+    // 4095 chunks come to every rank over four links: 1024 steps of 20.03125 µs.
+    let makespan = report["makespan_us"].as_f64().unwrap();
+    assert!(makespan <= 1024.0 * 20.03125 * (1.0 + 1e-7), "{makespan}");
+
+    antiphon(&format!("verify {}", plan.display())).ok();
+    let simulated = antiphon(&format!("simulate {} --json", plan.display())).ok().json();
+    assert!((simulated["makespan_us"].as_f64().unwrap() / makespan - 1.0).abs() < 1e-7, "{}", simulated["makespan_us"]);
+    let refused = antiphon(&format!("explain {}", plan.display()));
+    assert!(refused.code == 1 && refused.stderr.contains("compressed"), "{}", refused.stderr);
+
+    // A message that leaves before it has come breaks all its images.
+    let mut file = read(&plan);
+    let transfers = file["transfers"].as_array_mut().unwrap();
+    let last = transfers.last_mut().unwrap();
+    let duration = last["end_us"].as_f64().unwrap() - last["start_us"].as_f64().unwrap();
+    last["start_us"] = json!(0.0);
+    last["end_us"] = json!(duration);
+    std::fs::write(&broken, file.to_string()).unwrap();
+    let refused = antiphon(&format!("verify {} --json", broken.display()));
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(!refused.json()["violations"].as_array().unwrap().is_empty());
+}
