@@ -193,7 +193,8 @@ fn corrupted_generators_are_refused() {
     for &(spec, turns) in MACHINES {
         let (good, topology) = compressed(spec, turns, Collective::AllGather, 1);
         for number in 0..good.generators.len() {
-            let corruptions: [(&str, fn(&mut Generator)); 7] = [
+            type Corruption = (&'static str, fn(&mut Generator));
+            let corruptions: [Corruption; 7] = [
                 ("ranks", |it| it.ranks.swap(0, 1)),
                 ("links", |it| it.links.swap(0, 1)),
                 ("chunks", |it| it.chunks.swap(0, 1)),

@@ -22,6 +22,8 @@ pub struct Levels;
 const NAME: &str = "levels";
 /// The most deliveries that are looked at.
 const MOST: usize = 1 << 22;
+/// The most chunks: what comes to one rank in one step is balanced in quadratic time.
+const MOST_CHUNKS: usize = 1 << 13;
 
 impl Strategy for Levels {
     fn name(&self) -> &'static str {
@@ -41,7 +43,8 @@ impl Strategy for Levels {
         if !demand.chunks().iter().all(everybody) {
             return Err(refused("not everybody wants everything"));
         }
-        if demand.chunks().len() * problem.topology.rank_count() > MOST {
+        let chunks = demand.chunks().len();
+        if chunks > MOST_CHUNKS || chunks * problem.topology.rank_count() > MOST {
             return Err(refused("there are too many deliveries"));
         }
         let slowest =
