@@ -196,7 +196,7 @@ fn what_is_no_schedule_is_an_error_with_a_place() {
     check_error(
         &with("\"gap\"", "\"gpa\""),
         expect![
-            "bad.json:121:6: unknown field `gpa`, expected one of `format`, `topology`, `collective`, `op`, `root`, `ranks`, `members`, `size_bytes`, `chunks_per_rank`, `chunk_bytes`, `chunks`, `transfers`, `makespan_us`, `lower_bound_us`, `bound`, `gap`, `produced_by`"
+            "bad.json:121:6: unknown field `gpa`, expected one of `format`, `topology`, `collective`, `op`, `root`, `ranks`, `members`, `size_bytes`, `chunks_per_rank`, `chunk_bytes`, `chunks`, `symmetry`, `transfers`, `makespan_us`, `lower_bound_us`, `bound`, `gap`, `produced_by`"
         ],
     );
     check_error(
