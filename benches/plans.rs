@@ -128,7 +128,7 @@ fn plan(&(spec, collective, size, chunks, more, _): &Instance) -> Planned {
 /// What the checker of the tests, which shares no code with the project, says.
 fn verdict(path: &Path, spec: &str, collective: &str) -> &'static str {
     /// Larger files are left to `antiphon verify`.
-    const LARGEST: u64 = 200 << 20;
+    const LARGEST: u64 = 48 << 20;
     let size = path.metadata().map_or(0, |it| it.len());
     let text = std::fs::read(path).expect("a plan was written");
     if size > LARGEST || text[..text.len().min(4096)].windows(10).any(|it| it == b"\"symmetry\"") {
