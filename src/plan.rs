@@ -140,8 +140,8 @@ pub(crate) fn sketch_failure(error: SketchError) -> Failure {
     Failure::bad_input(error).hint_if(hint)
 }
 
-/// Planner options from the command line, then from the sketch; Ctrl-C raises the cancellation.
-pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
+/// Raised by Ctrl-C; a second one ends the program at once.
+pub(crate) fn interrupt() -> Cancel {
     let cancel = Cancel::default();
     let raised = cancel.clone();
     // A second handler cannot be set; the first one already raises a cancellation.
@@ -151,6 +151,12 @@ pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
         }
         raised.cancel();
     }));
+    cancel
+}
+
+/// Planner options from the command line, then from the sketch; Ctrl-C raises the cancellation.
+pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
+    let cancel = interrupt();
     if let Some(threads) = args.threads {
         drop(rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global());
     }

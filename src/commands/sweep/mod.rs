@@ -60,7 +60,7 @@ fn launched_by_mpi() -> bool {
 fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
     let grid = Grid::new(args);
     let store = Store::open(&args.output, &manifest(args, &grid)?)?;
-    let cancel = interrupt();
+    let cancel = crate::plan::interrupt();
     let records = grid.cells.iter().enumerate().map(|(number, _)| store.record(number)).collect();
     let foreman = Foreman { grid: &grid, store: &store, screen, cancel: &cancel, records, attempts: BTreeMap::new() };
     let records = foreman.work(crew)?;
@@ -81,19 +81,6 @@ fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
         (open, _) => Err(Failure::no(anyhow::anyhow!("interrupted: {open} of {} cells are open", records.len()))
             .hint(format!("what is done is in {folder}; the same command continues it"))),
     }
-}
-
-/// Raised by Ctrl-C; a second one ends the program at once.
-fn interrupt() -> Cancel {
-    let cancel = Cancel::default();
-    let raised = cancel.clone();
-    drop(ctrlc::set_handler(move || {
-        if raised.is_cancelled() {
-            std::process::exit(130);
-        }
-        raised.cancel();
-    }));
-    cancel
 }
 
 /// All that the answer depends on, as text.
