@@ -1,7 +1,7 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
 
-.PHONY: all setup build demo test test-long mpi-test lint bench install clean
+.PHONY: all setup build demo test test-long mpi-test cluster-test lint bench install clean
 
 all: build
 
@@ -21,7 +21,7 @@ test: setup
 # Faults and fuzzing with more seeds than `make test` takes time for.
 test-long: setup
 	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_
-	@$(MAKE) --no-print-directory mpi-test
+	@$(MAKE) --no-print-directory mpi-test cluster-test
 
 # A sweep under mpirun, where there is an MPI to build with and to run (Debian: libopenmpi-dev openmpi-bin libclang-dev).
 mpi-test: setup
@@ -30,6 +30,11 @@ mpi-test: setup
 	else \
 		$(CARGO) test --release --locked -p antiphon --features mpi --test end_to_end -- long_mpi_; \
 	fi
+
+# Between hosts that are network namespaces with shaped links: needs root, ip and tc, and says so where it skips.
+cluster-test: setup
+	@.ci/setup cluster
+	$(CARGO) test --release --locked --workspace --test cluster -- --nocapture --test-threads 1
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -1,0 +1,161 @@
+//! Inside a host: threads, sockets and processes that see its network and no other.
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Runs `work` on a thread inside a namespace. Sockets that it opens stay there, whoever uses them later.
+pub(crate) fn enter<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            move_to(namespace);
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Moves the calling thread, which is to end there.
+pub(super) fn move_to(namespace: &str) {
+    let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+    let entered = File::open(format!("/run/netns/{namespace}"))
+        .and_then(|file| Ok(rustix::thread::move_into_link_name_space(file.as_fd(), kind)?));
+    entered.unwrap_or_else(|error| panic!("entering {namespace}: {error}"));
+}
+
+/// A process inside a host, and what it starts; killed when this goes.
+pub(crate) struct Guest {
+    child: Child,
+    /// What it is called when it fails.
+    name: String,
+    stdout: Heard,
+    stderr: Heard,
+}
+
+/// How a guest ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Guest {
+    /// Starts a command inside a namespace.
+    pub(super) fn start(namespace: &str, mut command: Command) -> Self {
+        // Its own group, so that what it starts ends with it.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let name = format!("{command:?} in {namespace}");
+        let mut child = enter(namespace, || command.spawn()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let stdout = Heard::from(child.stdout.take().expect("a pipe"));
+        let stderr = Heard::from(child.stderr.take().expect("a pipe"));
+        Self { child, name, stdout, stderr }
+    }
+
+    pub(crate) fn id(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Waits for the end, which must come within `limit`.
+    pub(crate) fn wait(mut self, limit: Duration) -> Ended {
+        let deadline = Instant::now() + limit;
+        let ended = self.ends_before(deadline);
+        // What it started holds the pipes as well. Until it is waited for, its number is nobody else's.
+        self.kill();
+        let status = self.child.wait().expect("a child can be waited for");
+        let (stdout, stderr) = (self.stdout.all(), self.stderr.all());
+        assert!(ended, "{} did not end within {limit:?}\n{stdout}{stderr}", self.name);
+        Ended { status, stdout, stderr }
+    }
+
+    fn ends_before(&self, deadline: Instant) -> bool {
+        let Ok(process) = pidfd_open(self.id(), PidfdFlags::empty()) else { return true };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout =
+                rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut wait = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+            match rustix::event::poll(&mut wait, Some(&timeout)) {
+                Ok(0) => return false,
+                Ok(_) => return true,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => panic!("waiting for {}: {error}", self.name),
+            }
+        }
+    }
+
+    fn kill(&self) {
+        // The group may be gone already.
+        let _ = kill_process_group(self.id(), Signal::KILL);
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // Once waited for, it is nobody's number any more.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.kill();
+            drop(self.child.wait());
+        }
+    }
+}
+
+/// What a thread reads from a pipe.
+struct Heard(Arc<(Mutex<Pipe>, Condvar)>);
+
+#[derive(Default)]
+struct Pipe {
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl Heard {
+    fn from(mut pipe: impl Read + Send + 'static) -> Self {
+        let shared = Arc::new((Mutex::new(Pipe::default()), Condvar::new()));
+        let heard = shared.clone();
+        std::thread::spawn(move || {
+            let mut piece = vec![0; 1 << 16];
+            loop {
+                // What came before an error is the best there is.
+                let length = pipe.read(&mut piece).unwrap_or(0);
+                let mut state = heard.0.lock().unwrap_or_else(PoisonError::into_inner);
+                state.bytes.extend_from_slice(&piece[..length]);
+                state.ended = length == 0;
+                heard.1.notify_all();
+                if state.ended {
+                    return;
+                }
+            }
+        });
+        Self(shared)
+    }
+
+    /// Waits until what was read, and whether it was all, is as asked.
+    fn until(&self, limit: Duration, mut done: impl FnMut(&str, bool) -> bool) -> bool {
+        let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = |state: &mut Pipe| !done(&String::from_utf8_lossy(&state.bytes), state.ended);
+        let (_state, timeout) =
+            self.0.1.wait_timeout_while(state, limit, waiting).unwrap_or_else(PoisonError::into_inner);
+        !timeout.timed_out()
+    }
+
+    /// All that was written; a process that outlived its group may keep the pipe open, and is not waited for.
+    fn all(&self) -> String {
+        self.until(Duration::from_secs(1), |_, ended| ended);
+        let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&state.bytes).into_owned()
+    }
+}
+
+impl Ended {
+    /// This end, which must be a success.
+    pub(crate) fn ok(self) -> Self {
+        assert!(self.status.success(), "{}\nstdout: {}\nstderr: {}", self.status, self.stdout, self.stderr);
+        self
+    }
+}

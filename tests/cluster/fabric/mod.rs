@@ -1,0 +1,199 @@
+//! Real hosts on one computer: network namespaces, joined by virtual cables and bridges, with shaped rates.
+//!
+//! The principal type is [`Cluster`], made from a [`Spec`] by `ip` and `tc` as root. Each host is a namespace; its
+//! NICs are one end of a veth pair (or of a [`cable`] with a delay), whose other end is a port of a bridge in the
+//! namespace of all switches. Both ends are shaped by htb, so that a NIC sends and receives at its rate. A cluster
+//! and everything that runs in it vanish with the value; what a killed process leaves, the next one removes.
+//!
+//! Three settings make rates hold even for short messages: a burst of 16 KB (a larger one is credit that a short
+//! message never pays back), segments of at most 16 KB (larger ones than the burst would be cut by the processor),
+//! and queues that count bytes (one that counts packets holds up acknowledgements behind megabytes).
+
+pub(crate) mod cable;
+pub(crate) mod flow;
+pub(crate) mod host;
+pub(crate) mod spec;
+mod tools;
+
+use cable::Cable;
+use host::Guest;
+pub(crate) use spec::{Family, Host, Nic, Spec, Switch, Uplink};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+pub(crate) use tools::sweep;
+use tools::{configure, in_namespace, namespace};
+
+/// What a queue holds before it drops: some tens of milliseconds at the rates in use.
+const QUEUE: &str = "bfifo limit 262144";
+
+/// Clusters take turns: they are there to be measured in.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Hosts and switches, up and running.
+pub(crate) struct Cluster {
+    spec: Spec,
+    /// The namespace of each host, and of the switches.
+    hosts: Vec<String>,
+    switches: String,
+    cables: Vec<Cable>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Cluster {
+    /// Builds a cluster; where that is impossible, says why, and the test that asked is over.
+    pub(crate) fn or_skip(spec: &Spec) -> Option<Self> {
+        if let Some(reason) = tools::missing() {
+            println!("skipped: {reason}");
+            return None;
+        }
+        Some(Self::build(spec).unwrap_or_else(|told| panic!("{spec:?}: {told}")))
+    }
+
+    fn build(spec: &Spec) -> Result<Self, String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = |what: &str| namespace(&format!("{number}-{what}"));
+        let hosts = (0..spec.hosts.len()).map(|host| name(&format!("h{host}"))).collect();
+        // From here on, whatever goes wrong, dropping it removes what is there.
+        let mut cluster = Self { spec: spec.clone(), hosts, switches: name("net"), cables: Vec::new(), _turn: turn };
+        cluster.found()?;
+        for host in 0..spec.hosts.len() {
+            for nic in 0..spec.hosts[host].nics.len() {
+                cluster.plug(host, nic)?;
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// Namespaces and switches.
+    fn found(&mut self) -> Result<(), String> {
+        let all: Vec<String> =
+            self.hosts.iter().chain([&self.switches]).map(|name| format!("netns add {name}")).collect();
+        tools::ip(&all)?;
+        configure(&self.switches, &[("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")])?;
+        for host in &self.hosts {
+            // The default congestion control may differ between computers, and memories of earlier streams between runs.
+            let settings = [
+                ("ipv4/tcp_congestion_control", "reno"),
+                ("ipv4/tcp_no_metrics_save", "1"),
+                ("ipv4/conf/all/arp_ignore", "1"),
+                ("ipv4/conf/all/arp_announce", "2"),
+            ];
+            configure(host, &settings)?;
+            in_namespace("ip", host, &["link set lo up"])?;
+        }
+        let bridge = |id: usize| {
+            format!("link add dev s{id} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set s{id} up")
+        };
+        let mut links: Vec<String> = (0..self.spec.switches.len()).map(bridge).collect();
+        let mut shapes = Vec::new();
+        for (id, switch) in self.spec.switches.iter().enumerate() {
+            let Some(Uplink { to, rate }) = switch.uplink else { continue };
+            links.push(format!("link add dev up{id} type veth peer name down{id}"));
+            for (end, bridge) in [(format!("up{id}"), id), (format!("down{id}"), to)] {
+                links.push(format!("link set {end} master s{bridge} gso_max_size 16384 up"));
+                shapes.extend(shape("add", &end, rate));
+            }
+        }
+        in_namespace("ip", &self.switches, &links)?;
+        in_namespace("tc", &self.switches, &shapes)
+    }
+
+    /// A NIC, its cable, and its port of the switch.
+    fn plug(&mut self, host: usize, nic: usize) -> Result<(), String> {
+        let Nic { rate, switch, delay } = self.spec.hosts[host].nics[nic];
+        let (device, port, home) = (format!("eth{nic}"), port(host, nic), &self.hosts[host]);
+        if delay.is_zero() {
+            let made = format!("link add dev {device} type veth peer name {port} netns {}", self.switches);
+            in_namespace("ip", home, &[made])?;
+        } else {
+            let laid = Cable::lay([(home, &device), (&self.switches, &port)], delay);
+            self.cables.push(laid.map_err(|error| format!("a cable with a delay: {error}"))?);
+        }
+        let [v4, v6] = [Family::V4, Family::V6].map(|family| Spec::address(host, nic, family));
+        let up = [
+            format!("addr add {v4}/24 dev {device}"),
+            format!("addr add {v6}/64 dev {device} nodad"),
+            format!("link set {device} gso_max_size 16384 up"),
+        ];
+        in_namespace("ip", home, &up)?;
+        in_namespace("ip", &self.switches, &[format!("link set {port} master s{switch} gso_max_size 16384 up")])?;
+        in_namespace("tc", home, &shape("add", &device, rate))?;
+        in_namespace("tc", &self.switches, &shape("add", &port, rate))
+    }
+
+    /// Pulls the cable of a NIC. Both ends notice no more than that nothing comes.
+    pub(crate) fn cut(&self, host: usize, nic: usize) {
+        self.set_port(host, nic, "nomaster");
+    }
+
+    /// Plugs the cable in again.
+    pub(crate) fn restore(&self, host: usize, nic: usize) {
+        let switch = self.spec.hosts[host].nics[nic].switch;
+        self.set_port(host, nic, &format!("master s{switch}"));
+    }
+
+    fn set_port(&self, host: usize, nic: usize, words: &str) {
+        let done = in_namespace("ip", &self.switches, &[format!("link set {} {words}", port(host, nic))]);
+        done.unwrap_or_else(|told| panic!("host {host}, NIC {nic}: {told}"));
+    }
+
+    /// Gives a NIC another rate, in Mbit/s.
+    pub(crate) fn reshape(&mut self, host: usize, nic: usize, rate: u32) {
+        self.spec.hosts[host].nics[nic].rate = rate;
+        let ends = [(&self.hosts[host], format!("eth{nic}")), (&self.switches, port(host, nic))];
+        for (namespace, device) in ends {
+            let done = in_namespace("tc", namespace, &[class("change", &device, rate)]);
+            done.unwrap_or_else(|told| panic!("host {host}, NIC {nic}: {told}"));
+        }
+    }
+
+    /// Runs `work` on a thread inside a host.
+    pub(crate) fn within<T: Send>(&self, host: usize, work: impl FnOnce() -> T + Send) -> T {
+        host::enter(&self.hosts[host], work)
+    }
+
+    /// Starts a command inside a host.
+    pub(crate) fn spawn(&self, host: usize, command: Command) -> Guest {
+        Guest::start(&self.hosts[host], command)
+    }
+
+    /// The name of a host's namespace, for `ip netns exec`.
+    pub(crate) fn namespace(&self, host: usize) -> &str {
+        &self.hosts[host]
+    }
+
+    /// The processes in a host.
+    pub(crate) fn inhabitants(&self, host: usize) -> Vec<i32> {
+        tools::inhabitants(&self.hosts[host])
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.cables.clear();
+        for namespace in self.hosts.iter().chain([&self.switches]) {
+            tools::remove(namespace);
+        }
+    }
+}
+
+/// The switch's end of a NIC's cable.
+fn port(host: usize, nic: usize) -> String {
+    format!("h{host}n{nic}")
+}
+
+/// What makes a device send at a rate and no faster.
+fn shape(verb: &str, device: &str, rate: u32) -> [String; 3] {
+    [
+        format!("qdisc {verb} dev {device} root handle 1: htb default 1 r2q 1000"),
+        class(verb, device, rate),
+        format!("qdisc {verb} dev {device} parent 1:1 {QUEUE}"),
+    ]
+}
+
+fn class(verb: &str, device: &str, rate: u32) -> String {
+    format!("class {verb} dev {device} parent 1: classid 1:1 htb rate {rate}mbit burst 16kb cburst 16kb quantum 60000")
+}

@@ -1,0 +1,10 @@
+//! Collectives between real hosts: network namespaces with shaped links, built by the tests themselves. They need root,
+//! `ip` and `tc`; without, every test says why it is skipped. Run them with `make cluster-test`.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+#[path = "../binary.rs"]
+#[allow(dead_code, reason = "the other tests need more of it")]
+mod binary;
+mod fabric;
+mod shapes;
