@@ -173,10 +173,9 @@ fn explain_says_what_binds_what_would_help_and_who_else_tried() {
     assert!((network["price_us_per_percent"].as_f64().unwrap() - 396.0).abs() < 1.0, "{network}");
     assert!(network["makespan_us"].as_f64().unwrap() < told["makespan_us"].as_f64().unwrap());
     let tried = told["candidates"].as_array().unwrap();
-    assert!(
-        tried.iter().any(|it| it["strategy"] == "classic/ring" && it["makespan_us"].as_f64().is_some()),
-        "{tried:?}"
-    );
+    // The optimum at one chunk per rank lost to a finer cut.
+    let at_one = tried.iter().find(|it| it["chunks_per_rank"] == 1).unwrap();
+    assert!((at_one["makespan_us"].as_f64().unwrap() - 43_752.7).abs() < 0.1, "{tried:?}");
     assert!(tried.iter().all(|it| it["stopped"].as_str().is_some()));
     assert_eq!(told["links"].as_array().unwrap().len(), topology("ndv2x2")["links"].as_array().unwrap().len());
     // The account is part of the file and of no clock: planning again gives the same bytes.

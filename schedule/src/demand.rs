@@ -179,6 +179,13 @@ pub struct Chunk {
     pub bytes: Option<Bytes>,
 }
 
+impl Chunk {
+    /// Those that want it and do not start with it, in ascending order.
+    pub fn lacking(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.wanted_by.iter().copied().filter(|&rank| !self.holders.has(rank))
+    }
+}
+
 /// What must move.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Demand {
@@ -188,6 +195,11 @@ pub struct Demand {
 }
 
 impl Demand {
+    /// Whether every chunk has at most one destination.
+    pub fn is_unicast(&self) -> bool {
+        self.chunks.iter().all(|chunk| chunk.lacking().nth(1).is_none())
+    }
+
     /// Checks a request for a standard collective and derives its chunks.
     ///
     /// # Errors

@@ -201,7 +201,7 @@ pub(crate) struct RequestArgs {
 /// How hard to look.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SearchArgs {
-    /// Only this strategy: classic, flow, levels, trees, symmetric, matching, improve, milp, exact; or auto.
+    /// Only this strategy: orbits, classic, flow, levels, trees, symmetric, matching, improve, milp, exact; or auto.
     #[arg(long, default_value = "auto", value_name = "NAME|auto")]
     pub strategy: StrategyChoice,
     /// Stop after this time with the best so far, such as 30s; results then depend on the machine's speed.

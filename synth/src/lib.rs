@@ -50,7 +50,7 @@ pub use levers::{Lever, Leverage, levers};
 pub use matching::{Matching, Symmetric};
 pub use milp::Milp;
 pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
-pub use orbits::{CompressedSynthesis, is_too_large_for_plain, synthesize_compressed, wants_compression};
+pub use orbits::{CompressedSynthesis, OrbitWalk, is_too_large_for_plain, synthesize_compressed, wants_compression};
 pub use planner::{Synthesis, synthesize, synthesize_from};
 pub use problem::Problem;
 pub use reach::check_reachable;

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 pub enum StrategyKind {
     /// Textbook algorithms: ring, tree, recursive doubling and halving, all-pairs.
     Classic,
+    /// A walk that decides once for all ranks that look alike, nearest chunks first; milliseconds.
+    Orbits,
     /// The same search as `matching`, on one link and chunk of each orbit under the symmetries.
     Symmetric,
     /// Routes that keep nothing busy for longer than it must be, where every chunk has one destination.
@@ -31,6 +33,7 @@ pub enum StrategyKind {
 impl StrategyKind {
     /// Every strategy, in the order the planner tries them.
     pub const ALL: &[Self] = &[
+        Self::Orbits,
         Self::Classic,
         Self::Flow,
         Self::Levels,
@@ -46,6 +49,7 @@ impl StrategyKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Classic => "classic",
+            Self::Orbits => "orbits",
             Self::Symmetric => "symmetric",
             Self::Flow => "flow",
             Self::Matching => "matching",

@@ -56,7 +56,7 @@ pub(super) fn all_pairs(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let ranks = problem.topology.rank_count() as u32;
     let mut hops = Vec::new();
     for (chunk, what) in demand.chunk_ids().zip(demand.chunks()) {
-        for &to in what.wanted_by.iter().filter(|&&rank| !what.holders.has(rank)) {
+        for to in what.lacking() {
             let has_link = |from: &Rank| problem.topology.between(*from, to).any(|link| problem.allows(chunk, link));
             let from = match what.holders[..] {
                 [only] => only,

@@ -32,7 +32,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 use rerouted::{Effort, improve};
 use routed::{Routing, Spreading};
-use schedule::{Chunk, Demand, Message, Schedule, Transfer, makespan, replay};
+use schedule::{Message, Schedule, Transfer, makespan, replay};
 use spread::spread;
 use style::{Patience, Style, Turn};
 pub use symmetric::Symmetric;
@@ -76,7 +76,7 @@ impl Strategy for Matching {
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
         let (links, chunks) = (problem.topology.links().len(), problem.demand.chunks().len());
-        if context.incumbent.is_some() && links * chunks > WORTH_ROUTING && is_unicast(&problem.demand) {
+        if context.incumbent.is_some() && links * chunks > WORTH_ROUTING && problem.demand.is_unicast() {
             let why = "`flow` finds better routes for so many chunks".to_owned();
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
@@ -90,7 +90,7 @@ impl Strategy for Matching {
 }
 
 /// What `search` proposes for `problem`; where there are very many chunks, for bundles of them.
-fn of_bearable_size(
+pub(crate) fn of_bearable_size(
     strategy: &'static str,
     problem: &Problem,
     search: impl Fn(&Problem) -> Result<Vec<Attempt>, SynthError>,
@@ -109,12 +109,6 @@ fn of_bearable_size(
         }
         None => search(problem),
     }
-}
-
-/// Whether every chunk has at most one destination.
-fn is_unicast(demand: &Demand) -> bool {
-    let wanted = |chunk: &Chunk| chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank)).count();
-    demand.chunks().iter().all(|chunk| wanted(chunk) <= 1)
 }
 
 /// A complete schedule, in playing order; of a symmetric one, only what is not an image.
@@ -224,7 +218,7 @@ impl<'a> Search<'a> {
     fn cost(&self) -> Cost {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
         let (links, chunks) = (topology.links().len(), demand.chunks().len());
-        if is_unicast(self.instance.demand) {
+        if self.instance.demand.is_unicast() {
             let looks = if self.can_relieve() { self.rounds_of_looks() + chunks } else { self.rounds_of_looks() };
             let schedule = SCHEDULING * chunks.max(1) * self.typical_hops();
             return Cost { fresh: (looks * links + schedule) as u64, repair: (4 * links + schedule) as u64 };
@@ -272,7 +266,7 @@ impl<'a> Search<'a> {
         let seed = self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(number);
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let instance = self.instance;
-        if is_unicast(instance.demand) {
+        if instance.demand.is_unicast() {
             return self.routed(number, repairs, &mut random);
         }
         let repairs = repairs.min(REPAIRS);

@@ -6,10 +6,8 @@
 
 use super::instance::Instance;
 use super::mirror::Mirror;
-use super::{EQUAL, Search, WORK, is_unicast, of_bearable_size};
-use crate::orbits::{Orbits, Shared, shared_symmetries};
-use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
-use schedule::Schedule;
+use super::{Search, WORK, of_bearable_size};
+use crate::{Attempt, Context, Problem, Strategy, SynthError};
 
 /// The strategy `symmetric`.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +23,7 @@ impl Strategy for Symmetric {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        if is_unicast(&problem.demand) {
+        if problem.demand.is_unicast() {
             let why = "every chunk has one destination".to_owned();
             return Err(SynthError::NotApplicable { strategy: NAME, why });
         }
@@ -34,22 +32,14 @@ impl Strategy for Symmetric {
 }
 
 fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-    let symmetries = shared_symmetries(problem);
-    let mut attempts = Vec::new();
-    if let Some(attempt) = nearest_first(problem, context, &symmetries) {
-        let is_enough = attempt.stop != StopReason::Exhausted;
-        attempts.push(attempt);
-        if is_enough || context.deadline.has_passed() {
-            return Ok(attempts);
-        }
-    }
-    let mut mirrors = Mirror::among(problem, &symmetries);
+    let mut mirrors = Mirror::all(problem);
     // The largest group leaves the fewest decisions; the next one forbids less.
     mirrors.truncate(GROUPS);
     if mirrors.is_empty() {
         let why = "no symmetry of the machine, the demand and the sketch moves every rank".to_owned();
         return Err(SynthError::NotApplicable { strategy: NAME, why });
     }
+    let mut attempts = Vec::with_capacity(mirrors.len());
     let work = WORK / mirrors.len() as u64;
     for mirror in mirrors {
         let name = format!("{NAME}/{}", mirror.order());
@@ -65,26 +55,11 @@ fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synt
     Ok(attempts)
 }
 
-/// What a walk on orbits finds in milliseconds, where there is a group for it.
-fn nearest_first(problem: &Problem, context: &Context<'_>, symmetries: &[Shared]) -> Option<Attempt> {
-    let orbits = Orbits::new(problem, symmetries)?;
-    let base = orbits.spread(problem, context)?;
-    let transfers = orbits.unfolded(&problem.topology, &base.transfers);
-    let name = format!("{NAME}/{}/nearest-first", orbits.order());
-    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
-    let stop = match schedule.makespan() {
-        makespan if makespan.0 <= context.bound.0 * (1.0 + EQUAL) => StopReason::Optimal,
-        makespan if makespan.0 <= context.goal().0 * (1.0 + EQUAL) => StopReason::GapLimit,
-        _ => StopReason::Exhausted,
-    };
-    Some(Attempt { name, schedule: Some(schedule), stop, note: None })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sketch::SketchFile;
-    use crate::{Deadline, Limits, Options, bounds};
+    use crate::{Deadline, Limits, Options, OrbitWalk, bounds};
     use schedule::{Collective, Demand, Request, Schedule, verify};
     use std::collections::BTreeSet;
     use std::sync::Arc;
@@ -110,7 +85,9 @@ mod tests {
         let deadline = Deadline::default();
         let bound = bounds(problem).best().value;
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
-        let attempts = Symmetric.propose(problem, &context)?;
+        // As the planner does: the walk first, then the search.
+        let walked = OrbitWalk.propose(problem, &context).unwrap_or_default();
+        let attempts = if walked.is_empty() { Symmetric.propose(problem, &context)? } else { walked };
         let found = attempts.into_iter().filter_map(|attempt| attempt.schedule);
         let best = found.min_by(|a, b| a.makespan().total_cmp(&b.makespan())).expect("a schedule");
         verify(best.clone(), &problem.topology).expect("a right schedule");

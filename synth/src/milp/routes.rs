@@ -114,7 +114,6 @@ fn chunk_hops(problem: &Problem, latency: &Latency<'_>, horizon: u32, chunk: Chu
 fn extend(all: &mut Vec<Route>, problem: &Problem, horizon: u32, chunk: ChunkId, hops: Vec<Route>) -> Option<()> {
     let ranks = problem.topology.rank_count();
     let chunk = problem.demand.chunk(chunk);
-    let missing = || chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank));
     let held = fastest(
         ranks,
         &chunk.holders,
@@ -125,10 +124,10 @@ fn extend(all: &mut Vec<Route>, problem: &Problem, horizon: u32, chunk: ChunkId,
             (departure <= *hop.departures.end()).then_some(departure + hop.latency)
         },
     );
-    if missing().any(|rank| held[rank.index()].is_none_or(|at| at > horizon)) {
+    if chunk.lacking().any(|rank| held[rank.index()].is_none_or(|at| at > horizon)) {
         return None;
     }
-    let wanting: Vec<Rank> = missing().copied().collect();
+    let wanting: Vec<Rank> = chunk.lacking().collect();
     let remaining = fastest(ranks, &wanting, &hops, |hop| (hop.to, hop.from), |hop, left| Some(left + hop.latency));
     for hop in hops {
         let (Some(held), Some(left)) = (held[hop.from.index()], remaining[hop.to.index()]) else { continue };

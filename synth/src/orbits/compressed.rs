@@ -4,6 +4,7 @@
 //! topology played backwards (no link shares a resource there, so that mirrored times clash as little as the times
 //! themselves); an AllReduce is both, one after the other. Nothing in memory is larger than a few numbers for each link.
 
+use super::strategy::NAME;
 use super::{Base, Orbits, Shared, shared_symmetries};
 use crate::bounds::{Bounds, bounds};
 use crate::reversal::halves;
@@ -18,7 +19,6 @@ use schedule::{
 use std::time::Instant;
 use topology::Micros;
 
-const NAME: &str = "symmetric";
 /// Two makespans this close (relative) are equal.
 const EQUAL: f64 = 1e-7;
 
@@ -159,7 +159,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, claim: LowerBound) -> Resul
     let makespan = base.makespan;
     let asked = context.options.strategy.map_or("auto", StrategyKind::as_str);
     let produced_by = Provenance {
-        strategy: format!("{NAME}/{}/nearest-first", orbits.order()),
+        strategy: format!("{NAME}/{}", orbits.order()),
         seed: context.options.seed,
         options: [("strategy".to_owned(), asked.to_owned())].into_iter().collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -10,13 +10,17 @@
 //! Topologies for Collective Communications" (2022).
 
 mod compressed;
+mod strategy;
 mod walk;
 
 pub use compressed::{CompressedSynthesis, is_too_large_for_plain, synthesize_compressed, wants_compression};
+pub use strategy::OrbitWalk;
 
 use crate::sketch::{chunk_images, detect};
-use crate::{Context, Problem};
+use crate::{Constraints, Context, Problem};
 use schedule::{ChunkId, ChunkList, Transfer, TransferKind};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use topology::symmetry::{Action, Automorphism, Translations};
 use topology::{LinkId, Micros, Topology};
 use walk::{Sent, Style, Walk};
@@ -41,11 +45,35 @@ pub(crate) struct Shared {
 /// The symmetries of `problem`, or those that its sketch names.
 pub(crate) fn shared_symmetries(problem: &Problem) -> Vec<Shared> {
     let found = match problem.constraints.symmetry.is_empty() {
-        true => detect(&problem.topology, &problem.constraints),
+        true => detected(problem),
         false => problem.constraints.symmetry.clone(),
     };
     let shared = |symmetry: Automorphism| Some(Shared { chunks: chunk_images(&problem.demand, &symmetry)?, symmetry });
     found.into_iter().filter_map(shared).collect()
+}
+
+/// How many machines under sketches [`detected`] remembers.
+const REMEMBERED: usize = 4;
+
+/// The symmetries of a machine under a sketch. Each chunk count and several strategies ask for those of the same one, and on unequal
+/// machines it takes longest to find that there are none.
+fn detected(problem: &Problem) -> Vec<Automorphism> {
+    type Known = (Weak<Topology>, Weak<Constraints>, Vec<Automorphism>);
+    static KNOWN: Mutex<VecDeque<Known>> = Mutex::new(VecDeque::new());
+    let Problem { topology, constraints, .. } = problem;
+    // While a weak reference is held, nobody else gets its address.
+    let is_same = |(machine, sketch, _): &&Known| {
+        machine.as_ptr() == Arc::as_ptr(topology) && sketch.as_ptr() == Arc::as_ptr(constraints)
+    };
+    let remember = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, _, symmetries)) = remember().iter().find(is_same) {
+        return symmetries.clone();
+    }
+    let symmetries = detect(topology, constraints);
+    let mut known = remember();
+    known.truncate(REMEMBERED - 1);
+    known.push_front((Arc::downgrade(topology), Arc::downgrade(constraints), symmetries.clone()));
+    symmetries
 }
 
 /// A group of translations of topology, demand and sketch.
@@ -110,15 +138,17 @@ impl Orbits {
         self.group.order()
     }
 
+    /// Whether a walk can heed what the machine shares and what the sketch asks for.
+    fn can_spread(problem: &Problem) -> bool {
+        let constraints = &problem.constraints;
+        problem.topology.resources().is_empty() && !constraints.limits_ways() && constraints.own_chunks_first.is_none()
+    }
+
     /// The best base plan found: some styles and restarts, fewer where one takes long, and none after one that reaches the
     /// goal. `None` where no style serves everybody without relays, or the problem is not of this kind: shared resources, a
     /// sketch that limits ways, too many deliveries.
     pub(crate) fn spread(&self, problem: &Problem, context: &Context<'_>) -> Option<Base> {
-        let constraints = &problem.constraints;
-        if !problem.topology.resources().is_empty()
-            || constraints.limits_ways()
-            || constraints.own_chunks_first.is_some()
-        {
+        if !Self::can_spread(problem) {
             return None;
         }
         let walk = Walk::new(self, problem)?;

@@ -18,6 +18,7 @@ use crate::improve::Improve;
 use crate::levels::Levels;
 use crate::matching::{Matching, Symmetric};
 use crate::milp::Milp;
+use crate::orbits::OrbitWalk;
 use crate::reversal::propose;
 use crate::trees::Trees;
 use crate::{Attempt, Context, Deadline, Options, Problem, Progress, Report, Strategy, StrategyKind, SynthError};
@@ -46,8 +47,8 @@ const GAIN: f64 = 2e-3;
 const PATIENT_CUTS: u32 = 4;
 /// A strategy that does not apply to so many chunk counts in a row is not asked about finer ones: to find that out takes time, too.
 const REFUSALS: u32 = 2;
-/// Textbook algorithms get this part of a limited time: one in so many.
-const TEXTBOOK_PART: u32 = 5;
+/// The walk on orbits and textbook algorithms get this part of a limited time each: one in so many.
+const OPENING_PART: u32 = 5;
 /// How long the solver may take where the user sets no limit and asked for it, or did not ask. Its work is counted
 /// and nearly always ends long before; this catches the models on which HiGHS overshoots.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(15)];
@@ -101,11 +102,12 @@ pub fn synthesize_from(
 }
 
 /// The strategies to run: the first, and those after it. A named `milp` gets the cheap ones before it as a warm
-/// start.
+/// start, a named `symmetric` the walk that it continues.
 fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
     match options.strategy {
         None | Some(StrategyKind::Milp) => {
             let dearer = &[
+                StrategyKind::Classic,
                 StrategyKind::Flow,
                 StrategyKind::Levels,
                 StrategyKind::Trees,
@@ -114,8 +116,9 @@ fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
                 StrategyKind::Improve,
                 StrategyKind::Milp,
             ];
-            (StrategyKind::Classic, dearer)
+            (StrategyKind::Orbits, dearer)
         }
+        Some(StrategyKind::Symmetric) => (StrategyKind::Orbits, &[StrategyKind::Symmetric]),
         Some(named) => (named, &[]),
     }
 }
@@ -123,6 +126,7 @@ fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
 fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
     match kind {
         StrategyKind::Classic => &Classic,
+        StrategyKind::Orbits => &OrbitWalk,
         StrategyKind::Symmetric => &Symmetric,
         StrategyKind::Flow => &Flow,
         StrategyKind::Matching => &Matching,
@@ -154,14 +158,16 @@ impl<'a> Session<'a> {
         true
     }
 
-    /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain. The very first attempt is made
-    /// whatever the time: most often that is an answer.
+    /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain. While there is no answer, textbook
+    /// algorithms, or the one strategy that is asked for, try the coarsest whatever the time.
     fn sweep(&self, searches: &mut Vec<Search<'a>>, kind: StrategyKind) -> Result<(), SynthError> {
         let (mut best, mut stale, mut refusals) = (f64::INFINITY, 0, 0);
         let deadline = self.deadline_of(kind);
         for index in 0..self.problems.len() {
-            let is_first = searches.iter().all(|search| search.candidates.is_empty());
-            if !is_first && deadline.has_passed() || stale == PATIENT_CUTS || refusals == REFUSALS {
+            let is_due = index == 0
+                && (kind == StrategyKind::Classic || self.options.strategy == Some(kind))
+                && searches.iter().all(|search| search.best.is_none());
+            if !is_due && deadline.has_passed() || stale == PATIENT_CUTS || refusals == REFUSALS {
                 break;
             }
             if index == searches.len() {
@@ -191,12 +197,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Until when a strategy may search: of a limited time textbook algorithms at ever more chunk counts get a part only, and a
-    /// solver some of an unlimited one.
+    /// Until when a strategy may search: of a limited time a walk or textbook algorithms at ever more chunk counts get a part
+    /// only, and a solver some of an unlimited one.
     fn deadline_of(&self, kind: StrategyKind) -> Deadline {
         let [asked, unasked] = PATIENCE;
         let patience = match (kind, self.options.time_limit) {
-            (StrategyKind::Classic, Some(limit)) if self.options.strategy.is_none() => limit / TEXTBOOK_PART,
+            (StrategyKind::Orbits | StrategyKind::Classic, Some(limit)) if self.options.strategy.is_none() => {
+                limit / OPENING_PART
+            }
             (StrategyKind::Milp | StrategyKind::Exact, None) if self.options.strategy.is_some() => asked,
             (StrategyKind::Milp | StrategyKind::Exact, None) => unasked,
             _ => return self.deadline.clone(),
@@ -297,10 +305,11 @@ mod tests {
         let options = Options { cancel: cancel.clone(), ..Options::default() };
         let problems = problems("dgx1", &[1, 2, 4]);
         // Raised when the first strategy says that it begins.
-        let found = synthesize(&problems, &options, &|_| cancel.cancel()).expect("a textbook schedule");
+        let found = synthesize(&problems, &options, &|_| cancel.cancel()).expect("an early schedule");
         let tried: Vec<_> =
             found.report.candidates.iter().map(|it| (it.strategy.as_str(), it.chunks_per_rank)).collect();
-        assert!(tried.iter().all(|(name, chunks)| name.starts_with("classic") && *chunks == 1), "{tried:?}");
+        let is_early = |name: &str| name.starts_with("orbits") || name.starts_with("classic");
+        assert!(tried.iter().all(|(name, chunks)| is_early(name) && *chunks == 1), "{tried:?}");
         assert_eq!(found.report.stop_reason, StopReason::TimeLimit);
     }
 

@@ -9,7 +9,7 @@ use super::load::Load;
 use super::machine::Machine;
 use crate::distance::Key;
 use crate::{Problem, Way};
-use schedule::{Chunk, ChunkId};
+use schedule::ChunkId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use topology::{Bytes, LinkId, Rank};
@@ -85,7 +85,7 @@ impl<'a> Grower<'a> {
         for holder in chunk.holders.iter().copied() {
             self.offer(holder, &step, load);
         }
-        let mut missing = missing(chunk);
+        let mut missing = chunk.lacking().count();
         let mut tree = Vec::with_capacity(missing);
         let mut spent = 0.0;
         while missing > 0 {
@@ -204,9 +204,4 @@ struct Step<'a> {
     haste: Haste,
     /// Decides between links of the same price.
     salt: u32,
-}
-
-/// How many ranks want a chunk that they do not hold.
-pub(super) fn missing(chunk: &Chunk) -> usize {
-    chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank)).count()
 }

@@ -85,7 +85,7 @@ fn mirrors(problem: &Problem) -> Vec<Mirror> {
     let ranks = problem.topology.rank_count();
     mirrors.retain(|mirror| mirror.order() * FEW >= ranks && Machine::is_free_of_turns(problem, mirror));
     mirrors.truncate(GROUPS);
-    let messages: usize = problem.demand.chunks().iter().map(grow::missing).sum();
+    let messages: usize = problem.demand.chunks().iter().map(|chunk| chunk.lacking().count()).sum();
     // Links that share nothing are kept busy without symmetries as well.
     if mirrors.is_empty() || problem.topology.resources().is_empty() && messages <= QUICK {
         mirrors.push(Mirror::plain(&problem.topology));
@@ -98,7 +98,7 @@ fn worthwhile(problem: &Problem, context: &Context<'_>) -> Result<(), SynthError
     if context.options.strategy.is_some() {
         return Ok(());
     }
-    let messages: usize = problem.demand.chunks().iter().map(grow::missing).sum();
+    let messages: usize = problem.demand.chunks().iter().map(|chunk| chunk.lacking().count()).sum();
     if messages > MOST_UNASKED {
         return Err(refused(format!("{messages} messages take long to put in order")));
     }
@@ -123,13 +123,13 @@ fn check(problem: &Problem) -> Result<(), SynthError> {
     if demand.chunks().iter().any(|chunk| chunk.combine && chunk.holders.len() > 1) {
         return Err(refused("it reduces; plan its reversal".to_owned()));
     }
-    if demand.chunks().iter().all(|chunk| grow::missing(chunk) <= 1) {
+    if demand.is_unicast() {
         return Err(refused("every chunk has one destination".to_owned()));
     }
     if problem.constraints.own_chunks_first.is_some() {
         return Err(refused("the sketch orders the messages of a link".to_owned()));
     }
-    let messages: u64 = demand.chunks().iter().map(|chunk| grow::missing(chunk) as u64).sum();
+    let messages: u64 = demand.chunks().iter().map(|chunk| chunk.lacking().count() as u64).sum();
     let looks = demand.chunks().chunk_by(|a, b| a == b).count() as u64 * problem.topology.links().len() as u64;
     if messages > MOST_MESSAGES || looks > MOST_LOOKS {
         return Err(refused(format!("{messages} messages, or their ways, are too many")));

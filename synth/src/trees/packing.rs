@@ -7,7 +7,7 @@
 //!
 //! [1] Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics", NSDI 2026.
 
-use super::grow::{Grower, Haste, Unit, missing};
+use super::grow::{Grower, Haste, Unit};
 use super::load::Load;
 use super::machine::Machine;
 use crate::matching::Mirror;
@@ -44,7 +44,7 @@ impl Units {
             let ids = (first..first + run.len() as u32).map(ChunkId).filter(|id| !is_image[id.index()]);
             let ids: Vec<ChunkId> = ids.collect();
             first += run.len() as u32;
-            if missing(&run[0]) == 0 {
+            if run[0].lacking().next().is_none() {
                 continue;
             }
             let trees = trees.min(ids.len());
