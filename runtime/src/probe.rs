@@ -25,10 +25,22 @@ use topology::{Exchange, LinkId, Micros, Probe, ProbeError, Rank, Topology};
 
 /// The most bytes that one probe may move.
 const MOST_BYTES: u64 = 1 << 34;
-/// The most messages of one probe.
+/// The most messages of one probe, over all repetitions.
 const MOST_MESSAGES: u64 = 1 << 20;
 
-/// An exchange, as it travels to workers.
+/// Repetitions that are not reported: the first touches pages, and opens the windows of a network's connections.
+const WARMUPS: u64 = 1;
+
+/// Exchanges to time, as they travel to workers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    pub(crate) flows: Vec<Flow>,
+    /// Those that are reported.
+    pub(crate) repetitions: u32,
+}
+
+/// One exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Flow {
@@ -41,19 +53,23 @@ pub(crate) struct Flow {
 /// Exchanges that take place at the same time.
 pub(crate) struct Flows {
     flows: Vec<Flow>,
+    repetitions: u32,
     program: Program,
 }
 
-/// What one rank received: which exchange, and how long after the common start its last byte was there.
-pub(crate) type Arrivals = Vec<(usize, Micros)>;
+/// What one rank received in each repetition: which exchange, and how long after the common start its last byte was
+/// there.
+pub(crate) type Arrivals = Vec<Vec<(usize, Micros)>>;
 
 impl Flows {
     /// Checks exchanges between `ranks` ranks and turns them into a program; in an emulated machine each stands
     /// for the first link between its ranks.
-    pub(crate) fn new(flows: Vec<Flow>, ranks: usize, machine: Option<&Topology>) -> RunResult<Self> {
+    pub(crate) fn new(wanted: Wanted, ranks: usize, machine: Option<&Topology>) -> RunResult<Self> {
+        let Wanted { flows, repetitions } = wanted;
         let refuse = |what| Err(RunError::Mismatch { what });
         let total = flows.iter().map(|flow| flow.bytes).fold(0, u64::saturating_add);
         let messages = flows.iter().map(|flow| u64::from(flow.messages)).sum::<u64>();
+        let messages = messages.saturating_mul(u64::from(repetitions) + WARMUPS);
         if total > MOST_BYTES || messages > MOST_MESSAGES {
             return refuse(format!(
                 "a probe has at most {MOST_MESSAGES} messages and {MOST_BYTES} bytes, not {messages} and {total}"
@@ -99,7 +115,7 @@ impl Flows {
                 own.threadblocks.push(Threadblock { steps: (0..messages).map(step).collect() });
             }
         }
-        Ok(Self { flows, program })
+        Ok(Self { flows, repetitions, program })
     }
 
     pub(crate) fn program(&self) -> &Program {
@@ -119,24 +135,37 @@ impl Flows {
             .map(|(_, end)| end)
     }
 
-    /// One rank's part; `epoch` as for [`Executor::run`].
+    /// One rank's part; `epoch` as for [`Executor::run`], of the first repetition.
     pub(crate) fn run_rank(&self, executor: &mut Executor<'_>, epoch: u64) -> RunResult<Arrivals> {
-        let run = executor.run(Call::OutOfPlace { input: &[], output: &mut [] }, epoch)?;
-        let ends = self.ends_of(executor.rank()).zip(run.threadblocks);
-        let received = ends.filter(|((_, receives), _)| *receives);
-        Ok(received.map(|((flow, _), end): (_, Moment)| (flow, end.micros_since(run.announced))).collect())
+        let mut arrivals = Arrivals::new();
+        for repetition in 0..WARMUPS + u64::from(self.repetitions) {
+            let run = executor.run(Call::OutOfPlace { input: &[], output: &mut [] }, epoch + repetition)?;
+            if repetition < WARMUPS {
+                continue;
+            }
+            let ends = self.ends_of(executor.rank()).zip(run.threadblocks);
+            let received = ends.filter(|((_, receives), _)| *receives);
+            let timed = received.map(|((flow, _), end): (_, Moment)| (flow, end.micros_since(run.announced)));
+            arrivals.push(timed.collect());
+        }
+        Ok(arrivals)
     }
 
-    /// Sorts what all ranks received by exchange.
-    pub(crate) fn collect(&self, arrivals: Vec<Arrivals>) -> Result<Vec<Micros>, ProbeError> {
-        let mut times = vec![None; self.flows.len()];
-        for (flow, time) in arrivals.into_iter().flatten() {
-            if let Some(place) = times.get_mut(flow) {
-                *place = Some(time);
+    /// Sorts what all ranks received by repetition and exchange.
+    pub(crate) fn collect(&self, arrivals: Vec<Arrivals>) -> Result<Vec<Vec<Micros>>, ProbeError> {
+        let mut times = vec![vec![None; self.flows.len()]; self.repetitions as usize];
+        for rank in arrivals {
+            for (times, timed) in times.iter_mut().zip(rank) {
+                for (flow, time) in timed {
+                    if let Some(place) = times.get_mut(flow) {
+                        *place = Some(time);
+                    }
+                }
             }
         }
         let missing = || ProbeError("a rank did not report all of its exchanges".to_owned());
-        times.into_iter().map(|time| time.ok_or_else(missing)).collect()
+        let of_one = |times: Vec<Option<Micros>>| times.into_iter().map(|time| time.ok_or_else(missing)).collect();
+        times.into_iter().map(of_one).collect()
     }
 }
 
@@ -146,9 +175,14 @@ fn nothing(ranks: usize) -> RunResult<Arc<Demand>> {
     demand.map(Arc::new).map_err(|error| RunError::Mismatch { what: error.to_string() })
 }
 
-fn wire(exchanges: &[Exchange]) -> Vec<Flow> {
+fn wanted(exchanges: &[Exchange], repetitions: u32) -> Wanted {
     let flow = |&Exchange { from, to, bytes, messages }: &Exchange| Flow { from, to, bytes, messages };
-    exchanges.iter().map(flow).collect()
+    Wanted { flows: exchanges.iter().map(flow).collect(), repetitions }
+}
+
+/// Whether the ranks can exchange anything: on this computer and in a network they can.
+fn connects(emulation: Option<&Emulation>, from: Rank, to: Rank) -> bool {
+    emulation.is_none_or(|emulation| emulation.topology().between(from, to).next().is_some())
 }
 
 fn failed(error: RunError) -> ProbeError {
@@ -193,9 +227,13 @@ impl Probe for ThreadProbe {
         self.ranks
     }
 
-    fn run(&mut self, exchanges: &[Exchange]) -> Result<Vec<Micros>, ProbeError> {
+    fn connects(&self, from: Rank, to: Rank) -> bool {
+        connects(self.options.emulation.as_ref(), from, to)
+    }
+
+    fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
-        let flows = Flows::new(wire(exchanges), self.ranks, machine).map_err(failed)?;
+        let flows = Flows::new(wanted(exchanges, repetitions), self.ranks, machine).map_err(failed)?;
         let arrivals = self.arrivals(&flows).map_err(failed)?;
         flows.collect(arrivals)
     }
@@ -206,9 +244,12 @@ impl Probe for Job {
         Job::rank_count(self)
     }
 
-    fn run(&mut self, exchanges: &[Exchange]) -> Result<Vec<Micros>, ProbeError> {
-        let flows = wire(exchanges);
-        let (flows, arrivals) = self.probe(flows).map_err(failed)?;
+    fn connects(&self, from: Rank, to: Rank) -> bool {
+        connects(self.emulation(), from, to)
+    }
+
+    fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
+        let (flows, arrivals) = self.probe(wanted(exchanges, repetitions)).map_err(failed)?;
         flows.collect(arrivals)
     }
 }

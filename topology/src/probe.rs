@@ -24,12 +24,18 @@ pub trait Probe {
     /// How many ranks can be measured; they are numbered from 0.
     fn rank_count(&self) -> usize;
 
-    /// Runs all exchanges at the same time and returns how long each took, in the order given: from the
-    /// common start until its receiver has its last byte.
+    /// Whether there is any way from one rank to another; what has none is not measured.
+    fn connects(&self, _from: Rank, _to: Rank) -> bool {
+        true
+    }
+
+    /// Runs all exchanges at the same time, `repetitions` times one after the other, and returns for each
+    /// repetition how long each exchange took, in the order given: from the common start until its receiver has its
+    /// last byte. Connections are made and pages touched before the first: they are warm.
     ///
     /// # Errors
     /// [`ProbeError`] when a rank could not take part.
-    fn run(&mut self, exchanges: &[Exchange]) -> Result<Vec<Micros>, ProbeError>;
+    fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError>;
 }
 
 /// A measurement that could not be made, in the words of whoever tried.

@@ -235,7 +235,7 @@ fn run(probe: &mut dyn Probe, pairs: &[Pair], setting: Setting) -> Result<Vec<Mi
     let exchange =
         |pair: &Pair| Exchange { from: pair.from, to: pair.to, bytes: setting.bytes, messages: setting.messages };
     let exchanges: Vec<Exchange> = pairs.iter().map(exchange).collect();
-    let times = probe.run(&exchanges)?;
+    let times = probe.run(&exchanges, 1)?.pop().unwrap_or_default();
     if times.len() == exchanges.len() {
         Ok(times)
     } else {
@@ -268,7 +268,7 @@ mod tests {
             self.truth.rank_count()
         }
 
-        fn run(&mut self, exchanges: &[Exchange]) -> Result<Vec<Micros>, ProbeError> {
+        fn run(&mut self, exchanges: &[Exchange], _: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
             self.runs += 1;
             let link = |exchange: &Exchange| self.truth.between(exchange.from, exchange.to).next().expect("a link");
             let mut busy = vec![0.0; self.truth.resources().len()];
@@ -288,7 +288,7 @@ mod tests {
                     alphas * link.alpha.0 + wait.max(messages * bytes * link.beta.0)
                 })
                 .collect();
-            Ok(ideal.into_iter().map(|time| Micros(time * self.noise.factor())).collect())
+            Ok(vec![ideal.into_iter().map(|time| Micros(time * self.noise.factor())).collect()])
         }
     }
 
@@ -396,8 +396,8 @@ keys:
             fn rank_count(&self) -> usize {
                 2
             }
-            fn run(&mut self, _: &[Exchange]) -> Result<Vec<Micros>, ProbeError> {
-                Ok(self.0.clone())
+            fn run(&mut self, _: &[Exchange], _: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
+                Ok(vec![self.0.clone()])
             }
         }
         let options = ProfileOptions::for_ranks(2);

@@ -6,7 +6,7 @@
 
 use crate::board::BoardShape;
 use crate::error::Phase;
-use crate::probe::{Arrivals, Flow};
+use crate::probe::{Arrivals, Wanted};
 use crate::tcp::Secret;
 use crate::trial::{RankReport, Trial};
 use crate::wiring::Hosts;
@@ -23,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use topology::Rank;
 
 /// Changes whenever a frame, the board or a ring changes its meaning.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 /// The longest message: a report of [`crate::trial::MOST_REPETITIONS`] samples fits.
 const LONGEST: usize = 64 << 20;
 
@@ -56,7 +56,7 @@ pub(crate) enum Task {
     /// Run a plan.
     Trial { source: String, trial: Trial },
     /// Time exchanges between pairs.
-    Probe { flows: Vec<Flow> },
+    Probe(Wanted),
 }
 
 /// What came out of a task, on one rank.

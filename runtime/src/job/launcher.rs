@@ -9,7 +9,7 @@ use crate::executor::arena;
 use crate::footprint;
 use crate::options::Options;
 use crate::pace::Emulation;
-use crate::probe::{Arrivals, Flow, Flows};
+use crate::probe::{Arrivals, Flows, Wanted};
 use crate::tcp::Secret;
 use crate::trial::{Trial, TrialReport};
 use crate::work::Work;
@@ -130,6 +130,11 @@ impl Job {
         self.members.len()
     }
 
+    /// The machine that the ranks imitate, if any.
+    pub(crate) fn emulation(&self) -> Option<&Emulation> {
+        self.options.emulation.as_ref()
+    }
+
     /// The processes, by rank.
     pub fn process_ids(&self) -> Vec<u32> {
         self.members.iter().map(|member| member.child.id()).collect()
@@ -159,10 +164,10 @@ impl Job {
     }
 
     /// Times exchanges that take place at the same time.
-    pub(crate) fn probe(&mut self, flows: Vec<Flow>) -> RunResult<(Flows, Vec<Arrivals>)> {
+    pub(crate) fn probe(&mut self, wanted: Wanted) -> RunResult<(Flows, Vec<Arrivals>)> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
-        let task = Task::Probe { flows: flows.clone() };
-        let flows = Flows::new(flows, self.members.len(), machine)?;
+        let task = Task::Probe(wanted.clone());
+        let flows = Flows::new(wanted, self.members.len(), machine)?;
         let arrivals = self.perform(task, flows.program(), 0, |finding| match finding {
             Finding::Probe(arrivals) => Some(arrivals),
             Finding::Trial(_) => None,

@@ -12,7 +12,7 @@ use crate::error::{Phase, RunError, RunResult};
 use crate::executor::Executor;
 use crate::options::Options;
 use crate::pace::Emulation;
-use crate::probe::{Arrivals, Flow, Flows};
+use crate::probe::{Arrivals, Flows, Wanted};
 use crate::tcp::{self, Meeting, Poller, Secret};
 use crate::trial::{RankReport, Trial, first_epoch, run_rank};
 use crate::wiring::Wiring;
@@ -190,7 +190,7 @@ impl Worker {
             self.board.enter(self.rank, Phase::Prepare);
             let finding = match task {
                 Task::Trial { source, trial } => Finding::Trial(self.trial(job, &source, &trial, loader)?),
-                Task::Probe { flows } => Finding::Probe(self.probe(job, flows)?),
+                Task::Probe(wanted) => Finding::Probe(self.probe(job, wanted)?),
             };
             self.connections.take();
             self.answer(&Answer::Done { job, finding })?;
@@ -210,9 +210,9 @@ impl Worker {
         run_rank(&mut executor, trial, job)
     }
 
-    fn probe(&self, job: u64, flows: Vec<Flow>) -> RunResult<Arrivals> {
+    fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
-        let flows = Flows::new(flows, self.board.rank_count(), machine)?;
+        let flows = Flows::new(wanted, self.board.rank_count(), machine)?;
         let wiring = self.connect(job, flows.program())?;
         let mut executor = Executor::of_flows(&self.board, self.rank, &flows, wiring, &self.options)?;
         self.await_run(job, &executor)?;

@@ -20,7 +20,8 @@ fn emulated() -> Options {
 /// Three exchanges at once; every message costs its α.
 fn assert_costs_of_the_machine(probe: &mut dyn Probe) {
     let exchanges = [exchange(0, 1, 1_000_000, 1), exchange(1, 2, 100_000, 4), exchange(2, 0, 0, 3)];
-    let runs: Vec<_> = (0..5).map(|_| probe.run(&exchanges).unwrap()).collect();
+    let runs = probe.run(&exchanges, 5).unwrap();
+    assert_eq!(runs.len(), 5);
     for (index, expected) in [7_000.0, 10_000.0, 6_000.0].into_iter().enumerate() {
         let time = runs.iter().map(|times| times[index]).reduce(Micros::min).unwrap();
         let ratio = time / Micros(expected);
@@ -43,10 +44,10 @@ fn more_bytes_take_longer_on_this_computer() {
     let mut threads = ThreadProbe::new(4, Options::default());
     for probe in [&mut job as &mut dyn Probe, &mut threads] {
         assert_eq!(probe.rank_count(), 4);
-        let short = probe.run(&[exchange(3, 1, 64, 1)]).unwrap()[0];
-        let long = probe.run(&[exchange(3, 1, 1 << 26, 1)]).unwrap()[0];
+        let short = probe.run(&[exchange(3, 1, 64, 1)], 1).unwrap()[0][0];
+        let long = probe.run(&[exchange(3, 1, 1 << 26, 1)], 1).unwrap()[0][0];
         assert!(Micros::ZERO < short && short < long, "{short}, {long}");
-        assert_eq!(probe.run(&[]).unwrap(), []);
+        assert_eq!(probe.run(&[], 2).unwrap(), [[], []]);
     }
 }
 
@@ -54,8 +55,10 @@ fn more_bytes_take_longer_on_this_computer() {
 fn impossible_exchanges_are_refused() {
     let mut probe = ThreadProbe::new(3, Options::default());
     for bad in [exchange(0, 0, 1, 1), exchange(0, 3, 1, 1), exchange(0, 1, u64::MAX, 1), exchange(0, 1, 1, u32::MAX)] {
-        assert!(probe.run(&[bad]).is_err(), "{bad:?}");
+        assert!(probe.run(&[bad], 1).is_err(), "{bad:?}");
     }
     let no_link = Options { emulation: Some(Emulation::new(Arc::new(machine("line:3")), 1.0).unwrap()), ..emulated() };
-    assert!(ThreadProbe::new(3, no_link).run(&[exchange(0, 2, 1, 1)]).is_err());
+    let mut line = ThreadProbe::new(3, no_link);
+    assert!(line.connects(Rank(0), Rank(1)) && !line.connects(Rank(0), Rank(2)));
+    assert!(line.run(&[exchange(0, 2, 1, 1)], 1).is_err());
 }
