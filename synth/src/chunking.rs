@@ -5,11 +5,13 @@
 //! the gain to be found in seconds.
 
 use schedule::{Collective, Request};
-use topology::Topology;
+use topology::{Latency, Topology};
 
 /// The chunk counts tried: powers of two, and three times those, which suit machines of six links a rank. The
 /// planner stops among them when finer cuts no longer gain.
-const COUNTS: [u32; 8] = [2, 3, 4, 6, 8, 12, 16, 32];
+const COUNTS: &[u32] = &[2, 3, 4, 6, 8, 12, 16, 32];
+/// The same where α is pure delay: a finer cut costs nothing then, so the steps are longer and go further.
+const PIPELINED: &[u32] = &[4, 16, 64];
 /// Chunks × links above which only one chunk per rank is tried: where chunks are copied, and where each is one route.
 const LARGE: [u64; 2] = [400_000, 4_000_000];
 
@@ -20,15 +22,18 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
         return vec![1];
     }
     let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
-    let alpha = topology.links().iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
+    // What a link pays for one message more.
+    let occupied = topology.links().iter().filter(|link| link.latency == Latency::Occupies).map(|link| link.alpha.0);
+    let alpha = occupied.reduce(f64::min);
     let large = LARGE[usize::from(request.collective == Collective::AllToAll)];
     let worthwhile = |&count: &u32| {
         let request = request.clone().with_chunks(count);
         let bytes = request.chunk_bytes().0;
         let routes = request.chunk_count().saturating_mul(topology.links().len() as u64);
-        bytes >= 1.0 && slowest * bytes >= alpha && routes <= large
+        bytes >= 1.0 && slowest * bytes >= alpha.unwrap_or(0.0) && routes <= large
     };
-    std::iter::once(1).chain(COUNTS.into_iter().take_while(worthwhile)).collect()
+    let counts = if alpha.is_some() { COUNTS } else { PIPELINED };
+    std::iter::once(1).chain(counts.iter().copied().take_while(worthwhile)).collect()
 }
 
 #[cfg(test)]
@@ -44,6 +49,9 @@ mod tests {
             let request = Request::new(Collective::AllGather, 4, size);
             assert_eq!(chunk_counts(&topology, &request), expected, "{size} bytes");
         }
+        let pipelined = topology::resolve("ring:4,alpha=1us,bandwidth=1GBps,latency=pipelines").unwrap();
+        let request = Request::new(Collective::AllGather, 4, 400);
+        assert_eq!(chunk_counts(&pipelined, &request), [1, 4, 16, 64]);
     }
 
     #[test]

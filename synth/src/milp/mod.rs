@@ -19,8 +19,9 @@ use crate::{Attempt, Context, Problem, Strategy, SynthError};
 /// The name of the strategy; its two formulations have their own.
 const NAME: &str = "milp";
 
-/// More chunks × links than this are not expanded: no model of them would be small enough.
-const MAX_ROUTES: usize = 400_000;
+/// More chunks × links than this are not expanded: no model of them would be small enough, or, where nobody asked for one, solved
+/// in the time that it gets.
+const MAX_ROUTES: [usize; 2] = [400_000, 100_000];
 
 /// The strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +39,7 @@ impl Strategy for Milp {
         }
         check_reachable(problem)?;
         let routes = problem.demand.chunks().len().saturating_mul(problem.topology.links().len());
-        if routes > MAX_ROUTES {
+        if routes > MAX_ROUTES[usize::from(context.options.strategy.is_none())] {
             let why = format!("its models start at {routes} 0/1 columns; symmetric or local methods go further");
             return Err(SynthError::NotApplicable { strategy: NAME, why });
         }

@@ -1,7 +1,7 @@
 //! The answer of the planner, out of all searches, and the account of how it was found.
 
 use super::Synthesis;
-use super::search::{Search, accept, most_promising};
+use super::search::{Search, accept, leader};
 use crate::prefer::suit;
 use crate::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
 use schedule::{Rival, VerifiedSchedule};
@@ -17,7 +17,7 @@ pub(super) fn conclude(
     seconds: impl Fn() -> f64,
 ) -> Result<Synthesis, SynthError> {
     let out_of_time = deadline.has_passed();
-    let winner = *most_promising(&searches).first().ok_or(SynthError::NoProblem)?;
+    let winner = leader(&searches).ok_or(SynthError::NoProblem)?;
     let candidates: Vec<Candidate> = searches.iter().flat_map(|search| search.candidates.clone()).collect();
     let milestones = milestones(&searches);
     let search = searches.swap_remove(winner);

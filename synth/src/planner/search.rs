@@ -7,14 +7,14 @@ use crate::bounds::{Bounds, bounds};
 use crate::exact::{Effort, horizon};
 use crate::prefer::reluctance;
 use crate::sketch::obey;
-use crate::{Attempt, Candidate, Deadline, Milestone, Problem, StopReason, SynthError};
+use crate::{Attempt, Candidate, Deadline, Milestone, Problem, StopReason, StrategyKind, SynthError};
 use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
 use std::time::Instant;
 use topology::Micros;
 
 /// Two makespans this close (relative) are equal: the comparison tolerance of the file format.
 pub(super) const EQUAL: f64 = 1e-7;
-/// How many chunk counts, those with the best makespans so far, the dear strategies try as well.
+/// How many chunk counts, those that promise most, the dear strategies try as well.
 const REFINED: usize = 1;
 
 /// The state of the search at one chunk count.
@@ -177,13 +177,38 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The searches with the best makespans so far, best first.
+/// The search with the best makespan so far.
+pub(super) fn leader(searches: &[Search<'_>]) -> Option<usize> {
+    by_makespan(searches).first().copied()
+}
+
+/// Whether a strategy found the best schedule so far.
+pub(super) fn is_led_by(searches: &[Search<'_>], kind: StrategyKind) -> bool {
+    let best = leader(searches).and_then(|index| searches[index].best.as_ref());
+    let finder = best.map(|best| best.schedule.schedule().produced_by.strategy.as_str());
+    finder.and_then(|finder| finder.split('/').next()) == Some(kind.as_str())
+}
+
+/// The searches worth refining: those with the best makespans that may still come to beat the best of all, best first.
 pub(super) fn most_promising(searches: &[Search<'_>]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..searches.len()).collect();
-    let makespan = |index: usize| searches[index].makespan().map_or(f64::INFINITY, |makespan| makespan.0);
-    order.sort_by(|&a, &b| makespan(a).total_cmp(&makespan(b)));
+    let mut order = by_makespan(searches);
+    let best = order.first().map_or(f64::INFINITY, |&index| reached(&searches[index]));
+    order.retain(|&index| {
+        let search = &searches[index];
+        !search.reaches(&search.bound) && search.bound.value.0 < best * (1.0 - EQUAL)
+    });
     order.truncate(REFINED);
     order
+}
+
+fn by_makespan(searches: &[Search<'_>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..searches.len()).collect();
+    order.sort_by(|&a, &b| reached(&searches[a]).total_cmp(&reached(&searches[b])));
+    order
+}
+
+fn reached(search: &Search<'_>) -> f64 {
+    search.makespan().map_or(f64::INFINITY, |makespan| makespan.0)
 }
 
 /// The bound, rounded down to a makespan that equals it: nobody should read that a bound was beaten by 10⁻¹².
