@@ -1,4 +1,4 @@
-//! Plans on real buffers: starts local ranks, hands them plans, measures and checks.
+//! Plans on real buffers: starts local ranks or gathers those of a launcher, hands them plans, measures and checks.
 //!
 //! The principal type is [`Workbench`]. A plan reaches the ranks as files without a name, which vanish with this
 //! process however it ends; every rank loads, verifies and lowers them for itself, and the runtime compares the
@@ -7,29 +7,29 @@
 use crate::cli::{LoweringArgs, TransportChoice};
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
+use crate::launch::{self, Launch};
 use crate::plan;
 use crate::program;
-use runtime::{Cause, DType, Emulation, Hosts, Job, JobSpec, RunError, Trial, TrialReport};
+use runtime::{Cause, DType, Emulation, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport};
 use schedule::program::{Layout, VerifiedProgram};
 use schedule::{Collective, ReduceOp, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::{Probe, Topology};
 
 /// What to measure on.
 pub(crate) struct Setup {
-    /// How many local ranks.
-    pub ranks: usize,
+    /// Who starts the ranks, and how many there are.
+    pub launch: Launch,
     /// Processes or threads.
     pub transport: TransportChoice,
     /// Topology (a SPEC or a path) whose links are paced, and by which factor they are slowed down.
     pub emulate: Option<(String, f64)>,
+    /// How long all ranks together may take to get ready.
+    pub ready_timeout: Duration,
     /// How long the ranks may go without progress.
     pub timeout: Duration,
     /// How plans become programs.
@@ -49,8 +49,8 @@ enum Ranks {
 
 /// A plan that the ranks can load.
 pub(crate) struct Installed {
-    plan: File,
-    topology: File,
+    plan: SharedFile,
+    topology: SharedFile,
     kind: PlanKind,
     request: Request,
     /// For the kinds of calls that the plan serves.
@@ -97,13 +97,11 @@ struct Form {
     unfused: bool,
 }
 
-/// What a worker is told to load.
+/// What a worker is told to load, beside the files of the plan and of its topology.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Source {
-    plan: PathBuf,
     kind: PlanKind,
-    topology: PathBuf,
     memory: Memory,
     form: Form,
 }
@@ -111,29 +109,40 @@ struct Source {
 impl Workbench {
     /// Starts the ranks.
     pub(crate) fn open(setup: &Setup) -> Outcome<Self> {
-        let mut options = runtime::Options { work_limit: setup.timeout, ..runtime::Options::default() };
-        let mut emulated_source = String::new();
+        let (ready_limit, work_limit) = (setup.ready_timeout, setup.timeout);
+        let mut options = runtime::Options { ready_limit, work_limit, ..runtime::Options::default() };
+        let (mut emulated_source, count) = (String::new(), setup.launch.ranks());
         if let Some((spec, slowdown)) = &setup.emulate {
             let topology = Arc::new(plan::topology(spec)?);
-            if topology.rank_count() != setup.ranks {
-                let (needed, given) = (topology.rank_count(), setup.ranks);
-                return Err(Failure::bad_input(anyhow::anyhow!("{spec} has {needed} ranks, but {given} are to run")));
+            if topology.rank_count() != count {
+                let needed = topology.rank_count();
+                return Err(Failure::bad_input(anyhow::anyhow!("{spec} has {needed} ranks, but {count} are to run")));
             }
             options.emulation = Some(Emulation::new(topology, *slowdown).map_err(Failure::bad_input)?);
             emulated_source.clone_from(spec);
         }
-        let ranks = match setup.transport {
-            TransportChoice::Threads => Ranks::Threads(options),
-            TransportChoice::Auto | TransportChoice::Shm | TransportChoice::Tcp => {
-                options.hosts = if setup.transport == TransportChoice::Tcp { Hosts::Each } else { Hosts::One };
-                let binary = std::env::current_exe().map_err(Failure::no)?;
-                let spec = JobSpec { ranks: setup.ranks, options, emulated_source };
-                let command = |_| {
-                    let mut command = Command::new(&binary);
-                    command.arg("worker");
-                    command
-                };
-                Ranks::Processes(Box::new(Job::launch(&spec, command).map_err(fault)?))
+        options.hosts = if setup.transport == TransportChoice::Tcp { Hosts::Each } else { Hosts::One };
+        let spec = JobSpec { ranks: count, options, emulated_source };
+        let ranks = match (&setup.launch, setup.transport) {
+            (Launch::Local(_), TransportChoice::Threads) => Ranks::Threads(spec.options),
+            (Launch::Local(_), _) => {
+                let binary = launch::binary()?;
+                Ranks::Processes(Box::new(Job::launch(&spec, |_| launch::worker(&binary)).map_err(fault)?))
+            }
+            (Launch::Of(_), TransportChoice::Threads) => {
+                return Err(Failure::bad_input(anyhow::anyhow!("ranks that a launcher starts are no threads"))
+                    .hint("--ranks N starts N ranks here, whatever the environment says"));
+            }
+            (Launch::Of(at), transport) => {
+                let binary = launch::binary()?;
+                let job = Job::form(&spec, at, |_| launch::worker(&binary)).map_err(fault)?;
+                if transport == TransportChoice::Shm && job.machine_count() > 1 {
+                    let what = format!("the ranks are on {} machines, which share no memory", job.machine_count());
+                    return Err(
+                        Failure::bad_input(anyhow::anyhow!(what)).hint("--transport auto uses TCP between them")
+                    );
+                }
+                Ranks::Processes(Box::new(job))
             }
         };
         let form = Form { lowering: setup.lowering.clone(), unfused: setup.emulate.is_some() };
@@ -189,17 +198,18 @@ impl Workbench {
         match &mut self.ranks {
             Ranks::Threads(options) => runtime::try_threads(program, trial, options).map_err(fault),
             Ranks::Processes(job) => {
-                let (path, topology, kind) = (path_of(&plan.plan), path_of(&plan.topology), plan.kind.clone());
-                let source = Source { plan: path, kind, topology, memory, form: self.form.clone() };
+                let source = Source { kind: plan.kind.clone(), memory, form: self.form.clone() };
                 let source = serde_json::to_string(&source).map_err(Failure::no)?;
-                job.run(&source, program, trial).map_err(fault)
+                job.run(&source, &[&plan.plan, &plan.topology], program, trial).map_err(fault)
             }
         }
     }
 }
 
+const SECRETS: &str = "all ranks need the same secret: --secret-file F, ANTIPHON_SECRET, or a shared home folder";
+
 /// A fault of a run: the answer is "no", and the hint depends on what happened.
-fn fault(error: RunError) -> Failure {
+pub(crate) fn fault(error: RunError) -> Failure {
     let slow = match &error {
         RunError::Deadline { .. } => true,
         RunError::Ended { verdict, .. } => matches!(verdict.cause, Cause::Late | Cause::Silent),
@@ -209,30 +219,41 @@ fn fault(error: RunError) -> Failure {
     if let RunError::Ended { reports, .. } = &error {
         lines.extend(reports.iter().map(|(rank, words)| format!("  rank {rank}: {words}")));
     }
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        lines.push(format!("  {cause}"));
+        source = cause.source();
+    }
     let failure = Failure::no(anyhow::anyhow!("{}", lines.join("\n")));
-    failure.hint_if(slow.then_some("--timeout gives a repetition more time"))
+    let failure = failure.hint_if(slow.then_some("--timeout gives a repetition more time"));
+    failure.hint_if(match &error {
+        RunError::Unreachable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Some(SECRETS),
+        RunError::Absent { refused: 1.., .. } => Some(SECRETS),
+        RunError::Unreachable { .. } => {
+            Some("every rank must be able to reach rank 0 at this address; --master HOST:PORT names another one")
+        }
+        RunError::Rendezvous { .. } => Some("--master HOST:PORT or ANTIPHON_PORT names another address or port"),
+        RunError::Absent { .. } => Some("--ready-timeout gives the others more time"),
+        _ => None,
+    })
 }
 
 /// A file without a name, with what `write` puts into it.
-fn unnamed(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome<File> {
+fn unnamed(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome<SharedFile> {
     let written = tempfile::tempfile().and_then(|file| {
         let mut out = BufWriter::new(&file);
         write(&mut out)?;
         out.flush()?;
         drop(out);
-        Ok(file)
+        Ok(SharedFile::new(file))
     });
     written.map_err(|error| Failure::no(error).context("a temporary file could not be written"))
 }
 
-/// Where another process of this user finds an open file of this one.
-fn path_of(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
-}
-
-fn load(source: &Source) -> Outcome<VerifiedProgram> {
-    let topology = topology::from_json(&read_text(&source.topology)?, "the launcher's topology")?;
-    let (text, origin) = (read_text(&source.plan)?, "the launcher's plan");
+fn load(source: &Source, files: &[PathBuf]) -> Outcome<VerifiedProgram> {
+    let [plan, topology] = files else { return Err(Failure::no(anyhow::anyhow!("a plan and a topology are needed"))) };
+    let topology = topology::from_json(&read_text(topology)?, "the launcher's topology")?;
+    let (text, origin) = (read_text(plan)?, "the launcher's plan");
     match source.kind {
         PlanKind::Schedule => {
             let schedule = file::read(&text, origin).map_err(Failure::bad_input)?;
@@ -276,9 +297,9 @@ impl Form {
 pub(crate) struct Files;
 
 impl runtime::Loader for Files {
-    fn program(&self, source: &str) -> Result<VerifiedProgram, String> {
+    fn program(&self, source: &str, files: &[PathBuf]) -> Result<VerifiedProgram, String> {
         let source: Source = serde_json::from_str(source).map_err(|error| error.to_string())?;
-        load(&source).map_err(|failure| failure.to_string())
+        load(&source, files).map_err(|failure| failure.to_string())
     }
 
     fn topology(&self, source: &str) -> Result<Topology, String> {

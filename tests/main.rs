@@ -12,6 +12,7 @@ mod execution;
 mod foreign;
 mod hostile;
 mod house;
+mod launch;
 mod long;
 mod machines;
 mod schedules;

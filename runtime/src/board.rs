@@ -1,30 +1,34 @@
 //! The memory that the ranks of a job share, and the little that they agree on through it.
 //!
 //! The principal type is [`Board`]: doorbells, progress counters, the common start, the coordinator's verdict and
-//! the clocks of an emulated cluster, followed by an arena in which every trial lays out its rings and flags. Both sides compute the same layout from the same numbers, so no address is ever exchanged.
+//! the clocks of an emulated cluster, followed by an arena in which every trial lays out its rings and flags. Both sides
+//! compute the same layout from the same numbers, so no address is ever exchanged. Every machine of a job has a board of
+//! its own with places for all ranks; what ranks of other machines do is told by the control plane.
 //!
 //! ```text
-//! | verdict | start: released, moment | pace lock | per rank: bell; beat, progress, phase, arrived, heap | clocks | arena |
-//!   0         64                        128         256, 128 bytes each                                    8 B each
+//! | verdict | start: released, moment, lead, elsewhere | pace lock | per rank, and for the courier:              | clocks | arena |
+//! |         |                                          |           | bell; beat, progress, phase, arrived, heap |        |       |
+//!   0         64                                         128         256, 128 bytes each                          8 B each
 //! ```
 
 use crate::clock::Moment;
 use crate::doorbell::{BELL_BYTES, Doorbell, Waiter};
 use crate::error::{Phase, RunError, RunResult};
-use crate::heap::HeapPlace;
-use crate::region::Region;
+use crate::region::{Place, Region};
 use crate::ring::RingPlace;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use topology::Rank;
 
 const VERDICT: usize = 0;
 const RELEASED: usize = 64;
 const START: usize = 72;
+const LEAD: usize = 80;
+const ELSEWHERE: usize = 88;
 const PACE_LOCK: usize = 128;
 const RANKS: usize = 256;
 const RANK_BYTES: usize = BELL_BYTES + 64;
@@ -106,11 +110,22 @@ pub(crate) struct BoardShape {
     pub(crate) clocks: usize,
     /// The bytes for rings.
     pub(crate) arena: usize,
+    /// Whether ranks of other machines take part, so that not rank 0 but a courier starts everybody.
+    pub(crate) spread: bool,
 }
 
 impl BoardShape {
     fn arena_start(self) -> usize {
-        (RANKS + self.ranks * RANK_BYTES + self.clocks * 8).next_multiple_of(64)
+        (self.clocks_start() + self.clocks * 8).next_multiple_of(64)
+    }
+
+    fn clocks_start(self) -> usize {
+        RANKS + (self.ranks + 1) * RANK_BYTES
+    }
+
+    /// The place behind the last rank.
+    fn courier(self) -> Rank {
+        Rank::from_index(self.ranks)
     }
 }
 
@@ -158,12 +173,21 @@ impl Board {
         self.region.descriptor()
     }
 
+    /// Where other processes of this machine find it.
+    pub(crate) fn place(&self) -> RunResult<Place> {
+        Place::of(self.descriptor()).map_err(RunError::system("publishing shared memory"))
+    }
+
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
     pub(crate) fn rank_count(&self) -> usize {
         self.shape.ranks
+    }
+
+    pub(crate) fn shape(&self) -> BoardShape {
+        self.shape
     }
 
     fn of_rank(&self, rank: Rank, field: usize) -> &AtomicU64 {
@@ -176,17 +200,17 @@ impl Board {
     }
 
     /// Says where others find the memory of a rank.
-    pub(crate) fn publish_heap(&self, rank: Rank, place: HeapPlace) {
+    pub(crate) fn publish_heap(&self, rank: Rank, place: Place) {
         self.of_rank(rank, HEAP_INODE).store(place.inode, Ordering::Relaxed);
         let word = u64::from(place.process) << 32 | u64::from(place.descriptor);
         self.of_rank(rank, HEAP).store(word, Ordering::Relaxed);
     }
 
     /// Where the memory of a rank is found; after a meeting to which it came with what it had published.
-    pub(crate) fn heap(&self, rank: Rank) -> HeapPlace {
+    pub(crate) fn heap(&self, rank: Rank) -> Place {
         let word = self.of_rank(rank, HEAP).load(Ordering::Relaxed);
         let inode = self.of_rank(rank, HEAP_INODE).load(Ordering::Relaxed);
-        HeapPlace { process: (word >> 32) as u32, descriptor: word as u32, inode }
+        Place { process: (word >> 32) as u32, descriptor: word as u32, inode }
     }
 
     fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
@@ -194,7 +218,7 @@ impl Board {
     }
 
     fn ring_all(&self) {
-        self.ranks().for_each(|rank| self.bell(rank).ring());
+        self.ranks().chain([self.shape.courier()]).for_each(|rank| self.bell(rank).ring());
     }
 
     /// A sign of life; how many there were so far.
@@ -207,11 +231,23 @@ impl Board {
         self.of_rank(rank, PROGRESS)
     }
 
-    /// Changes whenever any rank finishes a step or enters a phase.
+    /// Notes what a rank of another machine is doing.
+    pub(crate) fn mirror(&self, rank: Rank, beats: u64, progress: u64, phase: Phase) {
+        self.beats(rank).store(beats, Ordering::Relaxed);
+        self.progress(rank).store(progress, Ordering::Relaxed);
+        self.enter(rank, phase);
+    }
+
+    /// Notes the activity of the whole job, as whoever hears all ranks counts it.
+    pub(crate) fn heard_of(&self, activity: u64) {
+        self.region.word64(ELSEWHERE).store(activity, Ordering::Relaxed);
+    }
+
+    /// Changes whenever any rank finishes a step or enters a phase; for ranks of other machines, when that is heard.
     pub(crate) fn activity(&self) -> u64 {
         let of =
             |rank| self.progress(rank).load(Ordering::Relaxed) * 8 + self.of_rank(rank, PHASE).load(Ordering::Relaxed);
-        self.ranks().map(of).fold(0, u64::wrapping_add)
+        self.ranks().map(of).fold(self.region.word64(ELSEWHERE).load(Ordering::Relaxed), u64::wrapping_add)
     }
 
     pub(crate) fn phase(&self, rank: Rank) -> Phase {
@@ -239,22 +275,23 @@ impl Board {
         }
     }
 
-    /// Waits until all ranks are here; returns the moment that rank 0 announces for what follows, `lead` after the
-    /// last arrival. Rounds count upwards and are the same on all ranks. Gives up when nobody has made progress for
+    /// Waits until all ranks are here; returns the moment that rank 0, or the coordinator through the courier, announces
+    /// for what follows, at least `lead` after the last arrival. Rounds count upwards and are the same on all ranks. Gives up when nobody has made progress for
     /// twice `limit`: a rank that is stuck itself gives up after `limit`, and knows better why.
     pub(crate) fn meet(&self, rank: Rank, round: u64, lead: Duration, limit: Duration) -> RunResult<Moment> {
+        if self.shape.spread {
+            self.region.word64(LEAD).store(lead.as_nanos() as u64, Ordering::Relaxed);
+        }
         self.of_rank(rank, ARRIVED).store(round, Ordering::Release);
-        self.bell(Rank(0)).ring();
+        self.bell(if self.shape.spread { self.shape.courier() } else { Rank(0) }).ring();
         let released = self.region.word64(RELEASED);
         let mut waiter = Waiter::new(self.bell(rank), self.patience());
         let begin = Moment::now();
         let (mut moved, mut activity) = (begin, self.activity());
         loop {
-            let missing = self.ranks().find(|&peer| self.of_rank(peer, ARRIVED).load(Ordering::Acquire) < round);
-            if rank == Rank(0) && missing.is_none() {
-                self.region.word64(START).store(Moment::now().after(lead).0, Ordering::Relaxed);
-                released.store(round, Ordering::Release);
-                self.ring_all();
+            let missing = self.ranks().find(|&peer| self.arrived(peer) < round);
+            if rank == Rank(0) && missing.is_none() && !self.shape.spread {
+                self.release(round, Moment::now().after(lead));
             }
             if released.load(Ordering::Acquire) >= round {
                 waiter.progressed();
@@ -272,6 +309,40 @@ impl Board {
                 return Err(RunError::Deadline { rank, peer: missing, phase, place, waited_ms, finished: 0 });
             }
             waiter.idle(now, moved.after(2 * limit));
+        }
+    }
+
+    fn arrived(&self, rank: Rank) -> u64 {
+        self.of_rank(rank, ARRIVED).load(Ordering::Acquire)
+    }
+
+    /// Lets everybody here go who has come to `round`.
+    pub(crate) fn release(&self, round: u64, start: Moment) {
+        self.region.word64(START).store(start.0, Ordering::Relaxed);
+        self.region.word64(RELEASED).store(round, Ordering::Release);
+        self.ring_all();
+    }
+
+    /// Nobody waits here for these ranks, which meet on another machine.
+    pub(crate) fn excuse(&self, absent: impl IntoIterator<Item = Rank>) {
+        absent.into_iter().for_each(|rank| self.of_rank(rank, ARRIVED).store(u64::MAX, Ordering::Release));
+    }
+
+    /// Calls `arrived` with every round to which all ranks of this machine have come, and the lead that they want, until
+    /// there is a verdict or `over` says so.
+    pub(crate) fn carry(&self, over: &AtomicBool, mut arrived: impl FnMut(u64, Duration)) {
+        let mut waiter = Waiter::new(self.bell(self.shape.courier()), Duration::ZERO);
+        let mut carried = 0;
+        while self.check_verdict().is_ok() && !over.load(Ordering::Relaxed) {
+            let round = self.ranks().map(|rank| self.arrived(rank)).min().unwrap_or_default();
+            if round > carried && round < u64::MAX {
+                waiter.progressed();
+                carried = round;
+                arrived(round, Duration::from_nanos(self.region.word64(LEAD).load(Ordering::Relaxed)));
+            } else {
+                let now = Moment::now();
+                waiter.idle(now, now.after(Duration::from_secs(1)));
+            }
         }
     }
 
@@ -310,7 +381,7 @@ impl Board {
     /// Until when the `index`-th link or resource of the emulated cluster is busy (nanoseconds).
     pub(crate) fn clock(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.shape.clocks, "the board was made for this topology");
-        self.region.word64(RANKS + self.shape.ranks * RANK_BYTES + index * 8)
+        self.region.word64(self.shape.clocks_start() + index * 8)
     }
 
     /// Runs `claim` alone among all ranks; `None` if another rank is inside right now.
@@ -328,7 +399,7 @@ mod tests {
     use super::*;
 
     fn board(ranks: usize) -> Board {
-        Board::create(BoardShape { ranks, clocks: 3, arena: 1 << 17 }).unwrap()
+        Board::create(BoardShape { ranks, clocks: 3, arena: 1 << 17, spread: false }).unwrap()
     }
 
     #[test]

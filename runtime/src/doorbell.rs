@@ -11,7 +11,7 @@
 //! ```
 
 use crate::clock::Moment;
-use crate::region::Region;
+use crate::region::{Place, Region};
 use crate::tcp::{Pipe, Poller};
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -58,7 +58,7 @@ impl Doorbell {
                 let word = |offset| self.region.word32(self.offset + offset).load(Ordering::Relaxed);
                 let inode = self.region.word64(self.offset + 16).load(Ordering::Relaxed);
                 // Whoever cannot be woken looks around by itself.
-                let _ = Pipe { process: word(8), descriptor: word(12), inode }.ring();
+                let _ = Pipe(Place { process: word(8), descriptor: word(12), inode }).ring();
             }
             _ => {
                 self.rings().fetch_add(1, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Doorbell {
     }
 
     /// Says where the owner sleeps when it waits for sockets.
-    fn publish(&self, pipe: Pipe) {
+    fn publish(&self, Pipe(pipe): Pipe) {
         for (offset, value) in [(8, pipe.process), (12, pipe.descriptor)] {
             self.region.word32(self.offset + offset).store(value, Ordering::Relaxed);
         }

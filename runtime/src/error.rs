@@ -197,6 +197,77 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
+    /// Rank 0 cannot listen where the others look for it.
+    #[error("rank 0 cannot wait for the others at {at}")]
+    Rendezvous {
+        /// The address.
+        at: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Ranks did not come in time.
+    #[error(
+        "{} {} did not come to {at} within {limit:?}{}",
+        if missing.len() == 1 { "rank" } else { "ranks" }, listed(missing),
+        if *refused > 0 { format!("; {refused} connections were refused") } else { String::new() }
+    )]
+    Absent {
+        /// Who.
+        missing: Vec<Rank>,
+        /// Where they were awaited.
+        at: String,
+        /// How long.
+        limit: std::time::Duration,
+        /// How many connections were refused meanwhile, for want of the secret.
+        refused: u64,
+    },
+    /// The coordinator cannot be joined.
+    #[error("rank {rank} could not join rank 0 at {at} within {limit:?}")]
+    Unreachable {
+        /// Who tried.
+        rank: Rank,
+        /// Where.
+        at: String,
+        /// For how long at most.
+        limit: std::time::Duration,
+        /// The last reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The coordinator does not want this rank.
+    #[error("rank {rank} was turned away: {reason}")]
+    Refused {
+        /// Who.
+        rank: Rank,
+        /// Why, in the coordinator's words.
+        reason: String,
+    },
+    /// The coordinator is gone, so nobody can decide any more.
+    #[error(
+        "rank {rank} on machine {machine} lost the coordinator, rank 0, during {phase}, after {finished} finished steps"
+    )]
+    Abandoned {
+        /// Who noticed.
+        rank: Rank,
+        /// Where.
+        machine: String,
+        /// What it was doing.
+        phase: Phase,
+        /// Its progress.
+        finished: u64,
+        /// How.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The process that looked after a rank is gone, so the rank cannot come back.
+    #[error("the job cannot be rebuilt: the process of rank {rank} on machine {machine} is gone")]
+    Departed {
+        /// Whose.
+        rank: Rank,
+        /// Where it was.
+        machine: String,
+    },
     /// Another process does not speak the protocol.
     #[error("rank {rank} broke the control protocol: {fault}")]
     Protocol {
@@ -205,6 +276,16 @@ pub enum RunError {
         /// How.
         fault: String,
     },
+}
+
+/// Ranks for people: the first few.
+fn listed(ranks: &[Rank]) -> String {
+    const SHOWN: usize = 8;
+    let mut shown: Vec<String> = ranks.iter().take(SHOWN).map(Rank::to_string).collect();
+    if ranks.len() > SHOWN {
+        shown.push(format!("and {} more", ranks.len() - SHOWN));
+    }
+    shown.join(", ")
 }
 
 impl RunError {

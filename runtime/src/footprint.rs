@@ -1,4 +1,4 @@
-//! Whether a trial fits this computer and its report a message, asked before anything is allocated.
+//! Whether a trial fits this machine and its report a message, asked before anything is allocated.
 
 use crate::error::{RunError, RunResult};
 use crate::geometry::Geometry;
@@ -7,14 +7,15 @@ use schedule::program::{Buffer, Program};
 use topology::Rank;
 
 /// # Errors
-/// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of all ranks, which are local, need more than is available.
-pub(crate) fn check(program: &Program, trial: &Trial, tiles: u32) -> RunResult<()> {
+/// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of those ranks that are
+/// here need more than is available.
+pub(crate) fn check(program: &Program, trial: &Trial, tiles: u32, is_here: impl Fn(Rank) -> bool) -> RunResult<()> {
     let Trial { count, dtype, repetitions, .. } = *trial;
     if repetitions > MOST_REPETITIONS {
         return Err(RunError::TooManyRepetitions { repetitions, limit: MOST_REPETITIONS });
     }
     let mut needed: u64 = 0;
-    for rank in (0..program.ranks.len()).map(Rank::from_index) {
+    for rank in (0..program.ranks.len()).map(Rank::from_index).filter(|&rank| is_here(rank)) {
         let geometry = Geometry::new(program, rank, count, dtype, tiles)?;
         for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
             needed = needed.saturating_add(geometry.buffer_bytes(buffer) as u64);

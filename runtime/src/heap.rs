@@ -5,25 +5,14 @@
 //! reads its operand where the sender has it. A rank finds the others' heaps under `/proc`, which only processes of the
 //! same user may do; where it cannot, the rings copy.
 
-use crate::region::Region;
-use rustix::fs::{Mode, OFlags};
-use std::fs::File;
+use crate::region::{Place, Region};
+use rustix::fs::OFlags;
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// Areas start at multiples of this, so that ranks do not share cache lines or pages.
 const ALIGNMENT: usize = 4096;
-
-/// Where another process of this user finds a heap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct HeapPlace {
-    pub(crate) process: u32,
-    pub(crate) descriptor: u32,
-    /// Tells it from whatever has the same number in a later process of the same number.
-    pub(crate) inode: u64,
-}
 
 /// Memory for the areas of one rank.
 #[derive(Clone)]
@@ -54,10 +43,8 @@ impl Heap {
 
     /// # Errors
     /// If the operating system does not say what it made.
-    pub(crate) fn place(&self) -> io::Result<HeapPlace> {
-        let descriptor = self.0.descriptor();
-        let inode = rustix::fs::fstat(descriptor)?.st_ino;
-        Ok(HeapPlace { process: std::process::id(), descriptor: descriptor.as_raw_fd() as u32, inode })
+    pub(crate) fn place(&self) -> io::Result<Place> {
+        Place::of(self.0.descriptor())
     }
 
     /// Where in the heap `data` lies, if it lies in it.
@@ -92,13 +79,8 @@ pub(crate) struct PeerHeap(Region);
 impl PeerHeap {
     /// # Errors
     /// If it cannot be reached, or is not what its owner made.
-    pub(crate) fn open(place: HeapPlace) -> io::Result<Self> {
-        let path = format!("/proc/{}/fd/{}", place.process, place.descriptor);
-        let file = File::from(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
-        if rustix::fs::fstat(&file)?.st_ino != place.inode {
-            return Err(io::Error::other("the descriptor is no longer the memory that it was"));
-        }
-        Region::open_to_read(file).map(Self)
+    pub(crate) fn open(place: Place) -> io::Result<Self> {
+        Region::open_to_read(place.open(OFlags::RDONLY)?).map(Self)
     }
 
     /// What the owner lends right now.
@@ -135,6 +117,6 @@ mod tests {
             assert!(peer.read(offset, length).is_err());
         }
         let place = heap.place().unwrap();
-        assert!(PeerHeap::open(HeapPlace { inode: place.inode + 1, ..place }).is_err());
+        assert!(PeerHeap::open(Place { inode: place.inode + 1, ..place }).is_err());
     }
 }

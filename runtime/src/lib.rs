@@ -1,8 +1,9 @@
 //! How an answer is executed: one [`Program`](schedule::program::Program), every transport.
 //!
 //! A rank's part of a program runs in the interpreter, a state machine in one thread. Ranks are threads
-//! ([`try_threads`]) or processes that a [`Job`] starts on this computer; both move bytes through the same rings
-//! in shared memory, and both can imitate another machine ([`Emulation`]).
+//! ([`try_threads`]) or processes: a [`Job`] starts them on this computer, or gathers those that another launcher started
+//! on many ([`Job::form`], [`attend`]). All move bytes through the same rings in shared memory, or over TCP between
+//! machines, and can imitate another machine ([`Emulation`]).
 //!
 //! This crate knows no solver and reads no topology files. Whatever goes wrong is a [`RunError`] that names the
 //! rank and the phase; no wait is without a deadline.
@@ -43,11 +44,12 @@ pub use board::{Cause, Verdict};
 pub use clock::Moment;
 pub use dtype::DType;
 pub use error::{Phase, RunError, RunResult, Stamp};
-pub use job::{Job, JobSpec, Loader, control_from_stdin, serve};
+pub use job::{Job, JobSpec, Loader, Machine, Rendezvous, SharedFile, attend, control_from_stdin, serve};
 pub use memory::Call;
 pub use options::Options;
 pub use pace::Emulation;
 pub use probe::ThreadProbe;
+pub use tcp::Secret;
 pub use threads::{run_threads, try_threads};
 pub use trial::{Check, RankReport, Sample, Trial, TrialReport};
 pub use wiring::Hosts;

@@ -127,7 +127,7 @@ fn one_message(a: &Step, b: &Step) -> bool {
 
 impl BoardShape {
     pub(crate) fn new(ranks: usize, emulation: Option<&Emulation>, arena: usize) -> Self {
-        Self { ranks, clocks: emulation.map_or(0, Emulation::clocks), arena: arena.next_multiple_of(64) }
+        Self { ranks, clocks: emulation.map_or(0, Emulation::clocks), arena: arena.next_multiple_of(64), spread: false }
     }
 }
 

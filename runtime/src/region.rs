@@ -7,11 +7,43 @@
 //! into slices. Sizes are sealed, so that no process can make another fault by shrinking the file.
 
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Where another process of this user finds an open file of this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) process: u32,
+    pub(crate) descriptor: u32,
+    /// Tells it from whatever has the same number in a later process of the same number.
+    pub(crate) inode: u64,
+}
+
+impl Place {
+    /// The place of a file that this process keeps open.
+    ///
+    /// # Errors
+    /// If the operating system does not say what it is.
+    pub(crate) fn of(descriptor: BorrowedFd<'_>) -> io::Result<Self> {
+        let inode = rustix::fs::fstat(descriptor)?.st_ino;
+        Ok(Self { process: std::process::id(), descriptor: descriptor.as_raw_fd() as u32, inode })
+    }
+
+    /// # Errors
+    /// If it cannot be reached, or is not what its owner made.
+    pub(crate) fn open(self, access: OFlags) -> io::Result<File> {
+        let path = format!("/proc/{}/fd/{}", self.process, self.descriptor);
+        let file = File::from(rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())?);
+        if rustix::fs::fstat(&file)?.st_ino != self.inode {
+            return Err(io::Error::other("the descriptor is no longer the file that it was"));
+        }
+        Ok(file)
+    }
+}
 
 /// A shared mapping of fixed size.
 pub(crate) struct Region {

@@ -54,7 +54,7 @@ pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) 
 
 fn try_work(work: Work<'_>, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
     let (program, options) = (work.program, &together(options));
-    footprint::check(program, trial, work.tiles(options))?;
+    footprint::check(program, trial, work.tiles(options), |_| true)?;
     let board = board(program, options)?;
     let run = |rank, ()| {
         let mut executor = Executor::new(&board, rank, work, Wiring::default(), options)?;

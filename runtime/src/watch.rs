@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_watch_is_made_without_asking_the_kernel() {
-        let board = Board::create(BoardShape { ranks: 2, clocks: 0, arena: 64 }).unwrap();
+        let board = Board::create(BoardShape { ranks: 2, clocks: 0, arena: 64, spread: false }).unwrap();
         let make = |_| {
             let begin = Moment::now();
             let _watch = Watch::new(&board, Rank(0), None);

@@ -1,11 +1,13 @@
 //! The command line, defined once: parsing, help, man page and completions all derive from these types.
 
+mod launch;
 mod lowering;
 mod run;
 mod sizes;
 mod sweep;
 mod values;
 
+pub(crate) use launch::LaunchArgs;
 pub(crate) use lowering::LoweringArgs;
 pub(crate) use run::{RunArgs, TransportChoice};
 pub(crate) use sizes::SizeList;
@@ -394,9 +396,9 @@ pub(crate) enum ExportFormat {
 /// `antiphon profile`
 #[derive(Args, Debug)]
 pub(crate) struct ProfileArgs {
-    /// How many local ranks.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=256))]
-    pub ranks: u32,
+    /// Who starts the ranks (default: 8 local ones).
+    #[command(flatten)]
+    pub launch: LaunchArgs,
     /// Where to write the topology.
     #[arg(short, long, value_name = "T.yaml")]
     pub output: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! What `antiphon run` takes.
 
-use super::LoweringArgs;
 use super::values::{collective, duration, op, size, slowdown};
+use super::{LaunchArgs, LoweringArgs};
 use clap::{Args, ValueEnum};
 use schedule::{Collective, ReduceOp};
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ pub(crate) struct RunArgs {
     /// Sizes, such as 1KiB or 1KB,1MB (default: the schedule's).
     #[arg(long, value_parser = size, value_delimiter = ',', required_unless_present = "file")]
     pub size: Vec<u64>,
-    /// How many local processes to start (default: the schedule's ranks).
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), required_unless_present = "file")]
-    pub ranks: Option<u32>,
+    /// Who starts the ranks (default: as many local processes as the schedule has ranks).
+    #[command(flatten)]
+    pub launch: LaunchArgs,
     /// The topology the schedule was made for (default: the SPEC that the file names).
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,

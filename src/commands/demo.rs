@@ -7,6 +7,7 @@
 use crate::cli::{DemoArgs, LoweringArgs, TransportChoice};
 use crate::commands::profile;
 use crate::failure::{Failure, Outcome, io_failure, write_to};
+use crate::launch::Launch;
 use crate::plan::{self, Content};
 use crate::screen::{Screen, bytes, percent, table, time};
 use crate::workbench::{Memory, Setup, Workbench, count};
@@ -108,7 +109,7 @@ fn local(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
     // Few repetitions: a demo shall be quick; `antiphon profile` takes its time.
     let options =
         ProfileOptions { least_repetitions: 3, most_repetitions: 3, ..ProfileOptions::for_ranks(RANKS as usize) };
-    let measured = profile::measure(RANKS, None, &options, screen)?;
+    let measured = profile::measure(Launch::Local(RANKS as usize), Duration::from_secs(30), None, &options, screen)?;
     write_text(&path, &measured.to_yaml(&profile::about(RANKS, None)))?;
     screen.say(&format!("profile  {} → {}", profile::summary(&measured), path.display()));
     let topology = plan::topology(&path.display().to_string().replace('\\', "/"))?;
@@ -144,9 +145,10 @@ fn arena(
 /// Plans, runs and measures every cell of an arena.
 fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>> {
     let setup = Setup {
-        ranks: arena.topology.rank_count(),
+        launch: Launch::Local(arena.topology.rank_count()),
         transport: TransportChoice::Shm,
         emulate: arena.emulate.clone(),
+        ready_timeout: Duration::from_secs(30),
         timeout: Duration::from_secs(30),
         lowering: LoweringArgs::default(),
     };

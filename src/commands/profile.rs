@@ -1,19 +1,36 @@
-//! `antiphon profile`: measures α and β of every pair of local ranks, and what they share.
+//! `antiphon profile`: measures α and β of every pair of ranks, and what they share.
 
 use crate::cli::{LoweringArgs, ProfileArgs, TransportChoice};
 use crate::failure::{Failure, Outcome, io_failure};
+use crate::launch::{Launch, Role};
 use crate::screen::{Screen, time};
 use crate::workbench::{Setup, Workbench};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use topology::profile::{ProfileOptions, profile};
 use topology::{Measured, quantity};
 
+/// How many ranks are profiled where nobody says it.
+const RANKS: usize = 8;
+/// How many can be.
+const LIMITS: RangeInclusive<usize> = 2..=256;
+
 /// Runs the command.
 pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
+    let launch = match Role::take(&args.launch)? {
+        Role::Agent => return Ok(()),
+        Role::Coordinator(launch) => launch,
+        Role::Open => Launch::Local(RANKS),
+    };
+    let ranks = launch.ranks();
+    if !LIMITS.contains(&ranks) {
+        let (least, most) = (LIMITS.start(), LIMITS.end());
+        return Err(Failure::bad_input(anyhow::anyhow!("{least} to {most} ranks can be profiled, not {ranks}")));
+    }
     let emulate = args.emulate.clone().map(|spec| (spec, args.slowdown));
-    let options = ProfileOptions::for_ranks(args.ranks as usize);
-    let measured = measure(args.ranks, emulate.clone(), &options, screen)?;
-    let yaml = measured.to_yaml(&about(args.ranks, emulate.as_ref()));
+    let options = ProfileOptions::for_ranks(ranks);
+    let measured = measure(launch, args.launch.ready_timeout, emulate.clone(), &options, screen)?;
+    let yaml = measured.to_yaml(&about(ranks as u32, emulate.as_ref()));
     if let Some(path) = &args.output {
         std::fs::write(path, &yaml).map_err(|error| io_failure(path, error))?;
         screen.note(&format!("{} → {}", summary(&measured), path.display()));
@@ -28,16 +45,18 @@ pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
 
 /// Measures local processes, or the machine that they imitate.
 pub(crate) fn measure(
-    ranks: u32,
+    launch: Launch,
+    ready_timeout: Duration,
     emulate: Option<(String, f64)>,
     options: &ProfileOptions,
     screen: &Screen,
 ) -> Outcome<Measured> {
     let timeout = Duration::from_secs(60);
     let setup = Setup {
-        ranks: ranks as usize,
-        transport: TransportChoice::Shm,
+        launch,
+        transport: TransportChoice::Auto,
         emulate,
+        ready_timeout,
         timeout,
         lowering: LoweringArgs::default(),
     };

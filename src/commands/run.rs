@@ -3,6 +3,7 @@
 use crate::cli::{Chunks, RequestArgs, RunArgs};
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
+use crate::launch::{Launch, Role};
 use crate::plan;
 use crate::program;
 use crate::screen::{Screen, table};
@@ -65,15 +66,29 @@ impl Fixed {
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
+    let role = Role::take(&args.launch)?;
+    if let Role::Agent = role {
+        return Ok(());
+    }
     let fixed = args.file.as_deref().map(|path| fixed(path, args, screen)).transpose()?;
-    let ranks = match (&fixed, args.ranks) {
-        (Some(fixed), _) => fixed.request().ranks,
-        (None, Some(ranks)) => ranks as usize,
-        (None, None) => return Err(Failure::bad_input(anyhow::anyhow!("--ranks is needed without a plan"))),
+    let launch = match (role, &fixed) {
+        (Role::Coordinator(launch), Some(fixed)) if launch.ranks() != fixed.request().ranks => {
+            let (has, given) = (fixed.request().ranks, launch.ranks());
+            return Err(Failure::bad_input(anyhow::anyhow!("the plan has {has} ranks, but {given} are to run")));
+        }
+        (Role::Coordinator(launch), _) => launch,
+        (_, Some(fixed)) => Launch::Local(fixed.request().ranks),
+        (_, None) => return Err(Failure::bad_input(anyhow::anyhow!("--ranks is needed without a plan"))),
     };
-    let emulate = args.emulate.clone().map(|spec| (spec, args.slowdown));
-    let setup =
-        Setup { ranks, transport: args.transport, emulate, timeout: args.timeout, lowering: args.lowering.clone() };
+    let ranks = launch.ranks();
+    let setup = Setup {
+        launch,
+        transport: args.transport,
+        emulate: args.emulate.clone().map(|spec| (spec, args.slowdown)),
+        ready_timeout: args.launch.ready_timeout,
+        timeout: args.timeout,
+        lowering: args.lowering.clone(),
+    };
     let mut bench = Workbench::open(&setup)?;
     let sizes = match (&fixed, &args.size[..]) {
         (Some(fixed), []) => vec![fixed.request().size_bytes],
@@ -126,9 +141,6 @@ fn agrees(request: &Request, args: &RunArgs) -> Outcome {
     };
     if let Some(collective) = args.collective.filter(|&collective| collective != request.collective) {
         return differs("collective", collective.to_string(), request.collective.to_string());
-    }
-    if let Some(ranks) = args.ranks.filter(|&ranks| ranks as usize != request.ranks) {
-        return differs("ranks", ranks.to_string(), request.ranks.to_string());
     }
     if let Some(root) = args.root.filter(|&root| Some(Rank(root)) != request.root) {
         let has = request.root.map_or("none".to_owned(), |root| root.to_string());

@@ -1,120 +1,34 @@
-//! Messages between launcher and workers: JSON, each behind its length.
+//! How messages travel: JSON, each behind its length.
 //!
-//! The principal type is [`Inbox`]. The channel is the socket pair whose one end is a worker's standard input, so
-//! nothing listens and nobody else can connect. A length beyond [`LONGEST`] is refused before anything is
-//! allocated. The shared memory's descriptor travels ahead of the first message.
+//! The principal types are [`Inbox`] and [`Post`]. Between a launcher and its worker the channel is the socket pair whose
+//! one end is the worker's standard input, so nothing listens and nobody else can connect; the shared memory's descriptor
+//! travels ahead of the first message. Between machines it is a TCP connection whose ends have proved that they belong to
+//! the job; there a keyed tag follows every message, over its place in the conversation and its bytes, so that nothing is
+//! parsed that was altered, repeated, left out or sent by somebody else. A length beyond [`LONGEST`] is refused before
+//! anything is allocated.
 
-use crate::board::BoardShape;
-use crate::error::Phase;
-use crate::probe::{Arrivals, Wanted};
-use crate::tcp::Secret;
-use crate::trial::{RankReport, Trial};
-use crate::wiring::Hosts;
+use crate::tcp::{Proven, Secret};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use topology::Rank;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-/// Changes whenever a frame, the board or a ring changes its meaning.
-pub(crate) const PROTOCOL: u32 = 3;
 /// The longest message: a report of [`crate::trial::MOST_REPETITIONS`] samples fits.
 const LONGEST: usize = 64 << 20;
 
-/// What the launcher says.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Command {
-    Welcome(Welcome),
-    /// Load what the task needs, answer [`Answer::Listening`] where ranks are on different computers, allocate, and
-    /// answer [`Answer::Ready`].
-    Prepare {
-        job: u64,
-        task: Task,
-    },
-    /// Connect with the others; rank r listens at `addresses[r]`. Only where ranks are on different computers.
-    Connect {
-        job: u64,
-        addresses: Vec<SocketAddr>,
-    },
-    /// Run what was prepared.
-    Run {
-        job: u64,
-    },
-}
+/// Bytes of a tag.
+const TAG: usize = 32;
 
-/// What ranks do together.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Task {
-    /// Run a plan.
-    Trial { source: String, trial: Trial },
-    /// Time exchanges between pairs.
-    Probe(Wanted),
-}
-
-/// What came out of a task, on one rank.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Finding {
-    Trial(RankReport),
-    Probe(Arrivals),
-}
-
-/// All that a worker needs to join.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Welcome {
-    pub(crate) protocol: u32,
-    pub(crate) rank: Rank,
-    pub(crate) board: BoardShape,
-    pub(crate) ring_bytes: usize,
-    pub(crate) tile_bytes: Option<usize>,
-    pub(crate) work_limit_ms: u64,
-    /// Source and slowdown of an emulated machine.
-    pub(crate) emulation: Option<(String, f64)>,
-    pub(crate) hosts: Hosts,
-    pub(crate) interface: IpAddr,
-    pub(crate) ready_limit_ms: u64,
-    pub(crate) secret: Secret,
-}
-
-/// What a worker says.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
-    Hello {
-        protocol: u32,
-        rank: Rank,
-    },
-    Listening {
-        job: u64,
-        plan: String,
-        address: SocketAddr,
-    },
-    Ready {
-        job: u64,
-        plan: String,
-    },
-    Done {
-        job: u64,
-        finding: Finding,
-    },
-    /// `peer` is whom the rank lost, if it lost one.
-    Failed {
-        phase: Phase,
-        reason: String,
-        peer: Option<Rank>,
-    },
-}
-
-/// Sends one message.
-pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+/// A message behind its length.
+fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, message)?;
     let length = frame.len() - 4;
@@ -122,18 +36,86 @@ pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Res
         return Err(io::Error::new(ErrorKind::InvalidInput, format!("a message of {length} bytes is too long")));
     }
     frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
-    stream.write_all(&frame)
+    Ok(frame)
+}
+
+/// Sends one message.
+pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(&framed(message)?)
+}
+
+/// One direction of a conversation between machines.
+struct Seal {
+    key: Secret,
+    /// How many messages have passed.
+    count: u64,
+}
+
+impl Seal {
+    fn tag(&mut self, frame: &[u8]) -> [u8; TAG] {
+        let tag = self.key.tag(&[&self.count.to_le_bytes(), frame]);
+        self.count += 1;
+        tag
+    }
+}
+
+/// The sending end of a connection between machines; many threads may use it.
+pub(crate) struct Post {
+    stream: TcpStream,
+    seal: Mutex<Seal>,
+}
+
+impl Post {
+    /// Sends one message. After an error the connection is of no use, and cut.
+    pub(crate) fn send(&self, message: &impl Serialize) -> io::Result<()> {
+        let mut frame = framed(message)?;
+        let mut seal = self.seal.lock().unwrap_or_else(PoisonError::into_inner);
+        let tag = seal.tag(&frame);
+        frame.extend_from_slice(&tag);
+        (&self.stream).write_all(&frame).inspect_err(|_| self.cut())
+    }
+
+    /// Ends the conversation in both directions.
+    pub(crate) fn cut(&self) {
+        // It fails only where it has ended already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// The address that the other end sees.
+    pub(crate) fn address(&self) -> io::Result<IpAddr> {
+        Ok(self.stream.local_addr()?.ip().to_canonical())
+    }
+}
+
+/// Both ends of a connection whose ends believe each other; `accepted` on the side that listened. A message that the
+/// other side does not take for `limit` is an error.
+pub(crate) fn sealed(proven: Proven, accepted: bool, limit: Duration) -> io::Result<(Post, Inbox<TcpStream>)> {
+    let Proven { stream, session } = proven;
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(limit))?;
+    let direction = |from_acceptor: bool| {
+        let name: &[u8] = if from_acceptor { b"from acceptor" } else { b"from connector" };
+        Seal { key: session.derive(&[name]), count: 0 }
+    };
+    let inbox = Inbox { stream: stream.try_clone()?, buffer: Vec::new(), seal: Some(direction(!accepted)) };
+    Ok((Post { stream, seal: Mutex::new(direction(accepted)) }, inbox))
 }
 
 /// Receives messages; keeps what has arrived of the next one.
-pub(crate) struct Inbox {
-    stream: UnixStream,
+pub(crate) struct Inbox<S> {
+    stream: S,
     buffer: Vec<u8>,
+    seal: Option<Seal>,
 }
 
-impl Inbox {
-    pub(crate) fn new(stream: UnixStream) -> Self {
-        Self { stream, buffer: Vec::new() }
+impl<S: Read> Inbox<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, buffer: Vec::new(), seal: None }
+    }
+
+    /// The stream, to set its limits.
+    pub(crate) fn stream(&self) -> &S {
+        &self.stream
     }
 
     /// The next message; `None` if the stream's read timeout passes first.
@@ -142,17 +124,19 @@ impl Inbox {
     /// `UnexpectedEof` when the other side is gone; `InvalidData` for what is no message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
-            let wanted = match self.buffer.first_chunk::<4>() {
-                Some(length) => 4 + u32::from_le_bytes(*length) as usize,
-                None => 4,
-            };
-            if wanted > 4 + LONGEST {
-                return Err(io::Error::new(ErrorKind::InvalidData, format!("a message of {wanted} bytes")));
-            }
-            if self.buffer.len() >= wanted && wanted > 4 {
-                let message = serde_json::from_slice(&self.buffer[4..wanted])?;
-                self.buffer.drain(..wanted);
-                return Ok(Some(message));
+            let length = self.buffer.first_chunk::<4>().map(|length| u32::from_le_bytes(*length) as usize);
+            if let Some(length) = length {
+                if length > LONGEST {
+                    return Err(io::Error::new(ErrorKind::InvalidData, format!("a message of {length} bytes")));
+                }
+                let end = 4 + length;
+                let sealed = end + if self.seal.is_some() { TAG } else { 0 };
+                if self.buffer.len() >= sealed {
+                    self.check(end)?;
+                    let message = serde_json::from_slice(&self.buffer[4..end])?;
+                    self.buffer.drain(..sealed);
+                    return Ok(Some(message));
+                }
             }
             // Grows as bytes arrive, not as a length promises.
             let mut piece = [0; 8192];
@@ -164,6 +148,16 @@ impl Inbox {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Checks the tag behind the frame that ends at `end`, where there are tags.
+    fn check(&mut self, end: usize) -> io::Result<()> {
+        let Some(seal) = &mut self.seal else { return Ok(()) };
+        let (frame, rest) = self.buffer.split_at(end);
+        let parts: [&[u8]; 2] = [&seal.count.to_le_bytes(), frame];
+        let is_right = rest.first_chunk().is_some_and(|tag| seal.key.verify(&parts, tag));
+        seal.count += 1;
+        is_right.then_some(()).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a message was altered on its way"))
     }
 }
 
@@ -196,9 +190,10 @@ pub(crate) fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::messages::{Answer, Command, Finding};
     use super::*;
     use crate::clock::Moment;
-    use crate::trial::{MOST_REPETITIONS, Sample};
+    use crate::trial::{MOST_REPETITIONS, RankReport, Sample};
 
     #[test]
     fn the_longest_report_fits_a_message() {

@@ -1,9 +1,12 @@
-//! The launcher's side of a job: starts the workers, coordinates trials, decides about faults.
+//! The coordinator's side of a job: gathers the workers and gives them tasks.
 
-use super::frame::{Answer, Command as Order, Finding, Inbox, PROTOCOL, Task, Welcome, send, send_descriptor};
-use super::worker::BEAT;
+use super::files::{Library, SharedFile};
+use super::frame::sealed;
+use super::member::{Heard, Member};
+use super::messages::{Answer, Command as Order, Finding, Task, ToAgent};
+use super::plane::{Joined, Plane};
+use super::rendezvous::Rendezvous;
 use crate::board::{Board, BoardShape, Cause, Verdict};
-use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
 use crate::executor::arena;
 use crate::footprint;
@@ -12,24 +15,17 @@ use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
 use crate::tcp::Secret;
 use crate::trial::{Trial, TrialReport};
+use crate::wiring::Hosts;
 use crate::work::Work;
 use schedule::program::{Program, VerifiedProgram, digest};
-use std::io;
-use std::net::Shutdown;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
-use topology::Rank;
 
-/// How often a waiting launcher looks around.
-const GLANCE: Duration = Duration::from_millis(20);
-/// How long live ranks have to say their last word after a verdict.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-/// A rank that gave no sign of life for so long is not running.
-const SILENCE: Duration = BEAT.saturating_mul(8);
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use topology::Rank;
 
 /// What to launch.
 #[derive(Clone, Debug, Default)]
@@ -42,32 +38,30 @@ pub struct JobSpec {
     pub emulated_source: String,
 }
 
-/// What a worker's reader thread saw.
-enum Event {
-    Answer(Answer),
-    Gone(io::Error),
-}
-
-/// One worker, from outside.
-struct Member {
-    child: Child,
-    stream: UnixStream,
-    /// The last sign of life and when it changed.
-    beat: (u64, Moment),
-    gone: bool,
-}
-
 /// Running workers, one per rank. Dropping it ends them all.
 pub struct Job {
-    board: Board,
-    options: Options,
-    members: Vec<Member>,
-    events: Receiver<(Rank, Event)>,
-    secret: Secret,
+    pub(super) board: Board,
+    pub(super) options: Options,
+    pub(super) emulated_source: String,
+    pub(super) members: Vec<Member>,
+    pub(super) sender: Sender<Heard>,
+    pub(super) events: Receiver<Heard>,
+    /// The connections with agents, if there are any.
+    pub(super) plane: Option<Arc<Plane>>,
+    /// What each rank's machine is called; empty where there is only one.
+    pub(super) machines: Vec<String>,
+    /// What agents have of the files that plans come in.
+    library: Library,
+    pub(super) secret: Secret,
+    /// Tells jobs with the same secret apart.
+    pub(super) id: [u8; 32],
+    pub(super) epoch: u64,
     tasks: u64,
-    over: Option<Verdict>,
+    pub(super) over: Option<Verdict>,
     /// What ranks said went wrong, heard while the verdict was still open.
-    reports: Vec<(Rank, String)>,
+    pub(super) reports: Vec<(Rank, String)>,
+    /// Ranks whose agents are gone: they cannot come back.
+    pub(super) left: Vec<Rank>,
 }
 
 impl Job {
@@ -75,54 +69,100 @@ impl Job {
     ///
     /// # Errors
     /// If a process cannot be started, or does not join within the ready limit.
-    pub fn launch(spec: &JobSpec, mut command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
-        let shape = BoardShape::new(spec.ranks, spec.options.emulation.as_ref(), spec.options.arena_bytes);
-        let board = Board::create(shape)?;
-        let (sender, events) = channel();
-        let options = spec.options.clone();
+    pub fn launch(spec: &JobSpec, command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
         let secret = Secret::random().map_err(RunError::system("making the job's secret"))?;
-        let members = Vec::with_capacity(spec.ranks);
-        let mut job = Self { board, options, members, events, secret, tasks: 0, over: None, reports: Vec::new() };
-        for rank in (0..spec.ranks).map(Rank::from_index) {
-            let member = start(rank, command(rank), &sender).map_err(RunError::system("starting a worker"))?;
-            // A worker that is stopped reads nothing. A send that fills its channel waits twice: after the part that
-            // still fits, and for the rest. Zero would mean no limit.
-            let limit = (spec.options.ready_limit / 2).max(Duration::from_millis(1));
-            member.stream.set_write_timeout(Some(limit)).map_err(RunError::system("preparing a control channel"))?;
-            job.members.push(member);
-            // A worker that is gone already shows as `Gone`, with how it ended.
-            let _ = job.welcome(rank, shape, spec);
-        }
-        job.gather(Phase::Prepare, spec.options.ready_limit, |_, answer| match answer {
-            Answer::Hello { protocol: PROTOCOL, .. } => Ok(()),
-            Answer::Hello { protocol, .. } => {
-                Err((Cause::Disagrees, format!("it speaks protocol {protocol}, the launcher {PROTOCOL}")))
-            }
-            other => Err(unexpected(&other)),
-        })?;
+        let (sender, events) = channel();
+        let mut job = Self::new(spec, spec.options.clone(), secret, None, (sender, events))?;
+        job.muster(command)?;
         Ok(job)
     }
 
-    fn welcome(&self, rank: Rank, board: BoardShape, spec: &JobSpec) -> io::Result<()> {
-        let stream = &self.members[rank.index()].stream;
-        let emulation = spec.options.emulation.as_ref();
-        send_descriptor(stream, self.board.descriptor())?;
-        send(
-            stream,
-            &Order::Welcome(Welcome {
-                protocol: PROTOCOL,
-                rank,
-                board,
-                ring_bytes: spec.options.ring_bytes,
-                tile_bytes: spec.options.tile_bytes,
-                work_limit_ms: spec.options.work_limit.as_millis() as u64,
-                emulation: emulation.map(|emulation| (spec.emulated_source.clone(), emulation.slowdown())),
-                hosts: spec.options.hosts.clone(),
-                interface: spec.options.interface,
-                ready_limit_ms: spec.options.ready_limit.as_millis() as u64,
-                secret: self.secret.clone(),
-            }),
-        )
+    /// The same for ranks that were started by others, perhaps on other machines: rank 0 coordinates, starts its own
+    /// worker, and waits for the agents of all others (see [`attend`](super::attend)).
+    ///
+    /// # Errors
+    /// As for [`Self::launch`], and [`RunError::Absent`] if ranks do not come.
+    pub fn form(spec: &JobSpec, at: &Rendezvous, command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
+        let limit = spec.options.ready_limit;
+        let arrivals = at.receive(limit)?;
+        // Machines in the order of their first ranks; the coordinator's is the first.
+        let (mut keys, mut leaders) = (vec![at.machine.key()], vec![Rank(0)]);
+        let (mut hosts, mut joined) = (vec![0], Vec::with_capacity(arrivals.len()));
+        for arrival in arrivals {
+            let machine = keys.iter().position(|&key| key == arrival.machine).unwrap_or_else(|| {
+                keys.push(arrival.machine);
+                leaders.push(arrival.rank);
+                keys.len() - 1
+            });
+            hosts.push(machine as u32);
+            let (post, inbox) =
+                sealed(arrival.proven, true, limit / 2).map_err(RunError::system("preparing a control connection"))?;
+            joined.push(Joined { rank: arrival.rank, machine, post, inbox });
+        }
+        if leaders.len() > 1 && spec.options.emulation.is_some() {
+            let what = format!("a machine is emulated on one computer, but the ranks are on {}", leaders.len());
+            return Err(RunError::Mismatch { what });
+        }
+        let mut options = spec.options.clone();
+        if options.hosts != Hosts::Each {
+            options.hosts = Hosts::Of(hosts);
+        }
+        let (sender, events) = channel();
+        let plane =
+            Plane::new(joined, leaders, sender.clone()).map_err(RunError::system("preparing to hear other ranks"))?;
+        options.interface = plane.own_address().unwrap_or(options.interface);
+        let mut job = Self::new(spec, options, at.secret.clone(), Some(plane), (sender, events))?;
+        job.machines = vec![at.machine.name().to_owned(); spec.ranks];
+        job.muster(command)?;
+        Ok(job)
+    }
+
+    fn new(
+        spec: &JobSpec,
+        options: Options,
+        secret: Secret,
+        plane: Option<Arc<Plane>>,
+        (sender, events): (Sender<Heard>, Receiver<Heard>),
+    ) -> RunResult<Self> {
+        let shape = BoardShape::new(spec.ranks, options.emulation.as_ref(), options.arena_bytes);
+        let spread = plane.as_ref().is_some_and(|plane| plane.leaders().len() > 1);
+        let id = crate::tcp::nonce().map_err(RunError::system("naming the job"))?;
+        Ok(Self {
+            board: Board::create(BoardShape { spread, ..shape })?,
+            options,
+            emulated_source: spec.emulated_source.clone(),
+            members: Vec::with_capacity(spec.ranks),
+            sender,
+            events,
+            plane,
+            machines: Vec::new(),
+            library: Library::default(),
+            secret,
+            id,
+            epoch: 1,
+            tasks: 0,
+            over: None,
+            reports: Vec::new(),
+            left: Vec::new(),
+        })
+    }
+
+    /// Replaces all workers and connections after a verdict; what is left of the old ones is refused.
+    ///
+    /// # Errors
+    /// [`RunError::Departed`] if an agent is gone, for its rank cannot come back; otherwise as for [`Self::launch`].
+    pub fn rebuild(&mut self, command: impl FnMut(Rank) -> Command) -> RunResult<()> {
+        self.note_departures();
+        if let Some(&rank) = self.left.first() {
+            return Err(RunError::Departed { rank, machine: self.machine_of(rank) });
+        }
+        self.members.iter_mut().for_each(Member::reap);
+        self.members.clear();
+        self.epoch += 1;
+        self.library.clear();
+        self.board = Board::create(self.board.shape())?;
+        (self.over, self.reports) = (None, Vec::new());
+        self.muster(command)
     }
 
     /// How many ranks.
@@ -135,17 +175,28 @@ impl Job {
         self.options.emulation.as_ref()
     }
 
-    /// The processes, by rank.
-    pub fn process_ids(&self) -> Vec<u32> {
-        self.members.iter().map(|member| member.child.id()).collect()
+    /// How many machines the ranks are on.
+    pub fn machine_count(&self) -> usize {
+        self.plane.as_ref().map_or(1, |plane| plane.leaders().len())
     }
 
-    /// Runs one trial of `program`, which every worker loads from `source`.
+    /// The worker processes that this process has started, by rank.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.members.iter().filter_map(Member::process).collect()
+    }
+
+    /// Runs one trial of `program`, which every worker loads from `source` and `files`.
     ///
     /// # Errors
-    /// [`RunError::Ended`] with the rank at fault and what the live ranks said. The job is over then, and every
-    /// later trial returns the same verdict.
-    pub fn run(&mut self, source: &str, program: &VerifiedProgram, trial: &Trial) -> RunResult<TrialReport> {
+    /// [`RunError::Ended`] with the rank at fault and what the live ranks said. The epoch is over then, and every
+    /// later trial returns the same verdict until the job is rebuilt.
+    pub fn run(
+        &mut self,
+        source: &str,
+        files: &[&SharedFile],
+        program: &VerifiedProgram,
+        trial: &Trial,
+    ) -> RunResult<TrialReport> {
         let work = Work::new(program, trial.count, trial.dtype);
         let program = work.program;
         if program.ranks.len() != self.members.len() {
@@ -153,32 +204,42 @@ impl Job {
             return Err(RunError::Mismatch { what });
         }
         let tiles = work.tiles(&self.options);
-        footprint::check(program, trial, tiles)?;
-        let task = Task::Trial { source: source.to_owned(), trial: trial.clone() };
+        footprint::check(program, trial, tiles, |rank| self.machine_index(rank) == 0)?;
         let backlog = work.backlog(tiles)?;
-        let ranks = self.perform(task, program, backlog, |finding| match finding {
+        let source = source.to_owned();
+        let task = |files| Task::Trial { source: source.clone(), files, trial: trial.clone() };
+        let mut ranks = self.perform(files, task, program, backlog, |finding| match finding {
             Finding::Trial(report) => Some(report),
             Finding::Probe(_) => None,
         })?;
+        if let Some(plane) = &self.plane {
+            for (rank, report) in ranks.iter_mut().enumerate() {
+                let machine = plane.machine(Rank::from_index(rank));
+                for sample in &mut report.samples {
+                    (sample.start, sample.end) = (plane.here(machine, sample.start), plane.here(machine, sample.end));
+                }
+            }
+        }
         Ok(TrialReport { ranks })
     }
 
     /// Times exchanges that take place at the same time.
     pub(crate) fn probe(&mut self, wanted: Wanted) -> RunResult<(Flows, Vec<Arrivals>)> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
-        let task = Task::Probe(wanted.clone());
-        let flows = Flows::new(wanted, self.members.len(), machine)?;
-        let arrivals = self.perform(task, flows.program(), 0, |finding| match finding {
+        let task = |_| Task::Probe(wanted.clone());
+        let probed = Flows::new(wanted.clone(), self.members.len(), machine)?;
+        let arrivals = self.perform(&[], task, probed.program(), 0, |finding| match finding {
             Finding::Probe(arrivals) => Some(arrivals),
             Finding::Trial(_) => None,
         })?;
-        Ok((flows, arrivals))
+        Ok((probed, arrivals))
     }
 
-    /// PREPARE → READY → RUN → DONE; every rank prepares `task` and must come to `program` by itself.
+    /// PREPARE → READY → RUN → DONE; every rank prepares the task and must come to `program` by itself.
     fn perform<T>(
         &mut self,
-        task: Task,
+        files: &[&SharedFile],
+        task: impl Fn(Vec<PathBuf>) -> Task,
         program: &Program,
         backlog: usize,
         accept: impl Fn(Finding) -> Option<T>,
@@ -186,45 +247,91 @@ impl Job {
         if let Some(verdict) = self.over {
             return Err(RunError::Verdict(verdict));
         }
-        // All ranks are idle now, and the ends of the last task's rings are gone.
-        self.board.reset(&arena(&self.board, program, backlog, &self.options)?);
+        // Refused here before any rank allocates.
+        arena(&self.board, program, backlog, &self.options)?;
+        let paths = self.provide(files)?;
         self.tasks += 1;
         let (job, plan) = (self.tasks, digest(program));
-        self.order_all(&Order::Prepare { job, task })?;
+        self.order_each(|job_, rank| Order::Prepare { job, task: task(paths[job_.machine_index(rank)].clone()) })?;
         let differs = |theirs| (Cause::Disagrees, format!("its plan is {theirs}, the launcher's {plan}"));
         if self.options.hosts.any_remote(self.members.len()) {
-            let addresses = self.gather(Phase::Prepare, self.options.ready_limit, |_, answer| match answer {
-                Answer::Listening { job: at, plan: theirs, address } if at == job && theirs == plan => Ok(address),
-                Answer::Listening { plan: theirs, .. } => Err(differs(theirs)),
+            let addresses = self.gather(
+                Phase::Prepare,
+                self.options.ready_limit,
+                |_| true,
+                |_, answer| match answer {
+                    Answer::Listening { job: at, plan: theirs, address } if at == job && theirs == plan => Ok(address),
+                    Answer::Listening { plan: theirs, .. } => Err(differs(theirs)),
+                    other => Err(unexpected(&other)),
+                },
+            )?;
+            self.order_each(|_, _| Order::Connect { job, addresses: addresses.clone() })?;
+        }
+        self.gather(
+            Phase::Prepare,
+            self.options.ready_limit,
+            |_| true,
+            |_, answer| match answer {
+                Answer::Ready { job: ready, plan: theirs } if ready == job && theirs == plan => Ok(()),
+                Answer::Ready { plan: theirs, .. } => Err(differs(theirs)),
+                other => Err(unexpected(&other)),
+            },
+        )?;
+        self.order_each(|_, _| Order::Run { job })?;
+        self.gather(
+            Phase::Work,
+            self.options.work_limit,
+            |_| true,
+            |_, answer| match answer {
+                Answer::Done { job: done, finding } if done == job => {
+                    let wrong = || (Cause::Failed, "it reported on another task".to_owned());
+                    accept(finding).ok_or_else(wrong)
+                }
+                other => Err(unexpected(&other)),
+            },
+        )
+    }
+
+    /// Where the workers of each machine find these files: they are sent where they are not.
+    fn provide(&mut self, files: &[&SharedFile]) -> RunResult<Vec<Vec<PathBuf>>> {
+        let mut paths = vec![files.iter().map(|file| file.path()).collect::<Vec<_>>()];
+        let leaders: Vec<Rank> = self.plane.iter().flat_map(|plane| plane.leaders().iter().copied().skip(1)).collect();
+        let Some(plane) = self.plane.clone().filter(|_| !leaders.is_empty()) else { return Ok(paths) };
+        for file in files {
+            if self.library.has(file) {
+                continue;
+            }
+            file.send(|message| plane.tell_leaders(message)).map_err(RunError::system("sending a plan"))?;
+            let leads = |rank| leaders.contains(&rank);
+            let kept = self.gather(Phase::Prepare, self.options.ready_limit, leads, |_, answer| match answer {
+                Answer::Kept { file: kept, path } if kept == file.id() => Ok(path),
                 other => Err(unexpected(&other)),
             })?;
-            self.order_all(&Order::Connect { job, addresses })?;
-        }
-        self.gather(Phase::Prepare, self.options.ready_limit, |_, answer| match answer {
-            Answer::Ready { job: ready, plan: theirs } if ready == job && theirs == plan => Ok(()),
-            Answer::Ready { plan: theirs, .. } => Err(differs(theirs)),
-            other => Err(unexpected(&other)),
-        })?;
-        self.order_all(&Order::Run { job })?;
-        self.gather(Phase::Work, self.options.work_limit, |_, answer| match answer {
-            Answer::Done { job: done, finding } if done == job => {
-                let wrong = || (Cause::Failed, "it reported on another task".to_owned());
-                accept(finding).ok_or_else(wrong)
+            let forgotten = self.library.keep(file, kept);
+            if !forgotten.is_empty() {
+                plane.tell_leaders(&ToAgent::Forget { files: forgotten });
             }
-            other => Err(unexpected(&other)),
-        })
+        }
+        paths.extend((0..leaders.len()).map(|machine| self.library.paths(files, machine)));
+        Ok(paths)
+    }
+
+    /// The machine of a rank; 0 is this one.
+    fn machine_index(&self, rank: Rank) -> usize {
+        self.plane.as_ref().map_or(0, |plane| plane.machine(rank))
     }
 
     /// Tells every worker. One that leaves its channel full for the ready limit does not run.
-    fn order_all(&mut self, order: &Order) -> RunResult<()> {
+    fn order_each(&mut self, order: impl Fn(&Self, Rank) -> Order) -> RunResult<()> {
         for index in 0..self.members.len() {
-            let Err(error) = send(&self.members[index].stream, order) else { continue };
+            let rank = Rank::from_index(index);
+            let Err(error) = self.members[index].order(&order(self, rank)) else { continue };
             match error.kind() {
                 io::ErrorKind::InvalidInput => {
                     return Err(RunError::System { what: "ordering the workers", source: error });
                 }
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    let (rank, limit) = (Rank::from_index(index), self.options.ready_limit);
+                    let limit = self.options.ready_limit;
                     let verdict = Verdict { rank, cause: Cause::Silent, phase: Phase::Prepare };
                     return Err(self.end(verdict, format!("it took no orders for {limit:?}")));
                 }
@@ -234,184 +341,10 @@ impl Job {
         }
         Ok(())
     }
-
-    /// One accepted answer of every rank, or a verdict: by what `accept` refuses, by a rank that is gone, or when
-    /// nothing anywhere has moved for `limit`.
-    fn gather<T>(
-        &mut self,
-        phase: Phase,
-        limit: Duration,
-        mut accept: impl FnMut(Rank, Answer) -> Result<T, (Cause, String)>,
-    ) -> RunResult<Vec<T>> {
-        let mut answers: Vec<Option<T>> = self.members.iter().map(|_| None).collect();
-        let (mut moved, mut activity) = (Moment::now(), self.board.activity());
-        while let Some(missing) = answers.iter().position(Option::is_none) {
-            match self.events.recv_timeout(GLANCE) {
-                Ok((rank, Event::Answer(Answer::Failed { phase, reason, peer }))) => {
-                    // Who loses a peer may be faster to say so than the kernel to say that the peer is dead. A peer
-                    // that gave a reason before it ended lost a connection just as this one did.
-                    if let Some(peer) = peer.filter(|&peer| self.is_dead(peer) && self.ended_silently(peer)) {
-                        return Err(self.lost(peer, phase, &io::Error::other(reason)));
-                    }
-                    return Err(self.end(Verdict { rank, cause: Cause::Failed, phase }, reason));
-                }
-                Ok((rank, Event::Answer(answer))) => match accept(rank, answer) {
-                    Ok(value) => answers[rank.index()] = Some(value),
-                    Err((cause, evidence)) => return Err(self.end(Verdict { rank, cause, phase }, evidence)),
-                },
-                Ok((rank, Event::Gone(error))) => return Err(self.lost(rank, phase, &error)),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
-            }
-            let now = Moment::now();
-            self.listen_for_beats(now);
-            let current = self.board.activity();
-            if current != activity {
-                (moved, activity) = (now, current);
-            }
-            if now.since(moved) > limit {
-                let waiting = |rank: &usize| answers[*rank].is_none();
-                return Err(self.overdue((missing..self.members.len()).filter(waiting).collect(), phase, limit));
-            }
-        }
-        Ok(answers.into_iter().flatten().collect())
-    }
-
-    fn listen_for_beats(&mut self, now: Moment) {
-        for (index, member) in self.members.iter_mut().enumerate() {
-            let beats = self.board.beats(Rank::from_index(index)).load(Ordering::Relaxed);
-            if beats != member.beat.0 {
-                member.beat = (beats, now);
-            }
-        }
-    }
-
-    /// The verdict on a rank whose channel broke.
-    fn lost(&mut self, rank: Rank, phase: Phase, error: &io::Error) -> RunError {
-        let phase = if phase == Phase::Work { self.board.phase(rank) } else { phase };
-        let status = self.end_of(rank);
-        self.members[rank.index()].gone = true;
-        let evidence = status.map_or_else(|| error.to_string(), |status| status.to_string());
-        self.end(Verdict { rank, cause: Cause::Died, phase }, evidence)
-    }
-
-    /// How a process ended; it follows the end of its channels within moments, if it follows.
-    fn end_of(&mut self, rank: Rank) -> Option<ExitStatus> {
-        let child = &mut self.members[rank.index()].child;
-        let deadline = Moment::now().after(GLANCE * 5);
-        loop {
-            match child.try_wait() {
-                Ok(None) if Moment::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-                status => return status.ok().flatten(),
-            }
-        }
-    }
-
-    fn is_dead(&mut self, rank: Rank) -> bool {
-        rank.index() < self.members.len() && self.end_of(rank).is_some()
-    }
-
-    /// Whether a rank whose process has ended gave no reason.
-    fn ended_silently(&mut self, rank: Rank) -> bool {
-        let deadline = Moment::now().after(LAST_WORDS);
-        while !self.members[rank.index()].gone && Moment::now() < deadline {
-            match self.events.recv_timeout(GLANCE) {
-                Ok((from, Event::Answer(Answer::Failed { reason, .. }))) => self.reports.push((from, reason)),
-                Ok((from, Event::Gone(_))) => self.members[from.index()].gone = true,
-                _ => {}
-            }
-        }
-        !self.reports.iter().any(|&(from, _)| from == rank)
-    }
-
-    /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.
-    fn overdue(&mut self, waiting: Vec<usize>, phase: Phase, limit: Duration) -> RunError {
-        let now = Moment::now();
-        let silent = |&&index: &&usize| now.since(self.members[index].beat.1) > SILENCE;
-        let behind = |&&index: &&usize| self.board.progress(Rank::from_index(index)).load(Ordering::Relaxed);
-        let silent = waiting.iter().find(silent);
-        let (index, cause) = match (silent, waiting.iter().min_by_key(behind)) {
-            (Some(&index), _) => (index, Cause::Silent),
-            (None, Some(&index)) => (index, Cause::Late),
-            (None, None) => (0, Cause::Late),
-        };
-        let rank = Rank::from_index(index);
-        let finished = self.board.progress(rank).load(Ordering::Relaxed);
-        let phase = if phase == Phase::Work { self.board.phase(rank) } else { phase };
-        let evidence = format!("nothing moved for {limit:?}; it has finished {finished} steps of this job");
-        self.end(Verdict { rank, cause, phase }, evidence)
-    }
-
-    /// Pronounces a verdict, hears the live ranks, and ends all processes.
-    fn end(&mut self, verdict: Verdict, evidence: String) -> RunError {
-        let verdict = self.board.pronounce(verdict);
-        self.over = Some(verdict);
-        for member in &self.members {
-            // Wakes those who wait for an order; it fails only for those who are gone.
-            let _ = member.stream.shutdown(Shutdown::Write);
-        }
-        let deadline = Moment::now().after(LAST_WORDS);
-        let mut reports = std::mem::take(&mut self.reports);
-        while self.members.iter().any(|member| !member.gone) && Moment::now() < deadline {
-            match self.events.recv_timeout(GLANCE) {
-                Ok((rank, Event::Answer(Answer::Failed { reason, .. }))) => reports.push((rank, reason)),
-                Ok((rank, Event::Gone(_))) => self.members[rank.index()].gone = true,
-                _ => {}
-            }
-        }
-        self.reap();
-        reports.sort();
-        RunError::Ended { verdict, evidence, reports }
-    }
-
-    /// Ends and collects every process that is left.
-    fn reap(&mut self) {
-        for member in &mut self.members {
-            // Both fail only where there is nothing left to end.
-            let _ = member.child.kill();
-            let _ = member.child.wait();
-        }
-    }
 }
 
-impl Drop for Job {
-    fn drop(&mut self) {
-        for member in &self.members {
-            let _ = member.stream.shutdown(Shutdown::Write);
-        }
-        let deadline = Moment::now().after(LAST_WORDS);
-        let running = |member: &mut Member| matches!(member.child.try_wait(), Ok(None));
-        while self.members.iter_mut().any(running) && Moment::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.reap();
-    }
-}
-
-fn unexpected(answer: &Answer) -> (Cause, String) {
+/// The verdict on who says something that it was not asked.
+pub(super) fn unexpected(answer: &Answer) -> (Cause, String) {
     let text: String = format!("{answer:?}").chars().take(200).collect();
     (Cause::Failed, format!("it said out of turn: {text}"))
-}
-
-/// Starts a worker and a thread that reads what it says.
-fn start(rank: Rank, mut command: Command, events: &Sender<(Rank, Event)>) -> io::Result<Member> {
-    let (stream, theirs) = UnixStream::pair()?;
-    let mut inbox = Inbox::new(stream.try_clone()?);
-    let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
-    // `command` still owns their end; the channel must break when the worker is gone.
-    drop(command);
-    let events = events.clone();
-    let read = move || {
-        loop {
-            let (event, last) = match inbox.receive() {
-                Ok(Some(answer)) => (Event::Answer(answer), false),
-                Ok(None) => continue,
-                Err(error) => (Event::Gone(error), true),
-            };
-            if events.send((rank, event)).is_err() || last {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name(format!("rank {rank}")).spawn(read)?;
-    Ok(Member { child, stream, beat: (0, Moment::now()), gone: false })
 }

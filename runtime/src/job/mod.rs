@@ -1,24 +1,45 @@
-//! Ranks as processes of this computer, and the one who coordinates them.
+//! Ranks as processes, and the one who coordinates them.
 //!
-//! The principal type is [`Job`]. The launcher starts one worker per rank, each with one end of a socket pair as
-//! its standard input: commands and answers travel there, never on the data path, and nothing listens. Data moves
-//! through shared memory. The launcher alone decides: when a rank dies, stops, or lags, it pronounces one verdict
-//! that every wait of every rank sees within milliseconds, collects what the live ranks say, and reaps all
-//! processes. A job ends with its first verdict; its ranks never meet again.
+//! The principal type is [`Job`]. Every rank has a worker, a process with one end of a socket pair as its standard input:
+//! commands and answers travel there, never on the data path. On one computer the launcher starts all of them and is the
+//! coordinator; nothing listens. Where another launcher starts a process per rank, perhaps on many machines, rank 0's is
+//! the coordinator, and every other one an agent: it starts its rank's worker, and carries messages over a connection
+//! on which both ends have proved that they know the job's secret. Data moves through shared memory on one machine and
+//! over connections of its own between machines.
+//!
+//! The coordinator alone decides: when a rank dies, stops, or lags, it pronounces one verdict that every wait of every
+//! rank sees within milliseconds, collects what the live ranks say, and has all workers ended. An epoch ends with its
+//! first verdict; [`Job::rebuild`] begins the next with new workers, and nothing of the old one is heard any more.
 //!
 //! ```text
-//! launcher                          worker
-//!   memory, Welcome  ─────────────▶
-//!                    ◀─────────────  Hello            protocol compared
-//!   Prepare(plan)    ─────────────▶                   loads, verifies, allocates
-//!                    ◀─────────────  Ready(hash)      hashes compared
-//!   Run              ─────────────▶                   all repetitions
-//!                    ◀─────────────  Done(report)
+//! coordinator                       agent (between machines)            worker
+//!                    ◀─────────────  claim, proof                       rendezvous
+//!   Muster           ─────────────▶  makes or finds the board
+//!   memory, Welcome  ──────────────  secret derived ──────────────────▶
+//!                    ◀────────────────────────────────────────────────  Hello         protocol compared
+//!   Prepare(plan)    ─────────────────────────────────────────────────▶               loads, verifies, allocates
+//!                    ◀────────────────────────────────────────────────  Ready(hash)   hashes compared
+//!   Run              ─────────────────────────────────────────────────▶               all repetitions
+//!                    ◀────────────────────────────────────────────────  Done(report)
 //! ```
 
+mod agent;
+mod clocks;
+mod files;
 mod frame;
 mod launcher;
+mod machine;
+mod member;
+mod messages;
+mod muster;
+mod plane;
+mod rendezvous;
+mod verdicts;
 mod worker;
 
+pub use agent::attend;
+pub use files::SharedFile;
 pub use launcher::{Job, JobSpec};
+pub use machine::Machine;
+pub use rendezvous::Rendezvous;
 pub use worker::{Loader, control_from_stdin, serve};

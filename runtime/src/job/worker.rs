@@ -5,11 +5,12 @@
 //! file) the control thread ends all waiting, and the process if that does not help. The kernel's parent-death
 //! signal is not used: it follows the launching *thread*, which may end while its job goes on.
 
-use super::frame::{Answer, Command, Finding, Inbox, PROTOCOL, Task, Welcome, receive_descriptor, send};
+use super::frame::{Inbox, receive_descriptor, send};
+use super::messages::{Answer, Command, Finding, PROTOCOL, Task, Terms, Welcome};
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
-use crate::executor::Executor;
+use crate::executor::{Executor, arena};
 use crate::options::Options;
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
@@ -23,6 +24,7 @@ use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -39,13 +41,13 @@ const EXPLANATION: Duration = Duration::from_millis(300);
 
 /// What a worker's program knows and this crate does not: what the launcher's words refer to.
 ///
-/// Both functions must depend on their argument alone: every rank loads for itself, and hashes are compared.
+/// Both functions must depend on their arguments alone: every rank loads for itself, and hashes are compared.
 pub trait Loader {
-    /// The program that `source` names.
+    /// The program that `source` names; `files` are what [`Job::run`](super::Job::run) was given, wherever they are here.
     ///
     /// # Errors
     /// Why there is none, in words.
-    fn program(&self, source: &str) -> Result<VerifiedProgram, String>;
+    fn program(&self, source: &str, files: &[PathBuf]) -> Result<VerifiedProgram, String>;
 
     /// The machine to imitate that `source` names.
     ///
@@ -77,13 +79,14 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         Some(Command::Welcome(welcome)) => welcome,
         other => return Err(broken(format!("the launcher said {other:?} instead of a welcome"))),
     };
-    let rank = welcome.rank;
+    let Welcome { terms, secret } = welcome;
+    let rank = terms.rank;
     send(&control, &Answer::Hello { protocol: PROTOCOL, rank }).map_err(channel_error("answering the launcher"))?;
-    if welcome.protocol != PROTOCOL {
-        return Err(broken(format!("the launcher speaks protocol {}, this worker {PROTOCOL}", welcome.protocol)));
+    if terms.protocol != PROTOCOL {
+        return Err(broken(format!("the launcher speaks protocol {}, this worker {PROTOCOL}", terms.protocol)));
     }
-    let board = Board::open(memory, welcome.board)?;
-    let options = options(&welcome, loader)?;
+    let board = Board::open(memory, terms.board)?;
+    let options = options(&terms, loader)?;
     control.set_read_timeout(Some(BEAT)).map_err(channel_error("preparing the control channel"))?;
     let (commands, received) = channel();
     let watched = board.clone();
@@ -95,7 +98,8 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         board,
         rank,
         options,
-        secret: welcome.secret,
+        first_here: terms.first_here,
+        secret,
         control,
         commands: received,
         connections: RefCell::default(),
@@ -103,8 +107,8 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     .work(loader)
 }
 
-fn options(welcome: &Welcome, loader: &dyn Loader) -> RunResult<Options> {
-    let emulation = match &welcome.emulation {
+fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
+    let emulation = match &terms.emulation {
         None => None,
         Some((source, slowdown)) => {
             let topology = loader.topology(source).map_err(|what| RunError::Mismatch { what })?;
@@ -112,19 +116,19 @@ fn options(welcome: &Welcome, loader: &dyn Loader) -> RunResult<Options> {
         }
     };
     Ok(Options {
-        hosts: welcome.hosts.clone(),
-        interface: welcome.interface,
-        ready_limit: Duration::from_millis(welcome.ready_limit_ms),
-        ring_bytes: welcome.ring_bytes,
-        tile_bytes: welcome.tile_bytes,
-        work_limit: Duration::from_millis(welcome.work_limit_ms) + BACKSTOP,
+        hosts: terms.hosts.clone(),
+        interface: terms.interface,
+        ready_limit: Duration::from_millis(terms.ready_limit_ms),
+        ring_bytes: terms.ring_bytes,
+        tile_bytes: terms.tile_bytes,
+        work_limit: Duration::from_millis(terms.work_limit_ms) + BACKSTOP,
         emulation,
         ..Options::default()
     })
 }
 
 /// The control thread: forwards commands and beats until the launcher is gone.
-fn listen(mut inbox: Inbox, board: &Board, rank: Rank, commands: Sender<Command>) {
+fn listen(mut inbox: Inbox<UnixStream>, board: &Board, rank: Rank, commands: Sender<Command>) {
     let gone = loop {
         match inbox.receive() {
             // Nobody takes commands any more when the main thread has returned.
@@ -150,6 +154,8 @@ struct Worker {
     board: Board,
     rank: Rank,
     options: Options,
+    /// Whether it prepares the shared memory for all ranks of its machine.
+    first_here: bool,
     secret: Secret,
     control: UnixStream,
     commands: Receiver<Command>,
@@ -189,7 +195,10 @@ impl Worker {
             };
             self.board.enter(self.rank, Phase::Prepare);
             let finding = match task {
-                Task::Trial { source, trial } => Finding::Trial(self.trial(job, &source, &trial, loader)?),
+                Task::Trial { source, files, trial } => {
+                    let program = loader.program(&source, &files).map_err(|what| RunError::Mismatch { what })?;
+                    Finding::Trial(self.trial(job, &program, &trial)?)
+                }
                 Task::Probe(wanted) => Finding::Probe(self.probe(job, wanted)?),
             };
             self.connections.take();
@@ -201,9 +210,9 @@ impl Worker {
         }
     }
 
-    fn trial(&self, job: u64, source: &str, trial: &Trial, loader: &dyn Loader) -> RunResult<RankReport> {
-        let program = loader.program(source).map_err(|what| RunError::Mismatch { what })?;
-        let work = Work::new(&program, trial.count, trial.dtype);
+    fn trial(&self, job: u64, program: &VerifiedProgram, trial: &Trial) -> RunResult<RankReport> {
+        let work = Work::new(program, trial.count, trial.dtype);
+        self.clear(work.program, work.backlog(work.tiles(&self.options))?)?;
         let wiring = self.connect(job, work.program)?;
         let mut executor = Executor::new(&self.board, self.rank, work, wiring, &self.options)?;
         self.await_run(job, &executor)?;
@@ -213,10 +222,20 @@ impl Worker {
     fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
         let flows = Flows::new(wanted, self.board.rank_count(), machine)?;
+        self.clear(flows.program(), 0)?;
         let wiring = self.connect(job, flows.program())?;
         let mut executor = Executor::of_flows(&self.board, self.rank, &flows, wiring, &self.options)?;
         self.await_run(job, &executor)?;
         flows.run_rank(&mut executor, first_epoch(job))
+    }
+
+    /// Prepares the machine's shared memory. All its ranks are between two tasks now: the ends of the last one's rings
+    /// are gone, and nobody touches those of this one before all are ready.
+    fn clear(&self, program: &Program, backlog: usize) -> RunResult<()> {
+        if self.first_here {
+            self.board.reset(&arena(&self.board, program, backlog, &self.options)?);
+        }
+        Ok(())
     }
 
     /// Connects with ranks of other computers, if there are any.

@@ -1,42 +1,23 @@
 //! How the ranks of a job connect.
 //!
 //! The principal type is [`Meeting`]. Every rank listens while a program is prepared, learns the others' addresses from
-//! the launcher, connects where it sends and accepts where it receives. Then the listener is closed.
-//!
-//! ```text
-//! acceptor                                 connector
-//!   nonce a                    ─────────▶
-//!                              ◀─────────    nonce c, header, tag("connect", a, c, header)
-//!   tag("accept", c, a, header) ────────▶
-//! ```
-//!
-//! All lengths are fixed, and nothing of a stranger's bytes is looked at before its tag is right. Strangers are heard
-//! side by side, so that one who says nothing holds up nobody, and turned away after [`PATIENCE`].
+//! the coordinator, connects where it sends and accepts where it receives. Both ends prove that they belong to the job
+//! (see `handshake`). Then the listener is closed.
 
 use super::Streams;
-use super::secret::{BYTES, Secret, nonce};
+use super::handshake::{Claim, Gate, introduce};
+use super::secret::{BYTES, Secret};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 use schedule::program::{Connection, ConnectionId, Program};
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use topology::Rank;
 
-/// Changes whenever the handshake or what follows it changes its meaning.
-const PROTOCOL: u64 = 0x616e_7469_7068_0001;
-/// How long a stranger may take to prove who it is.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How many strangers are heard at the same time.
-const STRANGERS: usize = 256;
-/// How often who waits looks whether there is still a job.
-const GLANCE: Duration = Duration::from_millis(20);
-/// What a connector says.
-const PROOF: usize = 3 * BYTES;
+/// Changes whenever the claim or what follows it changes its meaning.
+const PROTOCOL: u64 = 0x616e_7469_7068_0002;
 
 /// Opens a listener for the others; it is closed by the meeting.
 ///
@@ -72,7 +53,7 @@ struct Header {
 }
 
 impl Header {
-    fn bytes(self) -> [u8; BYTES] {
+    fn bytes(self) -> Claim {
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&PROTOCOL.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.task.to_le_bytes());
@@ -81,14 +62,6 @@ impl Header {
         }
         bytes
     }
-}
-
-/// Who has connected and not yet proved that it belongs here.
-struct Stranger {
-    stream: TcpStream,
-    nonce: [u8; BYTES],
-    said: Vec<u8>,
-    until: Moment,
 }
 
 impl Meeting<'_> {
@@ -152,125 +125,39 @@ impl Meeting<'_> {
         Ok(streams)
     }
 
-    /// The connector's side of the handshake.
     fn introduce(&self, address: SocketAddr, header: Header) -> io::Result<TcpStream> {
-        // Zero would mean no limit.
-        let left = || self.deadline.since(Moment::now()).max(Duration::from_millis(1));
-        let mut stream = TcpStream::connect_timeout(&address, left())?;
-        stream.set_read_timeout(Some(left()))?;
-        stream.set_write_timeout(Some(left()))?;
-        let (mut theirs, mine, header) = ([0; BYTES], nonce()?, header.bytes());
-        stream.read_exact(&mut theirs)?;
-        let tag = self.secret.tag(&[b"connect", &theirs, &mine, &header]);
-        stream.write_all(&[mine, header, tag].concat())?;
-        let mut answer = [0; BYTES];
-        stream.read_exact(&mut answer)?;
-        if !self.secret.verify(&[b"accept", &mine, &theirs, &header], &answer) {
-            return Err(io::Error::new(ErrorKind::PermissionDenied, "who listens there does not belong to this job"));
-        }
-        ready(stream)
+        ready(introduce(address, header.bytes(), self.secret, self.deadline)?.stream)
     }
 
     fn accept(&self, listener: TcpListener, over: &AtomicBool) -> RunResult<BTreeMap<ConnectionId, TcpStream>> {
         let mut missing: BTreeMap<_, _> = self.own(|connection| connection.to).collect();
-        let (mut streams, mut strangers) = (BTreeMap::new(), Vec::new());
+        let (mut streams, mut gate) = (BTreeMap::new(), Gate::new(vec![listener], self.secret));
         while let Some(absent) = missing.values().next().map(|connection| connection.from) {
             if !self.go_on(over)? {
                 break;
             }
-            let now = Moment::now();
-            if now > self.deadline {
+            if Moment::now() > self.deadline {
                 return Err(self.lost(absent)(io::Error::new(ErrorKind::TimedOut, "it did not connect in time")));
             }
-            wait(&listener, &strangers).map_err(RunError::system("waiting for connections"))?;
-            welcome(&listener, &mut strangers, now);
-            // A stranger who breaks off, lies or is too slow is forgotten; whom it wanted to be will be missed.
-            let mut left = Vec::new();
-            for mut stranger in strangers.drain(..) {
-                match stranger.listen() {
-                    Ok(false) if now < stranger.until => left.push(stranger),
-                    Ok(true) => {
-                        let expected = missing.iter().map(|(&id, connection)| (id, self.header(id, connection)));
-                        if let Some((id, stream)) = self.believe(stranger, expected) {
-                            missing.remove(&id);
-                            streams.insert(id, stream);
-                        }
-                    }
-                    Ok(false) | Err(_) => {}
+            let expected = |claim: &Claim, _| {
+                missing
+                    .iter()
+                    .find(|(id, connection)| self.header(**id, connection).bytes() == *claim)
+                    .map(|(&id, _)| id)
+            };
+            for (id, proven) in gate.admit(expected).map_err(RunError::system("waiting for connections"))? {
+                // Of two that claim the same, which takes a replay within one glance, the first stands.
+                if missing.remove(&id).is_some() {
+                    streams.insert(id, ready(proven.stream).map_err(self.lost(absent))?);
                 }
             }
-            strangers = left;
         }
         Ok(streams)
-    }
-
-    /// The acceptor's side of the handshake: the connection that a stranger is, if it is one.
-    fn believe(
-        &self,
-        stranger: Stranger,
-        mut expected: impl Iterator<Item = (ConnectionId, Header)>,
-    ) -> Option<(ConnectionId, TcpStream)> {
-        let (proof, _) = stranger.said.as_chunks::<BYTES>();
-        let &[theirs, header, tag] = proof else { return None };
-        if !self.secret.verify(&[b"connect", &stranger.nonce, &theirs, &header], &tag) {
-            return None;
-        }
-        let (id, _) = expected.find(|(_, known)| known.bytes() == header)?;
-        let answer = self.secret.tag(&[b"accept", &theirs, &stranger.nonce, &header]);
-        let mut stream = stranger.stream;
-        // It has said nothing but its proof, so these bytes find room.
-        stream.write_all(&answer).ok()?;
-        Some((id, ready(stream).ok()?))
-    }
-}
-
-/// Takes who has connected.
-fn welcome(listener: &TcpListener, strangers: &mut Vec<Stranger>, now: Moment) {
-    for _ in 0..STRANGERS {
-        // Who is gone again before it was accepted does not matter.
-        let Ok((mut stream, _)) = listener.accept() else { return };
-        let Ok(nonce) = nonce() else { return };
-        if stream.set_nonblocking(true).and_then(|()| stream.write_all(&nonce)).is_ok() {
-            if strangers.len() == STRANGERS {
-                strangers.remove(0);
-            }
-            strangers.push(Stranger { stream, nonce, said: Vec::with_capacity(PROOF), until: now.after(PATIENCE) });
-        }
-    }
-}
-
-impl Stranger {
-    /// Whether it has said all that it has to say.
-    fn listen(&mut self) -> io::Result<bool> {
-        let mut bytes = [0; PROOF];
-        match self.stream.read(&mut bytes[self.said.len()..]) {
-            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(read) => {
-                let start = self.said.len();
-                self.said.extend_from_slice(&bytes[start..start + read]);
-                Ok(self.said.len() == PROOF)
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// Sleeps until somebody connects or says something, or for a glance.
-fn wait(listener: &TcpListener, strangers: &[Stranger]) -> io::Result<()> {
-    let sockets = strangers.iter().map(|stranger| PollFd::new(&stranger.stream, PollFlags::IN));
-    let mut sockets: Vec<_> = std::iter::once(PollFd::new(listener, PollFlags::IN)).chain(sockets).collect();
-    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(GLANCE.subsec_nanos()) };
-    match poll(&mut sockets, Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
 
 /// Prepares a proven socket for the data path.
 fn ready(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_read_timeout(None)?;
-    stream.set_write_timeout(None)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     Ok(stream)
@@ -281,7 +168,9 @@ mod tests {
     use super::*;
     use schedule::program::{RankProgram, Shape};
     use schedule::{Collective, Demand, Request};
+    use std::io::Write;
     use std::sync::Arc;
+    use std::time::Duration;
     use topology::LinkId;
 
     /// Two connections each way between ranks 0 and 1, and one within rank 1's computer that is no socket.
@@ -353,7 +242,7 @@ mod tests {
                 let said: &[u8] = match kind {
                     0 => &[],
                     1 => &[0; 10],
-                    2 => &[255; PROOF],
+                    2 => &[255; 3 * BYTES],
                     3 => b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: */*\r\nUser-Agent: something with a long name, indeed\r\n\r\n",
                     // Answers a nonce that nobody gave, with the right secret and with another.
                     _ => {

@@ -5,18 +5,21 @@
 //! ever parsed, and payload moves between socket and buffer without a copy in between.
 //!
 //! * [`meeting`] forms the connections; nothing listens before or after.
-//! * [`secret`] lets the two ends prove to each other that they belong to the job, before anything else is read.
+//! * [`handshake`] lets the two ends prove to each other that they know the job's [`secret`], before anything else is read.
 //! * [`lane`] moves bytes without ever blocking.
 //! * [`poller`] lets a rank sleep until one of its sockets, or a rank of its own computer, has something for it.
 
+mod handshake;
 mod lane;
 mod meeting;
 mod poller;
 mod secret;
 
+pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{Meeting, listen};
 pub(crate) use poller::{Pipe, Poller};
-pub(crate) use secret::Secret;
+pub use secret::Secret;
+pub(crate) use secret::nonce;
 
 use crate::transport::{ReceiveLane, SendLane};
 use lane::{TcpReceiver, TcpSender};

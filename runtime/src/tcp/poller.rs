@@ -7,23 +7,19 @@
 //! Events are edge-triggered: a rank polls all lanes that it waits for before it sleeps, so what matters is only what
 //! changed since.
 
+use crate::region::Place;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::time::Timespec;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Where another process of this user finds the writing end of a rank's pipe.
+/// The writing end of a rank's pipe, for other processes of this user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pipe {
-    pub(crate) process: u32,
-    pub(crate) descriptor: u32,
-    /// Tells it from whatever has the same number in a later process of the same number.
-    pub(crate) inode: u64,
-}
+pub(crate) struct Pipe(pub(crate) Place);
 
 impl Pipe {
     /// Wakes the owner.
@@ -31,11 +27,7 @@ impl Pipe {
     /// # Errors
     /// If it cannot be reached: it is gone, or looks around by itself.
     pub(crate) fn ring(self) -> io::Result<()> {
-        let path = format!("/proc/{}/fd/{}", self.process, self.descriptor);
-        let end = rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
-        if rustix::fs::fstat(&end)?.st_ino != self.inode {
-            return Err(io::Error::other("the descriptor is no longer the pipe that it was"));
-        }
+        let end = self.0.open(OFlags::WRONLY | OFlags::NONBLOCK)?;
         // A full pipe wakes its owner as well as one more byte would.
         rustix::io::write(end, &[1])?;
         Ok(())
@@ -46,8 +38,9 @@ impl Pipe {
 pub(crate) struct Poller {
     epoll: OwnedFd,
     bell: OwnedFd,
-    ringer: OwnedFd,
-    inode: u64,
+    /// Kept open for those who ring.
+    _ringer: OwnedFd,
+    pipe: Pipe,
 }
 
 impl Poller {
@@ -55,8 +48,8 @@ impl Poller {
         let epoll = create(CreateFlags::CLOEXEC)?;
         let (bell, ringer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         add(&epoll, &bell, EventData::new_u64(1), EventFlags::IN)?;
-        let inode = rustix::fs::fstat(&ringer)?.st_ino;
-        Ok(Self { epoll, bell, ringer, inode })
+        let pipe = Pipe(Place::of(ringer.as_fd())?);
+        Ok(Self { epoll, bell, _ringer: ringer, pipe })
     }
 
     /// Wakes up whenever something changes at this socket.
@@ -67,7 +60,7 @@ impl Poller {
     }
 
     pub(crate) fn pipe(&self) -> Pipe {
-        Pipe { process: std::process::id(), descriptor: self.ringer.as_raw_fd() as u32, inode: self.inode }
+        self.pipe
     }
 
     /// Sleeps until something changes, or for `limit`.
@@ -105,9 +98,10 @@ mod tests {
     #[test]
     fn a_pipe_of_another_life_is_not_written_to() {
         let poller = Poller::new().unwrap();
-        let later = Pipe { inode: poller.pipe().inode + 1, ..poller.pipe() };
+        let pipe = poller.pipe();
+        let later = Pipe(Place { inode: pipe.0.inode + 1, ..pipe.0 });
         assert!(later.ring().is_err());
-        drop(poller.ringer);
-        assert!(Pipe { inode: later.inode - 1, ..later }.ring().is_err());
+        drop(poller);
+        assert!(pipe.ring().is_err());
     }
 }

@@ -1,7 +1,8 @@
 //! How the two ends of a connection prove that they belong to the same job.
 //!
-//! The principal type is [`Secret`]: 32 random bytes that the launcher gives every worker over its control channel.
-//! It never travels over a network; both ends answer the other's nonce with a keyed hash (HMAC-SHA-256 [1]).
+//! The principal type is [`Secret`]: 32 bytes that a launcher gives every worker over its control channel, or that all
+//! launchers of a job know. It never travels over a network; both ends answer the other's nonce with a keyed hash
+//! (HMAC-SHA-256 [1]), and keys for other purposes are derived from it in the same way.
 //!
 //! [1] Krawczyk, Bellare, Canetti, RFC 2104, 1997.
 
@@ -18,7 +19,7 @@ const BLOCK: usize = 64;
 /// The key of a job.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Secret([u8; BYTES]);
+pub struct Secret([u8; BYTES]);
 
 impl Secret {
     /// A new one.
@@ -29,8 +30,18 @@ impl Secret {
         nonce().map(Self)
     }
 
+    /// The secret that a text stands for, whatever its length; who knows the text knows the secret.
+    pub fn from_text(text: &[u8]) -> Self {
+        Self(Sha256::new_with_prefix(b"antiphon job secret\0").chain_update(text).finalize().into())
+    }
+
+    /// A key for one purpose.
+    pub(crate) fn derive(&self, purpose: &[&[u8]]) -> Self {
+        Self(self.tag(purpose))
+    }
+
     /// The tag of a message.
-    pub(super) fn tag(&self, parts: &[&[u8]]) -> [u8; BYTES] {
+    pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; BYTES] {
         let padded =
             |byte: u8| -> [u8; BLOCK] { std::array::from_fn(|index| self.0.get(index).map_or(byte, |key| key ^ byte)) };
         let inner = parts.iter().fold(Sha256::new_with_prefix(padded(0x36)), |hash, part| hash.chain_update(part));
@@ -39,7 +50,7 @@ impl Secret {
     }
 
     /// Whether `tag` is the tag of a message; takes the same time wherever they differ.
-    pub(super) fn verify(&self, parts: &[&[u8]], tag: &[u8; BYTES]) -> bool {
+    pub(crate) fn verify(&self, parts: &[&[u8]], tag: &[u8; BYTES]) -> bool {
         self.tag(parts).iter().zip(tag).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 }
@@ -52,7 +63,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Random bytes that are used once.
-pub(super) fn nonce() -> io::Result<[u8; BYTES]> {
+pub(crate) fn nonce() -> io::Result<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     let mut filled = 0;
     while filled < BYTES {

@@ -43,7 +43,7 @@ fn processes_take_the_predicted_time() {
     let mut job = launch(&spec, |_| Mischief::None).unwrap();
     for collective in [Collective::AllGather, Collective::Gather] {
         let trial = Trial { repetitions: 5, ..Trial::once(COUNT, DType::F32) };
-        let report = job.run(&plan(collective).to_string(), &plan(collective).program(), &trial).unwrap();
+        let report = job.run(&plan(collective).to_string(), &[], &plan(collective).program(), &trial).unwrap();
         assert_as_predicted(&plan(collective), 1.0, &report);
     }
 }

@@ -50,7 +50,7 @@ fn fault(
         assert!(Command::new("kill").args([signal, target]).status().unwrap().success());
         sent.send(Instant::now()).unwrap();
     });
-    let error = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
+    let error = job.run(&plan().to_string(), &[], &plan().program(), &endless()).unwrap_err();
     let took = was_sent.recv().unwrap().elapsed();
     killer.join().unwrap();
     assert!(!processes.iter().any(|&process| is_running(process)), "a process is left");
@@ -58,7 +58,7 @@ fn fault(
     // On a busy computer the signal may come while the ranks still get ready, which has a deadline of its own.
     let limit = if verdict.phase == Phase::Prepare { READY_LIMIT } else { limit };
     assert!(took < limit + Duration::from_secs(2), "{verdict}: the error came after {took:?}");
-    let again = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
+    let again = job.run(&plan().to_string(), &[], &plan().program(), &endless()).unwrap_err();
     assert!(matches!(again, RunError::Verdict(same) if same == verdict), "{again}");
     (verdict, reports)
 }
@@ -113,7 +113,7 @@ fn a_cut_connection_is_named_by_its_ends_and_ends_the_job() {
         }
     });
     let begin = Instant::now();
-    let error = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
+    let error = job.run(&plan().to_string(), &[], &plan().program(), &endless()).unwrap_err();
     assert!(begin.elapsed() < limit, "the error came after {:?}", begin.elapsed());
     cutter.join().unwrap();
     let RunError::Ended { verdict, evidence, .. } = error else { panic!("{error}") };
@@ -154,7 +154,7 @@ fn a_stopped_rank_that_takes_no_orders_is_named() {
     // More than the channel holds.
     let source = "x".repeat(1 << 20);
     let begin = Instant::now();
-    let error = job.run(&source, &plan().program(), &Trial::once(1, DType::F32)).unwrap_err();
+    let error = job.run(&source, &[], &plan().program(), &Trial::once(1, DType::F32)).unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(6), "the error came after {:?}", begin.elapsed());
     let RunError::Ended { verdict, .. } = error else { panic!("{error}") };
     assert_eq!(verdict, Verdict { rank: Rank(1), cause: Cause::Silent, phase: Phase::Prepare });
@@ -178,7 +178,7 @@ fn another_plan_or_none_on_one_rank_is_an_error_on_all() {
     for (mischief, cause) in [(Mischief::OtherPlan, Cause::Disagrees), (Mischief::NoPlan, Cause::Failed)] {
         let odd = |rank| if rank == Rank(2) { mischief } else { Mischief::None };
         let mut job = launch(&spec(Duration::from_secs(10)), odd).unwrap();
-        let error = job.run(&plan().to_string(), &plan().program(), &endless()).unwrap_err();
+        let error = job.run(&plan().to_string(), &[], &plan().program(), &endless()).unwrap_err();
         let RunError::Ended { verdict, reports, .. } = error else { panic!("{error}") };
         assert_eq!(verdict, Verdict { rank: Rank(2), cause, phase: Phase::Prepare });
         for rank in [0, 1, 3] {
@@ -191,7 +191,7 @@ fn another_plan_or_none_on_one_rank_is_an_error_on_all() {
 fn a_worker_that_dies_at_once_is_named() {
     let odd = |rank| if rank == Rank(1) { Mischief::DiesAtOnce } else { Mischief::None };
     let Err(error) = launch(&spec(Duration::from_secs(10)), odd) else { panic!("the job has only three ranks") };
-    assert_eq!(error.to_string(), "rank 1 died during getting ready: exit status: 3");
+    assert_eq!(error.to_string(), "rank 1 died during getting ready: exit status: 3; rank 1 has finished 0 steps");
 }
 
 #[test]

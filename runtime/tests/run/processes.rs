@@ -18,7 +18,7 @@ fn every_collective(options: Options) {
             let spec = PlanSpec { in_place, chunks: 2, ..PlanSpec::new("ring:5", collective) };
             for (count, dtype) in [(0, DType::F32), (17, DType::I32), (10_007, DType::Bf16), (30_000, DType::F64)] {
                 let trial = Trial { warmups: 1, repetitions: 3, ..Trial::once(count, dtype) };
-                let report = job.run(&spec.to_string(), &spec.program(), &trial).unwrap();
+                let report = job.run(&spec.to_string(), &[], &spec.program(), &trial).unwrap();
                 assert_eq!((report.wrong(), report.spans().len()), (0, 3), "{spec}");
             }
         }
@@ -52,7 +52,7 @@ fn emulated_links_keep_their_pace_over_sockets() {
     // Two hops of 1 ms + 400 kB at 10 ns per byte.
     let plan = PlanSpec { size: 1_200_000, ..PlanSpec::new(machine, Collective::AllGather) };
     let trial = Trial { repetitions: 5, ..Trial::once(100_000, DType::F32) };
-    let report = job.run(&plan.to_string(), &plan.program(), &trial).unwrap();
+    let report = job.run(&plan.to_string(), &[], &plan.program(), &trial).unwrap();
     let best = report.spans().into_iter().reduce(topology::Micros::min).unwrap();
     assert_eq!(report.wrong(), 0);
     // The upper limit is loose because other tests share the cores.
@@ -65,10 +65,10 @@ fn more_repetitions_than_a_report_holds_are_refused_before_any_work() {
     let spec = PlanSpec::new("ring:2", Collective::AllReduce);
     let trial = Trial::once(1, DType::F32);
     let endless = Trial { repetitions: (1 << 20) + 1, ..trial.clone() };
-    let error = job.run(&spec.to_string(), &spec.program(), &endless).unwrap_err();
+    let error = job.run(&spec.to_string(), &[], &spec.program(), &endless).unwrap_err();
     assert!(matches!(error, RunError::TooManyRepetitions { limit: 0x10_0000, .. }), "{error}");
     // The job goes on.
-    assert_eq!(job.run(&spec.to_string(), &spec.program(), &trial).unwrap().wrong(), 0);
+    assert_eq!(job.run(&spec.to_string(), &[], &spec.program(), &trial).unwrap().wrong(), 0);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn nine_ranks_outnumber_the_cores() {
     let mut job = launch(&JobSpec { ranks: 9, ..JobSpec::default() }, |_| Mischief::None).unwrap();
     let spec = PlanSpec::new("clique:9", Collective::AllReduce);
     let trial = Trial { repetitions: 5, ..Trial::once(100_000, DType::F32) };
-    let report = job.run(&spec.to_string(), &spec.program(), &trial).unwrap();
+    let report = job.run(&spec.to_string(), &[], &spec.program(), &trial).unwrap();
     assert_eq!(report.wrong(), 0);
     for repetition in 0..5 {
         let starts = report.ranks.iter().map(|rank| rank.samples[repetition].start);

@@ -34,7 +34,7 @@ const MISCHIEF: [(&str, Mischief); 4] = [
 struct TestLoader(Mischief);
 
 impl Loader for TestLoader {
-    fn program(&self, source: &str) -> Result<VerifiedProgram, String> {
+    fn program(&self, source: &str, _files: &[std::path::PathBuf]) -> Result<VerifiedProgram, String> {
         let mut spec: PlanSpec = source.parse()?;
         match self.0 {
             Mischief::OtherPlan => spec.chunks += 1,
@@ -71,7 +71,7 @@ fn launcher_process() {
     let processes: Vec<_> = job.process_ids().iter().map(u32::to_string).collect();
     println!("workers {}", processes.join(" "));
     let trial = Trial { warmups: u32::MAX, ..Trial::once(1000, DType::F32) };
-    job.run(&spec.to_string(), &spec.program(), &trial).unwrap();
+    job.run(&spec.to_string(), &[], &spec.program(), &trial).unwrap();
 }
 
 /// Starts [`launcher_process`]; its output follows on standard output.

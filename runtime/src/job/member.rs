@@ -1,0 +1,147 @@
+//! One rank's process, from the coordinator's side.
+//!
+//! The principal type is [`Member`]: a child of the coordinator, or a worker that an agent in another process looks
+//! after. What either says arrives as [`Heard`], in one channel.
+
+use super::frame::{Inbox, send, send_descriptor};
+use super::messages::{Answer, Command as Order, ToAgent, Welcome};
+use super::plane::Plane;
+use crate::board::Board;
+use crate::clock::Moment;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use topology::Rank;
+
+/// What was heard of a rank.
+pub(super) enum Event {
+    Answer(Answer),
+    /// The worker is gone; how, as far as that is known.
+    Gone(String),
+    /// The agent is gone, and its worker with it.
+    Left(String),
+}
+
+/// What was heard, of whom, and to which epoch it belongs.
+pub(super) struct Heard {
+    pub(super) epoch: u64,
+    pub(super) rank: Rank,
+    pub(super) event: Event,
+}
+
+/// The way to a worker.
+enum Line {
+    Child { child: Child, stream: UnixStream },
+    Agent(Arc<Plane>),
+}
+
+/// One worker, from outside.
+pub(super) struct Member {
+    rank: Rank,
+    epoch: u64,
+    line: Line,
+    /// The last sign of life and when it changed.
+    pub(super) beat: (u64, Moment),
+    pub(super) gone: bool,
+}
+
+impl Member {
+    /// Starts a worker and a thread that reads what it says. A message that it does not take for `limit` is an error.
+    pub(super) fn start(
+        rank: Rank,
+        epoch: u64,
+        mut command: Command,
+        limit: Duration,
+        events: &Sender<Heard>,
+    ) -> io::Result<Self> {
+        let (stream, theirs) = UnixStream::pair()?;
+        stream.set_write_timeout(Some(limit))?;
+        let mut inbox = Inbox::new(stream.try_clone()?);
+        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+        // `command` still owns their end; the channel must break when the worker is gone.
+        drop(command);
+        let events = events.clone();
+        let read = move || {
+            loop {
+                let (event, last) = match inbox.receive() {
+                    Ok(Some(answer)) => (Event::Answer(answer), false),
+                    Ok(None) => continue,
+                    Err(error) => (Event::Gone(error.to_string()), true),
+                };
+                if events.send(Heard { epoch, rank, event }).is_err() || last {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name(format!("rank {rank}")).spawn(read)?;
+        let line = Line::Child { child, stream };
+        Ok(Self { rank, epoch, line, beat: (0, Moment::now()), gone: false })
+    }
+
+    /// The worker of an agent.
+    pub(super) fn of_agent(rank: Rank, epoch: u64, plane: Arc<Plane>) -> Self {
+        Self { rank, epoch, line: Line::Agent(plane), beat: (0, Moment::now()), gone: false }
+    }
+
+    /// Lets the worker join. An agent knows the secret by itself.
+    pub(super) fn welcome(&self, board: &Board, welcome: Welcome) -> io::Result<()> {
+        match &self.line {
+            Line::Child { stream, .. } => {
+                send_descriptor(stream, board.descriptor())?;
+                send(stream, &Order::Welcome(welcome))
+            }
+            Line::Agent(plane) => plane.tell(self.rank, &ToAgent::Enlist { epoch: self.epoch, terms: welcome.terms }),
+        }
+    }
+
+    /// Tells the worker what to do.
+    pub(super) fn order(&self, order: &Order) -> io::Result<()> {
+        match &self.line {
+            Line::Child { stream, .. } => send(stream, order),
+            Line::Agent(plane) => plane.tell(self.rank, &ToAgent::Order { epoch: self.epoch, command: order.clone() }),
+        }
+    }
+
+    /// Whether an agent looks after it.
+    pub(super) fn has_agent(&self) -> bool {
+        matches!(self.line, Line::Agent(_))
+    }
+
+    /// The process, if it is a child.
+    pub(super) fn process(&self) -> Option<u32> {
+        match &self.line {
+            Line::Child { child, .. } => Some(child.id()),
+            Line::Agent(_) => None,
+        }
+    }
+
+    /// No order will follow: whoever waits for one wakes up. An agent learns that in words.
+    pub(super) fn hang_up(&self) {
+        if let Line::Child { stream, .. } = &self.line {
+            // It fails only for those who are gone.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// How the process ended, if it is a child and has.
+    pub(super) fn status(&mut self) -> Option<ExitStatus> {
+        match &mut self.line {
+            Line::Child { child, .. } => child.try_wait().ok().flatten(),
+            Line::Agent(_) => None,
+        }
+    }
+
+    /// Ends the process and collects it. An agent does so by itself.
+    pub(super) fn reap(&mut self) {
+        if let Line::Child { child, .. } = &mut self.line {
+            // Both fail only where there is nothing left to end.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

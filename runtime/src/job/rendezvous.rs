@@ -1,0 +1,304 @@
+//! How the ranks that a launcher started on several machines find each other.
+//!
+//! The principal type is [`Rendezvous`]: what every rank knows when it starts. Rank 0 coordinates: it listens at the
+//! agreed address until all others have come and proved that they know the secret; the claim in that handshake says
+//! who they are. A stranger is refused, counted and forgotten. Whoever belongs here but has another idea of the job
+//! ends it, on every rank, with the reason.
+
+use super::frame::sealed;
+use super::machine::Machine;
+use super::messages::{PROTOCOL, ToAgent};
+use crate::clock::Moment;
+use crate::error::{RunError, RunResult};
+use crate::tcp::{Claim, Gate, Proven, Secret, introduce};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+use topology::Rank;
+
+/// The first bytes of every claim.
+const MAGIC: [u8; 4] = *b"anti";
+/// How long one attempt to reach the coordinator may take.
+const ATTEMPT: Duration = Duration::from_secs(3);
+/// How long to wait before the next one.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How many connections may wait to be accepted: thousands of ranks come at once.
+const BACKLOG: i32 = 4096;
+
+/// What a rank knows before it knows the others.
+#[derive(Clone, Debug)]
+pub struct Rendezvous {
+    /// Which rank this is; 0 coordinates.
+    pub rank: Rank,
+    /// How many there are.
+    pub ranks: usize,
+    /// Where rank 0 is to be reached, `HOST:PORT`; the others try these in turn, and rank 0 listens at the first.
+    pub masters: Vec<String>,
+    /// What all of them know, and nobody else.
+    pub secret: Secret,
+    /// Where this rank is.
+    pub machine: Machine,
+}
+
+/// What an agent claims, and proves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Identity {
+    protocol: u32,
+    rank: Rank,
+    ranks: u32,
+    machine: [u8; 16],
+}
+
+impl Identity {
+    fn claim(self) -> Claim {
+        let mut claim = [0; 32];
+        claim[..4].copy_from_slice(&MAGIC);
+        for (place, word) in claim[4..16].chunks_mut(4).zip([self.protocol, self.rank.0, self.ranks]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        claim[16..].copy_from_slice(&self.machine);
+        claim
+    }
+
+    fn of(claim: &Claim) -> Option<Self> {
+        let (words, machine) = claim.split_at(16);
+        let (words, _) = words.as_chunks::<4>();
+        let &[magic, protocol, rank, ranks] = words else { return None };
+        let word = u32::from_le_bytes;
+        let machine = machine.try_into().ok()?;
+        (magic == MAGIC).then(|| Self { protocol: word(protocol), rank: Rank(word(rank)), ranks: word(ranks), machine })
+    }
+}
+
+/// An agent that has come.
+pub(super) struct Arrival {
+    pub(super) rank: Rank,
+    pub(super) machine: [u8; 16],
+    pub(super) proven: Proven,
+}
+
+impl Rendezvous {
+    fn at(&self) -> String {
+        self.masters.join(" or ")
+    }
+
+    /// Waits for all other ranks; by rank. Nobody listens afterwards.
+    ///
+    /// # Errors
+    /// [`RunError::Absent`] with those who did not come, [`RunError::Mismatch`] if one of them has another idea of the
+    /// job, or the error of the operating system.
+    pub(super) fn receive(&self, limit: Duration) -> RunResult<Vec<Arrival>> {
+        let mut here: BTreeMap<Rank, Arrival> = BTreeMap::new();
+        if self.ranks <= 1 {
+            return Ok(Vec::new());
+        }
+        let listener = self.listen().map_err(|source| RunError::Rendezvous { at: self.at(), source })?;
+        let mut gate = Gate::new(vec![listener], &self.secret);
+        let deadline = Moment::now().after(limit);
+        while here.len() + 1 < self.ranks {
+            if Moment::now() > deadline {
+                let missing = (1..self.ranks).map(Rank::from_index).filter(|rank| !here.contains_key(rank)).collect();
+                let absent = RunError::Absent { missing, at: self.at(), limit, refused: gate.refused() };
+                turn_away(here.into_values(), &absent.to_string());
+                return Err(absent);
+            }
+            let known = |claim: &Claim, address| Identity::of(claim).map(|identity| (identity, address));
+            for ((identity, address), proven) in
+                gate.admit(known).map_err(RunError::system("waiting for other ranks"))?
+            {
+                let Identity { rank, machine, .. } = identity;
+                let arrival = Arrival { rank, machine, proven };
+                if let Some(what) = self.objection(identity, address) {
+                    turn_away(here.into_values().chain([arrival]), &what);
+                    return Err(RunError::Mismatch { what });
+                }
+                match here.get(&rank) {
+                    Some(first) if !has_left(&first.proven.stream) => {
+                        turn_away([arrival], &format!("rank {rank} has come already, from elsewhere"));
+                    }
+                    _ => drop(here.insert(rank, arrival)),
+                }
+            }
+        }
+        Ok(here.into_values().collect())
+    }
+
+    /// What is wrong with somebody who knows the secret.
+    fn objection(&self, identity: Identity, address: SocketAddr) -> Option<String> {
+        let Identity { protocol, rank, ranks, .. } = identity;
+        if protocol != PROTOCOL {
+            return Some(format!("rank {rank} at {address} speaks protocol {protocol}, rank 0 speaks {PROTOCOL}"));
+        }
+        if ranks as usize != self.ranks {
+            let mine = self.ranks;
+            return Some(format!(
+                "rank {rank} at {address} was started as one of {ranks} ranks, rank 0 as one of {mine}"
+            ));
+        }
+        (rank == Rank(0) || rank.index() >= self.ranks)
+            .then(|| format!("somebody at {address} was started as rank {rank} of {ranks}, which cannot be"))
+    }
+
+    /// Listens at the agreed address. A name may mean another address here than elsewhere, so every address is listened
+    /// at unless one was given as such.
+    fn listen(&self) -> io::Result<TcpListener> {
+        let master = self.masters.first().map_or("", String::as_str);
+        let invalid = || io::Error::new(ErrorKind::InvalidInput, "not of the form HOST:PORT");
+        let listener = match master.parse::<SocketAddr>() {
+            Ok(address) => TcpListener::bind(address)?,
+            Err(_) => {
+                let port: u16 = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).ok_or_else(invalid)?;
+                let everywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+                TcpListener::bind(&everywhere.map(|address| SocketAddr::new(address, port))[..])?
+            }
+        };
+        rustix::net::listen(&listener, BACKLOG)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    /// Connects with the coordinator, who may not be there yet.
+    ///
+    /// # Errors
+    /// [`RunError::Unreachable`] with the last reason when the limit has passed, or at once when who listens there does
+    /// not know the secret.
+    pub(super) fn reach(&self, limit: Duration) -> RunResult<Proven> {
+        let deadline = Moment::now().after(limit);
+        let ranks = self.ranks as u32;
+        let identity = Identity { protocol: PROTOCOL, rank: self.rank, ranks, machine: self.machine.key() };
+        let lost = |source| RunError::Unreachable { rank: self.rank, at: self.at(), limit, source };
+        loop {
+            let mut reason = io::Error::new(ErrorKind::NotFound, "the name has no address");
+            for master in &self.masters {
+                let addresses = match master.to_socket_addrs() {
+                    Ok(addresses) => addresses,
+                    Err(error) => {
+                        reason = error;
+                        continue;
+                    }
+                };
+                for address in addresses {
+                    let until = Moment::now().after(ATTEMPT).min(deadline);
+                    match introduce(address, identity.claim(), &self.secret, until) {
+                        Ok(proven) => return Ok(proven),
+                        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(lost(error)),
+                        Err(error) => reason = error,
+                    }
+                }
+            }
+            if Moment::now().after(PAUSE) > deadline {
+                return Err(lost(reason));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Says why to all who have come; nobody waits for those who do not listen.
+fn turn_away(who: impl IntoIterator<Item = Arrival>, reason: &str) {
+    for arrival in who {
+        if let Ok((post, _)) = sealed(arrival.proven, true, PAUSE) {
+            let _ = post.send(&ToAgent::Refused { reason: reason.to_owned() });
+        }
+    }
+}
+
+/// Whether the other end of a socket that does not block is gone.
+fn has_left(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::Inbox;
+    use super::*;
+    use std::io::Write;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// An address that nobody else uses right now.
+    fn free(host: &str) -> String {
+        TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().to_string()
+    }
+
+    fn rendezvous(at: &str, rank: u32, ranks: usize, secret: &[u8]) -> Rendezvous {
+        let secret = Secret::from_text(secret);
+        Rendezvous { rank: Rank(rank), ranks, masters: vec![at.to_owned()], secret, machine: Machine::named("test") }
+    }
+
+    #[test]
+    fn all_ranks_find_each_other_whatever_strangers_say() {
+        for host in ["127.0.0.1", "::1"] {
+            let at = free(host);
+            std::thread::scope(|scope| {
+                let coordinator = scope.spawn(|| rendezvous(&at, 0, 5, b"key").receive(LIMIT));
+                let strangers = scope.spawn(|| {
+                    let deadline = Moment::now().after(LIMIT);
+                    for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 500], &[255; 96]] {
+                        while Moment::now() < deadline {
+                            let Ok(mut stream) = TcpStream::connect(&at) else { continue };
+                            let _ = stream.write_all(said);
+                            break;
+                        }
+                    }
+                });
+                strangers.join().unwrap();
+                let wrong = rendezvous(&at, 2, 5, b"another key").reach(LIMIT);
+                let Err(RunError::Unreachable { source, .. }) = wrong else { panic!("it was let in") };
+                assert_eq!(source.kind(), ErrorKind::PermissionDenied);
+                for rank in [3, 1, 4, 2] {
+                    scope.spawn({
+                        let at = &at;
+                        move || rendezvous(at, rank, 5, b"key").reach(LIMIT).map(drop).unwrap()
+                    });
+                }
+                let ranks: Vec<_> = coordinator.join().unwrap().unwrap().iter().map(|arrival| arrival.rank.0).collect();
+                assert_eq!(ranks, [1, 2, 3, 4], "{host}");
+            });
+            assert!(TcpStream::connect(&at).is_err(), "somebody still listens");
+        }
+    }
+
+    #[test]
+    fn who_does_not_come_is_named_on_both_sides() {
+        let at = free("127.0.0.1");
+        let limit = Duration::from_millis(300);
+        std::thread::scope(|scope| {
+            let agent = scope.spawn(|| refusal(rendezvous(&at, 2, 4, b"key").reach(LIMIT).unwrap()));
+            let error = rendezvous(&at, 0, 4, b"key").receive(limit).err().unwrap();
+            let RunError::Absent { missing, .. } = &error else { panic!("{error}") };
+            assert_eq!(missing, &[Rank(1), Rank(3)]);
+            assert_eq!(agent.join().unwrap(), error.to_string());
+        });
+        let error = rendezvous(&at, 1, 4, b"key").reach(limit).err().unwrap();
+        assert!(matches!(error, RunError::Unreachable { rank: Rank(1), .. }), "{error}");
+    }
+
+    #[test]
+    fn another_idea_of_the_job_ends_it_and_a_second_claimant_does_not() {
+        let at = free("127.0.0.1");
+        std::thread::scope(|scope| {
+            let coordinator = scope.spawn(|| rendezvous(&at, 0, 3, b"key").receive(LIMIT));
+            let first = rendezvous(&at, 1, 3, b"key").reach(LIMIT).unwrap();
+            let second = refusal(rendezvous(&at, 1, 3, b"key").reach(LIMIT).unwrap());
+            assert!(second.contains("rank 1 has come already"), "{second}");
+            let odd = refusal(rendezvous(&at, 2, 7, b"key").reach(LIMIT).unwrap());
+            assert!(odd.contains("one of 7 ranks, rank 0 as one of 3"), "{odd}");
+            assert_eq!(refusal(first), odd);
+            assert!(matches!(coordinator.join().unwrap(), Err(RunError::Mismatch { what }) if what == odd));
+        });
+    }
+
+    fn refusal(proven: Proven) -> String {
+        let (_post, mut inbox): (_, Inbox<TcpStream>) = sealed(proven, false, LIMIT).unwrap();
+        inbox.stream().set_read_timeout(Some(LIMIT)).unwrap();
+        match inbox.receive().unwrap() {
+            Some(ToAgent::Refused { reason }) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Who starts the ranks: the options that every command with ranks takes.
+
+use super::values::duration;
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Who starts the ranks.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LaunchArgs {
+    /// Start so many local processes, whatever launcher's variables are set.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["rank", "world_size", "master"])]
+    pub ranks: Option<u32>,
+    /// Be this one of the ranks that somebody else starts, one process each, perhaps on several machines; rank 0
+    /// coordinates and prints. Without this, the variables of torchrun, mpirun (Open MPI, PMI) and srun say it.
+    #[arg(long, value_name = "R", requires = "world_size")]
+    pub rank: Option<u32>,
+    /// How many ranks somebody else starts.
+    #[arg(long, value_name = "N", requires = "rank", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub world_size: Option<u32>,
+    /// Where rank 0 waits for the others (default: what the launcher says; for torchrun MASTER_ADDR and the port after
+    /// MASTER_PORT, which torchrun's own store has).
+    #[arg(long, value_name = "HOST:PORT")]
+    pub master: Option<String>,
+    /// A file with what all ranks know and nobody else (default: ANTIPHON_SECRET, the key that mpirun gives its ranks,
+    /// or a key in ~/.local/state/antiphon that the first rank makes).
+    #[arg(long, value_name = "F")]
+    pub secret_file: Option<PathBuf>,
+    /// How long all ranks together may take to get ready.
+    #[arg(long, default_value = "30s", value_name = "T", value_parser = duration)]
+    pub ready_timeout: Duration,
+}

@@ -1,0 +1,202 @@
+//! Ranks that somebody else starts: real processes over loopback, some of which pretend to be on other machines.
+
+use crate::binary::Ran;
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+
+/// A port that nobody uses right now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Processes of one launch, killed with it.
+struct Launched {
+    children: Vec<Option<Child>>,
+    _home: tempfile::TempDir,
+}
+
+impl Launched {
+    /// Starts `antiphon ARGUMENTS` for every machine named in `hosts`, rank by rank; `place` gives the options and the
+    /// variables that tell a rank which one it is.
+    fn start(hosts: &[&str], arguments: &str, place: impl Fn(usize) -> (String, Vec<(String, String)>)) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let start = |(rank, host): (usize, &&str)| {
+            let (options, variables) = place(rank);
+            let mut command = Command::new(env!("CARGO_BIN_EXE_antiphon"));
+            command.args(arguments.split_whitespace()).args(options.split_whitespace());
+            command.env("ANTIPHON_HOST", host).env("HOME", home.path()).env_remove("XDG_STATE_HOME").envs(variables);
+            Some(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        };
+        let children = hosts.iter().enumerate().map(start).collect();
+        Self { children, _home: home }
+    }
+
+    /// With explicit options.
+    fn explicit(hosts: &[&str], arguments: &str) -> Self {
+        let (port, ranks) = (free_port(), hosts.len());
+        Self::start(hosts, arguments, |rank| {
+            (format!("--rank {rank} --world-size {ranks} --master 127.0.0.1:{port}"), Vec::new())
+        })
+    }
+
+    /// Waits for all; by rank.
+    fn end(mut self) -> Vec<Ran> {
+        let wait = |child: Child| {
+            let output = child.wait_with_output().unwrap();
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            Ran { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+        };
+        let children: Vec<Child> = self.children.iter_mut().filter_map(Option::take).collect();
+        let threads: Vec<JoinHandle<Ran>> =
+            children.into_iter().map(|child| std::thread::spawn(move || wait(child))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// All ranks succeeded, rank 0 alone printed, and nothing in it is wrong.
+fn assert_right(ran: Vec<Ran>, lines: usize) {
+    for (rank, ran) in ran.into_iter().enumerate() {
+        let ran = ran.ok();
+        let rows: Vec<serde_json::Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows.len(), if rank == 0 { lines } else { 0 }, "rank {rank}: {}", ran.stdout);
+        assert!(rows.iter().all(|row| row["wrong"] == 0), "{}", ran.stdout);
+    }
+}
+
+const SPREAD: [&[&str]; 4] = [&["a", "a", "a"], &["a", "b", "c"], &["a", "a", "b", "b", "a"], &["a", "b", "b", "b"]];
+
+#[test]
+fn ranks_on_one_machine_and_on_several_run_every_collective() {
+    for hosts in SPREAD {
+        for collective in ["allreduce", "allgather", "alltoall", "broadcast", "reducescatter"] {
+            let arguments = format!("run --collective {collective} --size 0,4004,400000 --iterations 3 --json");
+            assert_right(Launched::explicit(hosts, &arguments).end(), 6);
+        }
+    }
+}
+
+#[test]
+fn a_plan_that_only_rank_0_has_travels_to_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    let made = format!(
+        "synth --topology ring:4,direction=both --collective allreduce --size 1MB --time-limit 1s -o {}",
+        plan.display()
+    );
+    crate::binary::antiphon(&made).ok();
+    let (port, path) = (free_port(), plan.display().to_string());
+    let run = Launched::start(&["a", "b", "a", "b"], "run --json --iterations 2", |rank| {
+        let file = if rank == 0 { path.as_str() } else { "nowhere.json" };
+        (format!("{file} --rank {rank} --world-size 4 --master 127.0.0.1:{port}"), Vec::new())
+    });
+    assert_right(run.end(), 2);
+}
+
+#[test]
+fn launchers_are_understood_by_their_variables() {
+    let torchrun = |rank: usize, port: u16| {
+        vec![
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", "3".to_owned()),
+            ("MASTER_ADDR", "localhost".to_owned()),
+            ("MASTER_PORT", (port - 1).to_string()),
+        ]
+    };
+    let open_mpi = |rank: usize, port: u16| {
+        vec![
+            ("OMPI_COMM_WORLD_RANK", rank.to_string()),
+            ("OMPI_COMM_WORLD_SIZE", "3".to_owned()),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "3".to_owned()),
+            ("ANTIPHON_PORT", port.to_string()),
+            ("OMPI_MCA_orte_precondition_transports", "0123456789abcdef-0123456789abcdef".to_owned()),
+        ]
+    };
+    let slurm = |rank: usize, port: u16| {
+        vec![
+            ("SLURM_PROCID", rank.to_string()),
+            ("SLURM_NTASKS", "3".to_owned()),
+            ("SLURM_STEP_ID", "0".to_owned()),
+            ("SLURM_JOB_NODELIST", "localhost".to_owned()),
+            ("ANTIPHON_PORT", port.to_string()),
+        ]
+    };
+    let kinds: [&dyn Fn(usize, u16) -> Vec<(&'static str, String)>; 3] = [&torchrun, &open_mpi, &slurm];
+    for kind in kinds {
+        let port = free_port();
+        let run =
+            Launched::start(&["a", "b", "a"], "run --collective allgather --size 10KB --iterations 1 --json", |rank| {
+                let variables = kind(rank, port).into_iter().map(|(name, value)| (name.to_owned(), value));
+                (String::new(), variables.collect())
+            });
+        assert_right(run.end(), 2);
+    }
+}
+
+#[test]
+fn strangers_at_the_rendezvous_do_not_matter() {
+    let port = free_port();
+    let knocking = std::thread::spawn(move || {
+        let mut said = 0;
+        // Knocks as long as somebody listens, and at least once.
+        loop {
+            match std::net::TcpStream::connect(("127.0.0.1", port)) {
+                Ok(mut stream) => {
+                    let _ = stream.write_all(&[b"GET / HTTP/1.1\r\n\r\n", &[255; 200][..]][said % 2]);
+                    said += 1;
+                }
+                Err(_) if said > 0 => return,
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    });
+    let run = Launched::start(&["a", "b", "b"], "run --collective allreduce --size 10KB --json -q", |rank| {
+        (format!("--rank {rank} --world-size 3 --master 127.0.0.1:{port}"), Vec::new())
+    });
+    assert_right(run.end(), 2);
+    knocking.join().unwrap();
+}
+
+#[test]
+fn another_secret_another_size_and_an_absent_rank_are_named_everywhere() {
+    let secret = |rank: usize| {
+        let text = if rank == 1 { "another secret, which is wrong" } else { "the secret of this whole job" };
+        vec![("ANTIPHON_SECRET".to_owned(), text.to_owned())]
+    };
+    let port = free_port();
+    let arguments = "run --collective allreduce --size 1KB --ready-timeout 3s";
+    let run = Launched::start(&["a", "b"], arguments, |rank| {
+        (format!("--rank {rank} --world-size 2 --master 127.0.0.1:{port}"), secret(rank))
+    });
+    let ran = run.end();
+    assert!(ran.iter().all(|ran| ran.code == 1 && ran.stderr.contains("--secret-file")), "{}", ran[0].stderr);
+    assert!(ran[0].stderr.contains("rank 1 did not come"), "{}", ran[0].stderr);
+    assert!(ran[1].stderr.contains("does not belong to this job"), "{}", ran[1].stderr);
+
+    let port = free_port();
+    let run = Launched::start(&["a", "b"], arguments, |rank| {
+        (format!("--rank {rank} --world-size {} --master 127.0.0.1:{port}", rank + 2), Vec::new())
+    });
+    let ran = run.end();
+    for ran in ran {
+        assert!(ran.code == 1 && ran.stderr.contains("one of 3 ranks, rank 0 as one of 2"), "{}", ran.stderr);
+    }
+
+    let port = free_port();
+    let run = Launched::start(&["a", "b"], arguments, |rank| {
+        (format!("--rank {rank} --world-size 4 --master 127.0.0.1:{port}"), Vec::new())
+    });
+    for ran in run.end() {
+        assert!(ran.code == 1 && ran.stderr.contains("ranks 2, 3 did not come"), "{}", ran.stderr);
+    }
+}
