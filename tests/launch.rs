@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// A port that nobody uses right now.
 fn free_port() -> u16 {
@@ -199,4 +200,135 @@ fn another_secret_another_size_and_an_absent_rank_are_named_everywhere() {
     for ran in run.end() {
         assert!(ran.code == 1 && ran.stderr.contains("ranks 2, 3 did not come"), "{}", ran.stderr);
     }
+}
+
+/// The children of a process.
+fn children_of(process: u32) -> Vec<u32> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let parent = |process: &u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    processes.filter(|child| parent(child) == Some(process)).collect()
+}
+
+fn is_running(process: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// Polls until `condition`; fails with `what` if that takes too long.
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whom a fault befalls.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Victim {
+    /// The process that the launcher started.
+    Rank(usize),
+    /// The worker behind it.
+    Worker(usize),
+}
+
+/// Sends `signal` to `victim` in the middle of a run; what the live ranks said, and how long that took.
+fn fault(hosts: &[&str], signal: &str, victim: Victim) -> (Vec<(usize, Ran)>, Duration) {
+    let arguments = "run --collective allreduce --size 1MB --iterations 1000000 --timeout 2s --ready-timeout 20s";
+    let mut launched = Launched::explicit(hosts, arguments);
+    let ranks: Vec<u32> = launched.children.iter().flatten().map(Child::id).collect();
+    let mut workers = Vec::new();
+    wait_until("not every rank has a worker", || {
+        workers = ranks.iter().flat_map(|&rank| children_of(rank)).collect();
+        workers.len() == ranks.len()
+    });
+    // The plan is with all of them, and work has begun, when every worker has the memory of a collective.
+    wait_until("the ranks do not work", || {
+        workers.iter().all(|worker| {
+            let maps = std::fs::read_to_string(format!("/proc/{worker}/maps")).unwrap_or_default();
+            maps.matches("memfd:antiphon").count() > 1
+        })
+    });
+    let (target, dead) = match victim {
+        Victim::Rank(rank) => (ranks[rank], Some(rank)),
+        Victim::Worker(rank) => (workers[rank], None),
+    };
+    let begin = Instant::now();
+    assert!(Command::new("kill").args([signal, &target.to_string()]).status().unwrap().success());
+    let silent = dead.and_then(|rank| launched.children[rank].take());
+    let live: Vec<usize> = (0..ranks.len()).filter(|&rank| Some(rank) != dead).collect();
+    let said: Vec<_> = live.into_iter().zip(launched.end()).collect();
+    let took = begin.elapsed();
+    if let Some(mut child) = silent {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    wait_until("a worker outlives its job", || !workers.iter().any(|&worker| is_running(worker)));
+    (said, took)
+}
+
+const APART: [&str; 4] = ["alpha", "alpha", "beta", "gamma"];
+
+#[test]
+fn a_rank_that_dies_or_stops_is_named_with_its_machine_by_every_live_rank() {
+    let cases = [
+        ("-KILL", Victim::Worker(1), "rank 1 died", "alpha"),
+        ("-KILL", Victim::Worker(2), "rank 2 died", "beta"),
+        ("-KILL", Victim::Rank(3), "rank 3 died", "gamma"),
+        ("-STOP", Victim::Worker(3), "rank 3 stopped responding", "gamma"),
+        ("-STOP", Victim::Rank(2), "rank 2 stopped responding", "beta"),
+    ];
+    for (signal, victim, expected, machine) in cases {
+        let (said, took) = fault(&APART, signal, victim);
+        assert_eq!(said.len(), if matches!(victim, Victim::Rank(_)) { 3 } else { 4 });
+        for (rank, ran) in said {
+            let words = &ran.stderr;
+            assert_eq!(ran.code, 1, "{signal} {victim:?}, rank {rank}: {words}");
+            let place = format!("on machine {machine} has finished");
+            assert!(words.contains(expected) && words.contains(&place), "{signal} {victim:?}, rank {rank}: {words}");
+        }
+        assert!(took < Duration::from_secs(8), "{signal} {victim:?}: {took:?}");
+    }
+}
+
+#[test]
+fn without_a_coordinator_every_rank_ends_and_says_so() {
+    for signal in ["-KILL", "-STOP"] {
+        let (said, took) = fault(&APART, signal, Victim::Rank(0));
+        assert_eq!(said.len(), 3);
+        for (rank, ran) in said {
+            let expected = format!("rank {rank} on machine {} lost the coordinator", APART[rank]);
+            assert!(ran.code == 1 && ran.stderr.contains(&expected), "{signal}: {}", ran.stderr);
+        }
+        assert!(took < Duration::from_secs(8), "{signal}: {took:?}");
+    }
+}
+
+#[test]
+fn addresses_may_be_ipv6() {
+    let port = free_port();
+    let run = Launched::start(&["a", "b", "b"], "run --collective allgather --size 10KB --json", |rank| {
+        (format!("--rank {rank} --world-size 3 --master [::1]:{port}"), Vec::new())
+    });
+    assert_right(run.end(), 2);
+}
+
+#[test]
+fn a_limit_of_open_files_is_raised_or_named() {
+    let limited = |limit: &str| {
+        let run = format!(
+            "ulimit {limit}; exec {} run --collective alltoall --ranks 20 --size 8KB --transport tcp --iterations 1 -q --json",
+            env!("CARGO_BIN_EXE_antiphon")
+        );
+        Command::new("sh").args(["-c", &run]).output().unwrap()
+    };
+    // 19 peers, two ends each.
+    let output = limited("-S -n 30");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = limited("-n 30");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && words.contains("30 open files"), "{words}");
 }

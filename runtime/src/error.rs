@@ -268,6 +268,14 @@ pub enum RunError {
         /// Where it was.
         machine: String,
     },
+    /// The process may not have as many connections as the plan needs.
+    #[error("{what}: this process may have only {limit} open files (ulimit -n, LimitNOFILE)")]
+    OpenFiles {
+        /// What was tried.
+        what: &'static str,
+        /// The limit, which is raised as far as the system allows.
+        limit: u64,
+    },
     /// Another process does not speak the protocol.
     #[error("rank {rank} broke the control protocol: {fault}")]
     Protocol {
@@ -291,7 +299,21 @@ fn listed(ranks: &[Rank]) -> String {
 impl RunError {
     /// An error of the operating system while trying `what`.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::System { what, source }
+        move |source| Self::of_open_files(what, &source).unwrap_or(Self::System { what, source })
+    }
+
+    /// What happened at one end of a lane.
+    pub(crate) fn lane(rank: Rank, peer: Rank) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| {
+            Self::of_open_files("connecting with other ranks", &source).unwrap_or(Self::Lane { rank, peer, source })
+        }
+    }
+
+    /// The error that names the limit, if that is what was met.
+    fn of_open_files(what: &'static str, source: &std::io::Error) -> Option<Self> {
+        use rustix::process::{Resource, getrlimit};
+        let is_met = rustix::io::Errno::from_io_error(source) == Some(rustix::io::Errno::MFILE);
+        is_met.then(|| Self::OpenFiles { what, limit: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) })
     }
 
     /// The peer without whom this would not have happened, as far as the one who noticed can tell.

@@ -101,11 +101,6 @@ impl Library {
         };
         files.iter().filter_map(path).collect()
     }
-
-    /// Agents begin anew.
-    pub(super) fn clear(&mut self) {
-        self.kept.clear();
-    }
 }
 
 /// A file that arrives in pieces, at an agent.

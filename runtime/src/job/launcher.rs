@@ -10,7 +10,7 @@ use crate::board::{Board, BoardShape, Cause, Verdict};
 use crate::error::{Phase, RunError, RunResult};
 use crate::executor::arena;
 use crate::footprint;
-use crate::options::Options;
+use crate::options::{Options, raise_open_files};
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
 use crate::tcp::Secret;
@@ -70,6 +70,7 @@ impl Job {
     /// # Errors
     /// If a process cannot be started, or does not join within the ready limit.
     pub fn launch(spec: &JobSpec, command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
+        raise_open_files();
         let secret = Secret::random().map_err(RunError::system("making the job's secret"))?;
         let (sender, events) = channel();
         let mut job = Self::new(spec, spec.options.clone(), secret, None, (sender, events))?;
@@ -83,6 +84,7 @@ impl Job {
     /// # Errors
     /// As for [`Self::launch`], and [`RunError::Absent`] if ranks do not come.
     pub fn form(spec: &JobSpec, at: &Rendezvous, command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
+        raise_open_files();
         let limit = spec.options.ready_limit;
         let arrivals = at.receive(limit)?;
         // Machines in the order of their first ranks; the coordinator's is the first.
@@ -159,7 +161,6 @@ impl Job {
         self.members.iter_mut().for_each(Member::reap);
         self.members.clear();
         self.epoch += 1;
-        self.library.clear();
         self.board = Board::create(self.board.shape())?;
         (self.over, self.reports) = (None, Vec::new());
         self.muster(command)

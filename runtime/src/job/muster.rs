@@ -12,6 +12,9 @@ use std::process::Command;
 use std::time::Duration;
 use topology::Rank;
 
+/// A coordinator that was silent for less may just be slow.
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
+
 impl Job {
     /// Makes the workers of an epoch join: machines first, so that their memory is there.
     pub(super) fn muster(&mut self, mut command: impl FnMut(Rank) -> Command) -> RunResult<()> {
@@ -70,7 +73,7 @@ impl Job {
                     board: self.board.shape(),
                     place: places.get(&machine).copied(),
                     absent: all().filter(|&other| plane.machine(other) != machine).collect(),
-                    silence_ms: self.options.work_limit.max(self.options.ready_limit).as_millis() as u64,
+                    silence_ms: self.options.work_limit.max(LEAST_SILENCE).as_millis() as u64,
                 };
                 // A broken connection shows as `Left`.
                 let _ = plane.tell(rank, &ToAgent::Muster { epoch: self.epoch, muster });

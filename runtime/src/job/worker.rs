@@ -11,7 +11,7 @@ use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
 use crate::executor::{Executor, arena};
-use crate::options::Options;
+use crate::options::{Options, raise_open_files};
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
 use crate::tcp::{self, Meeting, Poller, Secret};
@@ -69,6 +69,7 @@ pub fn control_from_stdin() -> io::Result<UnixStream> {
 /// # Errors
 /// What ended the job early; the launcher was told where possible.
 pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
+    raise_open_files();
     let channel_error = RunError::system;
     control.set_read_timeout(Some(Duration::from_secs(30))).map_err(channel_error("preparing the control channel"))?;
     let memory = receive_descriptor(&control).map_err(channel_error("receiving the shared memory"))?;

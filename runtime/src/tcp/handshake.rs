@@ -16,6 +16,7 @@
 use super::secret::{BYTES, Secret, nonce};
 use crate::clock::Moment;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::time::Timespec;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -111,7 +112,7 @@ impl<'a> Gate<'a> {
     ) -> io::Result<Vec<(T, Proven)>> {
         self.wait()?;
         let now = Moment::now();
-        self.welcome(now);
+        self.welcome(now)?;
         let mut admitted = Vec::new();
         for mut stranger in std::mem::take(&mut self.strangers) {
             // A stranger who breaks off, lies or is too slow is forgotten; whom it wanted to be will be missed.
@@ -143,18 +144,22 @@ impl<'a> Gate<'a> {
         let mut sockets: Vec<_> = listeners.chain(strangers).collect();
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(GLANCE.subsec_nanos()) };
         match poll(&mut sockets, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Takes who has connected.
-    fn welcome(&mut self, now: Moment) {
+    fn welcome(&mut self, now: Moment) -> io::Result<()> {
         for listener in &self.listeners {
             for _ in 0..STRANGERS {
-                // Who is gone again before it was accepted does not matter.
-                let Ok((mut stream, address)) = listener.accept() else { break };
-                let Ok(nonce) = nonce() else { return };
+                let (mut stream, address) = match listener.accept() {
+                    Ok(accepted) => accepted,
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => return Err(error),
+                    // Nobody is left, or who came is gone again, which does not matter.
+                    Err(_) => break,
+                };
+                let nonce = nonce()?;
                 if stream.set_nonblocking(true).and_then(|()| stream.write_all(&nonce)).is_ok() {
                     if self.strangers.len() == STRANGERS {
                         self.strangers.remove(0);
@@ -164,6 +169,7 @@ impl<'a> Gate<'a> {
                 }
             }
         }
+        Ok(())
     }
 
     fn believe<T>(

@@ -100,7 +100,7 @@ impl Meeting<'_> {
     }
 
     fn lost(&self, peer: Rank) -> impl FnOnce(io::Error) -> RunError {
-        move |source| RunError::Lane { rank: self.rank, peer, source }
+        RunError::lane(self.rank, peer)
     }
 
     /// Whether to go on.

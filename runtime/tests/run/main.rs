@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod agents;
 mod emulated;
 mod faults;
 mod plans;

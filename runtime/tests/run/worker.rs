@@ -1,9 +1,12 @@
 //! Worker processes for the tests: this test binary, run again with one test selected.
 
 use crate::plans::{PlanSpec, machine};
-use runtime::{DType, Job, JobSpec, Loader, RunResult, Trial, control_from_stdin, serve};
+use runtime::{
+    DType, Job, JobSpec, Loader, Machine, Rendezvous, RunResult, Secret, Trial, attend, control_from_stdin, serve,
+};
 use schedule::program::VerifiedProgram;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use topology::{Rank, Topology};
 
 /// Set for workers only; what it says is mischief to do (see [`Mischief`]), or nothing.
@@ -11,6 +14,9 @@ const ROLE: &str = "RUNTIME_TEST_WORKER";
 
 /// Set for launchers that are to be killed: the plan to run.
 const LAUNCHER: &str = "RUNTIME_TEST_LAUNCHER";
+
+/// Set for agents only: rank, number of ranks, where rank 0 is, and the machine to be on.
+const AGENT: &str = "RUNTIME_TEST_AGENT";
 
 /// How a worker of a test misbehaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +80,34 @@ fn launcher_process() {
     job.run(&spec.to_string(), &[], &spec.program(), &trial).unwrap();
 }
 
+/// Not a test of its own: an agent, whose worker does as it should.
+#[test]
+fn agent_process() {
+    let Ok(place) = std::env::var(AGENT) else { return };
+    let [rank, ranks, at, machine] = place.split(' ').collect::<Vec<_>>()[..] else { panic!("{place}") };
+    let at = rendezvous(rank.parse().unwrap(), ranks.parse().unwrap(), at, machine);
+    let result = attend(&at, Duration::from_secs(20), &mut || command(Mischief::None));
+    std::process::exit(i32::from(result.is_err()));
+}
+
+/// What a rank of the tests knows.
+pub(crate) fn rendezvous(rank: u32, ranks: usize, at: &str, machine: &str) -> Rendezvous {
+    Rendezvous {
+        rank: Rank(rank),
+        ranks,
+        masters: vec![at.to_owned()],
+        secret: Secret::from_text(b"a secret of tests"),
+        machine: Machine::named(machine),
+    }
+}
+
+/// Starts [`agent_process`].
+pub(crate) fn start_agent(rank: usize, ranks: usize, at: &str, machine: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "worker::agent_process"]).env(AGENT, format!("{rank} {ranks} {at} {machine}"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
 /// Starts [`launcher_process`]; its output follows on standard output.
 pub(crate) fn start_launcher(spec: &PlanSpec) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -83,12 +117,15 @@ pub(crate) fn start_launcher(spec: &PlanSpec) -> Child {
 
 /// Launches a job whose rank r misbehaves as `mischief(r)` says.
 pub(crate) fn launch(spec: &JobSpec, mischief: impl Fn(Rank) -> Mischief) -> RunResult<Job> {
-    let name = |mischief| MISCHIEF.iter().find(|(_, known)| *known == mischief).unwrap().0;
-    Job::launch(spec, |rank| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "worker::worker_process", "--nocapture"]).env(ROLE, name(mischief(rank)));
-        command.env_remove(LAUNCHER);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        command
-    })
+    Job::launch(spec, |rank| command(mischief(rank)))
+}
+
+/// The command that starts a worker.
+pub(crate) fn command(mischief: Mischief) -> Command {
+    let name = MISCHIEF.iter().find(|(_, known)| *known == mischief).unwrap().0;
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "worker::worker_process", "--nocapture"]).env(ROLE, name);
+    command.env_remove(LAUNCHER).env_remove(AGENT);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
 }

@@ -1,0 +1,163 @@
+//! Workers of agents: jobs on several machines, and what is left of them after a fault.
+
+use crate::plans::{COLLECTIVES, PlanSpec};
+use crate::worker::{Mischief, command, launch, rendezvous, start_agent};
+use runtime::{Cause, DType, Job, JobSpec, Options, RunError, RunResult, Trial};
+use schedule::Collective;
+use std::net::TcpListener;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use topology::Rank;
+
+/// A job whose ranks but 0 are agents, which end with it.
+struct Spread {
+    job: Option<Job>,
+    agents: Vec<Child>,
+}
+
+impl Spread {
+    fn form(machines: &[&str], work_limit: Duration) -> Self {
+        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let ranks = machines.len();
+        let start = |(rank, machine): (usize, &&str)| start_agent(rank, ranks, &at, machine);
+        let agents = machines.iter().enumerate().skip(1).map(start).collect();
+        let options = Options { work_limit, ready_limit: Duration::from_secs(20), ..Options::default() };
+        let spec = JobSpec { ranks, options, ..JobSpec::default() };
+        let job = Job::form(&spec, &rendezvous(0, ranks, &at, machines[0]), |_| command(Mischief::None)).unwrap();
+        Self { job: Some(job), agents }
+    }
+
+    fn job(&mut self) -> &mut Job {
+        self.job.as_mut().unwrap()
+    }
+
+    /// The worker of an agent.
+    fn worker(&self, rank: usize) -> u32 {
+        let parent = self.agents[rank - 1].id();
+        let processes = std::fs::read_dir("/proc").unwrap();
+        let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        let is_child = |child: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok()) == Some(parent)
+        };
+        numbers.filter(is_child).next().unwrap()
+    }
+
+    /// Ends the job; how the agents ended.
+    fn end(mut self) -> Vec<i32> {
+        drop(self.job.take());
+        self.agents.iter_mut().map(|agent| agent.wait().unwrap().code().unwrap_or(-1)).collect()
+    }
+}
+
+impl Drop for Spread {
+    fn drop(&mut self) {
+        drop(self.job.take());
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+fn run(job: &mut Job, spec: &PlanSpec, trial: &Trial) -> RunResult<u64> {
+    job.run(&spec.to_string(), &[], &spec.program(), trial).map(|report| {
+        // Times of all machines are those of one clock: nobody ends before somebody starts.
+        for (repetition, span) in report.spans().iter().enumerate() {
+            let longest = report.ranks.iter().map(|rank| rank.samples[repetition]);
+            let longest = longest.map(|sample| sample.end.micros_since(sample.start).0).fold(0.0, f64::max);
+            assert!(span.0 + 1e-6 >= longest && span.0 < 5e6, "{span} in all, {longest} at one rank");
+        }
+        report.wrong()
+    })
+}
+
+fn plan(ranks: usize) -> PlanSpec {
+    PlanSpec { chunks: 2, ..PlanSpec::new(&format!("ring:{ranks}"), Collective::AllReduce) }
+}
+
+fn endless() -> Trial {
+    Trial { repetitions: 1_000_000, ..Trial::once(1000, DType::F32) }
+}
+
+fn kill(process: u32) {
+    assert!(Command::new("kill").args(["-KILL", &process.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn ranks_of_several_machines_run_every_collective() {
+    for machines in [&["a", "a", "a"][..], &["a", "b", "b", "a", "c"]] {
+        let mut spread = Spread::form(machines, Duration::from_secs(30));
+        assert_eq!(spread.job().machine_count(), if machines.len() == 3 { 1 } else { 3 });
+        for collective in COLLECTIVES {
+            let spec = PlanSpec { chunks: 2, ..PlanSpec::new(&format!("ring:{}", machines.len()), collective) };
+            for (count, dtype) in [(17, DType::I32), (30_000, DType::F64)] {
+                let trial = Trial { warmups: 1, repetitions: 3, ..Trial::once(count, dtype) };
+                assert_eq!(run(spread.job(), &spec, &trial).unwrap(), 0, "{spec}");
+            }
+        }
+        assert!(spread.end().iter().all(|&code| code == 0));
+    }
+}
+
+/// Ends a rank's worker in the middle of work, and checks the verdict.
+fn fault(spread: &mut Spread, victim: usize) {
+    let ranks = spread.agents.len() + 1;
+    let worker = spread.worker(victim);
+    let killer = std::thread::spawn(move || {
+        // Not before the worker has the memory of a collective.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let maps = || std::fs::read_to_string(format!("/proc/{worker}/maps")).unwrap_or_default();
+        while maps().matches("memfd:antiphon").count() < 2 {
+            assert!(Instant::now() < deadline, "rank {victim} does not work");
+            std::thread::yield_now();
+        }
+        kill(worker);
+    });
+    let error = run(spread.job(), &plan(ranks), &endless()).unwrap_err();
+    killer.join().unwrap();
+    let RunError::Ended { verdict, evidence, reports } = error else { panic!("{error}") };
+    assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), Cause::Died), "{evidence}");
+    assert!(evidence.contains("signal: 9") && evidence.contains("on machine"), "{evidence}");
+    let others: Vec<_> = (0..ranks).filter(|&rank| rank != victim).map(Rank::from_index).collect();
+    assert_eq!(reports.iter().map(|report| report.0).collect::<Vec<_>>(), others, "{reports:?}");
+}
+
+#[test]
+fn after_a_verdict_an_epoch_begins_with_new_workers() {
+    let mut spread = Spread::form(&["a", "b", "b", "a"], Duration::from_secs(20));
+    for victim in [2, 1, 3] {
+        fault(&mut spread, victim);
+        assert!(matches!(run(spread.job(), &plan(4), &Trial::once(10, DType::F32)), Err(RunError::Verdict(_))));
+        spread.job().rebuild(|_| command(Mischief::None)).unwrap();
+        for count in [1, 5000] {
+            assert_eq!(run(spread.job(), &plan(4), &Trial::once(count, DType::F32)).unwrap(), 0);
+        }
+    }
+    // The last epoch ended well, and so do the agents.
+    assert_eq!(spread.end(), [0, 0, 0]);
+}
+
+#[test]
+fn a_local_job_is_rebuilt_as_well() {
+    let mut job = launch(&JobSpec { ranks: 3, ..JobSpec::default() }, |_| Mischief::None).unwrap();
+    for victim in 0..3 {
+        let worker = job.process_ids()[victim];
+        kill(worker);
+        let error = run(&mut job, &plan(3), &endless()).unwrap_err();
+        assert!(matches!(error, RunError::Ended { verdict, .. } if verdict.rank.index() == victim), "{error}");
+        job.rebuild(|_| command(Mischief::None)).unwrap();
+        assert_eq!(run(&mut job, &plan(3), &Trial::once(5000, DType::F32)).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_rank_whose_agent_is_gone_cannot_come_back() {
+    let mut spread = Spread::form(&["a", "b", "c"], Duration::from_secs(20));
+    kill(spread.agents[1].id());
+    let error = run(spread.job(), &plan(3), &endless()).unwrap_err();
+    assert!(matches!(error, RunError::Ended { verdict, .. } if verdict.rank == Rank(2)), "{error}");
+    let error = spread.job().rebuild(|_| command(Mischief::None)).unwrap_err();
+    assert!(matches!(&error, RunError::Departed { rank: Rank(2), machine } if machine == "c"), "{error}");
+    assert_eq!(spread.end(), [1, -1]);
+}
