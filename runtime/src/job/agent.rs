@@ -56,6 +56,8 @@ struct Epoch {
     number: u64,
     job: [u8; 32],
     board: Board,
+    /// Whether this agent made it.
+    leads: bool,
     worker: Option<Worker>,
     /// Ends the courier.
     over: Arc<AtomicBool>,
@@ -118,7 +120,8 @@ impl Agent<'_> {
         match message {
             ToAgent::Ping { at, activity } => {
                 self.say(&FromAgent::Pong { at, here: Moment::now() });
-                if let Some(epoch) = &self.epoch {
+                // The coordinator's own board is what it counts.
+                if let Some(epoch) = self.epoch.as_ref().filter(|epoch| epoch.leads) {
                     epoch.board.heard_of(activity);
                 }
             }
@@ -164,7 +167,7 @@ impl Agent<'_> {
         } else {
             None
         };
-        self.epoch = Some(Epoch { number, job, board, worker: None, over, until: None });
+        self.epoch = Some(Epoch { number, job, board, leads: made.is_some(), worker: None, over, until: None });
         let answer = Answer::Mustered { machine: self.at.machine.name().to_owned(), board: made };
         self.say(&FromAgent::Answer { epoch: number, answer });
         Ok(())
