@@ -58,7 +58,8 @@ impl SharedFile {
         self.file.read_exact_at(&mut bytes, 0)?;
         let mut rest = str::from_utf8(&bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
         loop {
-            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE));
+            let end = (0..=PIECE.min(rest.len())).rev().find(|&end| rest.is_char_boundary(end));
+            let (piece, after) = rest.split_at(end.unwrap_or_default());
             rest = after;
             let is_last = rest.is_empty();
             send(&ToAgent::Keep { file: self.id, piece: piece.to_owned(), is_last });
