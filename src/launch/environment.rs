@@ -273,6 +273,7 @@ mod tests {
     }
 
     type Pairs = &'static [(&'static str, &'static str)];
+    type Expected = Option<(u32, u32, &'static [&'static str])>;
     const TORCH: Pairs = &[("RANK", "3"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "n1"), ("MASTER_PORT", "29500")];
     const OMPI: Pairs = &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("ANTIPHON_PORT", "77")];
     const SLURM: Pairs =
@@ -291,7 +292,7 @@ mod tests {
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
             ("OMPI_MCA_orte_hnp_uri", "38719.0;tcp://10.0.2.15,172.17.0.1:43301;tcp6://[fd00::2]:1"),
         ];
-        let cases: Vec<(Pairs, Vec<_>, Option<(u32, u32, &[&str])>)> = vec![
+        let cases: Vec<(Pairs, Vec<_>, Expected)> = vec![
             (&[], vec![], None),
             (mine, vec![], Some((1, 2, &["h:9"]))),
             (mine, with(TORCH, &[]), Some((1, 2, &["h:9"]))),
