@@ -132,7 +132,8 @@ fn launchers_are_understood_by_their_variables() {
             ("ANTIPHON_PORT", port.to_string()),
         ]
     };
-    let kinds: [&dyn Fn(usize, u16) -> Vec<(&'static str, String)>; 3] = [&torchrun, &open_mpi, &slurm];
+    type Variables = Vec<(&'static str, String)>;
+    let kinds: [&dyn Fn(usize, u16) -> Variables; 3] = [&torchrun, &open_mpi, &slurm];
     for kind in kinds {
         let port = free_port();
         let run =
@@ -153,7 +154,7 @@ fn strangers_at_the_rendezvous_do_not_matter() {
         loop {
             match std::net::TcpStream::connect(("127.0.0.1", port)) {
                 Ok(mut stream) => {
-                    let _ = stream.write_all(&[b"GET / HTTP/1.1\r\n\r\n", &[255; 200][..]][said % 2]);
+                    let _ = stream.write_all([b"GET / HTTP/1.1\r\n\r\n", &[255; 200][..]][said % 2]);
                     said += 1;
                 }
                 Err(_) if said > 0 => return,
