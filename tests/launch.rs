@@ -318,6 +318,18 @@ fn addresses_may_be_ipv6() {
 }
 
 #[test]
+fn data_takes_turns_over_several_interfaces() {
+    let port = free_port();
+    let arguments = "run --collective alltoall --size 0,4004,4000000 --iterations 2 --json";
+    let run = Launched::start(&["a", "b", "b", "c"], arguments, |rank| {
+        // Ranks may have different ones, and differently many.
+        let interfaces = ["127.0.0.1,127.0.0.2", "127.0.0.0/8", "127.0.0.3,::1,127.0.0.4", "lo"][rank];
+        (format!("--rank {rank} --world-size 4 --master 127.0.0.1:{port} --interface {interfaces}"), Vec::new())
+    });
+    assert_right(run.end(), 6);
+}
+
+#[test]
 fn a_limit_of_open_files_is_raised_or_named() {
     let limited = |limit: &str| {
         let run = format!(

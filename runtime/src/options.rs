@@ -24,8 +24,9 @@ pub struct Options {
     pub emulation: Option<Emulation>,
     /// Which ranks share memory. Only processes are ever apart: threads always share it.
     pub hosts: Hosts,
-    /// The address at which a rank waits for ranks of other computers, while a job connects.
-    pub interface: IpAddr,
+    /// The addresses at which a rank waits for ranks of other computers, while a job connects; data to it takes turns
+    /// over all of them.
+    pub interfaces: Vec<IpAddr>,
 }
 
 impl Options {
@@ -45,7 +46,7 @@ impl Default for Options {
             work_limit: Duration::from_secs(60),
             emulation: None,
             hosts: Hosts::One,
-            interface: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            interfaces: vec![Ipv4Addr::LOCALHOST.into()],
         }
     }
 }

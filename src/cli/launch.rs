@@ -22,6 +22,10 @@ pub(crate) struct LaunchArgs {
     /// MASTER_PORT, which torchrun's own store has).
     #[arg(long, value_name = "HOST:PORT")]
     pub master: Option<String>,
+    /// Where other machines reach this rank: interfaces by name, address or network, such as eth0,eth1 or 10.1.0.0/16;
+    /// data takes turns over all of them (default: the way to rank 0). ANTIPHON_INTERFACE says the same.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub interface: Vec<String>,
     /// A file with what all ranks know and nobody else (default: ANTIPHON_SECRET, the key that mpirun gives its ranks,
     /// or a key in ~/.local/state/antiphon that the first rank makes).
     #[arg(long, value_name = "F")]

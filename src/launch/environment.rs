@@ -267,6 +267,7 @@ mod tests {
             rank: of("rank").map(|text| text.parse().unwrap()),
             world_size: of("size").map(|text| text.parse().unwrap()),
             master: of("master").map(str::to_owned),
+            interface: Vec::new(),
             secret_file: None,
             ready_timeout: std::time::Duration::ZERO,
         }

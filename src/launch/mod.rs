@@ -4,6 +4,7 @@
 //! else's launch have nothing to decide: [`Role::Agent`] serves the coordinator and returns.
 
 mod environment;
+mod interfaces;
 mod key;
 
 use crate::cli::LaunchArgs;
@@ -60,7 +61,10 @@ impl Role {
             None => Machine::here().map_err(Failure::no)?,
         };
         let secret = key::secret(args.secret_file.as_deref(), &environment)?;
-        let at = Rendezvous { rank: Rank(rank), ranks: ranks as usize, masters, secret, machine };
+        let named = environment.get("ANTIPHON_INTERFACE").filter(|_| args.interface.is_empty());
+        let named = named.map(|list| list.split(',').map(str::to_owned).collect());
+        let interfaces = interfaces::addresses(&named.unwrap_or_else(|| args.interface.clone()))?;
+        let at = Rendezvous { rank: Rank(rank), ranks: ranks as usize, masters, secret, machine, interfaces };
         if rank == 0 {
             return Ok(Self::Coordinator(Launch::Of(Box::new(at))));
         }

@@ -261,7 +261,9 @@ impl Job {
                 self.options.ready_limit,
                 |_| true,
                 |_, answer| match answer {
-                    Answer::Listening { job: at, plan: theirs, address } if at == job && theirs == plan => Ok(address),
+                    Answer::Listening { job: at, plan: theirs, addresses } if at == job && theirs == plan => {
+                        Ok(addresses)
+                    }
                     Answer::Listening { plan: theirs, .. } => Err(differs(theirs)),
                     other => Err(unexpected(&other)),
                 },

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use topology::Rank;
 
 /// Changes whenever a frame, the board or a ring changes its meaning.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// What the launcher says to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -31,10 +31,10 @@ pub(crate) enum Command {
         job: u64,
         task: Task,
     },
-    /// Connect with the others; rank r listens at `addresses[r]`. Only where ranks are on different computers.
+    /// Connect with the others; rank r listens at all of `addresses[r]`. Only where ranks are on different computers.
     Connect {
         job: u64,
-        addresses: Vec<SocketAddr>,
+        addresses: Vec<Vec<SocketAddr>>,
     },
     /// Run what was prepared.
     Run {
@@ -82,7 +82,7 @@ pub(crate) struct Terms {
     /// Source and slowdown of an emulated machine.
     pub(crate) emulation: Option<(String, f64)>,
     pub(crate) hosts: Hosts,
-    pub(crate) interface: IpAddr,
+    pub(crate) interfaces: Vec<IpAddr>,
     pub(crate) ready_limit_ms: u64,
 }
 
@@ -109,7 +109,7 @@ pub(crate) enum Answer {
     Listening {
         job: u64,
         plan: String,
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
     },
     Ready {
         job: u64,

@@ -104,7 +104,7 @@ impl Job {
             work_limit_ms: options.work_limit.as_millis() as u64,
             emulation: emulation.map(|emulation| (self.emulated_source.clone(), emulation.slowdown())),
             hosts: options.hosts.clone(),
-            interface: options.interface,
+            interfaces: options.interfaces.clone(),
             ready_limit_ms: options.ready_limit.as_millis() as u64,
         }
     }

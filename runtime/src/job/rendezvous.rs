@@ -39,6 +39,9 @@ pub struct Rendezvous {
     pub secret: Secret,
     /// Where this rank is.
     pub machine: Machine,
+    /// The addresses at which it is to be reached by others, all at the same time; if there are none, the one through
+    /// which rank 0 and the others reach each other.
+    pub interfaces: Vec<IpAddr>,
 }
 
 /// What an agent claims, and proves.
@@ -227,7 +230,14 @@ mod tests {
 
     fn rendezvous(at: &str, rank: u32, ranks: usize, secret: &[u8]) -> Rendezvous {
         let secret = Secret::from_text(secret);
-        Rendezvous { rank: Rank(rank), ranks, masters: vec![at.to_owned()], secret, machine: Machine::named("test") }
+        Rendezvous {
+            rank: Rank(rank),
+            ranks,
+            masters: vec![at.to_owned()],
+            secret,
+            machine: Machine::named("test"),
+            interfaces: Vec::new(),
+        }
     }
 
     #[test]

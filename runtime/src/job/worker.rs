@@ -21,7 +21,7 @@ use crate::work::Work;
 use schedule::program::{Program, VerifiedProgram, digest};
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -118,7 +118,7 @@ fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
     };
     Ok(Options {
         hosts: terms.hosts.clone(),
-        interface: terms.interface,
+        interfaces: terms.interfaces.clone(),
         ready_limit: Duration::from_millis(terms.ready_limit_ms),
         ring_bytes: terms.ring_bytes,
         tile_bytes: terms.tile_bytes,
@@ -245,9 +245,10 @@ impl Worker {
         if !hosts.any_remote(board.rank_count()) {
             return Ok(Wiring::default());
         }
-        let listener = tcp::listen(self.options.interface).map_err(RunError::system("listening for other ranks"))?;
-        let address = listener.local_addr().map_err(RunError::system("listening for other ranks"))?;
-        self.answer(&Answer::Listening { job, plan: digest(program), address })?;
+        let failed = || RunError::system("listening for other ranks");
+        let listeners = tcp::listen(&self.options.interfaces).map_err(failed())?;
+        let addresses: io::Result<Vec<_>> = listeners.iter().map(TcpListener::local_addr).collect();
+        self.answer(&Answer::Listening { job, plan: digest(program), addresses: addresses.map_err(failed())? })?;
         let addresses = match self.next()? {
             Command::Connect { job: now, addresses } if now == job => addresses,
             other => return Err(self.unexpected(&other, "connect")),
@@ -261,7 +262,7 @@ impl Worker {
             deadline: Moment::now().after(self.options.ready_limit),
             check: &|| board.check_verdict(),
         };
-        let streams = meeting.hold(listener, &addresses)?;
+        let streams = meeting.hold(listeners, &addresses)?;
         self.connections.replace(streams.handles().map_err(RunError::system("keeping connections open"))?);
         let poller = Poller::new().map_err(RunError::system("preparing to wait for sockets"))?;
         Ok(Wiring { hosts: hosts.clone(), streams, poller: Some(poller) })

@@ -1,6 +1,8 @@
 //! The two ends of a TCP lane.
 //!
-//! The principal types are [`TcpSender`] and [`TcpReceiver`]. Payload goes from the caller's buffer to the kernel and
+//! The principal types are [`TcpSender`] and [`TcpReceiver`], over one socket or over several of different interfaces:
+//! [`Stripes`] take turns of a fixed size, so both ends know which socket has the next byte, whatever arrives first.
+//! Payload goes from the caller's buffer to the kernel and
 //! from the kernel to the caller's buffer; only the few words that precede a message, and operands of reductions, pass
 //! through memory of the lane.
 
@@ -25,9 +27,71 @@ fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
+/// The bytes that go over one socket before the next one's turn. Small enough that what the kernel takes without the
+/// receiver is several turns, so that all sockets are busy.
+const TURN: u64 = 64 << 10;
+
+/// One stream of bytes over one or more sockets.
+struct Stripes {
+    sockets: Vec<TcpStream>,
+    /// How many bytes have passed.
+    position: u64,
+}
+
+impl Stripes {
+    fn new(sockets: Vec<TcpStream>) -> Self {
+        Self { sockets, position: 0 }
+    }
+
+    /// The socket whose turn it is, and for how many bytes at most.
+    fn turn(&self) -> (&TcpStream, usize) {
+        let count = self.sockets.len() as u64;
+        let left = if count == 1 { usize::MAX } else { (TURN - self.position % TURN) as usize };
+        (&self.sockets[(self.position / TURN % count) as usize], left)
+    }
+
+    /// Passes on as many of `wanted` bytes as go without waiting; `pass` does it with one socket and a part of them.
+    fn pass(
+        &mut self,
+        wanted: usize,
+        mut pass: impl FnMut(&TcpStream, std::ops::Range<usize>) -> io::Result<Option<usize>>,
+    ) -> io::Result<usize> {
+        let mut passed = 0;
+        while passed < wanted {
+            let (socket, left) = self.turn();
+            let part = passed..wanted.min(passed.saturating_add(left));
+            let length = part.len();
+            let bytes = match pass(socket, part) {
+                Ok(bytes) => bytes.unwrap_or(0),
+                // What has passed counts; the next call says what is wrong.
+                Err(_) if passed > 0 => break,
+                Err(error) => return Err(error),
+            };
+            passed += bytes;
+            self.position += bytes as u64;
+            if bytes < length || self.sockets.len() == 1 {
+                break;
+            }
+        }
+        Ok(passed)
+    }
+
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.pass(data.len(), |mut socket, part| now(socket.write(&data[part])))
+    }
+
+    /// What has arrived; 0 if nothing has.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.pass(into.len(), |mut socket, part| match now(socket.read(&mut into[part]))? {
+            Some(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection")),
+            bytes => Ok(bytes),
+        })
+    }
+}
+
 /// The sender.
 pub(super) struct TcpSender {
-    stream: TcpStream,
+    stripes: Stripes,
     /// What `reserve` lends.
     room: Vec<u8>,
     /// What the kernel has not taken: committed words first, and messages that must not wait for their receiver.
@@ -37,8 +101,9 @@ pub(super) struct TcpSender {
 }
 
 impl TcpSender {
-    pub(super) fn new(stream: TcpStream, backlog: usize) -> Self {
-        Self { stream, room: vec![0; SMALL], pending: VecDeque::new(), backlog }
+    pub(super) fn new(sockets: Vec<TcpStream>, backlog: usize) -> Self {
+        let stripes = Stripes::new(sockets);
+        Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog }
     }
 }
 
@@ -56,7 +121,7 @@ impl SendLane for TcpSender {
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<usize> {
-        let taken = if self.flush()? { now((&self.stream).write(data))?.unwrap_or(0) } else { 0 };
+        let taken = if self.flush()? { self.stripes.write(data)? } else { 0 };
         let kept = (data.len() - taken).min(self.backlog.saturating_sub(self.pending.len()));
         self.pending.extend(&data[taken..taken + kept]);
         Ok(taken + kept)
@@ -64,8 +129,11 @@ impl SendLane for TcpSender {
 
     fn flush(&mut self) -> io::Result<bool> {
         while !self.pending.is_empty() {
-            let Some(taken) = now((&self.stream).write(self.pending.as_slices().0))? else { return Ok(false) };
+            let taken = self.stripes.write(self.pending.as_slices().0)?;
             self.pending.drain(..taken);
+            if taken == 0 {
+                return Ok(false);
+            }
         }
         Ok(true)
     }
@@ -73,24 +141,15 @@ impl SendLane for TcpSender {
 
 /// The receiver.
 pub(super) struct TcpReceiver {
-    stream: TcpStream,
+    stripes: Stripes,
     held: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl TcpReceiver {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, held: vec![0; HELD], start: 0, end: 0 }
-    }
-}
-
-/// What has arrived; `None` if nothing has.
-fn arrived(stream: &TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
-    let mut stream = stream;
-    match now(stream.read(into))? {
-        Some(0) if !into.is_empty() => Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection")),
-        bytes => Ok(bytes),
+    pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
+        Self { stripes: Stripes::new(sockets), held: vec![0; HELD], start: 0, end: 0 }
     }
 }
 
@@ -101,7 +160,7 @@ impl ReceiveLane for TcpReceiver {
         if self.end - self.start < most.min(LEAST) {
             self.held.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            self.end += arrived(&self.stream, &mut self.held[self.end..most])?.unwrap_or(0);
+            self.end += self.stripes.read(&mut self.held[self.end..most])?;
         }
         Ok(&self.held[self.start..self.end.min(self.start + most)])
     }
@@ -120,8 +179,8 @@ impl ReceiveLane for TcpReceiver {
             return Ok(held);
         }
         // What is held must be handed over even if the peer is gone by now; the next call says so.
-        match arrived(&self.stream, &mut into[held..]) {
-            Ok(bytes) => Ok(held + bytes.unwrap_or(0)),
+        match self.stripes.read(&mut into[held..]) {
+            Ok(bytes) => Ok(held + bytes),
             Err(_) if held > 0 => Ok(held),
             Err(error) => Err(error),
         }
@@ -150,8 +209,14 @@ mod tests {
     /// All ways to read, in turn, see one stream; nothing blocks when there is too much of it.
     #[test]
     fn words_payload_and_operands_are_one_stream() {
+        for sockets in [1, 2, 3] {
+            one_stream(sockets);
+        }
+    }
+
+    fn one_stream(sockets: usize) {
         const BYTES: usize = 20 << 20;
-        let (near, far) = pair();
+        let (near, far) = (0..sockets).map(|_| pair()).unzip();
         let (mut sender, mut receiver) = (TcpSender::new(near, 0), TcpReceiver::new(far));
         let data: Vec<u8> = (0..BYTES).map(byte).collect();
         let (mut sent, mut received, mut turn) = (0, 0, 0);
@@ -184,14 +249,33 @@ mod tests {
         assert!(sender.flush().unwrap());
     }
 
+    /// A stripe that is held up keeps the others' bytes from being taken too early, and delays nothing else.
+    #[test]
+    fn turns_are_kept_whichever_socket_is_faster() {
+        let (near, far): (Vec<_>, Vec<_>) = (0..2).map(|_| pair()).unzip();
+        let sockets: Vec<TcpStream> = near.iter().map(|near| near.try_clone().unwrap()).collect();
+        let mut receiver = TcpReceiver::new(far);
+        let (first, second) = (vec![1; TURN as usize], vec![2; TURN as usize]);
+        let mut into = vec![0; 2 * TURN as usize];
+        // The second turn arrives before the first.
+        (&sockets[1]).write_all(&second).unwrap();
+        assert_eq!(receiver.receive(&mut into).unwrap(), 0);
+        let (mut sent, mut received) = (0, 0);
+        while received < into.len() {
+            sent += now((&sockets[0]).write(&first[sent..])).unwrap().unwrap_or(0);
+            received += receiver.receive(&mut into[received..]).unwrap();
+        }
+        assert!(into[..TURN as usize] == first && into[TURN as usize..] == second);
+    }
+
     #[test]
     fn a_backlog_takes_messages_that_nobody_receives() {
         let (near, far) = pair();
-        let mut plain = TcpSender::new(near.try_clone().unwrap(), 0);
+        let mut plain = TcpSender::new(vec![near.try_clone().unwrap()], 0);
         let data = vec![7; 64 << 20];
         let kernel = std::iter::from_fn(|| Some(plain.send(&data).unwrap()).filter(|&bytes| bytes > 0)).sum::<usize>();
         assert!(kernel < data.len());
-        let mut sender = TcpSender::new(near, 1 << 20);
+        let mut sender = TcpSender::new(vec![near], 1 << 20);
         assert_eq!(sender.send(&data).unwrap(), 1 << 20);
         assert_eq!((sender.send(&data).unwrap(), sender.flush().unwrap()), (0, false));
         drop(far);
@@ -201,11 +285,11 @@ mod tests {
     fn a_peer_that_is_gone_is_an_error_at_both_ends() {
         let (near, far) = pair();
         drop(near);
-        let mut receiver = TcpReceiver::new(far.try_clone().unwrap());
+        let mut receiver = TcpReceiver::new(vec![far.try_clone().unwrap()]);
         // The end of the stream may take a moment to arrive.
         let error = (0..1_000_000).find_map(|_| receiver.receive(&mut [0; 8]).err()).unwrap();
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-        let mut sender = TcpSender::new(far, 0);
+        let mut sender = TcpSender::new(vec![far], 0);
         assert!((0..1_000_000).any(|_| sender.send(&[0; 8]).is_err()));
     }
 }

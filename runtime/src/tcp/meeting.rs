@@ -2,11 +2,12 @@
 //!
 //! The principal type is [`Meeting`]. Every rank listens while a program is prepared, learns the others' addresses from
 //! the coordinator, connects where it sends and accepts where it receives. Both ends prove that they belong to the job
-//! (see `handshake`). Then the listener is closed.
+//! (see `handshake`). Then the listeners are closed. A rank listens on each of its interfaces, and every connection to it
+//! has a socket, a stripe, to each.
 
-use super::Streams;
 use super::handshake::{Claim, Gate, introduce};
 use super::secret::{BYTES, Secret};
+use super::{Sockets, Streams};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use schedule::program::{Connection, ConnectionId, Program};
@@ -17,16 +18,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use topology::Rank;
 
 /// Changes whenever the claim or what follows it changes its meaning.
-const PROTOCOL: u64 = 0x616e_7469_7068_0002;
+const PROTOCOL: u64 = 0x616e_7469_7068_0003;
 
-/// Opens a listener for the others; it is closed by the meeting.
+/// Opens listeners for the others; they are closed by the meeting.
 ///
 /// # Errors
-/// If the address cannot be had.
-pub(crate) fn listen(interface: IpAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind((interface, 0))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+/// If an address cannot be had.
+pub(crate) fn listen(interfaces: &[IpAddr]) -> io::Result<Vec<TcpListener>> {
+    let listen = |&interface: &IpAddr| {
+        let listener = TcpListener::bind((interface, 0))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    interfaces.iter().map(listen).collect()
 }
 
 /// One rank's part in connecting the ranks for a program.
@@ -50,6 +54,8 @@ struct Header {
     connection: u32,
     from: Rank,
     to: Rank,
+    /// Which of the receiver's interfaces it goes to.
+    stripe: u32,
 }
 
 impl Header {
@@ -57,7 +63,7 @@ impl Header {
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&PROTOCOL.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.task.to_le_bytes());
-        for (place, word) in bytes[16..].chunks_mut(4).zip([self.connection, self.from.0, self.to.0]) {
+        for (place, word) in bytes[16..].chunks_mut(4).zip([self.connection, self.from.0, self.to.0, self.stripe]) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         bytes
@@ -65,17 +71,17 @@ impl Header {
 }
 
 impl Meeting<'_> {
-    /// Connects this rank with its peers; `addresses[r]` is where rank r listens.
+    /// Connects this rank with its peers; rank r listens at all of `addresses[r]`.
     ///
     /// # Errors
     /// [`RunError::Lane`] with the first peer that cannot be reached or did not come before the deadline, what
     /// `check` says, or the error of the operating system.
-    pub(crate) fn hold(&self, listener: TcpListener, addresses: &[SocketAddr]) -> RunResult<Streams> {
+    pub(crate) fn hold(&self, listeners: Vec<TcpListener>, addresses: &[Vec<SocketAddr>]) -> RunResult<Streams> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // Everybody accepts while everybody connects: nobody waits for a peer that waits.
             let accept = scope.spawn(|| {
-                let incoming = self.accept(listener, &over);
+                let incoming = self.accept(listeners, &over);
                 if incoming.is_err() {
                     over.store(true, Ordering::Relaxed);
                 }
@@ -95,8 +101,9 @@ impl Meeting<'_> {
         all.filter(move |(_, connection)| mine(connection) == self.rank && (self.remote)(connection))
     }
 
-    fn header(&self, id: ConnectionId, connection: &Connection) -> Header {
-        Header { task: self.task, connection: id.0, from: connection.from, to: connection.to }
+    fn claim(&self, id: ConnectionId, connection: &Connection, stripe: usize) -> Claim {
+        let &Connection { from, to, .. } = connection;
+        Header { task: self.task, connection: id.0, from, to, stripe: stripe as u32 }.bytes()
     }
 
     fn lost(&self, peer: Rank) -> impl FnOnce(io::Error) -> RunError {
@@ -109,50 +116,52 @@ impl Meeting<'_> {
         Ok(!over.load(Ordering::Relaxed))
     }
 
-    fn connect(&self, addresses: &[SocketAddr], over: &AtomicBool) -> RunResult<BTreeMap<ConnectionId, TcpStream>> {
-        let mut streams = BTreeMap::new();
+    fn connect(&self, addresses: &[Vec<SocketAddr>], over: &AtomicBool) -> RunResult<Sockets> {
+        let mut streams = Sockets::new();
         for (id, connection) in self.own(|connection| connection.from) {
-            if !self.go_on(over)? {
-                break;
-            }
             let peer = connection.to;
-            let connected = match addresses.get(peer.index()) {
-                Some(address) => self.introduce(*address, self.header(id, &connection)),
-                None => Err(io::Error::other("nobody knows where it listens")),
-            };
-            streams.insert(id, connected.map_err(self.lost(peer))?);
+            let unknown = || self.lost(peer)(io::Error::other("nobody knows where it listens"));
+            let theirs = addresses.get(peer.index()).filter(|theirs| !theirs.is_empty()).ok_or_else(unknown)?;
+            for (stripe, &address) in theirs.iter().enumerate() {
+                if !self.go_on(over)? {
+                    return Ok(streams);
+                }
+                let claim = self.claim(id, &connection, stripe);
+                let connected = introduce(address, claim, self.secret, self.deadline);
+                let stream = connected.and_then(|proven| ready(proven.stream)).map_err(self.lost(peer))?;
+                streams.entry(id).or_default().push(stream);
+            }
         }
         Ok(streams)
     }
 
-    fn introduce(&self, address: SocketAddr, header: Header) -> io::Result<TcpStream> {
-        ready(introduce(address, header.bytes(), self.secret, self.deadline)?.stream)
-    }
-
-    fn accept(&self, listener: TcpListener, over: &AtomicBool) -> RunResult<BTreeMap<ConnectionId, TcpStream>> {
-        let mut missing: BTreeMap<_, _> = self.own(|connection| connection.to).collect();
-        let (mut streams, mut gate) = (BTreeMap::new(), Gate::new(vec![listener], self.secret));
-        while let Some(absent) = missing.values().next().map(|connection| connection.from) {
+    fn accept(&self, listeners: Vec<TcpListener>, over: &AtomicBool) -> RunResult<Sockets> {
+        let stripes = listeners.len();
+        let all = self.own(|connection| connection.to).flat_map(|(id, connection)| {
+            let claim = move |stripe| (self.claim(id, &connection, stripe), (id, stripe, connection.from));
+            (0..stripes).map(claim)
+        });
+        let mut missing: BTreeMap<Claim, (ConnectionId, usize, Rank)> = all.collect();
+        let (mut streams, mut gate) = (BTreeMap::new(), Gate::new(listeners, self.secret));
+        while let Some(&(_, _, absent)) = missing.values().next() {
             if !self.go_on(over)? {
                 break;
             }
             if Moment::now() > self.deadline {
                 return Err(self.lost(absent)(io::Error::new(ErrorKind::TimedOut, "it did not connect in time")));
             }
-            let expected = |claim: &Claim, _| {
-                missing
-                    .iter()
-                    .find(|(id, connection)| self.header(**id, connection).bytes() == *claim)
-                    .map(|(&id, _)| id)
-            };
-            for (id, proven) in gate.admit(expected).map_err(RunError::system("waiting for connections"))? {
+            let expected = |claim: &Claim, _| missing.contains_key(claim).then_some(*claim);
+            for (claim, proven) in gate.admit(expected).map_err(RunError::system("waiting for connections"))? {
                 // Of two that claim the same, which takes a replay within one glance, the first stands.
-                if missing.remove(&id).is_some() {
-                    streams.insert(id, ready(proven.stream).map_err(self.lost(absent))?);
+                if let Some((id, stripe, from)) = missing.remove(&claim) {
+                    streams.insert((id, stripe), ready(proven.stream).map_err(self.lost(from))?);
                 }
             }
         }
-        Ok(streams)
+        // Sorted by stripe within each connection.
+        let mut sorted = Sockets::new();
+        streams.into_iter().for_each(|((id, _), stream)| sorted.entry(id).or_default().push(stream));
+        Ok(sorted)
     }
 }
 
@@ -198,15 +207,17 @@ mod tests {
 
     /// Ranks 0 and 1 meet; `disturb` knows where rank 0 listens.
     fn meet(
-        interface: &str,
+        interfaces: &[&str],
         secrets: [&Secret; 2],
         limit: Duration,
         disturb: impl FnOnce(SocketAddr),
     ) -> [RunResult<Streams>; 2] {
         let program = program();
-        let listeners = [(); 2].map(|()| listen(interface.parse().unwrap()).unwrap());
-        let addresses = [0, 1].map(|rank: usize| listeners[rank].local_addr().unwrap());
-        disturb(addresses[0]);
+        let interfaces: Vec<IpAddr> = interfaces.iter().map(|interface| interface.parse().unwrap()).collect();
+        let listeners = [(); 2].map(|()| listen(&interfaces).unwrap());
+        let address = |listener: &TcpListener| listener.local_addr().unwrap();
+        let addresses = [0, 1].map(|rank: usize| listeners[rank].iter().map(address).collect::<Vec<_>>());
+        disturb(addresses[0][0]);
         let [zero, one] = listeners;
         std::thread::scope(|scope| {
             let zero = scope.spawn(|| meeting(&program, secrets[0], 0, limit).hold(zero, &addresses));
@@ -219,15 +230,19 @@ mod tests {
 
     #[test]
     fn every_connection_leads_where_the_program_says() {
-        for interface in ["127.0.0.1", "::1"] {
+        for interfaces in [&["127.0.0.1"][..], &["::1"], &["127.0.0.1", "::1", "127.0.0.2"]] {
             let secret = Secret::random().unwrap();
-            let [zero, one] = meet(interface, [&secret; 2], LONG, |_| {}).map(Result::unwrap);
-            let ids = |streams: &BTreeMap<ConnectionId, TcpStream>| streams.keys().map(|id| id.0).collect::<Vec<_>>();
-            assert_eq!((ids(&zero.outgoing), ids(&zero.incoming)), (vec![0, 3], vec![1, 4]), "{interface}");
-            for (id, sender) in zero.outgoing {
-                let receiver = &one.incoming[&id];
-                assert_eq!(sender.peer_addr().unwrap(), receiver.local_addr().unwrap());
-                assert_eq!(sender.local_addr().unwrap(), receiver.peer_addr().unwrap());
+            let [zero, one] = meet(interfaces, [&secret; 2], LONG, |_| {}).map(Result::unwrap);
+            let ids = |streams: &Sockets| streams.keys().map(|id| id.0).collect::<Vec<_>>();
+            assert_eq!((ids(&zero.outgoing), ids(&zero.incoming)), (vec![0, 3], vec![1, 4]), "{interfaces:?}");
+            for (id, senders) in zero.outgoing {
+                let receivers = &one.incoming[&id];
+                assert_eq!((senders.len(), receivers.len()), (interfaces.len(), interfaces.len()));
+                for ((sender, receiver), interface) in senders.iter().zip(receivers).zip(interfaces) {
+                    assert_eq!(sender.peer_addr().unwrap(), receiver.local_addr().unwrap());
+                    assert_eq!(sender.local_addr().unwrap(), receiver.peer_addr().unwrap());
+                    assert_eq!(receiver.local_addr().unwrap().ip().to_string(), *interface);
+                }
             }
         }
     }
@@ -236,7 +251,7 @@ mod tests {
     fn strangers_who_lie_or_are_silent_hold_up_nobody() {
         let (secret, other) = (Secret::random().unwrap(), Secret::random().unwrap());
         let mut strangers = Vec::new();
-        let met = meet("127.0.0.1", [&secret; 2], LONG, |address| {
+        let met = meet(&["127.0.0.1"], [&secret; 2], LONG, |address| {
             for kind in 0..6 {
                 let mut stranger = TcpStream::connect(address).unwrap();
                 let said: &[u8] = match kind {
@@ -246,7 +261,7 @@ mod tests {
                     3 => b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: */*\r\nUser-Agent: something with a long name, indeed\r\n\r\n",
                     // Answers a nonce that nobody gave, with the right secret and with another.
                     _ => {
-                        let header = Header { task: 7, connection: 1, from: Rank(1), to: Rank(0) }.bytes();
+                        let header = Header { task: 7, connection: 1, from: Rank(1), to: Rank(0), stripe: 0 }.bytes();
                         let secret = if kind == 4 { &secret } else { &other };
                         let tag = secret.tag(&[b"connect", &[0; 32], &[1; 32], &header]);
                         &[[1; 32], header, tag].concat()
@@ -264,7 +279,7 @@ mod tests {
     #[test]
     fn a_rank_without_the_secret_is_not_let_in_and_does_not_believe_others() {
         let secrets = [Secret::random().unwrap(), Secret::random().unwrap()];
-        let results = meet("127.0.0.1", [&secrets[0], &secrets[1]], Duration::from_millis(300), |_| {});
+        let results = meet(&["127.0.0.1"], [&secrets[0], &secrets[1]], Duration::from_millis(300), |_| {});
         for (rank, result) in results.into_iter().enumerate() {
             let Err(RunError::Lane { rank: at, peer, .. }) = result else { panic!("rank {rank} was let in") };
             assert_eq!((at.index(), peer.index()), (rank, 1 - rank));
@@ -275,7 +290,7 @@ mod tests {
     fn nobody_listens_after_the_meeting() {
         let secret = Secret::random().unwrap();
         let mut address = None;
-        let met = meet("127.0.0.1", [&secret; 2], LONG, |at| address = Some(at));
+        let met = meet(&["127.0.0.1"], [&secret; 2], LONG, |at| address = Some(at));
         assert!(met.iter().all(Result::is_ok));
         assert!(TcpStream::connect(address.unwrap()).is_err());
     }

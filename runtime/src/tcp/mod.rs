@@ -1,4 +1,4 @@
-//! Lanes between computers: one TCP connection per connection of a program.
+//! Lanes between computers: one TCP connection per connection of a program, or one for each interface of the receiver.
 //!
 //! The principal type is [`Streams`]: the sockets of one rank for one program. A connection of its own for each lane
 //! keeps the promise of a lane without a second flow control on top of TCP's: no lane waits for another, no length is
@@ -28,11 +28,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
 
+/// The sockets of each connection.
+type Sockets = BTreeMap<ConnectionId, Vec<TcpStream>>;
+
 /// The sockets of one rank, connected and authenticated.
 #[derive(Default)]
 pub(crate) struct Streams {
-    outgoing: BTreeMap<ConnectionId, TcpStream>,
-    incoming: BTreeMap<ConnectionId, TcpStream>,
+    /// One for each interface of the receiver's.
+    outgoing: Sockets,
+    incoming: Sockets,
 }
 
 impl Streams {
@@ -45,7 +49,7 @@ impl Streams {
     /// # Errors
     /// If the process has no descriptors left.
     pub(crate) fn handles(&self) -> std::io::Result<Vec<TcpStream>> {
-        self.outgoing.values().chain(self.incoming.values()).map(TcpStream::try_clone).collect()
+        self.outgoing.values().chain(self.incoming.values()).flatten().map(TcpStream::try_clone).collect()
     }
 
     /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take.
@@ -58,9 +62,9 @@ impl Streams {
         backlog: usize,
         poller: &Poller,
     ) -> io::Result<Box<dyn SendLane>> {
-        let stream = self.outgoing.remove(&id).ok_or_else(missing)?;
-        poller.watch(&stream)?;
-        Ok(Box::new(TcpSender::new(stream, backlog)))
+        let sockets = self.outgoing.remove(&id).ok_or_else(missing)?;
+        sockets.iter().try_for_each(|socket| poller.watch(socket))?;
+        Ok(Box::new(TcpSender::new(sockets, backlog)))
     }
 
     /// Takes the receiver's end of a connection.
@@ -68,9 +72,9 @@ impl Streams {
     /// # Errors
     /// As for [`Self::sender`].
     pub(crate) fn receiver(&mut self, id: ConnectionId, poller: &Poller) -> io::Result<Box<dyn ReceiveLane>> {
-        let stream = self.incoming.remove(&id).ok_or_else(missing)?;
-        poller.watch(&stream)?;
-        Ok(Box::new(TcpReceiver::new(stream)))
+        let sockets = self.incoming.remove(&id).ok_or_else(missing)?;
+        sockets.iter().try_for_each(|socket| poller.watch(socket))?;
+        Ok(Box::new(TcpReceiver::new(sockets)))
     }
 }
 

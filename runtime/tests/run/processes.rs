@@ -33,7 +33,14 @@ fn one_job_runs_every_collective_in_place_and_not() {
 #[test]
 fn the_same_over_sockets() {
     every_collective(options(Hosts::Each));
-    every_collective(Options { interface: Ipv6Addr::LOCALHOST.into(), ..options(Hosts::Each) });
+    every_collective(Options { interfaces: vec![Ipv6Addr::LOCALHOST.into()], ..options(Hosts::Each) });
+}
+
+/// Every lane takes turns over sockets of several interfaces.
+#[test]
+fn the_same_over_several_interfaces() {
+    let interfaces = ["127.0.0.1", "::1", "127.0.0.2"].map(|address| address.parse().unwrap()).to_vec();
+    every_collective(Options { interfaces, ..options(Hosts::Each) });
 }
 
 /// Rings and sockets in one program: elements are torn apart by one and must be whole for the other.

@@ -98,6 +98,7 @@ pub(crate) fn rendezvous(rank: u32, ranks: usize, at: &str, machine: &str) -> Re
         masters: vec![at.to_owned()],
         secret: Secret::from_text(b"a secret of tests"),
         machine: Machine::named(machine),
+        interfaces: Vec::new(),
     }
 }
 

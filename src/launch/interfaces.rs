@@ -1,0 +1,143 @@
+//! Which addresses the interfaces have that a user names.
+//!
+//! The principal function is [`addresses`]. One interface gives one address, however many it has: data takes turns over
+//! the addresses, and two of one interface would only share it.
+
+use crate::failure::{Failure, Outcome};
+use std::net::IpAddr;
+
+/// An address of an interface of this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Seen {
+    name: String,
+    address: IpAddr,
+}
+
+/// A network, such as `10.1.0.0/16`.
+struct Network {
+    bits: u128,
+    prefix: u32,
+    is_v6: bool,
+}
+
+impl std::str::FromStr for Network {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, prefix) = text.split_once('/').ok_or(())?;
+        let (address, prefix) = (address.parse::<IpAddr>().map_err(drop)?, prefix.parse::<u32>().map_err(drop)?);
+        let (bits, is_v6) = bits(address);
+        // Counted in the 128 bits of both kinds.
+        let prefix = if is_v6 { prefix } else { prefix.checked_add(96).ok_or(())? };
+        (prefix <= 128).then_some(Self { bits, prefix, is_v6 }).ok_or(())
+    }
+}
+
+impl Network {
+    fn contains(&self, address: IpAddr) -> bool {
+        let (bits, is_v6) = bits(address);
+        let differ = (bits ^ self.bits).checked_shr(128 - self.prefix).unwrap_or(0);
+        is_v6 == self.is_v6 && differ == 0
+    }
+}
+
+fn bits(address: IpAddr) -> (u128, bool) {
+    match address {
+        IpAddr::V4(address) => (u128::from(u32::from(address)), false),
+        IpAddr::V6(address) => (u128::from(address), true),
+    }
+}
+
+/// The addresses of these interfaces, in the order in which they are named; none for none.
+///
+/// # Errors
+/// Bad input if a name, address or network is not of this machine.
+pub(super) fn addresses(named: &[String]) -> Outcome<Vec<IpAddr>> {
+    if named.is_empty() {
+        return Ok(Vec::new());
+    }
+    let seen = if_addrs::get_if_addrs().map_err(|error| Failure::no(error).context("interfaces cannot be listed"))?;
+    // An address that is valid on one link only means nothing without the link.
+    let global = seen.into_iter().filter(|interface| !interface.is_link_local());
+    let seen: Vec<Seen> = global.map(|interface| Seen { address: interface.ip(), name: interface.name }).collect();
+    chosen(named, &seen)
+}
+
+fn chosen(named: &[String], seen: &[Seen]) -> Outcome<Vec<IpAddr>> {
+    let mut all = Vec::new();
+    for name in named {
+        let found: Vec<IpAddr> = match (name.parse::<IpAddr>(), name.parse::<Network>()) {
+            // Whether the machine has it is seen when somebody listens there.
+            (Ok(address), _) => vec![address],
+            (_, Ok(network)) => one_of_each(seen.iter().filter(|seen| network.contains(seen.address))),
+            _ => one_of_each(seen.iter().filter(|seen| seen.name == *name)),
+        };
+        if found.is_empty() {
+            let mut known: Vec<String> = seen.iter().map(|seen| format!("{} {}", seen.name, seen.address)).collect();
+            known.sort();
+            let what = anyhow::anyhow!("--interface {name}: this machine has no such interface, address or network");
+            return Err(Failure::bad_input(what).hint(format!("it has {}", known.join(", "))));
+        }
+        all.extend(found.into_iter().filter(|address| !all.contains(address)).collect::<Vec<_>>());
+    }
+    Ok(all)
+}
+
+/// The first IPv4 address of each interface, or its first IPv6 address.
+fn one_of_each<'a>(seen: impl Iterator<Item = &'a Seen>) -> Vec<IpAddr> {
+    let mut chosen: Vec<Seen> = Vec::new();
+    for seen in seen {
+        match chosen.iter_mut().find(|chosen| chosen.name == seen.name) {
+            None => chosen.push(seen.clone()),
+            Some(chosen) if chosen.address.is_ipv6() && seen.address.is_ipv4() => chosen.address = seen.address,
+            Some(_) => {}
+        }
+    }
+    chosen.into_iter().map(|seen| seen.address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_by_name_address_and_network() {
+        let seen = |(name, address): (&str, &str)| Seen { name: name.to_owned(), address: address.parse().unwrap() };
+        let seen = [
+            ("lo", "127.0.0.1"),
+            ("eth0", "fd00::1"),
+            ("eth0", "10.0.0.1"),
+            ("eth0", "10.0.0.9"),
+            ("eth1", "10.1.0.1"),
+            ("ib0", "fd01::5"),
+        ]
+        .map(seen);
+        let cases: [(&str, Option<&[&str]>); 12] = [
+            ("eth0", Some(&["10.0.0.1"])),
+            ("ib0,eth1", Some(&["fd01::5", "10.1.0.1"])),
+            ("10.0.0.9", Some(&["10.0.0.9"])),
+            ("10.0.0.0/8", Some(&["10.0.0.1", "10.1.0.1"])),
+            ("10.1.0.0/16,eth0,eth1", Some(&["10.1.0.1", "10.0.0.1"])),
+            ("fd00::/8", Some(&["fd00::1", "fd01::5"])),
+            ("0.0.0.0/0", Some(&["127.0.0.1", "10.0.0.1", "10.1.0.1"])),
+            ("10.1.0.1/32", Some(&["10.1.0.1"])),
+            ("eth7", None),
+            ("192.168.0.0/16", None),
+            ("10.0.0.0/33", None),
+            ("eth0,", None),
+        ];
+        for (list, expected) in cases {
+            let named: Vec<String> = list.split(',').map(str::to_owned).collect();
+            let found = chosen(&named, &seen).ok();
+            let expected = expected.map(|all| all.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>());
+            assert_eq!(found, expected, "{list}");
+        }
+        let error = chosen(&["eth7".to_owned()], &seen).unwrap_err().to_string();
+        assert!(error.contains("eth7") && error.contains("ib0 fd01::5"), "{error}");
+    }
+
+    #[test]
+    fn this_machine_has_a_loopback() {
+        assert_eq!(addresses(&["127.0.0.0/8".to_owned()]).unwrap(), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+        assert!(addresses(&[]).unwrap().is_empty());
+    }
+}
