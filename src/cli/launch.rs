@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LaunchArgs {
     /// Start so many local processes, whatever launcher's variables are set.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["rank", "world_size", "master"])]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["rank", "world_size", "master", "interface", "secret_file"])]
     pub ranks: Option<u32>,
     /// Be this one of the ranks that somebody else starts, one process each, perhaps on several machines; rank 0
     /// coordinates and prints. Without this, the variables of torchrun, mpirun (Open MPI, PMI) and srun say it.

@@ -11,7 +11,7 @@ use super::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcome};
 use super::muster::data_secret;
 use super::rendezvous::Rendezvous;
 use super::verdicts::LAST_WORDS;
-use super::worker::BEAT;
+use super::worker::{BEAT, distant_beat};
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
@@ -81,6 +81,7 @@ struct Agent<'a> {
 impl Agent<'_> {
     fn serve(mut self, mut inbox: Inbox<std::net::TcpStream>) -> RunResult<()> {
         let (mut heard, mut beat) = (Moment::now(), Moment::now());
+        let between = distant_beat(self.at.ranks);
         loop {
             let message = match inbox.receive() {
                 Ok(message) => message,
@@ -100,7 +101,7 @@ impl Agent<'_> {
                 }
                 None => {}
             }
-            if now.since(beat) >= BEAT {
+            if now.since(beat) >= between {
                 beat = now;
                 self.beat();
             }

@@ -3,7 +3,7 @@
 use super::launcher::Job;
 use super::member::{Event, Heard, Member};
 use super::messages::{Answer, ToAgent};
-use super::worker::BEAT;
+use super::worker::{BEAT, distant_beat};
 use crate::board::{Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
@@ -16,9 +16,9 @@ use topology::Rank;
 const GLANCE: Duration = Duration::from_millis(20);
 /// How long live ranks have to say their last word after a verdict.
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
-/// A rank that gave no sign of life for so long is not running.
-const SILENCE: Duration = BEAT.saturating_mul(8);
-/// What signs of life of other machines may take longer.
+/// A rank that missed so many signs of life is not running.
+const MISSED: u32 = 8;
+/// How much longer those of other machines may take.
 const DISTANCE: Duration = Duration::from_millis(400);
 
 impl Job {
@@ -150,9 +150,10 @@ impl Job {
     /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.
     fn overdue(&mut self, waiting: &[usize], phase: Phase, limit: Duration) -> RunError {
         let now = Moment::now();
+        let distant = distant_beat(self.members.len()) * MISSED + DISTANCE;
         let silent = |&&index: &&usize| {
             let member = &self.members[index];
-            now.since(member.beat.1) > if member.has_agent() { SILENCE + DISTANCE } else { SILENCE }
+            now.since(member.beat.1) > if member.has_agent() { distant } else { BEAT * MISSED }
         };
         let behind = |&&index: &&usize| self.board.progress(Rank::from_index(index)).load(Ordering::Relaxed);
         let silent = waiting.iter().find(silent);

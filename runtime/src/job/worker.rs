@@ -33,6 +33,12 @@ use topology::{Rank, Topology};
 
 /// How often a worker gives a sign of life.
 pub(super) const BEAT: Duration = Duration::from_millis(50);
+
+/// How often the agents of so many ranks pass such a sign on: the coordinator hears all of them.
+pub(super) fn distant_beat(ranks: usize) -> Duration {
+    BEAT + BEAT * (ranks / 256) as u32
+}
+
 /// The launcher decides about deadlines; a worker decides alone only this much later.
 const BACKSTOP: Duration = Duration::from_secs(2);
 
