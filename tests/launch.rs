@@ -345,3 +345,24 @@ fn a_limit_of_open_files_is_raised_or_named() {
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && words.contains("30 open files"), "{words}");
 }
+
+#[test]
+fn long_mpi_ranks_of_a_real_mpirun_need_no_options() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe", "-n", "4", env!("CARGO_BIN_EXE_antiphon")]);
+    command.args(["run", "--collective", "allreduce", "--size", "4KB,1MB", "--json"]);
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").env("HOME", home.path());
+    match command.output() {
+        Err(error) => println!("skipped: mpirun cannot be started: {error}"),
+        Ok(output) => {
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            let ran = Ran {
+                code: output.status.code().unwrap_or(-1),
+                stdout: text(output.stdout),
+                stderr: text(output.stderr),
+            };
+            assert_right(vec![ran], 4);
+        }
+    }
+}
