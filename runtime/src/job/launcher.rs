@@ -112,7 +112,10 @@ impl Job {
         let (sender, events) = channel();
         let plane =
             Plane::new(joined, leaders, sender.clone()).map_err(RunError::system("preparing to hear other ranks"))?;
-        options.interface = plane.own_address().unwrap_or(options.interface);
+        options.interfaces = match &at.interfaces[..] {
+            [] => plane.own_address().map_or(options.interfaces, |address| vec![address]),
+            named => named.to_vec(),
+        };
         let mut job = Self::new(spec, options, at.secret.clone(), Some(plane), (sender, events))?;
         job.machines = vec![at.machine.name().to_owned(); spec.ranks];
         job.muster(command)?;

@@ -35,12 +35,12 @@ impl Spread {
     fn worker(&self, rank: usize) -> u32 {
         let parent = self.agents[rank - 1].id();
         let processes = std::fs::read_dir("/proc").unwrap();
-        let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        let mut numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
         let is_child = |child: &u32| {
             let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
             stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok()) == Some(parent)
         };
-        numbers.filter(is_child).next().unwrap()
+        numbers.find(is_child).unwrap()
     }
 
     /// Ends the job; how the agents ended.
