@@ -191,6 +191,8 @@ impl Chunk {
 pub struct Demand {
     request: Request,
     chunk_bytes: Bytes,
+    /// Whether no chunk has a size of its own: sizes are asked for more often than anything else.
+    uniform: bool,
     chunks: Vec<Chunk>,
 }
 
@@ -207,7 +209,7 @@ impl Demand {
     pub fn new(request: Request) -> Result<Self, DemandError> {
         check(&request)?;
         let chunks = standard_chunks(&request)?;
-        Ok(Self { chunk_bytes: request.chunk_bytes(), request, chunks })
+        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform: true, chunks })
     }
 
     /// A demand whose chunks are listed one by one (`alltoallv`, `custom`).
@@ -229,7 +231,8 @@ impl Demand {
                 return Err(DemandError::ChunkSize { chunk: index, bytes });
             }
         }
-        Ok(Self { chunk_bytes: request.chunk_bytes(), request, chunks })
+        let uniform = chunks.iter().all(|chunk| chunk.bytes.is_none());
+        Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform, chunks })
     }
 
     /// A demand for `alltoallv`: `matrix[i][j]` bytes from member i to member j, cut into C chunks each. What a
@@ -316,7 +319,7 @@ impl Demand {
     /// The size of one chunk.
     #[inline]
     pub fn bytes_of(&self, id: ChunkId) -> Bytes {
-        self.chunk(id).bytes.unwrap_or(self.chunk_bytes)
+        if self.uniform { self.chunk_bytes } else { self.chunk(id).bytes.unwrap_or(self.chunk_bytes) }
     }
 
     /// The size of a message that carries `chunks`.

@@ -40,7 +40,11 @@ struct Holding {
 /// Who holds what, one row per chunk.
 struct Holdings<'a> {
     demand: &'a Demand,
+    /// Whether any chunk combines: of the others only arrivals matter.
+    combines: bool,
     rows: Vec<Row>,
+    /// Where all chunks are carried onwards from where they came last, for each chunk when that was; else empty, and rows count.
+    came: Vec<Micros>,
 }
 
 /// A chunk that many messages carry has a place for every rank; one that few carry has places for the ranks that
@@ -53,14 +57,32 @@ enum Row {
 }
 
 impl<'a> Holdings<'a> {
-    fn new(demand: &'a Demand, ranks: usize, messages: &[Message]) -> Self {
-        let mut carried = vec![0usize; demand.chunks().len()];
+    fn new(demand: &'a Demand, topology: &Topology, messages: &[Message]) -> Self {
+        let combines = demand.chunks().iter().any(|chunk| chunk.combine);
+        let chunks = demand.chunks().len();
+        if !combines && all_go_on(demand, topology, messages) {
+            return Self { demand, combines, rows: Vec::new(), came: vec![Micros::ZERO; chunks] };
+        }
+        let mut carried = vec![0usize; chunks];
         messages.iter().flat_map(|message| &message.chunks).for_each(|chunk| carried[chunk.index()] += 1);
+        let ranks = topology.rank_count();
         let row = |carried| match carried {
             many if many > ranks / 8 => Row::Dense(vec![None; ranks].into()),
             _ => Row::Sparse(Vec::new()),
         };
-        Self { demand, rows: carried.into_iter().map(row).collect() }
+        Self { demand, combines, rows: carried.into_iter().map(row).collect(), came: Vec::new() }
+    }
+
+    fn combines(&self, chunk: ChunkId) -> bool {
+        self.combines && self.demand.chunk(chunk).combine
+    }
+
+    /// From when on a rank can send a chunk; `None` while it has none.
+    fn from(&mut self, chunk: ChunkId, rank: Rank) -> Option<Micros> {
+        match self.came.get(chunk.index()) {
+            Some(&came) => Some(came),
+            None => self.at(chunk, rank).from,
+        }
     }
 
     fn at(&mut self, chunk: ChunkId, rank: Rank) -> &mut Holding {
@@ -79,6 +101,22 @@ impl<'a> Holdings<'a> {
             }
         }
     }
+}
+
+/// Whether every chunk starts at its only holder and is sent only from where it came last, as chunks of one destination are.
+fn all_go_on(demand: &Demand, topology: &Topology, messages: &[Message]) -> bool {
+    let mut at: Vec<Option<Rank>> = vec![None; demand.chunks().len()];
+    messages.iter().all(|message| {
+        let link = topology.link(message.link);
+        message.chunks.iter().all(|&chunk| {
+            let before = at[chunk.index()].replace(link.to);
+            let from = before.or_else(|| match demand.chunk(chunk).holders[..] {
+                [only] => Some(only),
+                _ => None,
+            });
+            from == Some(link.from)
+        })
+    })
 }
 
 /// Times `messages` in the given order, each as early as the order allows.
@@ -137,11 +175,7 @@ struct Player<'a> {
 
 impl<'a> Player<'a> {
     fn new(demand: &'a Demand, topology: &'a Topology, messages: &[Message]) -> Self {
-        Self {
-            topology,
-            holdings: Holdings::new(demand, topology.rank_count(), messages),
-            free: FreeTimes::new(topology),
-        }
+        Self { topology, holdings: Holdings::new(demand, topology, messages), free: FreeTimes::new(topology) }
     }
 
     /// When a message can leave at the earliest; `index` is its position, for the evidence.
@@ -149,11 +183,11 @@ impl<'a> Player<'a> {
         let link = self.topology.link(message.link);
         let mut start = self.free.earliest(self.topology, message.link);
         for &chunk in &message.chunks {
-            let Some(held_from) = self.holdings.at(chunk, link.from).from else {
+            let Some(held_from) = self.holdings.from(chunk, link.from) else {
                 return Err(ReplayError::NotHeld { message: index, chunk, rank: link.from });
             };
             start = start.max(held_from);
-            if self.holdings.demand.chunk(chunk).combine {
+            if self.holdings.combines(chunk) {
                 start = start.max(self.holdings.at(chunk, link.to).last_departure);
             }
         }
@@ -173,9 +207,13 @@ impl<'a> Player<'a> {
     /// Lets a message leave its sender's values alone from its start on, and arrive.
     fn deliver(&mut self, transfer: &Transfer) {
         for &chunk in &transfer.chunks {
+            if let Some(came) = self.holdings.came.get_mut(chunk.index()) {
+                *came = transfer.end;
+                continue;
+            }
             let departed = &mut self.holdings.at(chunk, transfer.from).last_departure;
             *departed = departed.max(transfer.start);
-            let combine = self.holdings.demand.chunk(chunk).combine;
+            let combine = self.holdings.combines(chunk);
             let arrived = &mut self.holdings.at(chunk, transfer.to).from;
             *arrived = Some(match *arrived {
                 Some(earlier) if combine => earlier.max(transfer.end),
@@ -219,7 +257,7 @@ impl<'a> Player<'a> {
     fn departures(&self, transfers: &[Transfer]) -> BTreeMap<(ChunkId, Rank), Micros> {
         let mut last = BTreeMap::new();
         for transfer in transfers {
-            for &chunk in transfer.chunks.iter().filter(|&&chunk| self.holdings.demand.chunk(chunk).combine) {
+            for &chunk in transfer.chunks.iter().filter(|&&chunk| self.holdings.combines(chunk)) {
                 let departure = last.entry((chunk, transfer.from)).or_insert(transfer.start);
                 *departure = departure.max(transfer.start);
             }

@@ -8,7 +8,6 @@ use crate::{
     Chunk, ChunkId, Collective, Generator, Schedule, Transfer, TransferKind, VerifiedCompressed, VerifiedSchedule,
 };
 use serde::Serialize;
-use std::fmt::Display;
 use std::io::{self, BufWriter, Write};
 
 /// Writes `schedule` as `antiphon-schedule/1`; the same schedule gives the same bytes.
@@ -40,11 +39,11 @@ pub fn write_compressed(schedule: &VerifiedCompressed, out: impl Write) -> io::R
     writeln!(out, "\"symmetry\": {{\"generators\": [")?;
     for (index, Generator { ranks, links, chunks }) in schedule.generators().iter().enumerate() {
         out.write_all(if index == 0 { b" {\"ranks\": " } else { b",\n {\"ranks\": " })?;
-        write_numbers(&mut out, ranks.iter())?;
+        write_numbers(&mut out, ranks.iter().map(|it| it.0))?;
         out.write_all(b",\n  \"links\": ")?;
-        write_numbers(&mut out, links.iter())?;
+        write_numbers(&mut out, links.iter().map(|it| it.0))?;
         out.write_all(b",\n  \"chunks\": ")?;
-        write_numbers(&mut out, chunks.iter())?;
+        write_numbers(&mut out, chunks.iter().map(|it| it.0))?;
         out.write_all(b"}")?;
     }
     writeln!(out, "\n]}},")?;
@@ -103,9 +102,9 @@ fn write_list<W: Write, T>(
 
 fn write_chunk(out: &mut impl Write, (id, chunk): (ChunkId, &Chunk)) -> io::Result<()> {
     write!(out, "{{\"id\": {id}, \"holders\": ")?;
-    write_numbers(out, chunk.holders.iter())?;
+    write_numbers(out, chunk.holders.iter().map(|it| it.0))?;
     write!(out, ", \"wanted_by\": ")?;
-    write_numbers(out, chunk.wanted_by.iter())?;
+    write_numbers(out, chunk.wanted_by.iter().map(|it| it.0))?;
     write!(out, ", \"combine\": {}", chunk.combine)?;
     if let Some(bytes) = chunk.bytes {
         write!(out, ", \"bytes\": {:?}", bytes.0)?;
@@ -116,7 +115,7 @@ fn write_chunk(out: &mut impl Write, (id, chunk): (ChunkId, &Chunk)) -> io::Resu
 fn write_transfer(out: &mut impl Write, transfer: &Transfer) -> io::Result<()> {
     let Transfer { chunks, from, to, link, kind, start, end } = transfer;
     write!(out, "{{\"chunks\": ")?;
-    write_numbers(out, chunks.iter())?;
+    write_numbers(out, chunks.iter().map(|it| it.0))?;
     let kind = match kind {
         TransferKind::Copy => "copy",
         TransferKind::Reduce => "reduce",
@@ -129,13 +128,20 @@ fn write_transfer(out: &mut impl Write, transfer: &Transfer) -> io::Result<()> {
     )
 }
 
-fn write_numbers<T: Display>(out: &mut impl Write, numbers: impl Iterator<Item = T>) -> io::Result<()> {
+/// Digit by digit: there are tens of millions of chunks in large files, and formatting takes longer than the disk.
+fn write_numbers(out: &mut impl Write, numbers: impl Iterator<Item = u32>) -> io::Result<()> {
     out.write_all(b"[")?;
     for (index, number) in numbers.enumerate() {
         if index > 0 {
             out.write_all(b", ")?;
         }
-        write!(out, "{number}")?;
+        let (mut digits, mut first, mut left) = ([b'0'; 10], 10, number);
+        while left > 0 || first == 10 {
+            first -= 1;
+            digits[first] = b'0' + (left % 10) as u8;
+            left /= 10;
+        }
+        out.write_all(&digits[first..])?;
     }
     out.write_all(b"]")
 }

@@ -75,24 +75,22 @@ impl Routes {
         let mut order: Vec<u32> = (0..transfers.len() as u32).filter(|&t| usable(&transfers[t as usize])).collect();
         sort_by_departure(&mut order, transfers);
         let mut starts = vec![0u32; schedule.demand.chunks().len() + 1];
-        let carried = || {
-            order.iter().flat_map(|&t| {
-                let chunks = structure::known_chunks(schedule, &transfers[t as usize]);
-                chunks.into_iter().map(move |chunk| (t, chunk))
-            })
-        };
-        for (_, chunk) in carried() {
-            starts[chunk.index() + 1] += 1;
+        for &transfer in &order {
+            for chunk in structure::known_chunks(schedule, &transfers[transfer as usize]).iter() {
+                starts[chunk.index() + 1] += 1;
+            }
         }
         for chunk in 1..starts.len() {
             starts[chunk] += starts[chunk - 1];
         }
         let mut next = starts.clone();
         let mut by_chunk = vec![0; starts[starts.len() - 1] as usize];
-        for (transfer, chunk) in carried() {
-            let place = &mut next[chunk.index()];
-            by_chunk[*place as usize] = transfer;
-            *place += 1;
+        for &transfer in &order {
+            for chunk in structure::known_chunks(schedule, &transfers[transfer as usize]).iter() {
+                let place = &mut next[chunk.index()];
+                by_chunk[*place as usize] = transfer;
+                *place += 1;
+            }
         }
         Self { starts, transfers: by_chunk }
     }

@@ -57,7 +57,7 @@ fn histories(base: &Schedule, topology: &Topology, unfolding: &Unfolding) -> Vec
         if !exists || !structure::is_timed(transfer) {
             continue;
         }
-        for chunk in structure::known_chunks(base, transfer) {
+        for &chunk in structure::known_chunks(base, transfer).iter() {
             // The element that brings this chunk to the first of its orbit.
             let back = unfolding.group.quotient(0, unfolding.chunks.element(chunk.0));
             let history = &mut histories[unfolding.chunks.orbit(chunk.0) as usize];
