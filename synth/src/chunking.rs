@@ -12,8 +12,9 @@ use topology::{Latency, Topology};
 const COUNTS: &[u32] = &[2, 3, 4, 6, 8, 12, 16, 32];
 /// The same where α is pure delay: a finer cut costs nothing then, so the steps are longer and go further.
 const PIPELINED: &[u32] = &[4, 16, 64];
-/// Chunks × links above which only one chunk per rank is tried: where chunks are copied, and where each is one route.
-const LARGE: [u64; 2] = [400_000, 4_000_000];
+/// Chunks × links above which only one chunk per rank is tried: where chunks are copied, where each is one route, and where
+/// that is a link through shared switches, so that nobody looks for routes.
+const LARGE: [u64; 3] = [400_000, 4_000_000, 600_000_000];
 
 /// Chunk counts to try for `request` on `topology`, ascending; never empty.
 pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
@@ -25,7 +26,15 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     // What a link pays for one message more.
     let occupied = topology.links().iter().filter(|link| link.latency == Latency::Occupies).map(|link| link.alpha.0);
     let alpha = occupied.reduce(f64::min);
-    let large = LARGE[usize::from(request.collective == Collective::AllToAll)];
+    let (ranks, links) = (topology.rank_count(), topology.links());
+    // A link for every pair, some of them through more switches than others.
+    let is_direct =
+        links.len() >= ranks * (ranks - 1) && links.iter().any(|link| link.resources.len() != links[0].resources.len());
+    let large = match request.collective {
+        Collective::AllToAll if is_direct => LARGE[2],
+        Collective::AllToAll => LARGE[1],
+        _ => LARGE[0],
+    };
     let worthwhile = |&count: &u32| {
         let request = request.clone().with_chunks(count);
         let bytes = request.chunk_bytes().0;

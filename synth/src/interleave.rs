@@ -12,10 +12,14 @@ use crate::{Deadline, Problem};
 use schedule::{ChunkId, Message, ReplayError, Transfer, makespan, replay};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
 use topology::{FreeTimes, Micros, Rank};
 
 /// Beyond this many messages the given order stands: the rules take O(n log n), but of much memory.
 const MOST_MESSAGES: usize = 1 << 18;
+
+/// What a rule takes for a message, where time is limited: more than it does on most machines.
+const PACE: Duration = Duration::from_micros(8);
 
 /// Times `messages`, given in a right order, in that order or, if there is time, a better one.
 ///
@@ -34,10 +38,12 @@ pub(crate) fn interleaved(
         if messages.len() > MOST_MESSAGES || !is_free {
             break;
         }
+        if takes_too_long(messages.len(), deadline) {
+            return Ok(best);
+        }
         let network = Network::new(problem, messages);
         for rule in [Rule::EarliestFirst, Rule::LongestTailFirst, Rule::InBatches] {
-            // Few messages take no time worth saving.
-            if messages.len() > MOST_MESSAGES / 64 && deadline.has_passed() {
+            if takes_too_long(messages.len(), deadline) {
                 return Ok(best);
             }
             let order: Vec<Message> = network.order(rule).into_iter().map(|index| messages[index].clone()).collect();
@@ -48,6 +54,12 @@ pub(crate) fn interleaved(
         }
     }
     Ok(best)
+}
+
+/// Whether there is no time for one rule. Few messages take none worth saving.
+fn takes_too_long(messages: usize, deadline: &Deadline) -> bool {
+    let left = deadline.remaining().unwrap_or(Duration::MAX);
+    messages > MOST_MESSAGES / 64 && left < PACE * messages as u32
 }
 
 /// One message for each chunk, if that is something else: the first of a message's chunks can then go on sooner.

@@ -9,11 +9,11 @@
 //! [1] Basu et al., "Efficient All-to-All Collective Communication Schedules for Direct-Connect Topologies",
 //! arXiv:2309.13541.
 
-use crate::Problem;
+use crate::{Deadline, Problem};
 use good_lp::solvers::highs::{HighsParallelType, HighsSolverType};
 use good_lp::{
-    Expression, ProblemVariables, Solution, SolutionWithDual, SolverModel, Variable, constraint, solvers::DualValues,
-    solvers::highs::highs, variable,
+    Expression, ProblemVariables, Solution, SolutionStatus, SolutionWithDual, SolverModel, Variable, constraint,
+    solvers::DualValues, solvers::highs::highs, variable,
 };
 use schedule::{ChunkId, RankSet};
 use std::collections::BTreeMap;
@@ -47,10 +47,10 @@ pub(crate) struct ConcurrentFlow {
 }
 
 /// `None` where a chunk has several destinations or is summed, where the program would be too large, where
-/// nothing has to move or moving takes no time, and where the solver gives up.
-pub(crate) fn concurrent_flow(problem: &Problem) -> Option<ConcurrentFlow> {
+/// nothing has to move or moving takes no time, and where the solver gives up or the time is up.
+pub(crate) fn concurrent_flow(problem: &Problem, deadline: &Deadline) -> Option<ConcurrentFlow> {
     let commodities = commodities(problem)?;
-    Program::new(problem, commodities)?.solve()
+    Program::new(problem, commodities)?.solve(deadline)
 }
 
 /// The chunks of `problem` by holders, their flows still zero.
@@ -108,11 +108,14 @@ impl<'a> Program<'a> {
         Some(Self { problem, commodities, variables, time, flow, unit_bytes, unit_beta })
     }
 
-    fn solve(self) -> Option<ConcurrentFlow> {
+    fn solve(self, deadline: &Deadline) -> Option<ConcurrentFlow> {
         let topology = &self.problem.topology;
         let mut model = self.variables.minimise(self.time).using(highs);
         model = model.set_solver(HighsSolverType::Simplex).set_parallel(HighsParallelType::Off).set_threads(1);
         model = model.set_option("simplex_iteration_limit", ITERATIONS);
+        if let Some(remaining) = deadline.remaining() {
+            model = model.set_time_limit(remaining.as_secs_f64());
+        }
 
         // What enters a rank and does not leave it is what the rank wants: Σ_in f − Σ_out f = wanted.
         for (commodity, flow) in self.commodities.iter().zip(&self.flow) {
@@ -136,7 +139,7 @@ impl<'a> Program<'a> {
         };
         let resource_rows: Vec<_> = topology.resources().iter().enumerate().map(of_resource).collect();
 
-        let mut solution = model.solve().ok()?;
+        let mut solution = model.solve().ok().filter(|it| matches!(it.status(), SolutionStatus::Optimal))?;
         let mut commodities = self.commodities;
         for (commodity, columns) in commodities.iter_mut().zip(&self.flow) {
             for (bytes, column) in commodity.flow.iter_mut().zip(columns) {
@@ -194,7 +197,7 @@ mod tests {
             ("torus2d:6x6,alpha=0.5us,bandwidth=1GBps", 27_000.0),
         ] {
             let problem = all_to_all(spec, 1_000_000);
-            let flow = concurrent_flow(&problem).expect("a program of this size is solved");
+            let flow = concurrent_flow(&problem, &Deadline::default()).expect("a program of this size is solved");
             let found = busiest(&problem.topology, &flow);
             assert!((found / optimum - 1.0).abs() < 1e-7, "{spec}: {found} µs, not {optimum}");
         }
@@ -204,7 +207,7 @@ mod tests {
     fn flows_bring_everybody_what_is_wanted() {
         let problem = all_to_all("ndv2x2", 1_000);
         let topology = &problem.topology;
-        let flow = concurrent_flow(&problem).expect("a program of this size is solved");
+        let flow = concurrent_flow(&problem, &Deadline::default()).expect("a program of this size is solved");
         assert_eq!(flow.commodities.len(), 16);
         for (source, commodity) in topology.ranks().zip(&flow.commodities) {
             let over = |links: &[LinkId]| links.iter().map(|link| commodity.flow[link.index()]).sum::<f64>();
@@ -222,12 +225,12 @@ mod tests {
         let forbidden = topology.links().iter().map(|link| (link.to == Rank(1)).then_some(7)).collect();
         let mut constraints = crate::Constraints { forbidden, ..crate::Constraints::none() };
         problem.constraints = Arc::new(constraints.clone());
-        assert!(concurrent_flow(&problem).is_none(), "nothing reaches rank 1");
+        assert!(concurrent_flow(&problem, &Deadline::default()).is_none(), "nothing reaches rank 1");
         let only = topology.links().iter().position(|link| (link.from, link.to) == (Rank(0), Rank(1)));
         let only = only.expect("a link for every pair");
         constraints.forbidden[only] = None;
         problem.constraints = Arc::new(constraints);
-        let flow = concurrent_flow(&problem).expect("all now goes over the one link");
+        let flow = concurrent_flow(&problem, &Deadline::default()).expect("all now goes over the one link");
         let carried: f64 = flow.commodities.iter().map(|commodity| commodity.flow[only]).sum();
         assert!((carried - 3_000.0).abs() < 1e-6, "{carried} bytes");
         let other = topology.link_ids().find(|&id| topology.link(id).to == Rank(1) && id.index() != only);
@@ -240,7 +243,8 @@ mod tests {
         let of = |spec: &str, collective| {
             let topology = Arc::new(resolve(spec).expect("a known topology"));
             let request = Request::new(collective, topology.rank_count(), 1 << 20);
-            concurrent_flow(&Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request"))))
+            let demand = Demand::new(request).expect("a valid request");
+            concurrent_flow(&Problem::new(topology, Arc::new(demand)), &Deadline::default())
         };
         for collective in [Collective::AllGather, Collective::Broadcast, Collective::ReduceScatter] {
             assert!(of("ring:4", collective).is_none(), "{collective}");

@@ -93,12 +93,54 @@ impl Cancel {
 pub struct Deadline {
     at: Option<Instant>,
     cancel: Cancel,
+    /// Whether there is an answer already.
+    strict: bool,
 }
 
 impl Deadline {
     /// `limit` from now on, or whenever `cancel` is raised.
     pub fn after(limit: Option<Duration>, cancel: Cancel) -> Self {
-        Self { at: limit.and_then(|limit| Instant::now().checked_add(limit)), cancel }
+        Self { at: limit.and_then(|limit| Instant::now().checked_add(limit)), cancel, strict: false }
+    }
+
+    /// The sooner of this and `limit` from now on.
+    #[must_use]
+    pub fn within(&self, limit: Duration) -> Self {
+        let sooner = Instant::now().checked_add(limit);
+        let at = self.at.into_iter().chain(sooner).min();
+        Self { at, ..self.clone() }
+    }
+
+    /// One in `parts` of the time left; never, where there is no limit.
+    #[must_use]
+    pub fn part(&self, parts: u32) -> Self {
+        self.at.map_or_else(|| self.clone(), |at| self.within(at.saturating_duration_since(Instant::now()) / parts))
+    }
+
+    /// The same for those who need not come up with anything, because there is an answer already.
+    #[must_use]
+    pub(crate) fn strict(self) -> Self {
+        Self { strict: true, ..self }
+    }
+
+    /// Whether there is an answer already.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// Whether to stop now even with nothing to show.
+    pub(crate) fn has_passed_for_all(&self) -> bool {
+        self.strict && self.has_passed()
+    }
+
+    /// The instant itself, for those who only look at the clock.
+    pub(crate) fn instant(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Whether time is limited: what is worth its while depends on it.
+    pub fn is_limited(&self) -> bool {
+        self.at.is_some()
     }
 
     /// Whether to stop now.
@@ -116,7 +158,7 @@ impl Deadline {
 }
 
 /// Looks at a deadline once in so much work, so that small searches, which never get that far, always finish: that is
-/// how everybody gets some answer.
+/// how everybody gets some answer. Where there is one already it looks [`OFTEN`] times as often.
 #[derive(Clone, Debug)]
 pub(crate) struct Poll<'a> {
     deadline: &'a Deadline,
@@ -124,9 +166,13 @@ pub(crate) struct Poll<'a> {
     spent: u64,
 }
 
+/// How much more often a deadline is looked at by those who may end with nothing.
+const OFTEN: u64 = 64;
+
 impl<'a> Poll<'a> {
     /// Looks after every `every` units of work.
     pub(crate) fn new(deadline: &'a Deadline, every: u64) -> Self {
+        let every = if deadline.strict { every / OFTEN } else { every };
         Self { deadline, every, spent: 0 }
     }
 

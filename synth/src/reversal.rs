@@ -10,7 +10,7 @@
 //! Chunk ids coincide in all three demands: chunk i of an AllReduce over k members in C pieces is collected at
 //! member i / C, as in a ReduceScatter, and spread from there, as in an AllGather.
 
-use crate::bounds::bounds;
+use crate::bounds::bounds_before;
 use crate::distance::PathTree;
 use crate::interleave::interleaved;
 use crate::reach::check_reachable;
@@ -20,6 +20,9 @@ use schedule::{
 };
 use std::sync::Arc;
 use topology::Rank;
+
+/// The bound of a half gets one in so many of the time left.
+const BOUND_PART: u32 = 20;
 
 /// What `strategy` proposes for `problem`; where values are reduced, by way of the reversed topology.
 ///
@@ -187,7 +190,10 @@ impl<'a> Halves<'a> {
     fn propose(&self, context: &Context<'_>, strategy: &dyn Strategy, label: &str) -> Result<Vec<Attempt>, SynthError> {
         let ask = |half: &Problem| {
             // The incumbent is for another demand, and each of two halves has a bound of its own.
-            let bound = if self.spread.is_none() { context.bound } else { bounds(half).best().value };
+            let bound = match self.spread {
+                None => context.bound,
+                Some(_) => bounds_before(half, &context.deadline.part(BOUND_PART)).best().value,
+            };
             let context = Context { incumbent: None, bound, ..*context };
             strategy.propose(half, &context)
         };
@@ -314,6 +320,7 @@ fn relisted(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds;
     use crate::sketch::obey;
     use crate::{Classic, Deadline, Limits, Matching, Options};
     use proptest::prelude::{ProptestConfig, Strategy as Generator, any, proptest};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use topology::{LinkId, Topology};
 
 /// What one flow may cost: a tenth of a second. Flows over a million links cost less.
-const WORK: Work = Work(20_000_000);
+const WORK: Work = Work::new(20_000_000);
 
 /// Bytes per µs over `links` together; infinite where some β is zero and nothing else limits.
 pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {

@@ -55,7 +55,7 @@ mod tests {
     /// The values of all bounds that stand on classes.
     fn values(problem: &Problem, classes: &Classes) -> Vec<f64> {
         let sides = [Side::Ingress, Side::Egress].into_iter().flat_map(|side| degree(problem, classes, side));
-        let values = sides.chain(cut(problem, classes)).map(|bound| bound.value.0);
+        let values = sides.chain(cut(problem, classes, &crate::Deadline::default())).map(|bound| bound.value.0);
         values.collect()
     }
 

@@ -17,8 +17,8 @@ use super::classes::Classes;
 use super::feeding::{Feeding, GROWS};
 use super::flow::Work;
 use super::{Bound, Certificate, Scope};
-use crate::Problem;
 use crate::distance::PathTree;
+use crate::{Deadline, Problem};
 use schedule::{Chunk, ChunkId};
 use std::collections::BTreeSet;
 use topology::{LinkId, Micros, Rank};
@@ -26,21 +26,26 @@ use topology::{LinkId, Micros, Rank};
 /// The most machines of which all unions are tried; with more, single machines and their complements.
 const MACHINES: usize = 6;
 /// What all flows of one search for a cut may cost: a few tenths of a second.
-const WORK: Work = Work(60_000_000);
-/// The share of it for ranks that look like others for which the flow has been found.
-const AGAIN: u64 = 10;
+const WORK: Work = Work::new(60_000_000);
+/// The same for ranks that look like others for which the flow has been found.
+const WORK_AGAIN: Work = Work::new(6_000_000);
 /// What looking for better cuts around the best may cost, in looks at links: a few milliseconds.
 const CLIMBING: usize = 400_000;
 /// Heads of a cut for which distances are computed.
 const HEADS: usize = 64;
 
-/// The strongest cut, and the strongest one with its tail.
-pub(super) fn cut(problem: &Problem, classes: &Classes) -> Vec<Bound> {
-    let mut candidates = machine_unions(problem, classes);
-    candidates.extend(tightest(problem, classes));
-    candidates.extend(narrowest(problem));
-    let mut cuts: Vec<Cut> = candidates.into_iter().filter_map(|inside| Cut::measure(problem, inside)).collect();
-    cuts.extend(climb(problem, &cuts));
+/// The strongest cut, and the strongest one with its tail, of those that are found before `deadline`.
+pub(super) fn cut(problem: &Problem, classes: &Classes, deadline: &Deadline) -> Vec<Bound> {
+    let spans = Spans::new(problem);
+    let mut cuts: Vec<Cut> = Vec::new();
+    let mut measure = |inside: Vec<bool>| {
+        let is_in_time = !deadline.has_passed();
+        cuts.extend(is_in_time.then(|| Cut::measure(problem, &spans, inside)).flatten());
+    };
+    machine_unions(problem, classes).into_iter().for_each(&mut measure);
+    tightest(problem, classes, deadline).into_iter().for_each(&mut measure);
+    narrowest(problem, deadline).into_iter().for_each(&mut measure);
+    cuts.extend(climb(problem, &spans, &cuts, deadline));
     let strongest = |name, scope, values: Vec<(Micros, &Cut)>| {
         let (value, cut) = values.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
         Some(Bound { name, scope, value, certificate: cut.certificate() })
@@ -66,11 +71,27 @@ struct Cut {
     alpha: f64,
 }
 
+/// Where chunks start and end, if each is at one rank and goes to one: many cuts are measured, and sets are far to look at.
+struct Spans(Option<Vec<(Rank, Rank)>>);
+
+impl Spans {
+    fn new(problem: &Problem) -> Self {
+        let span = |chunk: &Chunk| match (&chunk.holders[..], &chunk.wanted_by[..]) {
+            (&[from], &[to]) if !chunk.combine => Some((from, to)),
+            _ => None,
+        };
+        Self(problem.demand.chunks().iter().map(span).collect())
+    }
+}
+
 impl Cut {
     /// `None` if nothing must leave, or nothing can.
-    fn measure(problem: &Problem, inside: Vec<bool>) -> Option<Self> {
+    fn measure(problem: &Problem, spans: &Spans, inside: Vec<bool>) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
-        let must_leave = |&id: &ChunkId| must_leave(demand.chunk(id), &inside);
+        let must_leave = |&id: &ChunkId| match &spans.0 {
+            Some(spans) => inside[spans[id.index()].0.index()] && !inside[spans[id.index()].1.index()],
+            None => must_leave(demand.chunk(id), &inside),
+        };
         let chunks: Vec<ChunkId> = demand.chunk_ids().filter(must_leave).collect();
         let links = leaving(problem, &inside);
         if chunks.is_empty() || links.is_empty() {
@@ -131,7 +152,7 @@ fn must_leave(chunk: &Chunk, inside: &[bool]) -> bool {
 
 /// The best cut that single ranks lead to from the best so far, or from the one around a single rank: where resources
 /// are shared across ports, the flow network allows for ways that do not exist, and its cuts are not the tightest.
-fn climb(problem: &Problem, cuts: &[Cut]) -> Option<Cut> {
+fn climb(problem: &Problem, spans: &Spans, cuts: &[Cut], deadline: &Deadline) -> Option<Cut> {
     let topology = &*problem.topology;
     let ranks = topology.rank_count();
     if topology.resources().is_empty() || ranks < 3 {
@@ -139,15 +160,16 @@ fn climb(problem: &Problem, cuts: &[Cut]) -> Option<Cut> {
     }
     let mut left = CLIMBING / topology.links().len().max(1);
     let around = topology.ranks().map(|one| topology.ranks().map(|rank| rank != one).collect());
-    let starts: Vec<Cut> = around.take(left / 2).filter_map(|inside| Cut::measure(problem, inside)).collect();
+    let around = around.take(left / 2).take_while(|_| !deadline.has_passed());
+    let starts: Vec<Cut> = around.filter_map(|inside| Cut::measure(problem, spans, inside)).collect();
     left = left.saturating_sub(starts.len());
     let mut best = cuts.iter().chain(&starts).max_by(|a, b| a.time().total_cmp(&b.time()))?.inside.clone();
     let mut found: Option<Cut> = None;
-    let mut time = Cut::measure(problem, best.clone())?.time();
+    let mut time = Cut::measure(problem, spans, best.clone())?.time();
     let mut stale = 0;
-    for rank in (0..ranks).cycle().take(left) {
+    for rank in (0..ranks).cycle().take(left).take_while(|_| !deadline.has_passed()) {
         best[rank] = !best[rank];
-        match Cut::measure(problem, best.clone()).filter(|cut| cut.time().0 > time.0 * (1.0 + GROWS)) {
+        match Cut::measure(problem, spans, best.clone()).filter(|cut| cut.time().0 > time.0 * (1.0 + GROWS)) {
             Some(cut) => {
                 (time, stale) = (cut.time(), 0);
                 found = Some(cut);
@@ -184,7 +206,7 @@ fn machine_unions(problem: &Problem, classes: &Classes) -> Vec<Vec<bool>> {
 
 /// The cut of the largest ratio of held bytes to capacity that flows find; `None` where one rank's links are
 /// already the tightest, or nobody alone holds anything.
-fn tightest(problem: &Problem, classes: &Classes) -> Option<Vec<bool>> {
+fn tightest(problem: &Problem, classes: &Classes, deadline: &Deadline) -> Option<Vec<bool>> {
     let topology = &*problem.topology;
     let held = held_bytes(problem);
     let total: f64 = held.iter().sum();
@@ -201,10 +223,15 @@ fn tightest(problem: &Problem, classes: &Classes) -> Option<Vec<bool>> {
             topology.incoming(sink).iter().copied().filter(|&link| problem.allows_link(link)).collect();
         (total - held[sink.index()]) / capacity(topology, &links)
     };
-    let mut ratio = order.iter().map(around).fold(f64::MIN_POSITIVE, f64::max);
+    let in_time = order.iter().take_while(|_| !deadline.has_passed());
+    let mut ratio = in_time.map(around).fold(f64::MIN_POSITIVE, f64::max);
+    if deadline.has_passed() {
+        return None;
+    }
     let mut flow = Feeding::new(problem, &held);
     let mut best = None;
-    for (tried, mut work) in [(first, WORK), (order.len(), Work(WORK.0 / AGAIN))] {
+    for (tried, work) in [(first, WORK), (order.len(), WORK_AGAIN)] {
+        let mut work = work.until(deadline.instant());
         let (mut next, mut proven) = (0, 0);
         while proven < tried && ratio.is_finite() {
             let Ok(inside) = flow.cut(1.0 / ratio, order[next], &mut work) else { break };
@@ -225,12 +252,12 @@ fn tightest(problem: &Problem, classes: &Classes) -> Option<Vec<bool>> {
 
 /// The cut of the least capacity between those who contribute to sums that several ranks want (AllReduce): a whole sum
 /// has to cross it, however few are inside.
-fn narrowest(problem: &Problem) -> Option<Vec<bool>> {
+fn narrowest(problem: &Problem, deadline: &Deadline) -> Option<Vec<bool>> {
     let sum = problem.demand.chunks().iter().find(|chunk| chunk.combine && chunk.wanted_by.len() > 1)?;
     let root = *sum.holders.first()?;
     let others: Vec<Rank> = sum.holders.iter().copied().filter(|&rank| rank != root).collect();
     let mut flow = Feeding::new(problem, &vec![0.0; problem.topology.rank_count()]);
-    let mut work = WORK;
+    let mut work = WORK.until(deadline.instant());
     let mut best: Option<(f64, Vec<bool>)> = None;
     for rank in spread_out(&others) {
         for (from, to) in [(root, rank), (rank, root)] {

@@ -233,7 +233,7 @@ mod tests {
     use std::sync::Arc;
     use topology::resolve;
 
-    const PLENTY: Work = Work(u64::MAX);
+    const PLENTY: Work = Work::new(u64::MAX);
 
     fn problem(spec: &str) -> Problem {
         let topology = Arc::new(resolve(spec).expect("a known topology"));

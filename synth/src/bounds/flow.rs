@@ -8,18 +8,39 @@
 //! every look at an arc is counted, and a computation stops where its [`Work`] is spent.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// Stands for a capacity without limit: larger than any rate, small enough to add up.
 pub(super) const UNLIMITED: f64 = 1e30;
 
 /// How many looks at arcs may still be made; a million take a few milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Work(pub(super) u64);
+pub(super) struct Work {
+    left: u64,
+    /// The clock ends it as well, where time is limited.
+    until: Option<Instant>,
+}
+
+/// The clock is looked at once in so many looks at arcs: every few milliseconds.
+const POLLED: u64 = 1 << 20;
 
 impl Work {
+    pub(super) const fn new(looks: u64) -> Self {
+        Self { left: looks, until: None }
+    }
+
+    /// The same, but only until `instant`.
+    pub(super) fn until(self, instant: Option<Instant>) -> Self {
+        Self { until: instant, ..self }
+    }
+
     fn spend(&mut self, looks: usize) -> Result<(), Spent> {
-        self.0 = self.0.saturating_sub(looks as u64);
-        if self.0 > 0 { Ok(()) } else { Err(Spent) }
+        let before = self.left;
+        self.left = before.saturating_sub(looks as u64);
+        if before / POLLED != self.left / POLLED && self.until.is_some_and(|until| Instant::now() >= until) {
+            self.left = 0;
+        }
+        if self.left > 0 { Ok(()) } else { Err(Spent) }
     }
 }
 
@@ -186,7 +207,7 @@ impl Network {
 mod tests {
     use super::*;
 
-    const PLENTY: Work = Work(u64::MAX);
+    const PLENTY: Work = Work::new(u64::MAX);
 
     #[test]
     fn work_is_counted_and_ends() {
@@ -204,11 +225,11 @@ mod tests {
         let spent = |vertices: usize| {
             let mut work = PLENTY;
             assert_eq!(line(vertices).max_flow(vertices, 0, &mut work), Ok(vertices as f64));
-            PLENTY.0 - work.0
+            PLENTY.left - work.left
         };
         assert!(spent(200) > 3 * spent(100), "{} and {} looks", spent(200), spent(100));
-        let mut work = Work(spent(200) / 2);
-        assert_eq!((line(200).max_flow(200, 0, &mut work), work), (Err(Spent), Work(0)));
+        let mut work = Work::new(spent(200) / 2);
+        assert_eq!((line(200).max_flow(200, 0, &mut work), work), (Err(Spent), Work::new(0)));
     }
 
     #[test]

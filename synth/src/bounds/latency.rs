@@ -1,8 +1,8 @@
 //! The bound by distance: some chunk has to get from where it is to where it is wanted.
 
 use super::{Bound, Certificate, Scope};
-use crate::Problem;
 use crate::distance::PathTree;
+use crate::{Deadline, Problem};
 use schedule::{Chunk, ChunkId, RankSet};
 use topology::{Bytes, LinkId, Micros, Rank};
 
@@ -12,10 +12,10 @@ const SOURCES: usize = 512;
 const WORK: usize = 6_000_000;
 
 /// The longest of all shortest ways, once for this chunking and once for α alone (any chunking).
-pub(super) fn latency(problem: &Problem) -> Vec<Bound> {
+pub(super) fn latency(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     let journeys = journeys(problem);
-    let sized = farthest(problem, &journeys, |id| problem.demand.bytes_of(id));
-    let bare = farthest(problem, &journeys, |_| Bytes::ZERO);
+    let sized = farthest(problem, &journeys, |id| problem.demand.bytes_of(id), deadline);
+    let bare = farthest(problem, &journeys, |_| Bytes::ZERO, deadline);
     let bound = |(value, links): (Micros, Vec<LinkId>), scope| Bound {
         name: "latency",
         scope,
@@ -60,10 +60,19 @@ fn journeys(problem: &Problem) -> Vec<Journey> {
     journeys.into_iter().step_by(stride).collect()
 }
 
-fn farthest(problem: &Problem, journeys: &[Journey], bytes: impl Fn(ChunkId) -> Bytes) -> (Micros, Vec<LinkId>) {
+/// The longest of the shortest ways; of the first one only, where the time is up.
+fn farthest(
+    problem: &Problem,
+    journeys: &[Journey],
+    bytes: impl Fn(ChunkId) -> Bytes,
+    deadline: &Deadline,
+) -> (Micros, Vec<LinkId>) {
     let topology = &*problem.topology;
     let mut worst = (0.0, Vec::new());
-    for Journey { from, chunks } in journeys {
+    for (number, Journey { from, chunks }) in journeys.iter().enumerate() {
+        if number > 0 && deadline.has_passed() {
+            break;
+        }
         let bytes = bytes(chunks[0]);
         let length = |id: LinkId| problem.allows(chunks[0], id).then(|| topology.link(id).transfer_time(bytes).0);
         let tree = PathTree::new(topology, from.iter().copied(), length);

@@ -18,8 +18,8 @@ mod latency;
 mod prices;
 mod wire;
 
-use crate::Problem;
 use crate::reversal::reversed_spreading;
+use crate::{Deadline, Problem};
 pub(crate) use capacity::capacity;
 use classes::Classes;
 use degree::{Side, degree};
@@ -163,23 +163,59 @@ fn carried(bound: Option<&Bound>) -> LowerBound {
 
 /// Every lower bound that applies to `problem`.
 pub fn bounds(problem: &Problem) -> Bounds {
-    if let Some(spreading) = reversed_spreading(problem) {
-        let Bounds { mut list } = direct(&spreading);
-        list.iter_mut().for_each(|bound| turn_around(bound, &problem.topology));
-        return Bounds { list };
-    }
-    direct(problem)
+    bounds_before(problem, &Deadline::default())
 }
 
-fn direct(problem: &Problem) -> Bounds {
-    let mut list = latency::latency(problem);
-    let classes = Classes::new(problem);
-    list.extend(degree(problem, &classes, Side::Ingress));
-    list.extend(degree(problem, &classes, Side::Egress));
-    list.extend(cut::cut(problem, &classes));
-    list.extend(wire::wire(problem));
-    list.extend(prices::flow(problem));
+/// The bounds that can be had before `deadline`, each as strong as it got by then; the one by distance always.
+pub(crate) fn bounds_before(problem: &Problem, deadline: &Deadline) -> Bounds {
+    either_way(problem, |problem| direct(problem, deadline))
+}
+
+/// The bounds at another chunk count than that of `known`, where time is short: what holds for any chunking stands, and
+/// of what depends on chunks only what takes no time is found anew.
+pub(crate) fn bounds_like(known: &Bounds, problem: &Problem, deadline: &Deadline) -> Bounds {
+    let Bounds { list } = either_way(problem, |problem| chunked(problem, deadline));
+    let anew = list.into_iter().filter(|bound| bound.scope != Scope::AnyChunking);
+    let known = known.list.iter().filter(|bound| bound.scope == Scope::AnyChunking);
+    Bounds { list: known.cloned().chain(anew).collect() }
+}
+
+/// What `of` says of a problem; of sums, what it says of the equivalent spreading on the reversed topology.
+fn either_way(problem: &Problem, of: impl Fn(&Problem) -> Vec<Bound>) -> Bounds {
+    let Some(spreading) = reversed_spreading(problem) else { return Bounds { list: of(problem) } };
+    let mut list = of(&spreading);
+    list.iter_mut().for_each(|bound| turn_around(bound, &problem.topology));
     Bounds { list }
+}
+
+fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
+    let mut list = latency::latency(problem, deadline);
+    // Prices say most where nothing is copied; elsewhere cuts do, and come first.
+    let copied = problem.demand.chunks().iter().any(|chunk| chunk.wanted_by.len() > 1);
+    let mut prices = if copied { None } else { prices::flow(problem, &deadline.part(2)) };
+    if !deadline.has_passed() {
+        let classes = Classes::new(problem);
+        list.extend(degree(problem, &classes, Side::Ingress));
+        list.extend(degree(problem, &classes, Side::Egress));
+        list.extend(cut::cut(problem, &classes, deadline));
+    }
+    list.extend(wire::wire(problem));
+    if copied && !deadline.has_passed() {
+        prices = prices::flow(problem, deadline);
+    }
+    list.extend(prices);
+    list
+}
+
+/// What takes little time and depends on chunks.
+fn chunked(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
+    let mut list = latency::latency(problem, deadline);
+    if !deadline.has_passed() {
+        let classes = Classes::new(problem);
+        list.extend(degree(problem, &classes, Side::Ingress));
+        list.extend(degree(problem, &classes, Side::Egress));
+    }
+    list
 }
 
 /// Rewrites a bound on the reversed topology in terms of the topology itself.
@@ -206,6 +242,7 @@ mod tests {
     use schedule::{Collective, Demand, Request};
     use std::fmt::Write;
     use std::sync::Arc;
+    use std::time::Duration;
     use topology::resolve;
 
     fn of(spec: &str, collective: Collective, size: u64, chunks: u32) -> Bounds {
@@ -400,6 +437,31 @@ mod tests {
         let egress = bounds.list.iter().find(|bound| bound.name == "egress").expect("everybody sends");
         let Certificate::Cut { ranks, capacity } = &egress.certificate else { panic!("a cut, not {egress:?}") };
         assert_eq!((ranks.as_slice(), capacity.0), (&[Rank(2)][..], 0.001));
+    }
+
+    /// What is left out for want of time weakens the best bound, and a chunk count that inherits bounds has the others' best.
+    #[test]
+    fn in_a_hurry_bounds_are_weaker_never_wrong() {
+        let late = Deadline::after(Some(Duration::ZERO), crate::Cancel::default());
+        for (spec, collective) in [
+            ("ndv2x2", Collective::AllToAll),
+            ("torus2d:4x4", Collective::AllReduce),
+            ("dgx2x2", Collective::AllGather),
+            ("mesh2d:3x4", Collective::ReduceScatter),
+        ] {
+            let topology = Arc::new(resolve(spec).expect("a known topology"));
+            let request = |chunks| Request::new(collective, topology.rank_count(), 1 << 30).with_chunks(chunks);
+            let problem = |chunks| {
+                Problem::new(topology.clone(), Arc::new(Demand::new(request(chunks)).expect("a valid request")))
+            };
+            let [one, four] = [1, 4].map(problem);
+            let all = bounds(&one);
+            let some = bounds_before(&one, &late);
+            assert!(some.best().value <= all.best().value && some.best().value > Micros::ZERO, "{spec}");
+            let inherited = bounds_like(&all, &four, &Deadline::default());
+            assert_eq!(inherited.best_at_any_chunking(), all.best_at_any_chunking(), "{spec}");
+            assert!(inherited.best().value <= bounds(&four).best().value * (1.0 + 1e-12), "{spec}");
+        }
     }
 
     /// Work that is spent weakens some arguments, not the one that decides.

@@ -12,9 +12,9 @@
 //! SIAM J. Comput. 37 (2007).
 
 use super::{Bound, Certificate, Scope};
-use crate::Problem;
 use crate::distance::PathTree;
 use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
+use crate::{Deadline, Problem};
 use schedule::{ChunkId, RankSet};
 use topology::{LinkId, Micros, Rank, ResourceId, Topology};
 
@@ -32,18 +32,19 @@ const BEGINNING: f64 = 0.05;
 /// By how much the busiest seller raises its price in the first round, as an exponent.
 const EAGERNESS: f64 = 1.0;
 
-/// `None` where values are reduced on the way or nothing has to move.
-pub(super) fn flow(problem: &Problem) -> Option<Bound> {
+/// What can be proven by `deadline`; `None` where values are reduced on the way or nothing has to move.
+pub(super) fn flow(problem: &Problem, deadline: &Deadline) -> Option<Bound> {
     if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
         return None;
     }
-    let prices = match concurrent_flow(problem) {
+    let prices = match concurrent_flow(problem, deadline) {
         Some(ConcurrentFlow { link_prices, resource_prices, .. }) => {
             Prices { links: link_prices, resources: resource_prices }
         }
-        None => haggled(problem, Prices::equal(problem)),
+        // Of half the time, so that what comes out can be evaluated.
+        None => haggled(problem, Prices::equal(problem), &deadline.part(2)),
     };
-    prices.normalised()?.bound(problem)
+    prices.normalised()?.bound(problem, deadline)
 }
 
 /// What a unit of time is worth on each link and on each resource.
@@ -79,10 +80,10 @@ impl Prices {
     }
 
     /// `None` where nobody pays anything.
-    fn bound(self, problem: &Problem) -> Option<Bound> {
+    fn bound(self, problem: &Problem, deadline: &Deadline) -> Option<Bound> {
         let topology = &problem.topology;
         let per_byte: Vec<f64> = topology.link_ids().map(|id| self.per_byte(topology, id)).collect();
-        let paid = paid(problem, &per_byte);
+        let paid = paid(problem, &per_byte, deadline);
         if paid == 0.0 {
             return None;
         }
@@ -99,7 +100,7 @@ impl Prices {
 
 /// Prices after rounds in which everybody buys the cheapest ways and sellers raise their price in proportion to how much
 /// of their time is bought: the best of all rounds. Where chunks are copied, ways are no measure and nothing changes.
-fn haggled(problem: &Problem, start: Prices) -> Prices {
+fn haggled(problem: &Problem, start: Prices, deadline: &Deadline) -> Prices {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     if demand.chunks().iter().any(|chunk| chunk.wanted_by.len() != 1) {
         return start;
@@ -110,7 +111,8 @@ fn haggled(problem: &Problem, start: Prices) -> Prices {
         return start;
     }
     let Some(start) = start.clone().normalised() else { return start };
-    let mut best = (Bought::new(problem, &start).paid, start.clone());
+    let Some(Bought { paid, .. }) = Bought::new(problem, &start, deadline) else { return start };
+    let mut best = (paid, start.clone());
     // Links behind ports get a small price to begin with: nothing would never rise.
     let least = BEGINNING * start.links.iter().chain(&start.resources).copied().fold(0.0, f64::max);
     let mut prices = start;
@@ -118,7 +120,7 @@ fn haggled(problem: &Problem, start: Prices) -> Prices {
     usable.for_each(|id| prices.links[id.index()] = prices.links[id.index()].max(least));
     let Some(mut prices) = prices.normalised() else { return best.1 };
     for round in 1..=rounds {
-        let Bought { links, resources, paid } = Bought::new(problem, &prices);
+        let Some(Bought { links, resources, paid }) = Bought::new(problem, &prices, deadline) else { break };
         if paid > best.0 {
             best = (paid, prices.clone());
         }
@@ -142,13 +144,17 @@ struct Bought {
 }
 
 impl Bought {
-    fn new(problem: &Problem, prices: &Prices) -> Self {
+    /// `None` where the time was up meanwhile.
+    fn new(problem: &Problem, prices: &Prices, deadline: &Deadline) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let per_byte: Vec<f64> = topology.link_ids().map(|id| prices.per_byte(topology, id)).collect();
         let mut bytes_on = vec![0.0; topology.links().len()];
         let mut paid = 0.0;
         let mut first = 0;
         for run in demand.chunks().chunk_by(|a, b| a.holders == b.holders) {
+            if deadline.has_passed() {
+                return None;
+            }
             let ids = (first..).map(ChunkId).take(run.len());
             let length = |link: LinkId| problem.allows(ChunkId(first), link).then(|| per_byte[link.index()]);
             let tree = PathTree::new(topology, run[0].holders.iter().copied(), length);
@@ -179,12 +185,12 @@ impl Bought {
                 resources[resource.index()] += topology.resource(resource).beta.0 * bytes;
             }
         }
-        Self { links, resources, paid }
+        Some(Self { links, resources, paid })
     }
 }
 
-/// What all bytes pay at least.
-fn paid(problem: &Problem, per_byte: &[f64]) -> f64 {
+/// What all bytes pay at least; those that nobody looks at before `deadline` count as free.
+fn paid(problem: &Problem, per_byte: &[f64], deadline: &Deadline) -> f64 {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let copied = demand.chunks().iter().any(|chunk| chunk.wanted_by.len() > 1);
     let affordable = (WORK[usize::from(copied)] / topology.links().len().max(1)).clamp(1, SOURCES);
@@ -194,7 +200,7 @@ fn paid(problem: &Problem, per_byte: &[f64]) -> f64 {
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         let tree = match previous.take() {
             Some((holders, tree)) if *holders == chunk.holders => tree,
-            _ if trees == affordable => break,
+            _ if trees == affordable || deadline.has_passed() => break,
             _ => {
                 trees += 1;
                 let length = |link: LinkId| problem.allows(id, link).then(|| per_byte[link.index()]);
@@ -276,7 +282,7 @@ mod tests {
             ("torus2d:8x8,alpha=1us,bandwidth=1GBps", 1_000, 64.0 + 1.0),
         ] {
             let problem = all_to_all(resolve(spec).expect("a known topology"), pair_bytes);
-            let bound = flow(&problem).expect("something moves");
+            let bound = flow(&problem, &Deadline::default()).expect("something moves");
             assert!((bound.value.0 / expected - 1.0).abs() < 1e-8, "{spec}: {} µs, not {expected}", bound.value);
             assert!((bound.value.0 / proven(&problem, &bound.certificate) - 1.0).abs() < 1e-11, "{spec}");
         }
@@ -318,9 +324,10 @@ mod tests {
         let mut decided = 0;
         for seed in 0..40 {
             let mut problem = all_to_all(random_machine(seed), 1_000);
-            let bound = flow(&problem).expect("something moves");
+            let bound = flow(&problem, &Deadline::default()).expect("something moves");
             assert!((bound.value.0 / proven(&problem, &bound.certificate) - 1.0).abs() < 1e-11, "machine {seed}");
-            let equal = Prices::equal(&problem).normalised().and_then(|prices| prices.bound(&problem));
+            let equal =
+                Prices::equal(&problem).normalised().and_then(|prices| prices.bound(&problem, &Deadline::default()));
             let equal = equal.expect("something is sold").value;
             decided += u32::from(equal < bound.value * 0.99);
             // The α of the two may differ; 1 µs is the largest.
@@ -342,11 +349,11 @@ mod tests {
             let problem = all_to_all(random_machine(seed), 1_000);
             let of = |prices: Prices| {
                 let prices = prices.normalised().expect("something is sold");
-                prices.bound(&problem).expect("something moves").value.0
+                prices.bound(&problem, &Deadline::default()).expect("something moves").value.0
             };
-            let Some(flow) = concurrent_flow(&problem) else { panic!("machine {seed} is small") };
+            let Some(flow) = concurrent_flow(&problem, &Deadline::default()) else { panic!("machine {seed} is small") };
             let best = of(Prices { links: flow.link_prices, resources: flow.resource_prices });
-            let haggled = of(haggled(&problem, Prices::equal(&problem)));
+            let haggled = of(haggled(&problem, Prices::equal(&problem), &Deadline::default()));
             // The α of the two may differ; 1 µs is the largest.
             assert!(haggled <= best + 1.0 && haggled >= 0.95 * best - 1.0, "machine {seed}: {haggled} of {best}");
         }
@@ -355,6 +362,6 @@ mod tests {
     #[test]
     fn the_same_prices_every_time() {
         let problem = all_to_all(resolve("ndv2x2").expect("a machine"), 1_000);
-        assert_eq!(flow(&problem), flow(&problem));
+        assert_eq!(flow(&problem, &Deadline::default()), flow(&problem, &Deadline::default()));
     }
 }

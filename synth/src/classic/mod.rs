@@ -12,6 +12,7 @@ mod ring;
 mod sums;
 mod tree;
 
+use crate::distance::PathTree;
 use crate::reach::check_reachable;
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
 use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, makespan, replay};
@@ -100,6 +101,10 @@ impl Strategy for Classic {
             let why = format!("{deliveries} deliveries are more than the {MOST_HOPS} it writes down");
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
+        if is_far(problem) {
+            let why = format!("it would need more than the {MOST_HOPS} hops it writes down");
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
         let mut attempts: Vec<Attempt> = Vec::new();
         for algorithm in algorithms(problem.demand.request().collective) {
             let has_one = attempts.iter().any(|attempt| attempt.schedule.is_some());
@@ -138,6 +143,20 @@ fn attempt(problem: &Problem, algorithm: &Algorithm, context: &Context<'_>) -> R
     let stop = if makespan <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     Ok(Attempt { name, schedule: Some(schedule), stop, note: None })
+}
+
+/// Whether chunks that each go to one rank have so far to go that no algorithm writes it down, as seen from one of them.
+fn is_far(problem: &Problem) -> bool {
+    let chunks = problem.demand.chunks();
+    let Some(first) = chunks.first().filter(|_| chunks.len() as u64 > MOST_HOPS / 64) else { return false };
+    if chunks.iter().any(|chunk| chunk.wanted_by.len() != 1) {
+        return false;
+    }
+    let one = |link| problem.allows_link(link).then_some(1.0);
+    let tree = PathTree::new(&problem.topology, first.holders.iter().copied(), one);
+    let hops: f64 = tree.distance.iter().filter(|hops| hops.is_finite()).sum();
+    // Others may be in a better place, but hardly at half the distance.
+    chunks.len() as f64 * hops / problem.topology.rank_count() as f64 > 2.0 * MOST_HOPS as f64
 }
 
 /// A hop with its link.

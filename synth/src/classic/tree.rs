@@ -9,11 +9,15 @@ use topology::{Bytes, LinkId, Rank};
 /// Longer than any path, in microseconds.
 const PROHIBITIVE: f64 = 1e12;
 
+/// Chunks of every size have paths of their own, up to so many: a tenth of a second for small machines.
+const MOST_TREES: usize = 1 << 10;
+
 /// Every chunk over shortest α–β paths from its holders to all who want it; relays pass it on. Applies always.
 pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let mut hops = Vec::new();
     let mut previous: Option<(&RankSet, Bytes, PathTree)> = None;
+    let mut trees = 0;
     let shared = problem.constraints.owners.is_empty();
     let limited = problem.constraints.max_machine_hops.is_some();
     let mut round_of = vec![0u32; topology.rank_count()];
@@ -27,8 +31,16 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
             problem.allows(id, link).then_some(time + toll)
         };
         let tree = match previous.take() {
-            Some((holders, size, tree)) if shared && *holders == chunk.holders && size == bytes => tree,
-            _ => PathTree::new(topology, chunk.holders.iter().copied(), length),
+            // Where sizes are many, one serves for all of a rank's chunks.
+            Some((holders, size, tree))
+                if shared && *holders == chunk.holders && (size == bytes || trees > MOST_TREES) =>
+            {
+                tree
+            }
+            _ => {
+                trees += 1;
+                PathTree::new(topology, chunk.holders.iter().copied(), length)
+            }
         };
         round_of.iter_mut().for_each(|round| *round = 0);
         for &rank in chunk.wanted_by.iter() {

@@ -236,7 +236,7 @@ impl<'a> Search<'a> {
     fn try_chunks(&mut self, steps: u32, chunks: u32, candidates: impl Iterator<Item = u32>) -> Result<(), SynthError> {
         let original = recut(self.problem, chunks)?;
         let problem = spreading(&original)?;
-        let orbits = Orbits::new(&problem);
+        let orbits = Orbits::new(&problem, self.deadline);
         let mut below = None;
         for rounds in candidates {
             self.announce(chunks, steps, rounds);

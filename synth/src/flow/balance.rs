@@ -150,7 +150,9 @@ impl<'a> Balance<'a> {
             for source in 0..self.ways.len() {
                 let spent = self.respond(source, random);
                 left -= spent as i64;
-                if poll.is_over_after(spent) || left < 0 && round > 0 {
+                let is_over = poll.is_over_after(spent) || left < 0;
+                // Everybody gets some way, unless there is an answer without this one.
+                if is_over && (round > 0 || deadline.has_passed_for_all()) {
                     self.keep();
                     return round > 0;
                 }
@@ -244,7 +246,8 @@ impl<'a> Balance<'a> {
         }
         let mut looks = 1;
         let mut best = (f64::INFINITY, 0);
-        for (index, path) in ways.paths.iter().enumerate() {
+        let choices = if ways.paths.len() > 1 { &ways.paths[..] } else { &[] };
+        for (index, path) in choices.iter().enumerate() {
             looks += path.len();
             let mut cost = 0.0;
             for (hop, &link) in path.iter().enumerate() {

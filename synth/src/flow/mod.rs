@@ -3,12 +3,16 @@
 //! The principal type is [`Flow`]. Copies cannot help here, so a chunk is a path, and how busy links and resources are
 //! decides. [`balance`] finds routes that keep the busiest as little busy as possible, for one chunk of each orbit under the
 //! symmetries of machine and demand ([`quotient`]); then several orders along them are played, from one chunk a message,
-//! the longest way first, to one message per link and round ([`rounds`]), and the fastest stands.
+//! the longest way first, to one message per link and round ([`rounds`]), and the fastest stands. On fabrics with a link for every pair there is an order
+//! that needs no search ([`phases`]). Where α matters, routes through relays that gather and hand out compete with them ([`staged`]).
 
 mod balance;
+mod phases;
 mod quotient;
 mod rounds;
+mod staged;
 
+use crate::interleave::interleaved;
 use crate::matching::Mirror;
 use crate::matching::queues::{Priorities, order};
 use crate::reach::check_reachable;
@@ -19,6 +23,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rounds::{Aligned, rounds};
 use schedule::{Message, Schedule, Transfer, makespan, replay};
+use staged::Roads;
 use topology::{Latency, LinkId, Micros};
 
 /// The strategy `flow`.
@@ -26,6 +31,8 @@ use topology::{Latency, LinkId, Micros};
 pub struct Flow;
 
 const NAME: &str = "flow";
+/// Symmetries are looked for in one of so many parts of the time left.
+const MIRROR_PART: u32 = 4;
 /// Looks at links and ways while routes are sought: a second or two.
 const WORK: u64 = 60_000_000;
 /// What a microsecond on the way weighs beside one of the busiest load, where bytes decide and where α does.
@@ -41,6 +48,16 @@ const MOST_HOPS: usize = 40_000_000;
 /// How many hops may be put in order for each way of merging, one order after the other, and the most orders.
 const ORDERS: usize = 200_000;
 const MOST_ORDERS: usize = 16;
+/// A plan this close (relative) to the bound needs no other routes.
+const CLOSE: f64 = 2e-3;
+/// Links × chunks above which finer cuts than one chunk are worth no search for routes.
+const MOST_BALANCED: usize = 4_000_000;
+/// Chunks that take less than so many α on some link are worth gathering.
+const DEAR: f64 = 16.0;
+/// How many hops of chunks are put in stages, all ways together: a second or two.
+const STAGED: usize = 4_000_000;
+/// The most messages that are put into a better order.
+const MOST_REORDERED: usize = 1 << 15;
 /// Head starts that decide between equally long ways, in messages on the slowest link.
 const TIES: f64 = 1e-3;
 /// Two makespans this close (relative) are equal.
@@ -62,10 +79,15 @@ impl Strategy for Flow {
             return Err(refused(format!("{chunks} chunks are more than the {MOST_CHUNKS} it writes routes for")));
         }
         check_reachable(problem)?;
-        let mirror = Mirror::all(problem).into_iter().next().unwrap_or_else(|| Mirror::plain(&problem.topology));
+        let mut search = Search { problem, context, best: None, peaks: Vec::new() };
+        search.try_phases();
+        if search.is_close() {
+            return Ok(vec![search.conclude(1)]);
+        }
+        let mirror = Mirror::all(problem, &context.deadline.part(MIRROR_PART)).into_iter().next();
+        let mirror = mirror.unwrap_or_else(|| Mirror::plain(&problem.topology));
         let quotient = Quotient::new(problem, mirror).ok_or_else(several)?;
         let largest_alpha = problem.topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
-        let mut search = Search { problem, context, best: None, peaks: Vec::new() };
         let mut random = Pcg64Mcg::seed_from_u64(context.options.seed);
         for taste in tastes(problem) {
             if search.best.is_some() && context.deadline.has_passed() || search.is_good_enough() {
@@ -87,7 +109,8 @@ impl Strategy for Flow {
             }
             search.try_orders(&quotient, &balance.routes(), hops);
         }
-        Ok(vec![search.conclude(&quotient)])
+        search.try_stages();
+        Ok(vec![search.conclude(quotient.mirror.order())])
     }
 }
 
@@ -161,13 +184,77 @@ impl Search<'_> {
                 }
                 let mut priorities = Priorities::new(problem, merge, &mut random);
                 priorities.head_start = quotient.head_starts(priorities.slowest * TIES, &mut random);
-                if let Some(order) = order(problem, routes, &priorities, self.context.deadline) {
-                    self.keep(&order.messages, if merge == 1 { "flow/queues" } else { "flow/merged" });
-                }
+                self.try_priorities(routes, &priorities, if merge == 1 { "flow/queues" } else { "flow/merged" });
             }
         }
         if self.best.is_none() {
             self.keep(&rounds(routes, links, Aligned::First), "flow/rounds");
+        }
+    }
+
+    /// Plays chunks straight to where they are wanted, where every pair has a link and links share something.
+    fn try_phases(&mut self) {
+        let (topology, constraints) = (&self.problem.topology, &self.problem.constraints);
+        if topology.resources().is_empty() || constraints.limits_ways() || constraints.own_chunks_first.is_some() {
+            return;
+        }
+        let Some(direct) = phases::direct(self.problem) else { return };
+        for messages in phases::phases(self.problem, &direct) {
+            self.keep(&messages, "flow/phases");
+        }
+        self.reorder();
+    }
+
+    /// Whether it is not worth its while to look for routes: what there is is close to the bound, or chunks are many.
+    fn is_close(&self) -> bool {
+        let (links, chunks) = (self.problem.topology.links().len(), self.problem.demand.chunks().len());
+        let close = |best: &Plan| best.makespan.0 <= self.context.goal().0 * (1.0 + CLOSE);
+        let cut = self.problem.demand.request().chunks_per_rank > 1;
+        self.best.as_ref().is_some_and(|best| close(best) || cut && links * chunks > MOST_BALANCED)
+    }
+
+    fn try_priorities(&mut self, routes: &Vec<Vec<LinkId>>, priorities: &Priorities, name: &'static str) {
+        let strict = self.context.deadline.clone().strict();
+        let deadline = if self.best.is_some() { &strict } else { self.context.deadline };
+        if let Some(order) = order(self.problem, routes, priorities, deadline) {
+            self.keep(&order.messages, name);
+        }
+    }
+
+    /// Plays routes in stages, where α matters and nothing but the machine limits routes, and the best of all plans again in
+    /// better orders.
+    fn try_stages(&mut self) {
+        let Problem { topology, demand, constraints } = self.problem;
+        let chunks = demand.chunks().len();
+        let bytes = demand.chunk_ids().map(|id| demand.bytes_of(id).0).sum::<f64>() / chunks.max(1) as f64;
+        let matters = |link: &topology::Link| link.beta.0 * bytes < DEAR * link.alpha.0;
+        let is_free =
+            !constraints.limits_ways() && constraints.owners.is_empty() && constraints.own_chunks_first.is_none();
+        if self.is_over() || !is_free || !merging_pays(self.problem) || !topology.links().iter().any(matters) {
+            return;
+        }
+        let Some(roads) = Roads::new(self.problem) else { return };
+        let mut left = STAGED;
+        for way in staged::ways(self.problem) {
+            if self.is_over() || left == 0 {
+                break;
+            }
+            let messages = way.messages(self.problem, &roads);
+            left = left.saturating_sub(messages.iter().map(|message| message.chunks.len()).sum());
+            self.keep(&messages, "flow/staged");
+        }
+        self.reorder();
+    }
+
+    /// The messages of the best plan in the order in which they leave best.
+    fn reorder(&mut self) {
+        let Some(best) = self.best.as_ref().filter(|best| !self.is_over() && best.transfers.len() < MOST_REORDERED)
+        else {
+            return;
+        };
+        let (order, messages) = (best.order, best.transfers.iter().map(Message::from).collect::<Vec<_>>());
+        if let Ok(transfers) = interleaved(self.problem, &messages, self.context.deadline) {
+            self.keep_timed(transfers, order);
         }
     }
 
@@ -177,21 +264,26 @@ impl Search<'_> {
 
     fn keep(&mut self, messages: &[Message], order: &'static str) {
         let Ok(transfers) = replay(&self.problem.demand, &self.problem.topology, messages) else { return };
+        self.keep_timed(transfers, order);
+    }
+
+    fn keep_timed(&mut self, transfers: Vec<Transfer>, order: &'static str) {
         let makespan = makespan(&transfers);
         if self.best.as_ref().is_none_or(|best| makespan.0 < best.makespan.0 * (1.0 - EQUAL)) {
             self.best = Some(Plan { transfers, makespan, order });
         }
     }
 
-    fn conclude(self, quotient: &Quotient<'_>) -> Attempt {
+    /// The best plan, with routes found for one of each `images`.
+    fn conclude(self, images: usize) -> Attempt {
         let stop = match () {
             () if self.is_good_enough() => StopReason::Optimal,
             () if self.context.deadline.has_passed() => StopReason::TimeLimit,
             () => StopReason::Exhausted,
         };
-        let images = quotient.mirror.order();
         let symmetric = if images > 1 { format!("; {images} images of each") } else { String::new() };
-        let note = Some(format!("routes keep the busiest busy for {:.1?} µs{symmetric}", self.peaks));
+        let routes = format!("routes keep the busiest busy for {:.1?} µs{symmetric}", self.peaks);
+        let note = (!self.peaks.is_empty()).then_some(routes);
         let name = self.best.as_ref().map_or(NAME, |best| best.order).to_owned();
         let demand = &self.problem.demand;
         let schedule =

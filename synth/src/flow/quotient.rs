@@ -149,6 +149,7 @@ fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<Source>> {
     let mut known = vec![false; demand.chunks().len()];
     let mut sources: Vec<Source> = Vec::new();
     let mut number: BTreeMap<&RankSet, usize> = BTreeMap::new();
+    let mut last: Option<(&RankSet, usize)> = None;
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         let mut lacking = chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank));
         let Some(&to) = lacking.next() else { continue };
@@ -158,8 +159,15 @@ fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<Source>> {
         if std::mem::replace(&mut known[id.index()], true) {
             continue;
         }
-        mirror.chunks(id).into_iter().for_each(|image| known[image.index()] = true);
-        let index = *number.entry(&chunk.holders).or_insert(sources.len());
+        if mirror.order() > 1 {
+            mirror.chunks(id).into_iter().for_each(|image| known[image.index()] = true);
+        }
+        // Chunks of the same holders stand together.
+        let index = match last {
+            Some((holders, index)) if *holders == chunk.holders => index,
+            _ => *number.entry(&chunk.holders).or_insert(sources.len()),
+        };
+        last = Some((&chunk.holders, index));
         if index == sources.len() {
             sources.push(Source { holders: chunk.holders.clone(), wishes: Vec::new() });
         }

@@ -19,22 +19,30 @@ pub(crate) enum Aligned {
 /// The messages of all rounds along `routes` over `links` links: one per link and round, in which chunks stand in order.
 pub(crate) fn rounds(routes: &[Vec<LinkId>], links: usize, aligned: Aligned) -> Vec<Message> {
     let longest = routes.iter().map(Vec::len).max().unwrap_or(0);
-    let mut messages = Vec::new();
-    let mut waiting: Vec<ChunkList> = vec![ChunkList::new(); links];
-    for round in 0..longest {
-        for (chunk, route) in routes.iter().enumerate() {
-            let hop = match aligned {
-                Aligned::First => Some(round),
-                Aligned::Last => (round + route.len()).checked_sub(longest),
-            };
-            if let Some(link) = hop.and_then(|hop| route.get(hop)) {
-                waiting[link.index()].push(ChunkId(chunk as u32));
-            }
-        }
-        for (link, chunks) in waiting.iter_mut().enumerate().filter(|(_, chunks)| !chunks.is_empty()) {
-            let link = LinkId::from_index(link);
-            messages.push(Message { chunks: std::mem::take(chunks), link, kind: TransferKind::Copy });
+    let place = |route: &[LinkId], hop: usize| match aligned {
+        Aligned::First => hop * links + route[hop].index(),
+        Aligned::Last => (longest - route.len() + hop) * links + route[hop].index(),
+    };
+    // Chunks by round and link, counted before they are put there: there may be tens of millions of hops.
+    let mut starts = vec![0u32; longest * links + 1];
+    for route in routes {
+        (0..route.len()).for_each(|hop| starts[place(route, hop) + 1] += 1);
+    }
+    (1..starts.len()).for_each(|place| starts[place] += starts[place - 1]);
+    let mut next = starts.clone();
+    let mut chunks = vec![ChunkId(0); starts.last().map_or(0, |&all| all as usize)];
+    for (chunk, route) in (0..).zip(routes) {
+        for hop in 0..route.len() {
+            let next = &mut next[place(route, hop)];
+            chunks[*next as usize] = ChunkId(chunk);
+            *next += 1;
         }
     }
-    messages
+    let message = |(place, ends): (usize, &[u32])| {
+        let chunks = &chunks[ends[0] as usize..ends[1] as usize];
+        let link = LinkId::from_index(place % links);
+        let message = || Message { chunks: ChunkList::from_slice(chunks), link, kind: TransferKind::Copy };
+        (!chunks.is_empty()).then(message)
+    };
+    starts.windows(2).enumerate().filter_map(message).collect()
 }

@@ -18,8 +18,6 @@ use topology::Micros;
 /// The allowance at the start and at the end, relative to the cost.
 const WARM: f64 = 6e-3;
 const COLD: f64 = 1e-4;
-/// How often the deadline is looked at, in steps.
-const POLLED: u32 = 64;
 
 /// One search from one draft.
 pub(super) struct Chain<'a> {
@@ -83,7 +81,7 @@ impl<'a> Chain<'a> {
         let mut candidate = Draft::default();
         let mut lacking = Vec::new();
         for step in 0..steps {
-            if self.makespan.0 <= goal.0 * (1.0 + super::EQUAL) || (step % POLLED == 0 && deadline.has_passed()) {
+            if self.makespan.0 <= goal.0 * (1.0 + super::EQUAL) || deadline.has_passed() {
                 return;
             }
             candidate.clone_from(&self.present);

@@ -140,6 +140,9 @@ impl Improvement<'_> {
         let builds = if number.is_multiple_of(CHAINS) { 0 } else { self.builds(steps) };
         let built = (0..builds).filter_map(|build| self.built(number, build));
         let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
+        if self.context.deadline.has_passed() {
+            return None;
+        }
         let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * HOPEFUL);
         let mut chain = hopeful.or_else(|| self.near(from, number))?;
         chain.run(steps, self.context.goal(), self.context.deadline);

@@ -9,7 +9,7 @@
 
 mod balance;
 
-use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
+use crate::{Attempt, Context, Deadline, Problem, StopReason, Strategy, SynthError};
 use balance::{Choice, balanced};
 use schedule::{Chunk, ChunkId, ChunkList, Message, Schedule, TransferKind, replay};
 use std::collections::{BTreeMap, VecDeque};
@@ -52,7 +52,10 @@ impl Strategy for Levels {
         if context.options.strategy.is_none() && slowest.fold(f64::NEG_INFINITY, f64::max) > 0.0 {
             return Err(refused("bandwidth matters more than latency"));
         }
-        let messages = in_steps(problem).ok_or_else(|| refused("some rank is out of reach"))?;
+        let messages = in_steps(problem, context.deadline).ok_or_else(|| match context.deadline.has_passed() {
+            true => SynthError::NothingYet,
+            false => refused("some rank is out of reach"),
+        })?;
         let order = |error| SynthError::Order { strategy: NAME, error };
         let transfers = replay(demand, &problem.topology, &messages).map_err(order)?;
         let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, NAME);
@@ -60,8 +63,8 @@ impl Strategy for Levels {
     }
 }
 
-/// All messages, step by step; `None` if somebody cannot be reached.
-fn in_steps(problem: &Problem) -> Option<Vec<Message>> {
+/// All messages, step by step; `None` if somebody cannot be reached, or the time was up before.
+fn in_steps(problem: &Problem, deadline: &Deadline) -> Option<Vec<Message>> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     // For each step and receiver, what arrives.
     let mut arriving: BTreeMap<(u32, Rank), Vec<ChunkId>> = BTreeMap::new();
@@ -70,6 +73,9 @@ fn in_steps(problem: &Problem) -> Option<Vec<Message>> {
     let mut previous: Option<&Chunk> = None;
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         if previous != Some(chunk) {
+            if deadline.has_passed() {
+                return None;
+            }
             levels.push(distances(problem, id));
             previous = Some(chunk);
         }
@@ -87,6 +93,9 @@ fn in_steps(problem: &Problem) -> Option<Vec<Message>> {
     let mut busy: BTreeMap<usize, f64> = BTreeMap::new();
     let mut messages = Vec::new();
     for ((level, rank), chunks) in arriving {
+        if deadline.has_passed() {
+            return None;
+        }
         if level != step {
             (step, busy) = (level, BTreeMap::new());
         }
@@ -140,7 +149,7 @@ fn distances(problem: &Problem, id: ChunkId) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::{Deadline, Options, StrategyKind, reversal};
+    use crate::{Options, StrategyKind, reversal};
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
 

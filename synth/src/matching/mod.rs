@@ -172,7 +172,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(instance: &'a Instance<'a>, context: &'a Context<'a>, work: u64) -> Self {
-        let flow = concurrent_flow(instance.problem);
+        let flow = concurrent_flow(instance.problem, context.deadline);
         let traits = Traits::of(instance);
         Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted }
     }
@@ -191,7 +191,8 @@ impl<'a> Search<'a> {
             if self.is_good_enough() {
                 break;
             }
-            if (self.best.is_some() || batch > 0) && self.context.deadline.has_passed() {
+            let may_stop = self.best.is_some() || batch > 0 || self.context.deadline.is_strict();
+            if may_stop && self.context.deadline.has_passed() {
                 self.stop = StopReason::TimeLimit;
                 return;
             }
@@ -277,9 +278,11 @@ impl<'a> Search<'a> {
             let style = self.style(number + attempt, random);
             spread(instance, &[], style, target, random)
         };
-        let fresh = (0..=repairs).find_map(|attempt| fresh(attempt, &mut random));
+        let is_late = || self.context.deadline.has_passed();
+        let mut in_time = (0..=repairs).take_while(|&attempt| attempt == 0 || !is_late());
+        let fresh = in_time.find_map(|attempt| fresh(attempt, &mut random));
         let mut plan = fresh.and_then(|sent| self.complete(sent)).or_else(|| self.best.clone())?;
-        for repair in 0..repairs {
+        for repair in (0..repairs).take_while(|_| !is_late()) {
             let style = self.style(number + repair, &mut random);
             plan = self.repaired(&plan, style, &mut random).unwrap_or(plan);
         }

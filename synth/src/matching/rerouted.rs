@@ -35,7 +35,7 @@ pub(super) fn improve(
     let instance = routing.instance();
     let mut best = order(instance.problem, routing.routes(), &priorities, &instance.deadline)?;
     for _ in 0..effort.steps {
-        if best.makespan <= effort.goal {
+        if best.makespan <= effort.goal || instance.deadline.has_passed() {
             break;
         }
         let count = 1 + random.next_u32() % REMOVED;

@@ -287,7 +287,8 @@ mod tests {
             let problem = all_to_all(spec, 6);
             let instance = Instance::new(&problem, Mirror::plain(&problem.topology), &crate::Deadline::default())
                 .expect("a connected topology");
-            let flow = concurrent_flow(&problem).expect("a program of this size is solved");
+            let flow =
+                concurrent_flow(&problem, &crate::Deadline::default()).expect("a program of this size is solved");
             let mut random = Pcg64Mcg::seed_from_u64(1);
             let mut routing = Routing::new(&instance);
             routing.follow(&flow, &mut random);

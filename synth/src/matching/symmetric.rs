@@ -32,7 +32,7 @@ impl Strategy for Symmetric {
 }
 
 fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-    let mut mirrors = Mirror::all(problem);
+    let mut mirrors = Mirror::all(problem, context.deadline);
     // The largest group leaves the fewest decisions; the next one forbids less.
     mirrors.truncate(GROUPS);
     if mirrors.is_empty() {
@@ -115,7 +115,7 @@ mod tests {
         let sent = |it: &schedule::Transfer| (it.chunks.to_vec(), it.link, key(it.start.0));
         let all: BTreeSet<_> = schedule.transfers.iter().map(sent).collect();
         for symmetry in &problem.constraints.symmetry {
-            let images = crate::sketch::chunk_images(&problem.demand, symmetry).expect("the demand is symmetric");
+            let images = crate::sketch::Kinds::new(&problem.demand).images(symmetry).expect("the demand is symmetric");
             for (chunks, link, start) in &all {
                 let mut moved: Vec<_> = chunks.iter().map(|chunk| images[chunk.index()]).collect();
                 moved.sort_unstable();

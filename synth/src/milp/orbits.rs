@@ -6,8 +6,8 @@
 //! in one capacity row counts twice there, so a symmetry whose image meets itself on a shared resource makes the
 //! model infeasible rather than its answer wrong.
 
-use crate::sketch::{chunk_images, detect};
-use crate::{Automorphism, Problem};
+use crate::sketch::{Kinds, detect};
+use crate::{Automorphism, Deadline, Problem};
 use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::LinkId;
@@ -21,14 +21,15 @@ pub(crate) struct Orbits {
 }
 
 impl Orbits {
-    /// The orbits under the symmetries that the demand shares; `None` if there are none.
-    pub(crate) fn new(problem: &Problem) -> Option<Self> {
+    /// The orbits under the symmetries that the demand shares; `None` if there are none, or none were found in time.
+    pub(crate) fn new(problem: &Problem, deadline: &Deadline) -> Option<Self> {
         let links = problem.topology.links().len();
         let found = match problem.constraints.symmetry.is_empty() {
-            true => detect(&problem.topology, &problem.constraints),
+            true => detect(&problem.topology, &problem.constraints, deadline),
             false => problem.constraints.symmetry.clone(),
         };
-        let shared = |symmetry| Some((chunk_images(&problem.demand, symmetry)?, symmetry));
+        let kinds = Kinds::new(&problem.demand);
+        let shared = |symmetry| Some((kinds.images(symmetry)?, symmetry));
         let images: Vec<(Vec<ChunkId>, &Automorphism)> = found.iter().filter_map(shared).collect();
         if images.is_empty() {
             return None;

@@ -6,7 +6,7 @@
 
 use super::strategy::NAME;
 use super::{Base, Orbits, Shared, shared_symmetries};
-use crate::bounds::{Bounds, bounds};
+use crate::bounds::{Bounds, bounds_before};
 use crate::reversal::halves;
 use crate::{
     Candidate, Constraints, Context, Deadline, Milestone, Options, Problem, Progress, Report, StopReason, StrategyKind,
@@ -19,6 +19,8 @@ use schedule::{
 use std::time::Instant;
 use topology::Micros;
 
+/// Bounds get one in so many of the time left.
+const BOUND_PART: u32 = 5;
 /// Two makespans this close (relative) are equal.
 const EQUAL: f64 = 1e-7;
 
@@ -74,7 +76,7 @@ pub fn synthesize_compressed(
         if best.is_some() && deadline.has_passed() {
             break;
         }
-        let (begun, bounds) = (Instant::now(), bounds(problem));
+        let (begun, bounds) = (Instant::now(), bounds_before(problem, &deadline.part(BOUND_PART)));
         let claim = if problems.len() > 1 { bounds.best_at_any_chunking() } else { bounds.best() };
         let context = Context { options, deadline: &deadline, incumbent: None, bound: bounds.best().value, progress };
         let attempt = attempt(problem, &context, claim);
@@ -184,10 +186,10 @@ fn attempt(problem: &Problem, context: &Context<'_>, claim: LowerBound) -> Resul
 /// The base of a plan for `problem`, and the group that repeats it.
 fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), SynthError> {
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
-        return spread(problem, &shared_symmetries(problem), context);
+        return spread(problem, &shared_symmetries(problem, context.deadline), context);
     }
     let (collect, then) = halves(problem)?;
-    let symmetries = shared_symmetries(&collect);
+    let symmetries = shared_symmetries(&collect, context.deadline);
     // Each half has a bound of its own, which is not worth computing: what matters is how the whole compares.
     let share = if then.is_some() { 0.5 } else { 1.0 };
     let context = Context { bound: context.bound * share, ..*context };

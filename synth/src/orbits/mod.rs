@@ -16,8 +16,8 @@ mod walk;
 pub use compressed::{CompressedSynthesis, is_too_large_for_plain, synthesize_compressed, wants_compression};
 pub use strategy::OrbitWalk;
 
-use crate::sketch::{chunk_images, detect};
-use crate::{Constraints, Context, Problem};
+use crate::sketch::{Kinds, detect};
+use crate::{Constraints, Context, Deadline, Problem};
 use schedule::{ChunkId, ChunkList, Transfer, TransferKind};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -42,13 +42,17 @@ pub(crate) struct Shared {
     pub(crate) chunks: Vec<ChunkId>,
 }
 
-/// The symmetries of `problem`, or those that its sketch names.
-pub(crate) fn shared_symmetries(problem: &Problem) -> Vec<Shared> {
+/// The symmetries of `problem` that are found before `deadline`, or those that its sketch names.
+pub(crate) fn shared_symmetries(problem: &Problem, deadline: &Deadline) -> Vec<Shared> {
     let found = match problem.constraints.symmetry.is_empty() {
-        true => detected(problem),
+        true => detected(problem, deadline),
         false => problem.constraints.symmetry.clone(),
     };
-    let shared = |symmetry: Automorphism| Some(Shared { chunks: chunk_images(&problem.demand, &symmetry)?, symmetry });
+    if found.is_empty() {
+        return Vec::new();
+    }
+    let kinds = Kinds::new(&problem.demand);
+    let shared = |symmetry: Automorphism| Some(Shared { chunks: kinds.images(&symmetry)?, symmetry });
     found.into_iter().filter_map(shared).collect()
 }
 
@@ -57,22 +61,30 @@ const REMEMBERED: usize = 4;
 
 /// The symmetries of a machine under a sketch. Each chunk count and several strategies ask for those of the same one, and on unequal
 /// machines it takes longest to find that there are none.
-fn detected(problem: &Problem) -> Vec<Automorphism> {
-    type Known = (Weak<Topology>, Weak<Constraints>, Vec<Automorphism>);
+fn detected(problem: &Problem, deadline: &Deadline) -> Vec<Automorphism> {
+    /// Where time was limited there may be more, and whoever has more of it looks again.
+    type Known = (Weak<Topology>, Weak<Constraints>, bool, Vec<Automorphism>);
     static KNOWN: Mutex<VecDeque<Known>> = Mutex::new(VecDeque::new());
     let Problem { topology, constraints, .. } = problem;
     // While a weak reference is held, nobody else gets its address.
-    let is_same = |(machine, sketch, _): &&Known| {
-        machine.as_ptr() == Arc::as_ptr(topology) && sketch.as_ptr() == Arc::as_ptr(constraints)
+    let is_same = |(machine, sketch, limited, _): &&Known| {
+        machine.as_ptr() == Arc::as_ptr(topology)
+            && sketch.as_ptr() == Arc::as_ptr(constraints)
+            && *limited == deadline.is_limited()
     };
     let remember = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, _, symmetries)) = remember().iter().find(is_same) {
+    if let Some((_, _, _, symmetries)) = remember().iter().find(is_same) {
         return symmetries.clone();
     }
-    let symmetries = detect(topology, constraints);
+    let symmetries = detect(topology, constraints, deadline);
     let mut known = remember();
     known.truncate(REMEMBERED - 1);
-    known.push_front((Arc::downgrade(topology), Arc::downgrade(constraints), symmetries.clone()));
+    known.push_front((
+        Arc::downgrade(topology),
+        Arc::downgrade(constraints),
+        deadline.is_limited(),
+        symmetries.clone(),
+    ));
     symmetries
 }
 

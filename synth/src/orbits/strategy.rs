@@ -13,6 +13,8 @@ use schedule::Schedule;
 pub struct OrbitWalk;
 
 pub(super) const NAME: &str = "orbits";
+/// Symmetries are looked for in one of so many parts of the time left.
+const DETECTION_PART: u32 = 2;
 /// Makespans this close (relative) are equal.
 const EQUAL: f64 = 1e-9;
 
@@ -39,7 +41,7 @@ impl Strategy for OrbitWalk {
 }
 
 fn walk(problem: &Problem, context: &Context<'_>) -> Option<Attempt> {
-    let orbits = Orbits::new(problem, &shared_symmetries(problem))?;
+    let orbits = Orbits::new(problem, &shared_symmetries(problem, &context.deadline.part(DETECTION_PART)))?;
     let base = orbits.spread(problem, context)?;
     let transfers = orbits.unfolded(&problem.topology, &base.transfers);
     let name = format!("{NAME}/{}", orbits.order());

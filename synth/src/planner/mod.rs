@@ -10,7 +10,7 @@
 mod conclusion;
 mod search;
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, bounds, bounds_before, bounds_like};
 use crate::classic::Classic;
 use crate::exact::Exact;
 use crate::flow::Flow;
@@ -47,7 +47,7 @@ const GAIN: f64 = 2e-3;
 const PATIENT_CUTS: u32 = 4;
 /// A strategy that does not apply to so many chunk counts in a row is not asked about finer ones: to find that out takes time, too.
 const REFUSALS: u32 = 2;
-/// The walk on orbits and textbook algorithms get this part of a limited time each: one in so many.
+/// Bounds get one in so many of a limited time; so does the walk on orbits, and so do textbook algorithms.
 const OPENING_PART: u32 = 5;
 /// How long the solver may take where the user sets no limit and asked for it, or did not ask. Its work is counted
 /// and nearly always ends long before; this catches the models on which HiGHS overshoots.
@@ -156,21 +156,23 @@ impl<'a> Session<'a> {
     /// Begins the search at the next chunk count, if there is one.
     fn open_next(&self, searches: &mut Vec<Search<'a>>) -> bool {
         let Some(problem) = self.problems.get(searches.len()) else { return false };
-        let mut search = Search::new(problem, self.problems.len(), self.options.gap, self.started);
+        let bounds = match (searches.first(), self.options.time_limit) {
+            (Some(first), Some(_)) => bounds_like(&first.bounds, problem, self.deadline),
+            (None, Some(limit)) => bounds_before(problem, &self.deadline.within(limit / OPENING_PART)),
+            (_, None) => bounds(problem),
+        };
+        let mut search = Search::new(problem, bounds, self.problems.len(), self.options.gap, self.started);
         search.welcome(self.warm, self.options.seed);
         searches.push(search);
         true
     }
 
-    /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain. While there is no answer, textbook
-    /// algorithms, or the one strategy that is asked for, try the coarsest whatever the time.
+    /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain.
     fn sweep(&self, searches: &mut Vec<Search<'a>>, kind: StrategyKind) -> Result<(), SynthError> {
         let (mut best, mut stale, mut refusals) = (f64::INFINITY, 0, 0);
         let deadline = self.deadline_of(kind);
         for index in 0..self.problems.len() {
-            let is_due = index == 0
-                && (kind == StrategyKind::Classic || self.options.strategy == Some(kind))
-                && searches.iter().all(|search| search.best.is_none());
+            let is_due = index == 0 && self.is_due(searches, kind);
             if !is_due && deadline.has_passed() || stale == PATIENT_CUTS || refusals == REFUSALS {
                 break;
             }
@@ -194,10 +196,22 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Whether a strategy must try whatever the clock says, because nothing was found yet. The opening need not; after an
+    /// interrupt only textbook algorithms, or the one strategy that is asked for, do.
+    fn is_due(&self, searches: &[Search<'_>], kind: StrategyKind) -> bool {
+        let is_willing = match kind {
+            StrategyKind::Classic => true,
+            _ if self.options.strategy == Some(kind) => true,
+            StrategyKind::Orbits => false,
+            _ => !self.options.cancel.is_cancelled(),
+        };
+        is_willing && searches.iter().all(|search| search.best.is_none())
+    }
+
     /// Lets a strategy try the chunk counts that did best.
     fn refine(&self, searches: &mut [Search<'a>], kind: StrategyKind) -> Result<(), SynthError> {
         for index in most_promising(searches) {
-            if !self.deadline.has_passed() {
+            if !self.deadline.has_passed() || self.is_due(searches, kind) {
                 self.attempt(&mut searches[index], kind)?;
             }
         }
@@ -216,7 +230,7 @@ impl<'a> Session<'a> {
             (StrategyKind::Milp | StrategyKind::Exact, None) => unasked,
             _ => return self.deadline.clone(),
         };
-        Deadline::after(Some(patience), self.options.cancel.clone())
+        self.deadline.within(patience)
     }
 
     /// Lets one strategy try one chunk count, and judges what it proposes.
@@ -231,7 +245,9 @@ impl<'a> Session<'a> {
         if options.strategy.is_none() {
             options.limits = options.limits.brief();
         }
+        let has_answer = search.best.is_some();
         let deadline = self.deadline_of(kind);
+        let deadline = if has_answer { deadline.strict() } else { deadline };
         let context = Context {
             options: &options,
             deadline: &deadline,
@@ -291,6 +307,7 @@ mod tests {
     use super::*;
     use crate::{Cancel, StopReason};
     use schedule::{Collective, Demand, Request};
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     fn problems(spec: &str, chunks: &[u32]) -> Vec<Problem> {
@@ -327,6 +344,51 @@ mod tests {
         // So many deliveries that no textbook algorithm writes them down.
         let refused = synthesize(&problems("ring:3000", &[1]), &options, &|_| {});
         assert!(matches!(refused, Err(SynthError::NothingYet)), "{refused:?}");
+    }
+
+    #[test]
+    fn without_any_time_there_is_still_an_answer() {
+        let options = Options { time_limit: Some(Duration::ZERO), ..Options::default() };
+        for spec in ["line:3", "mesh2d:9x11", "torus2d:16x16", "ndv2x4", "fat-tree:3x3x4", "dragonfly:3x3x3", "h800x4"]
+        {
+            let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+            let ranks = topology.rank_count();
+            let request = |collective| Request::new(collective, ranks, 1 << 26);
+            let matrix: Vec<Vec<u64>> = (0..ranks as u64)
+                .map(|from| (0..ranks as u64).map(|to| (from * 7 + to * 3) % 5 * 1000 + from + to).collect())
+                .collect();
+            let uneven = Demand::from_matrix(request(Collective::AllToAllV), &matrix).expect("a valid matrix");
+            let standard = [
+                Collective::AllGather,
+                Collective::ReduceScatter,
+                Collective::AllReduce,
+                Collective::AllToAll,
+                Collective::Broadcast,
+                Collective::Gather,
+                Collective::Scatter,
+            ];
+            let standard = standard.map(|collective| Demand::new(request(collective)).expect("a valid request"));
+            for demand in standard.into_iter().chain([uneven]) {
+                let collective = demand.request().collective;
+                let problem = Problem::new(topology.clone(), Arc::new(demand));
+                let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {});
+                let found = found.unwrap_or_else(|error| panic!("{spec} {collective}: {error}"));
+                // Whoever comes after the first answer does not begin.
+                let strategies: BTreeSet<&str> =
+                    found.report.candidates.iter().map(|it| family(&it.strategy)).collect();
+                assert!(strategies.len() <= 2, "{spec} {collective}: {strategies:?}");
+                let bound = found.bounds.best().value;
+                assert!(
+                    bound.0 > 0.0 && bound.0 <= found.report.makespan_us * (1.0 + 1e-9),
+                    "{spec} {collective}: {bound}"
+                );
+            }
+        }
+    }
+
+    /// The strategy of a candidate: what stands before the first slash.
+    fn family(name: &str) -> &str {
+        name.split('/').next().unwrap_or(name)
     }
 
     #[test]

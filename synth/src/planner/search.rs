@@ -3,7 +3,7 @@
 //! The principal type is [`Search`]. It trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own
 //! check have accepted it, and its makespan is the one the verifier saw.
 
-use crate::bounds::{Bounds, bounds};
+use crate::bounds::Bounds;
 use crate::exact::{Effort, horizon};
 use crate::prefer::reluctance;
 use crate::sketch::obey;
@@ -46,8 +46,7 @@ pub(super) struct Incumbent {
 
 impl<'a> Search<'a> {
     /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`; the whole began at `started`.
-    pub(super) fn new(problem: &'a Problem, counts: usize, gap: f64, started: Instant) -> Self {
-        let bounds = bounds(problem);
+    pub(super) fn new(problem: &'a Problem, bounds: Bounds, counts: usize, gap: f64, started: Instant) -> Self {
         let bound = bounds.best();
         let claim = if counts > 1 { bounds.best_at_any_chunking() } else { bound.clone() };
         Self {

@@ -53,7 +53,7 @@ pub use obey::{BrokenRule, SketchViolation, obey};
 pub use remarks::remarks;
 pub use resolve::{Pins, Sketch};
 pub use symmetry::NotASymmetry;
-pub(crate) use symmetry::{chunk_images, detect};
+pub(crate) use symmetry::{Kinds, detect};
 pub use taccl::{ImportedSketch, import_taccl};
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use super::body::Connections;
 use super::resolve::{Sketch, counted};
-use super::symmetry::chunk_images;
+use super::symmetry::Kinds;
 use crate::Constraints;
 use schedule::{ChunkId, Schedule};
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ fn connections(schedule: &Schedule, constraints: &Constraints) -> Vec<String> {
 
 /// Whether every chunk goes over the images of its links where its image does; times are not compared.
 fn is_symmetric(schedule: &Schedule, symmetry: &Automorphism) -> bool {
-    let Some(images) = chunk_images(&schedule.demand, symmetry) else { return false };
+    let Some(images) = Kinds::new(&schedule.demand).images(symmetry) else { return false };
     let routes =
         schedule.transfers.iter().flat_map(|transfer| transfer.chunks.iter().map(|&chunk| (chunk, transfer.link)));
     let routes: BTreeSet<(ChunkId, LinkId)> = routes.collect();

@@ -8,7 +8,7 @@
 //! first, because machines are built from them; the general search adds what they miss. Rotations follow TACCL:
 //! r → (r mod n + offset) mod n + n·⌊r/n⌋.
 
-use crate::Constraints;
+use crate::{Constraints, Deadline};
 use schedule::{Chunk, ChunkId, Demand, RankSet};
 use std::collections::BTreeMap;
 use topology::symmetry::{Automorphism, Colours, Ends, FreeGroup, automorphisms, extend};
@@ -16,8 +16,12 @@ use topology::{LinkId, Rank, Topology};
 
 /// Above this many link visits (about two seconds), rotations are no longer tried.
 const ROTATION_WORK: usize = 10_000_000;
+/// So few take no time worth saving, and symmetries save a lot of it.
+const QUICK_WORK: usize = 500_000;
 /// The work of the general search, in visits of links: a second at most.
 const SEARCH_WORK: u64 = 40_000_000;
+/// The same for each millisecond left, where time is limited: a tenth of it.
+const SEARCH_PACE: u64 = 4_000;
 /// The most entries of all renumberings that are looked at.
 const ELEMENTS: usize = 1 << 20;
 /// Beyond this many ranks only rotations are tried: the elements of the whole group are too large to write down.
@@ -95,8 +99,9 @@ fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Autom
     Ok(())
 }
 
-/// Generators of a group of symmetries of `topology` under `constraints` that leaves no rank in place.
-pub(crate) fn detect(topology: &Topology, constraints: &Constraints) -> Vec<Automorphism> {
+/// Generators of a group of symmetries of `topology` under `constraints` that leaves no rank in place; where time is
+/// limited, those that are found before `deadline`.
+pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &Deadline) -> Vec<Automorphism> {
     let mut group = FreeGroup::trivial(topology.rank_count());
     let mut found = Vec::new();
     let mut work = 0;
@@ -104,19 +109,24 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints) -> Vec<Auto
         let mut plausible = rotations.into_iter().filter(|ranks| is_plausible(topology, ranks));
         let symmetric = plausible.find_map(|ranks| {
             work += topology.links().len();
-            symmetry_of(topology, constraints, &ranks).ok()
+            let is_in_time = work < QUICK_WORK || !deadline.has_passed();
+            is_in_time.then(|| symmetry_of(topology, constraints, &ranks).ok()).flatten()
         });
         found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
-        if work > ROTATION_WORK || group.is_transitive() {
+        if work > ROTATION_WORK || group.is_transitive() || work >= QUICK_WORK && deadline.has_passed() {
             return found;
         }
     }
-    if topology.rank_count() > MOST_RANKS {
+    let work = deadline.remaining().map_or(SEARCH_WORK, |left| SEARCH_WORK.min(left.as_millis() as u64 * SEARCH_PACE));
+    if topology.rank_count() > MOST_RANKS || work < topology.links().len() as u64 {
         return found;
     }
     let colours = link_colours(topology, constraints);
-    let all = automorphisms(topology, Colours { links: &colours, ..Colours::default() }, SEARCH_WORK);
+    let all = automorphisms(topology, Colours { links: &colours, ..Colours::default() }, work);
     for ranks in all.elements(ELEMENTS / topology.rank_count()) {
+        if deadline.has_passed() {
+            break;
+        }
         if group.could_admit(&ranks) {
             let symmetric = symmetry_of(topology, constraints, &ranks).ok();
             found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
@@ -186,29 +196,57 @@ fn link_colours(topology: &Topology, constraints: &Constraints) -> Vec<u32> {
     topology.link_ids().map(&mut colour).collect()
 }
 
-/// The chunk that each chunk becomes; `None` if the demand is not symmetric.
-pub(crate) fn chunk_images(demand: &Demand, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
-    /// Holders and receivers as numbers of sets, and bytes.
-    type Kind = (u32, u32, u64);
-    let mut sets = Sets::default();
-    let mut alike: BTreeMap<Kind, Vec<ChunkId>> = BTreeMap::new();
-    // Chunks of one kind are told apart by their place among their kind.
-    let mut places = Vec::with_capacity(demand.chunks().len());
-    let bytes = |chunk: &Chunk| chunk.bytes.map_or(0, |bytes| bytes.0.to_bits());
-    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-        let kind = (sets.number(&chunk.holders), sets.number(&chunk.wanted_by), bytes(chunk));
-        let kin = alike.entry(kind).or_default();
-        places.push((kind, kin.len()));
-        kin.push(id);
+/// The chunks of a demand by kind, for those who ask what symmetries make of them.
+///
+/// A kind are the chunks of equal holders, receivers and bytes; they are told apart by their place among their kind.
+pub(crate) struct Kinds {
+    sets: Sets,
+    /// For each chunk its kind: holders and receivers as numbers of sets, and bytes.
+    of: Vec<Kind>,
+    /// All chunks by kind, then by id.
+    sorted: Vec<(Kind, ChunkId)>,
+    /// For each number of a set, where the kinds of these holders begin in `sorted`; and the end.
+    starts: Vec<u32>,
+}
+
+/// Holders and receivers as numbers of sets, and bytes.
+type Kind = (u32, u32, u64);
+
+impl Kinds {
+    pub(crate) fn new(demand: &Demand) -> Self {
+        let mut sets = Sets::default();
+        let bytes = |chunk: &Chunk| chunk.bytes.map_or(0, |bytes| bytes.0.to_bits());
+        let mut kind = |chunk: &Chunk| (sets.number(&chunk.holders), sets.number(&chunk.wanted_by), bytes(chunk));
+        let of: Vec<Kind> = demand.chunks().iter().map(&mut kind).collect();
+        let mut sorted: Vec<(Kind, ChunkId)> = of.iter().copied().zip(demand.chunk_ids()).collect();
+        sorted.sort();
+        let mut starts = vec![0; sets.known.len() + 1];
+        of.iter().for_each(|kind| starts[kind.0 as usize + 1] += 1);
+        (1..starts.len()).for_each(|set| starts[set] += starts[set - 1]);
+        Self { sets, of, sorted, starts }
     }
-    let moved = |(set, _): (&RankSet, u32)| set.iter().map(|rank| symmetry.ranks[rank.index()]).collect::<RankSet>();
-    let images: BTreeMap<u32, Option<u32>> =
-        sets.known.iter().map(|(set, &number)| (number, sets.known.get(&moved((set, number))).copied())).collect();
-    let image = |&((holders, wanted_by, bytes), place): &(Kind, usize)| {
-        let kind = ((*images.get(&holders)?)?, (*images.get(&wanted_by)?)?, bytes);
-        alike.get(&kind)?.get(place).copied()
-    };
-    places.iter().map(image).collect()
+
+    /// The chunk that each chunk becomes; `None` if the demand is not symmetric.
+    pub(crate) fn images(&self, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
+        let moved = |set: &RankSet| set.iter().map(|rank| symmetry.ranks[rank.index()]).collect::<RankSet>();
+        let mut set_images = vec![None; self.sets.known.len()];
+        for (set, &number) in &self.sets.known {
+            set_images[number as usize] = self.sets.known.get(&moved(set)).copied();
+        }
+        let mut images = vec![None; self.of.len()];
+        for alike in self.sorted.chunk_by(|a, b| a.0 == b.0) {
+            let (holders, wanted_by, bytes) = alike[0].0;
+            let kind = (set_images[holders as usize]?, set_images[wanted_by as usize]?, bytes);
+            let of_holders =
+                &self.sorted[self.starts[kind.0 as usize] as usize..self.starts[kind.0 as usize + 1] as usize];
+            let first = of_holders.partition_point(|entry| entry.0 < kind);
+            for (place, &(_, id)) in alike.iter().enumerate() {
+                let image = of_holders.get(first + place).filter(|entry| entry.0 == kind)?;
+                images[id.index()] = Some(image.1);
+            }
+        }
+        images.into_iter().collect()
+    }
 }
 
 /// Different sets of ranks, numbered. Most chunks share theirs with the chunk before, which costs no comparison.

@@ -7,7 +7,7 @@ use super::body::{Cycle, Images, SymmetryRule, SymmetryWish};
 use super::error::{Mistake, SketchError};
 use super::resolve::Resolver;
 use super::symmetry::{detect, rotation, symmetry_of};
-use crate::{Automorphism, Constraints};
+use crate::{Automorphism, Constraints, Deadline};
 use serde_saphyr::{Location, Spanned};
 use topology::Rank;
 
@@ -20,7 +20,7 @@ impl Resolver<'_> {
         let Some(wish) = &self.file.body.symmetry else { return Ok(Vec::new()) };
         let rules = match &wish.value {
             SymmetryWish::None => return Ok(Vec::new()),
-            SymmetryWish::Auto => return Ok(detect(self.topology, constraints)),
+            SymmetryWish::Auto => return Ok(detect(self.topology, constraints, &Deadline::default())),
             SymmetryWish::List(rules) => rules,
         };
         if rules.len() > MAX_SYMMETRIES {

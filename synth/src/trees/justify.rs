@@ -39,7 +39,7 @@ pub(super) struct Timed {
     pub(super) makespan: f64,
 }
 
-/// The fastest of some plays of `jobs`.
+/// The fastest of some plays of `jobs`; `None` where the time was up and there is another answer.
 pub(super) fn justified(
     problem: &Problem,
     machine: &Machine,
@@ -47,14 +47,16 @@ pub(super) fn justified(
     effort: Effort,
     deadline: &Deadline,
     random: &mut Pcg64Mcg,
-) -> Timed {
+) -> Option<Timed> {
     let may_detour = !effort.is_symmetric && may_detour(problem, &jobs);
     let horizon = |best: f64, reach: f64| may_detour.then_some(Horizon(effort.bound + (best - effort.bound) * reach));
     let times: Vec<f64> = durations(problem, &jobs, machine).collect();
     // Longest way to go first.
     let urgency = ranked(&tails(&jobs, &times).iter().map(|tail| -tail).collect::<Vec<_>>());
     let detours = horizon(effort.bound * 1.04, 1.0);
-    let played = Player::new(problem, &jobs, machine).play(&urgency, Direction::Forwards { detours });
+    let patient = Deadline::default();
+    let first = if deadline.is_strict() { deadline } else { &patient };
+    let played = Player::new(problem, &jobs, machine).play(&urgency, Direction::Forwards { detours }, first)?;
     let mut best = Timed::new(problem, &jobs, played);
     let mut last = best.clone();
     let mut stale = 0;
@@ -68,7 +70,8 @@ pub(super) fn justified(
         // Each in the order in which the other direction ends.
         let ended = |starts: &[f64]| starts.iter().zip(&times).map(|(start, time)| -start - time).collect();
         let ends: Vec<f64> = ended(&last.starts);
-        let backwards = Player::new(problem, &last.jobs, machine).play(&ranked(&ends), Direction::Backwards);
+        let player = Player::new(problem, &last.jobs, machine);
+        let Some(backwards) = player.play(&ranked(&ends), Direction::Backwards, deadline) else { break };
         let mut latest: Vec<f64> = ended(&backwards.starts);
         if stale > 0 {
             let longest = times.iter().copied().fold(0.0, f64::max);
@@ -76,7 +79,9 @@ pub(super) fn justified(
             latest.iter_mut().for_each(|start| *start += noise * f64::from(random.next_u32() % 1024) / 1024.0);
         }
         let detours = horizon(best.makespan, REACH[pass as usize % REACH.len()]);
-        let played = Player::new(problem, &last.jobs, machine).play(&ranked(&latest), Direction::Forwards { detours });
+        let player = Player::new(problem, &last.jobs, machine);
+        let forwards = Direction::Forwards { detours };
+        let Some(played) = player.play(&ranked(&latest), forwards, deadline) else { break };
         last = Timed::new(problem, &last.jobs, played);
         if last.makespan < best.makespan * (1.0 - 1e-9) {
             best = last.clone();
@@ -90,7 +95,7 @@ pub(super) fn justified(
             }
         }
     }
-    best
+    Some(best)
 }
 
 /// Whether chunks may come by other ways than planned: nothing is reduced, no sketch limits ways, and tables are not too large.

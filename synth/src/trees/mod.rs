@@ -14,7 +14,7 @@ mod packing;
 mod play;
 
 use crate::matching::{Mirror, without_idle_copies};
-use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
+use crate::{Attempt, Context, Deadline, Problem, StopReason, Strategy, SynthError};
 use jobs::Jobs;
 use justify::{Effort, justified};
 use machine::Machine;
@@ -59,7 +59,7 @@ impl Strategy for Trees {
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check(problem)?;
         worthwhile(problem, context)?;
-        let mirrors = mirrors(problem);
+        let mirrors = mirrors(problem, context.deadline);
         let is_plain = mirrors.iter().all(|mirror| mirror.order() == 1);
         if context.options.strategy.is_none() && is_plain && !problem.topology.resources().is_empty() {
             return Err(refused(
@@ -74,14 +74,17 @@ impl Strategy for Trees {
             .collect();
         let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
         let best = attempts.into_iter().flatten().min_by(|a, b| makespan(a).total_cmp(&makespan(b)));
-        best.map(|best| vec![best]).ok_or_else(|| refused("no tree reaches everybody who wants a chunk".to_owned()))
+        best.map(|best| vec![best]).ok_or_else(|| match context.deadline.has_passed() {
+            true => SynthError::NothingYet,
+            false => refused("no tree reaches everybody who wants a chunk".to_owned()),
+        })
     }
 }
 
 /// The largest groups of symmetries under which no image waits for another; without symmetries where there are no such, or
 /// that costs little and may be better.
-fn mirrors(problem: &Problem) -> Vec<Mirror> {
-    let mut mirrors = Mirror::all(problem);
+fn mirrors(problem: &Problem, deadline: &Deadline) -> Vec<Mirror> {
+    let mut mirrors = Mirror::all(problem, deadline);
     let ranks = problem.topology.rank_count();
     mirrors.retain(|mirror| mirror.order() * FEW >= ranks && Machine::is_free_of_turns(problem, mirror));
     mirrors.truncate(GROUPS);
@@ -140,6 +143,9 @@ fn check(problem: &Problem) -> Result<(), SynthError> {
 /// Packs and schedules in one style.
 fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64, number: u64) -> Option<Attempt> {
     let seed = context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
+    if context.deadline.has_passed_for_all() {
+        return None;
+    }
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let style = Style { idle, target: context.bound.0 };
     let (units, packing) = few_trees(problem, context, mirror, style, &mut random)?;
@@ -149,7 +155,10 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
     let passes = (WORK / STYLES.len() as u64 / looks(problem, &machine, &jobs).max(1)).clamp(1, 400) as u32;
     let height = jobs.height();
     let effort = Effort { passes, bound: context.goal().0, is_symmetric: mirror.order() > 1 };
-    let timed = justified(problem, &machine, jobs, effort, context.deadline, &mut random);
+    let timed = justified(problem, &machine, jobs, effort, context.deadline, &mut random)?;
+    if context.deadline.has_passed_for_all() {
+        return None;
+    }
     let messages = reflected(mirror, timed.jobs.messages());
     // Detours may leave a relay with what nobody needs from it any more.
     let messages = without_idle_copies(&messages, &problem.topology, &problem.demand);

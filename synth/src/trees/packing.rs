@@ -113,7 +113,7 @@ pub(super) fn pack(
         let haste = haste(problem, units, style, &load);
         shuffle(&mut order, random);
         for &index in &order {
-            if best.is_some() && deadline.has_passed() {
+            if best.is_some() && deadline.has_passed() || deadline.has_passed_for_all() {
                 return best;
             }
             let (unit, old) = (&units.all[index], std::mem::take(&mut trees[index]));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn images_are_left_out_and_chunks_are_tied() {
         let problem = problem(topology::resolve("torus2d:3x4").expect("a torus"), 6);
-        let mirror = Mirror::all(&problem).remove(0);
+        let mirror = Mirror::all(&problem, &Deadline::default()).remove(0);
         let units = Units::new(&problem, &mirror, 4);
         let chunks: Vec<usize> = units.all.iter().map(|unit| unit.chunks.len()).collect();
         assert_eq!((mirror.order(), chunks), (12, vec![2, 2, 1, 1]));

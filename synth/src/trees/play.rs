@@ -9,8 +9,8 @@
 
 use super::jobs::Jobs;
 use super::machine::Machine;
-use crate::Problem;
 use crate::distance::Key;
+use crate::{Deadline, Problem};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use topology::LinkId;
@@ -22,6 +22,8 @@ const LOOKS: usize = 24;
 /// Where links have this share of the time left over, they may do more than they were meant to.
 const SLACK: f64 = 0.5;
 const NONE: u32 = u32::MAX;
+/// How often the deadline is looked at, in instants.
+const POLLED: u32 = 64;
 
 /// Which way time runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,8 +143,9 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Plays all jobs; of those that can leave at once, the one of the lowest `urgency` does.
-    pub(super) fn play(mut self, urgency: &[u32], direction: Direction) -> Played {
+    /// Plays all jobs; of those that can leave at once, the one of the lowest `urgency` does. `None` where the deadline passed
+    /// meanwhile.
+    pub(super) fn play(mut self, urgency: &[u32], direction: Direction, deadline: &Deadline) -> Option<Played> {
         let (before, after) = match direction {
             Direction::Forwards { .. } => (&self.jobs.causes, &self.jobs.followers),
             Direction::Backwards => (&self.jobs.followers, &self.jobs.causes),
@@ -159,7 +162,12 @@ impl<'a> Player<'a> {
                 self.events.push(Reverse((Key::new(0.0), Event::Ready(job as u32))));
             }
         }
+        let mut instants = 0u32;
         while let Some(&Reverse((key, _))) = self.events.peek() {
+            instants += 1;
+            if instants.is_multiple_of(POLLED) && deadline.has_passed() {
+                return None;
+            }
             let now = key.value();
             self.happen(now, urgency, after);
             let mut candidates = std::mem::take(&mut self.candidates);
@@ -173,7 +181,7 @@ impl<'a> Player<'a> {
                 self.detour(now, horizon, urgency);
             }
         }
-        self.played
+        Some(self.played)
     }
 
     /// Takes all events of this instant, and notes the links over which something could leave now.

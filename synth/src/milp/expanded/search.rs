@@ -66,7 +66,7 @@ impl<'a> Search<'a> {
         Self {
             problem,
             context,
-            orbits: Orbits::new(problem),
+            orbits: Orbits::new(problem, context.deadline),
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             calls_left: 0,

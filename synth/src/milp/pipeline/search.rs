@@ -68,7 +68,7 @@ impl<'a> Search<'a> {
         Self {
             enclaves,
             context,
-            orbits: Orbits::new(enclaves.problem),
+            orbits: Orbits::new(enclaves.problem, context.deadline),
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             calls_left: context.options.limits.solver_calls,
