@@ -313,7 +313,7 @@ mod tests {
             "strategy: mlip\n",
             expect![[r#"
             s.yaml:1:11: unknown word `mlip`
-              hint: did you mean `milp`? accepted here: auto, classic, flow, levels, trees, symmetric, matching, improve, milp, exact"#]],
+              hint: did you mean `milp`? accepted here: auto, orbits, classic, flow, levels, trees, symmetric, matching, improve, milp, exact"#]],
         );
     }
 
