@@ -1,11 +1,13 @@
 //! Workers of agents: jobs on several machines, and what is left of them after a fault.
 
+use crate::faults::cut;
 use crate::plans::{COLLECTIVES, PlanSpec};
 use crate::worker::{Mischief, command, launch, rendezvous, start_agent};
 use runtime::{Cause, DType, Job, JobSpec, Options, RunError, RunResult, Trial};
 use schedule::Collective;
 use std::net::TcpListener;
 use std::process::{Child, Command};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use topology::Rank;
 
@@ -100,20 +102,24 @@ fn ranks_of_several_machines_run_every_collective() {
     }
 }
 
+/// Does something to a worker's job as soon as the worker has the memory of a collective.
+fn when_it_works(worker: u32, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let maps = || std::fs::read_to_string(format!("/proc/{worker}/maps")).unwrap_or_default();
+        while maps().matches("memfd:antiphon").count() < 2 {
+            assert!(Instant::now() < deadline, "worker {worker} does not work");
+            std::thread::yield_now();
+        }
+        act();
+    })
+}
+
 /// Ends a rank's worker in the middle of work, and checks the verdict.
 fn fault(spread: &mut Spread, victim: usize) {
     let ranks = spread.agents.len() + 1;
     let worker = spread.worker(victim);
-    let killer = std::thread::spawn(move || {
-        // Not before the worker has the memory of a collective.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let maps = || std::fs::read_to_string(format!("/proc/{worker}/maps")).unwrap_or_default();
-        while maps().matches("memfd:antiphon").count() < 2 {
-            assert!(Instant::now() < deadline, "rank {victim} does not work");
-            std::thread::yield_now();
-        }
-        kill(worker);
-    });
+    let killer = when_it_works(worker, move || kill(worker));
     let error = run(spread.job(), &plan(ranks), &endless()).unwrap_err();
     killer.join().unwrap();
     let RunError::Ended { verdict, evidence, reports } = error else { panic!("{error}") };
@@ -149,6 +155,22 @@ fn a_local_job_is_rebuilt_as_well() {
         job.rebuild(|_| command(Mischief::None)).unwrap();
         assert_eq!(run(&mut job, &plan(3), &Trial::once(5000, DType::F32)).unwrap(), 0);
     }
+}
+
+#[test]
+fn a_cut_control_connection_ends_the_job_on_both_sides() {
+    let limit = Duration::from_secs(10);
+    let mut spread = Spread::form(&["a", "b", "c"], limit);
+    let (agent, worker) = (spread.agents[1].id(), spread.worker(2));
+    let cutter = when_it_works(worker, move || assert!(cut(agent), "the agent has no connection"));
+    let begin = Instant::now();
+    let error = run(spread.job(), &plan(3), &endless()).unwrap_err();
+    cutter.join().unwrap();
+    assert!(begin.elapsed() < limit, "the error came after {:?}", begin.elapsed());
+    let RunError::Ended { verdict, evidence, .. } = error else { panic!("{error}") };
+    assert_eq!((verdict.rank, verdict.cause), (Rank(2), Cause::Died), "{evidence}");
+    assert!(evidence.contains("on machine c"), "{evidence}");
+    assert_eq!(spread.end(), [1, 1]);
 }
 
 #[test]

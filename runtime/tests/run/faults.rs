@@ -123,7 +123,7 @@ fn a_cut_connection_is_named_by_its_ends_and_ends_the_job() {
 }
 
 /// Cuts all TCP connections of a process, as a network would; whether there was one.
-fn cut(process: u32) -> bool {
+pub(crate) fn cut(process: u32) -> bool {
     use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let pidfd = pidfd_open(Pid::from_raw(process as i32).unwrap(), PidfdFlags::empty()).unwrap();
     let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
