@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod failure;
 mod foreign;
+mod heatmap;
 mod launch;
 mod plan;
 mod program;

@@ -8,7 +8,7 @@ use crate::failure::{Failure, Outcome};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::cell::RefCell;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 use synth::Progress;
 
@@ -61,6 +61,17 @@ impl Screen {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => *self.lost.borrow_mut() = Some(error),
             _ => {}
         }
+    }
+
+    /// Whether results go to a terminal that wants colours.
+    pub(crate) fn has_colours(&self) -> bool {
+        std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|wish| wish.is_empty())
+    }
+
+    /// How many columns text may have: what `COLUMNS` says, or what fits most windows.
+    pub(crate) fn width(&self) -> usize {
+        let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        columns.unwrap_or(100)
     }
 
     /// Whether everything that was printed arrived.

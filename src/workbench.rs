@@ -18,7 +18,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use topology::{Probe, Topology};
+use topology::{Probe, Rank, Topology};
 
 /// What to measure on.
 pub(crate) struct Setup {
@@ -179,6 +179,14 @@ impl Workbench {
             out_of_place,
             in_place,
         })
+    }
+
+    /// Which ranks share a computer; `None` if they imitate other machines.
+    pub(crate) fn machines(&self) -> Option<Vec<Vec<Rank>>> {
+        match &self.ranks {
+            Ranks::Processes(job) if !self.form.unfused => Some(job.machines()),
+            _ => None,
+        }
     }
 
     /// The ranks as something that times exchanges.

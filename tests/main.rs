@@ -15,6 +15,7 @@ mod house;
 mod launch;
 mod long;
 mod machines;
+mod profiles;
 mod schedules;
 mod sketches;
 mod sweep;

@@ -34,6 +34,18 @@ impl Hosts {
         }
     }
 
+    /// The ranks of each computer, by its first rank.
+    pub fn machines(&self, ranks: usize) -> Vec<Vec<Rank>> {
+        let mut machines: Vec<Vec<Rank>> = Vec::new();
+        for rank in (0..ranks).map(Rank::from_index) {
+            match machines.iter_mut().find(|members| !self.apart(members[0], rank)) {
+                Some(members) => members.push(rank),
+                None => machines.push(vec![rank]),
+            }
+        }
+        machines
+    }
+
     /// Whether any two of so many ranks are.
     pub(crate) fn any_remote(&self, ranks: usize) -> bool {
         (1..ranks).any(|rank| self.apart(Rank(0), Rank::from_index(rank)))
@@ -79,5 +91,21 @@ impl Transport for Wires<'_> {
             Some((streams, poller)) => streams.receiver(id, poller),
             None => Ok(Box::new(self.rings.receiver(id, connection)?)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_grouped_by_their_computer() {
+        let groups =
+            |hosts: Hosts| hosts.machines(4).into_iter().map(|members| members.iter().map(|rank| rank.0).collect());
+        let groups = |hosts: Hosts| groups(hosts).collect::<Vec<Vec<u32>>>();
+        assert_eq!(groups(Hosts::One), [[0, 1, 2, 3]]);
+        assert_eq!(groups(Hosts::Each), [[0], [1], [2], [3]]);
+        assert_eq!(groups(Hosts::Of(vec![7, 3, 7, 3])), [[0, 2], [1, 3]]);
+        assert_eq!(Hosts::One.machines(0), Vec::<Vec<Rank>>::new());
     }
 }

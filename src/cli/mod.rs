@@ -2,6 +2,7 @@
 
 mod launch;
 mod lowering;
+mod profile;
 mod run;
 mod sizes;
 mod sweep;
@@ -9,6 +10,7 @@ mod values;
 
 pub(crate) use launch::LaunchArgs;
 pub(crate) use lowering::LoweringArgs;
+pub(crate) use profile::ProfileArgs;
 pub(crate) use run::{RunArgs, TransportChoice};
 pub(crate) use sizes::SizeList;
 pub(crate) use sweep::{SweepArgs, SweepWorkerArgs};
@@ -18,7 +20,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use schedule::{Collective, ReduceOp};
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{collective, duration, op, size, slowdown};
+use values::{collective, duration, op, size};
 
 /// Synthesizes collective communication algorithms for the machine they will run on, proves them right, runs
 /// them, and measures them against the stock ones.
@@ -109,20 +111,26 @@ pub(crate) enum TopologyCommand {
     Show {
         /// `name[:params][,key=value]…`, or a path.
         spec: String,
+        /// A picture of what every pair costs instead of a table.
+        #[arg(long)]
+        heat_map: bool,
+        /// The same picture, as SVG.
+        #[arg(long, value_name = "F.svg")]
+        svg: Option<PathBuf>,
     },
     /// Validates a SPEC or a file.
     Check {
         /// `name[:params][,key=value]…`, or a path.
         spec: String,
     },
-    /// Translates `nvidia-smi topo -m` text, NCCL topology XML or TACCL topology JSON into a topology file.
+    /// Translates `nvidia-smi topo -m` text, NCCL topology XML, TACCL topology JSON or /sys into a topology file.
     Import(ImportArgs),
 }
 
 /// What `topology import` reads, and what the file does not say.
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// The foreign file; which format it has is seen from its text.
+    /// The foreign file, whose format is seen from its text; or /sys, or a copy of it.
     pub file: PathBuf,
     /// Where to write the topology (YAML, or JSON if it ends in `.json`); stdout if absent.
     #[arg(short, long, value_name = "OUT")]
@@ -391,23 +399,6 @@ pub(crate) enum ExportFormat {
     MscclXmlExecutor,
     /// An execution plan for MSCCL++; between machines it uses port channels.
     MscclppJson,
-}
-
-/// `antiphon profile`
-#[derive(Args, Debug)]
-pub(crate) struct ProfileArgs {
-    /// Who starts the ranks (default: 8 local ones).
-    #[command(flatten)]
-    pub launch: LaunchArgs,
-    /// Where to write the topology.
-    #[arg(short, long, value_name = "T.yaml")]
-    pub output: Option<PathBuf>,
-    /// Make the local ranks behave like this topology first.
-    #[arg(long, value_name = "SPEC")]
-    pub emulate: Option<String>,
-    /// Slow the emulated links down by this factor.
-    #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
-    pub slowdown: f64,
 }
 
 /// `antiphon demo`

@@ -106,11 +106,10 @@ pub(crate) fn run(args: &DemoArgs, screen: &Screen) -> Outcome {
 /// This computer, profiled now.
 fn local(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
     let path = args.output.join("measured.yaml");
-    // Few repetitions: a demo shall be quick; `antiphon profile` takes its time.
-    let options =
-        ProfileOptions { least_repetitions: 3, most_repetitions: 3, ..ProfileOptions::for_ranks(RANKS as usize) };
-    let measured = profile::measure(Launch::Local(RANKS as usize), Duration::from_secs(30), None, &options, screen)?;
-    write_text(&path, &measured.to_yaml(&profile::about(RANKS, None)))?;
+    // A demo shall be quick; `antiphon profile` takes its time.
+    let subject = profile::Subject::local(RANKS as usize);
+    let measured = profile::measure(&subject, ProfileOptions::quick(), 0, screen)?.measured;
+    write_text(&path, &measured.to_yaml(&subject.about()))?;
     screen.say(&format!("profile  {} → {}", profile::summary(&measured), path.display()));
     let topology = plan::topology(&path.display().to_string().replace('\\', "/"))?;
     arena("this computer", topology, None, args, screen)

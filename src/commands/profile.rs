@@ -2,18 +2,35 @@
 
 use crate::cli::{LoweringArgs, ProfileArgs, TransportChoice};
 use crate::failure::{Failure, Outcome, io_failure};
+use crate::heatmap::{HeatMap, svg, terminal};
 use crate::launch::{Launch, Role};
-use crate::screen::{Screen, time};
+use crate::screen::{Screen, bytes, time};
 use crate::workbench::{Setup, Workbench};
 use std::ops::RangeInclusive;
-use std::time::Duration;
-use topology::profile::{ProfileOptions, profile};
-use topology::{Measured, quantity};
+use std::time::{Duration, SystemTime};
+use topology::concurrent::Sharing;
+use topology::profile::{HeldOut, ProfileOptions, check, profile};
+use topology::{Exchange, Measured, Micros, Probe, ProbeError, Rank, Topology, quantity};
+
+/// Of the questions of the examination: they are the same each time.
+const SEED: u64 = 1;
 
 /// How many ranks are profiled where nobody says it.
 const RANKS: usize = 8;
 /// How many can be.
 const LIMITS: RangeInclusive<usize> = 2..=256;
+/// How long ranks may take to get ready, and go without progress.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What is measured.
+pub(crate) struct Subject(Setup);
+
+/// A machine, measured and examined.
+pub(crate) struct Profile {
+    pub(crate) measured: Measured,
+    /// Exchanges that were predicted, and then timed.
+    pub(crate) held_out: Vec<HeldOut>,
+}
 
 /// Runs the command.
 pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
@@ -28,60 +45,175 @@ pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
         return Err(Failure::bad_input(anyhow::anyhow!("{least} to {most} ranks can be profiled, not {ranks}")));
     }
     let emulate = args.emulate.clone().map(|spec| (spec, args.slowdown));
-    let options = ProfileOptions::for_ranks(ranks);
-    let measured = measure(launch, args.launch.ready_timeout, emulate.clone(), &options, screen)?;
-    let yaml = measured.to_yaml(&about(ranks as u32, emulate.as_ref()));
+    let subject = Subject(Setup {
+        launch,
+        transport: args.transport,
+        emulate,
+        ready_timeout: args.launch.ready_timeout,
+        timeout: TIMEOUT,
+        lowering: LoweringArgs::default(),
+    });
+    let options = if args.quick { ProfileOptions::quick() } else { ProfileOptions::default() };
+    let Profile { mut measured, held_out } = measure(&subject, options, args.check as usize, screen)?;
+    let examined = examined(&held_out);
+    measured.notes.extend(examined.clone());
+    let yaml = measured.to_yaml(&subject.about());
+    let map = HeatMap::new(&measured.topology);
+    if let Some(path) = &args.svg {
+        std::fs::write(path, svg(&map)).map_err(|error| io_failure(path, error))?;
+    }
     if let Some(path) = &args.output {
         std::fs::write(path, &yaml).map_err(|error| io_failure(path, error))?;
-        screen.note(&format!("{} → {}", summary(&measured), path.display()));
     }
+    let drawing = terminal(&map, screen.has_colours(), screen.width());
     match (screen.is_json(), &args.output) {
         (true, _) => screen.line(&topology::to_json(&measured.topology)),
         (false, None) => screen.line(yaml.trim_end()),
-        (false, Some(_)) => {}
+        (false, Some(_)) => screen.say(&format!("{drawing}\n")),
     }
+    if args.output.is_none() {
+        screen.note(&drawing);
+    }
+    let written = args.output.iter().chain(&args.svg).map(|path| path.display().to_string()).collect::<Vec<_>>();
+    let arrow = if written.is_empty() { String::new() } else { format!(" → {}", written.join(", ")) };
+    screen.note(&format!("{}{arrow}", summary(&measured)));
+    examined.iter().for_each(|line| screen.note(line));
+    held_out.iter().for_each(|answer| screen.detail(&asked(answer)));
     Ok(())
 }
 
-/// Measures local processes, or the machine that they imitate.
+/// Starts the ranks, measures them, and asks `questions` questions about what was not measured.
 pub(crate) fn measure(
-    launch: Launch,
-    ready_timeout: Duration,
-    emulate: Option<(String, f64)>,
-    options: &ProfileOptions,
+    subject: &Subject,
+    mut options: ProfileOptions,
+    questions: usize,
     screen: &Screen,
-) -> Outcome<Measured> {
-    let timeout = Duration::from_secs(60);
-    let setup = Setup {
-        launch,
-        transport: TransportChoice::Auto,
-        emulate,
-        ready_timeout,
-        timeout,
-        lowering: LoweringArgs::default(),
+) -> Outcome<Profile> {
+    let mut bench = Workbench::open(&subject.0)?;
+    // An imitated machine is measured as it would be at its own speed.
+    let (slowdown, sharing) = match &subject.0.emulate {
+        Some((_, slowdown)) => (*slowdown, Sharing::InTurn),
+        None => (1.0, Sharing::Fair),
     };
-    let mut bench = Workbench::open(&setup)?;
+    options.machines = bench.machines();
+    options.sample_time = options.sample_time * (1.0 / slowdown);
+    options.alpha_floor = options.alpha_floor * (1.0 / slowdown);
+    let mut probe = Slowed { probe: bench.probe()?, slowdown };
     let bar = screen.progress("profiling");
-    let measured = profile(bench.probe()?, options, &mut |progress| {
-        bar.message(format!("{} of {} rounds", progress.done, progress.total));
+    let measured = profile(&mut probe, &options, &mut |progress| {
+        let topology::profile::Progress { stage, done, total, runs } = progress;
+        bar.message(format!("{stage}: {done} of {total}, {runs} runs"));
     });
-    measured.map_err(Failure::no)
+    let measured = measured.map_err(Failure::no)?;
+    bar.message("predicting what was not measured");
+    let held_out = check(&mut probe, &measured.topology, &options, sharing, questions, SEED).map_err(Failure::no)?;
+    Ok(Profile { measured, held_out })
 }
 
-/// What the file says about how it was made.
-pub(crate) fn about(ranks: u32, emulate: Option<&(String, f64)>) -> String {
-    match emulate {
-        None => format!("{ranks} local processes over shared memory, measured by `antiphon profile`"),
-        Some((spec, slowdown)) => {
-            format!(
-                "{ranks} local processes that imitate {spec}, {slowdown} times slower, measured by `antiphon profile`"
-            )
-        }
+/// A probe of a machine that is imitated in slow motion: its times are divided by the slowdown.
+struct Slowed<'p> {
+    probe: &'p mut dyn Probe,
+    slowdown: f64,
+}
+
+impl Probe for Slowed<'_> {
+    fn rank_count(&self) -> usize {
+        self.probe.rank_count()
     }
+
+    fn connects(&self, from: Rank, to: Rank) -> bool {
+        self.probe.connects(from, to)
+    }
+
+    fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
+        let mut times = self.probe.run(exchanges, repetitions)?;
+        times.iter_mut().flatten().for_each(|time| *time = *time * (1.0 / self.slowdown));
+        Ok(times)
+    }
+}
+
+impl Subject {
+    /// So many local processes, over shared memory.
+    pub(crate) fn local(ranks: usize) -> Self {
+        Self(Setup {
+            launch: Launch::Local(ranks),
+            transport: TransportChoice::Shm,
+            emulate: None,
+            ready_timeout: TIMEOUT,
+            timeout: TIMEOUT,
+            lowering: LoweringArgs::default(),
+        })
+    }
+
+    /// What the file says about when and where it was made.
+    pub(crate) fn about(&self) -> String {
+        let ranks = self.0.launch.ranks();
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = if host.trim().is_empty() { "an unknown host" } else { host.trim() };
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let place = match (&self.0.emulate, self.0.transport) {
+            (Some((spec, slowdown)), _) => {
+                format!(
+                    "{ranks} local processes that imitate {spec}, {slowdown} times slower (times here are divided by that)"
+                )
+            }
+            (None, TransportChoice::Tcp) => format!("{ranks} processes over TCP"),
+            (None, _) => format!("{ranks} processes, over shared memory where they share a machine and TCP elsewhere"),
+        };
+        format!("Measured by `antiphon profile` at {} on {host}: {place}.", utc(at))
+    }
+}
+
+/// Seconds since 1970 as date and time.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let (mut year, mut left) = (1970, days);
+    while left >= 365 + u64::from(is_leap(year)) {
+        left -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while left >= lengths[month] {
+        left -= lengths[month];
+        month += 1;
+    }
+    format!("{year}-{:02}-{:02} {:02}:{:02} UTC", month + 1, left + 1, rest / 3600, rest / 60 % 60)
+}
+
+/// How well exchanges were predicted that were not measured before.
+fn examined(held_out: &[HeldOut]) -> Option<String> {
+    let (median, worst) = HeldOut::errors(held_out);
+    let alone = held_out.iter().filter(|answer| answer.exchanges.len() == 1).count();
+    (!held_out.is_empty()).then(|| {
+        format!(
+            "Predicted and then timed: {alone} single messages and {} sets of messages at once; errors: median {:.1} %, \
+             worst {:.1} %.",
+            held_out.len() - alone,
+            100.0 * median,
+            100.0 * worst
+        )
+    })
+}
+
+/// One question and its answer.
+fn asked(answer: &HeldOut) -> String {
+    let flow = |exchange: &Exchange| format!("{}→{}", exchange.from, exchange.to);
+    let flows: Vec<String> = answer.exchanges.iter().map(flow).collect();
+    let size = answer.exchanges.first().map_or(0, |exchange| exchange.bytes);
+    format!(
+        "  {} of {}: predicted {}, timed {}",
+        flows.join(" "),
+        bytes(size),
+        time(answer.predicted.0),
+        time(answer.measured.0)
+    )
 }
 
 /// One line: ranges of α and bandwidth, and what is shared.
 pub(crate) fn summary(measured: &Measured) -> String {
+    const MOST: usize = 8;
     let links = measured.topology.links();
     let range = |values: Vec<f64>| {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -91,17 +223,47 @@ pub(crate) fn summary(measured: &Measured) -> String {
     let alpha = range(links.iter().map(|link| link.alpha.0).collect());
     let beta = range(links.iter().map(|link| link.beta.0).collect());
     let bandwidth = |beta: f64| quantity::show_bandwidth(topology::MicrosPerByte(beta));
-    let shared =
-        measured.topology.resources().iter().map(|shared| format!("{} {}", shared.name, bandwidth(shared.beta.0)));
-    let shared: Vec<_> = shared.collect();
     format!(
-        "{} ranks, {} links: α {} to {}, {} to {}, shared: {}",
+        "{} ranks on {}, {} links: α {} to {}, {} to {}, shared: {}",
         measured.topology.rank_count(),
+        match measured.topology.machines().len() {
+            1 => "one machine".to_owned(),
+            machines => format!("{machines} machines"),
+        },
         links.len(),
         time(alpha.0),
         time(alpha.1),
         bandwidth(beta.1),
         bandwidth(beta.0),
-        if shared.is_empty() { "nothing".to_owned() } else { shared.join(", ") },
+        shared(&measured.topology, MOST),
     )
+}
+
+fn shared(topology: &Topology, most: usize) -> String {
+    let resources = topology.resources();
+    let name = |shared: &topology::Resource| format!("{} {}", shared.name, quantity::show_bandwidth(shared.beta));
+    let mut names: Vec<String> = resources.iter().take(most).map(name).collect();
+    if resources.len() > most {
+        names.push(format!("and {} more", resources.len() - most));
+    }
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_follow_the_calendar() {
+        let known = [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+            (1_795_323_600, "2026-11-22 05:00 UTC"),
+        ];
+        for (seconds, text) in known {
+            assert_eq!(utc(seconds), text);
+        }
+    }
 }

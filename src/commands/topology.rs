@@ -2,16 +2,23 @@
 
 use crate::cli::{ImportArgs, TopologyCommand};
 use crate::failure::{Outcome, read_text, write_to};
+use crate::heatmap::{self, HeatMap};
 use crate::plan;
 use crate::screen::{Screen, table};
 use topology::Topology;
-use topology::import::{ImportOptions, import};
+use topology::import::{ImportOptions, import, import_sys};
 
 /// Runs the command.
 pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
     match command {
         TopologyCommand::List => list(screen),
-        TopologyCommand::Show { spec } => show(&plan::topology(spec)?, screen),
+        TopologyCommand::Show { spec, heat_map, svg } => {
+            let topology = plan::topology(spec)?;
+            if let Some(path) = svg {
+                write_to(path, |out| out.write_all(heatmap::svg(&HeatMap::new(&topology)).as_bytes()))?;
+            }
+            if *heat_map && !screen.is_json() { draw(&topology, screen) } else { show(&topology, screen) }
+        }
         TopologyCommand::Check { spec } => check(&plan::topology(spec)?, screen),
         TopologyCommand::Import(args) => translate(args, screen),
     }
@@ -27,6 +34,12 @@ fn list(screen: &Screen) -> Outcome {
         });
         entries.collect::<Vec<_>>().join("\n")
     })
+}
+
+fn draw(topology: &Topology, screen: &Screen) -> Outcome {
+    screen.say(&summary(topology));
+    screen.say(&heatmap::terminal(&HeatMap::new(topology), screen.has_colours(), screen.width()));
+    Ok(())
 }
 
 fn show(topology: &Topology, screen: &Screen) -> Outcome {
@@ -73,7 +86,10 @@ fn translate(args: &ImportArgs, screen: &Screen) -> Outcome {
         kind: args.kind.clone(),
         assumed: args.assume.unwrap_or_default(),
     };
-    let imported = import(&read_text(&args.file)?, &args.file.to_string_lossy(), &options)?;
+    let imported = match args.file.is_dir() {
+        true => import_sys(&args.file, &options)?,
+        false => import(&read_text(&args.file)?, &args.file.to_string_lossy(), &options)?,
+    };
     let json = topology::to_json(&imported.topology);
     if let Some(path) = &args.output {
         let is_json = path.extension().is_some_and(|extension| extension == "json");

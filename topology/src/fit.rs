@@ -1,6 +1,6 @@
 //! From measured times to α and β.
 //!
-//! The principal functions are [`fit_link`] and [`fit_resource`]. A single message of b bytes takes α + β·b, and
+//! The principal function is [`fit_link`]. A single message of b bytes takes α + β·b, and
 //! n messages back to back take λ + n·(γ + β·b): γ is what each message costs its link, λ the delay that only
 //! the last one shows, and α = λ + γ. Sweeping both n and b tells the two apart, and so whether α occupies.
 //!
@@ -8,12 +8,13 @@
 //! after rejecting those further than five scaled median absolute deviations away \[1\]. The medians are fitted by
 //! weighted least squares under non-negativity; a weight is one over the variance of the median plus the share
 //! of the time that the linear model itself cannot explain, which keeps small and large messages both in sight.
-//! Shared resources are fitted by the median of pairwise slopes \[2\], because their samples come in few sizes.
+//! A shaped link lets a first burst pass at full speed, so that long messages seem to start before their time: where
+//! they do, β is their slope alone, α the time of the shortest, and the credit is what separates the two. Wherever a
+//! line misses the shortest messages, α is theirs.
 //!
 //! \[1\] Leys et al., "Detecting outliers: do not use standard deviation around the mean", JESP 49 (2013).
-//! \[2\] Sen, "Estimates of the regression coefficient based on Kendall's tau", JASA 63 (1968).
 
-use crate::{Latency, Micros, MicrosPerByte};
+use crate::{Bytes, Latency, Micros, MicrosPerByte};
 use std::collections::BTreeMap;
 
 /// One timed exchange.
@@ -38,6 +39,12 @@ pub struct LinkFit {
     pub beta: MicrosPerByte,
     /// How far β may be off.
     pub beta_margin: MicrosPerByte,
+    /// The part of the margin of α that more repetitions make smaller; the rest is that the machine is not linear.
+    pub alpha_noise: Micros,
+    /// The same of β.
+    pub beta_noise: MicrosPerByte,
+    /// Bytes that pass at once before β shows; zero unless the link is shaped.
+    pub burst: Bytes,
     /// Whether the larger part of α occupies the link.
     pub latency: Latency,
     /// The largest relative error with which the fit reproduces the median of a setting.
@@ -55,6 +62,8 @@ pub struct ResourceFit {
     pub beta: MicrosPerByte,
     /// Half-width of the 95 % confidence interval.
     pub beta_margin: MicrosPerByte,
+    /// What shows that it is shared, in words.
+    pub evidence: String,
 }
 
 /// Why samples cannot be fitted.
@@ -79,7 +88,7 @@ const OUTLIER: f64 = 5.0;
 /// The standard deviation of a normal distribution in median absolute deviations.
 const MAD_SCALE: f64 = 1.4826;
 /// Standard deviations to each side of a 95 % interval.
-const CONFIDENCE: f64 = 1.96;
+pub(crate) const CONFIDENCE: f64 = 1.96;
 
 /// α and β of one link.
 ///
@@ -95,50 +104,79 @@ pub fn fit_link(samples: &[Sample]) -> Result<LinkFit, FitError> {
         .expect("a proportional model with a non-negative factor always fits positive times");
     let [delay, message, byte] = best.value;
     let covariance = &best.covariance;
-    let alpha_variance = covariance[0][0] + covariance[1][1] + 2.0 * covariance[0][1];
+    let alpha_variance = |covariance: &[[f64; 3]; 3]| covariance[0][0] + covariance[1][1] + 2.0 * covariance[0][1];
+    let margin = |variance: f64| CONFIDENCE * variance.max(0.0).sqrt();
     let error = |point: &Point| (best.predict(point) / point.time - 1.0).abs();
-    Ok(LinkFit {
+    let linear = LinkFit {
         alpha: Micros(delay + message),
-        alpha_margin: Micros(CONFIDENCE * alpha_variance.max(0.0).sqrt()),
+        alpha_margin: Micros(margin(alpha_variance(covariance))),
         beta: MicrosPerByte(byte),
-        beta_margin: MicrosPerByte(CONFIDENCE * covariance[2][2].max(0.0).sqrt()),
+        beta_margin: MicrosPerByte(margin(covariance[2][2])),
+        alpha_noise: Micros(margin(alpha_variance(&best.noise))),
+        beta_noise: MicrosPerByte(margin(best.noise[2][2])),
+        burst: Bytes(0.0),
         latency: if delay > message { Latency::Pipelines } else { Latency::Occupies },
         worst_error: points.iter().map(error).fold(0.0, f64::max),
         samples: used,
         outliers: samples.len() - used,
+    };
+    let fit = shaped(&points, &linear).unwrap_or(linear);
+    Ok(by_shortest(&points, &fit).unwrap_or(fit))
+}
+
+/// The relative error with which a line may miss the shortest message.
+const MISSED: f64 = 0.2;
+
+/// The fit with α from the shortest messages alone, where the line misses them: then long messages follow another law
+/// (credit of a shaper, another protocol), and their line says nothing about a message without bytes.
+fn by_shortest(points: &[Point], fit: &LinkFit) -> Option<LinkFit> {
+    let shortest = points.iter().map(|point| point.bytes).min()?;
+    let mut tiny = points.iter().filter(|point| point.bytes == shortest);
+    let (one, several) = (tiny.next().filter(|point| point.messages == 1)?, tiny.next_back());
+    let bytes = fit.beta.0 * one.bytes();
+    if ((fit.alpha.0 + bytes) / one.time - 1.0).abs() <= MISSED {
+        return None;
+    }
+    let alpha = (one.time - bytes).max(0.0);
+    let each = several.map(|point| (point.time - one.time) / f64::from(point.messages - 1) - bytes);
+    let noise = Micros(CONFIDENCE * one.variance.sqrt());
+    Some(LinkFit {
+        alpha: Micros(alpha),
+        alpha_margin: Micros(noise.0 + MODEL_ERROR * alpha),
+        alpha_noise: noise,
+        latency: if each.is_some_and(|each| each < alpha / 2.0) { Latency::Pipelines } else { Latency::Occupies },
+        ..fit.clone()
     })
 }
 
-/// β of something that several links share, from (total bytes, time until the last of them had arrived): the
-/// slope of time over bytes, in which every α cancels.
-///
-/// # Errors
-/// [`FitError`] for impossible times, or fewer than two totals.
-pub fn fit_resource(samples: &[Sample]) -> Result<ResourceFit, FitError> {
-    let points = points(samples)?;
-    let mut slopes = Vec::new();
-    for (index, right) in points.iter().enumerate() {
-        for left in &points[..index] {
-            let bytes = right.bytes() - left.bytes();
-            if bytes != 0.0 {
-                // The noise of both medians carries over to the slope.
-                let noise = (left.variance + right.variance).sqrt() / bytes.abs();
-                slopes.push(Slope { beta: (right.time - left.time) / bytes, noise });
-            }
-        }
+/// The fit of a link that lets a first burst pass: if the line through the two longest single messages begins clearly
+/// before the time of the shortest.
+fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
+    let mut single: Vec<&Point> = points.iter().filter(|point| point.messages == 1).collect();
+    single.sort_by_key(|point| point.bytes);
+    let [first, .., half, whole] = single[..] else { return None };
+    let more = (whole.bytes - half.bytes) as f64;
+    let beta = (whole.time - half.time) / more;
+    let begins = whole.time - beta * whole.bytes as f64;
+    let alpha = (first.time - beta * first.bytes as f64).max(0.0);
+    // How far the line may be off where it begins: its slope is uncertain, and times are only so linear.
+    let noise = (whole.variance + half.variance).sqrt();
+    let doubt = 2.0 * CONFIDENCE * noise * whole.bytes as f64 / more + MODEL_ERROR * whole.time;
+    if beta <= 0.0 || begins >= alpha.min(linear.alpha.0) - doubt {
+        return None;
     }
-    slopes.sort_by(|left, right| left.beta.total_cmp(&right.beta));
-    let Some(&Slope { beta, noise }) = slopes.get(slopes.len() / 2) else {
-        return Err(FitError::TooFewSizes { found: 1 });
-    };
-    let spread = MAD_SCALE * median(slopes.iter().map(|slope| (slope.beta - beta).abs()).collect());
-    Ok(ResourceFit { beta: MicrosPerByte(beta.max(0.0)), beta_margin: MicrosPerByte(CONFIDENCE * noise.max(spread)) })
-}
-
-/// The rise of time over bytes between two settings.
-struct Slope {
-    beta: f64,
-    noise: f64,
+    let (beta_noise, alpha_noise) = (CONFIDENCE * noise / more, CONFIDENCE * first.variance.sqrt());
+    Some(LinkFit {
+        alpha: Micros(alpha),
+        alpha_margin: Micros(alpha_noise + MODEL_ERROR * alpha),
+        alpha_noise: Micros(alpha_noise),
+        beta: MicrosPerByte(beta),
+        beta_margin: MicrosPerByte(beta_noise + MODEL_ERROR * beta),
+        beta_noise: MicrosPerByte(beta_noise),
+        burst: Bytes((alpha - begins) / beta),
+        worst_error: ((alpha + beta * whole.bytes as f64) / whole.time - 1.0).abs(),
+        ..linear.clone()
+    })
 }
 
 /// The middle value, or the mean of the two; zero without any.
@@ -193,19 +231,38 @@ fn points(samples: &[Sample]) -> Result<Vec<Point>, FitError> {
     Ok(settings.into_iter().map(|((bytes, messages), times)| point(bytes, messages, times)).collect())
 }
 
-fn point(bytes: u64, messages: u32, mut times: Vec<f64>) -> Point {
-    let deviation = |times: &[f64]| {
-        let middle = median(times.to_vec());
-        (middle, MAD_SCALE * median(times.iter().map(|time| (time - middle).abs()).collect()))
-    };
-    let (middle, spread) = deviation(&times);
+/// The median of some times, and their scaled median absolute deviation.
+fn deviation(times: &[f64]) -> (f64, f64) {
+    let middle = median(times.to_vec());
+    (middle, MAD_SCALE * median(times.iter().map(|time| (time - middle).abs()).collect()))
+}
+
+/// The least time that is no outlier, the median, and the largest that is none.
+pub(crate) fn usual(times: &[f64]) -> (f64, f64, f64) {
+    let (middle, spread) = deviation(times);
     // A clock that ticks coarsely gives a spread of zero; then only the grossly different are outliers.
     let reach = OUTLIER * spread.max(MODEL_ERROR * middle);
-    times.retain(|time| (time - middle).abs() <= reach);
+    (middle - reach, middle, middle + reach)
+}
+
+/// The median of what is left without outliers, its variance, and how many are left.
+fn middle(mut times: Vec<f64>) -> (f64, f64, usize) {
+    let (low, _, high) = usual(&times);
+    times.retain(|time| (low..=high).contains(time));
     let (time, spread) = deviation(&times);
     // The variance of the median of normal samples is π/2 times that of their mean.
-    let variance = spread * spread * std::f64::consts::FRAC_PI_2 / times.len() as f64;
-    Point { bytes, messages, time, variance, samples: times.len() }
+    (time, spread * spread * std::f64::consts::FRAC_PI_2 / times.len().max(1) as f64, times.len())
+}
+
+/// The median without outliers, and its variance.
+pub(crate) fn robust_middle(times: &[f64]) -> (f64, f64) {
+    let (time, variance, _) = middle(times.to_vec());
+    (time, variance)
+}
+
+fn point(bytes: u64, messages: u32, times: Vec<f64>) -> Point {
+    let (time, variance, samples) = middle(times);
+    Point { bytes, messages, time, variance, samples }
 }
 
 /// Which of λ, γ and β may differ from zero. Where two fit equally well the earlier wins: a sweep without
@@ -216,6 +273,8 @@ const SHAPES: [&[usize]; 7] = [&[1, 2], &[0, 2], &[0, 1, 2], &[2], &[1], &[0], &
 struct Solution {
     value: [f64; 3],
     covariance: [[f64; 3]; 3],
+    /// The covariance that the scatter of the times alone causes.
+    noise: [[f64; 3]; 3],
     misfit: f64,
 }
 
@@ -251,7 +310,7 @@ fn solve(points: &[Point], shape: &[usize]) -> Option<Solution> {
         row[size + 1 + i] = 1.0;
     }
     reduce(&mut table)?;
-    let mut solution = Solution { value: [0.0; 3], covariance: [[0.0; 3]; 3], misfit: 0.0 };
+    let mut solution = Solution { value: [0.0; 3], covariance: [[0.0; 3]; 3], noise: [[0.0; 3]; 3], misfit: 0.0 };
     for (i, &parameter) in shape.iter().enumerate() {
         solution.value[parameter] = table[i][size] / scale[i];
         for (j, &other) in shape.iter().enumerate() {
@@ -260,6 +319,19 @@ fn solve(points: &[Point], shape: &[usize]) -> Option<Solution> {
     }
     if solution.value.iter().any(|value| *value < 0.0) {
         return None;
+    }
+    for point in points {
+        // How much each parameter moves with the time of this point.
+        let row = point.row();
+        let pull = |parameter: usize| -> f64 {
+            (0..3).map(|other| solution.covariance[parameter][other] * row[other]).sum::<f64>() * point.weight()
+        };
+        let pulls = [pull(0), pull(1), pull(2)];
+        for (one, of_one) in pulls.iter().enumerate() {
+            for (other, of_other) in pulls.iter().enumerate() {
+                solution.noise[one][other] += of_one * of_other * point.variance;
+            }
+        }
     }
     let residual = |point: &Point| point.weight() * (solution.predict(point) - point.time).powi(2);
     solution.misfit = points.iter().map(residual).sum();
@@ -304,14 +376,21 @@ pub(crate) mod tests {
 
         /// A factor near one, skewed upward, and now and then far off.
         pub(crate) fn factor(&mut self) -> f64 {
+            self.wild_in(0.08)
+        }
+
+        /// The same, with that share far off.
+        pub(crate) fn wild_in(&mut self, share: f64) -> f64 {
             let jitter = 1.0 + 0.02 * (self.uniform() - 0.5) + 0.01 * self.uniform() * self.uniform();
-            if self.uniform() < 0.08 { jitter * (2.0 + 20.0 * self.uniform()) } else { jitter }
+            if self.uniform() < share { jitter * (2.0 + 20.0 * self.uniform()) } else { jitter }
         }
     }
 
     fn sweep(delay: f64, message: f64, beta: f64, noise: &mut Noise) -> Vec<Sample> {
         let mut samples = Vec::new();
-        for (bytes, messages) in [(64, 1), (64, 16), (4096, 1), (4096, 8), (65_536, 1), (1 << 20, 1), (1 << 18, 4)] {
+        for (bytes, messages) in
+            [(64, 1), (64, 16), (4096, 1), (4096, 8), (65_536, 1), (1 << 19, 1), (1 << 20, 1), (1 << 18, 4)]
+        {
             for _ in 0..15 {
                 let time = delay + f64::from(messages) * (message + beta * bytes as f64);
                 samples.push(Sample { bytes, messages, time: Micros(time * noise.factor()) });
@@ -368,22 +447,50 @@ pub(crate) mod tests {
         assert_eq!(fit_link(&[sample(8, 1.0), sample(8, 2.0)]), Err(FitError::TooFewSizes { found: 1 }));
         assert_eq!(fit_link(&[sample(8, 1.0), sample(9, 0.0)]), Err(FitError::BadTime(0.0)));
         assert!(matches!(fit_link(&[sample(8, f64::NAN)]), Err(FitError::BadTime(_))));
-        assert_eq!(fit_resource(&[sample(8, 1.0)]), Err(FitError::TooFewSizes { found: 1 }));
-        let same_total = [Sample { bytes: 8, messages: 2, time: Micros(1.0) }, sample(16, 1.0)];
-        assert_eq!(fit_resource(&same_total), Err(FitError::TooFewSizes { found: 1 }));
     }
 
     #[test]
-    fn a_shared_resource_is_the_slope_over_all_bytes() {
+    fn the_credit_of_a_shaped_link_is_no_bandwidth() {
+        // 25 MB/s behind 64 KB that pass at 5 GB/s; 30 µs of α.
         let mut noise = Noise(3);
         let mut samples = Vec::new();
-        for bytes in [1u64 << 18, 1 << 20, 1 << 22] {
-            for _ in 0..9 {
-                let time = (12.0 + 8e-5 * bytes as f64) * noise.factor();
-                samples.push(Sample { bytes, messages: 1, time: Micros(time) });
+        for (bytes, messages) in [(64u64, 1u32), (64, 16), (40_000, 1), (80_000, 8), (320_000, 1), (640_000, 1)] {
+            for _ in 0..15 {
+                let total = bytes as f64 * f64::from(messages);
+                let time = 30.0 + f64::from(messages) + total * 2e-4 + (total - 65_536.0).max(0.0) * 0.0398;
+                samples.push(Sample { bytes, messages, time: Micros(time * noise.factor()) });
             }
         }
-        let fit = fit_resource(&samples).unwrap();
-        assert!((fit.beta.0 / 8e-5 - 1.0).abs() < 0.03, "{fit:?}");
+        let fit = fit_link(&samples).unwrap();
+        assert!((fit.beta.0 / 0.04 - 1.0).abs() < 0.03, "{fit:?}");
+        assert!((fit.alpha.0 / 31.0 - 1.0).abs() < 0.1, "{fit:?}");
+        assert!((fit.burst.0 / 65_536.0 - 1.0).abs() < 0.3, "{fit:?}");
+        assert!((fit.beta.0 - 0.04).abs() <= 2.0 * fit.beta_margin.0, "{fit:?}");
+    }
+
+    #[test]
+    fn a_message_without_bytes_costs_what_the_shortest_do() {
+        // A small credit that long messages hardly notice, and the line not at all.
+        let settings = [(64u64, 1u32), (64, 16), (40_000, 1), (80_000, 8), (320_000, 1), (640_000, 1)];
+        let time = |bytes: f64, messages: f64| 60.0 + 2.0 * messages + 0.04 * (bytes * messages - 16_000.0).max(0.0);
+        let samples = settings.iter().flat_map(|&(bytes, messages)| {
+            let time = Micros(time(bytes as f64, f64::from(messages)));
+            std::iter::repeat_n(Sample { bytes, messages, time }, 9)
+        });
+        let fit = fit_link(&samples.collect::<Vec<_>>()).unwrap();
+        assert!((fit.alpha.0 - 62.0).abs() < 3.0 && fit.latency == Latency::Pipelines, "{fit:?}");
+        assert!((fit.beta.0 / 0.04 - 1.0).abs() < 0.03, "{fit:?}");
+    }
+
+    #[test]
+    fn more_repetitions_make_the_noise_smaller() {
+        let noise_of = |repetitions: usize| {
+            let mut noise = Noise(5);
+            let samples: Vec<Sample> = (0..repetitions).flat_map(|_| sweep(1.0, 2.0, 1e-4, &mut noise)).collect();
+            fit_link(&samples).unwrap()
+        };
+        let (few, many) = (noise_of(1), noise_of(16));
+        assert!(many.beta_noise.0 < 0.5 * few.beta_noise.0 && many.alpha_noise.0 < 0.5 * few.alpha_noise.0);
+        assert!(many.beta_noise.0 <= many.beta_margin.0 && few.beta_noise.0 <= few.beta_margin.0, "{few:?}");
     }
 }

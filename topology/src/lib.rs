@@ -4,10 +4,11 @@
 //! share [`Resource`]s (a NIC port, a switch port). Switches of a physical description are compiled away into
 //! links that share port resources, so everything downstream sees one kind of edge and one cost model (α–β).
 //!
-//! This crate knows no solver and opens no socket; it reads files only through [`load`].
+//! This crate knows no solver and opens no socket; it reads files only through [`load`] and [`import::import_sys`].
 
 mod catalog;
 mod cluster;
+pub mod concurrent;
 mod connectivity;
 pub mod document;
 mod error;
@@ -25,7 +26,6 @@ pub mod quantity;
 mod rounds;
 mod spec;
 mod spelling;
-mod suspicion;
 pub mod symmetry;
 mod units;
 

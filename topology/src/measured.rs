@@ -1,12 +1,12 @@
 //! A measured topology, and the file that a person reads, edits and loads again.
 //!
-//! The principal type is [`Measured`]. Its YAML is `antiphon-topology/1` with a line for each link; the margins
-//! stand in comments, because they say how well the numbers are known and are no part of the machine.
+//! The principal type is [`Measured`]. Its YAML is `antiphon-topology/1` with a line for each link, machine by machine;
+//! the margins stand in comments, because they say how well the numbers are known and are no part of the machine.
 
 use crate::fit::{LinkFit, ResourceFit};
 use crate::interchange::{FORMAT, json};
 use crate::rounds::Pair;
-use crate::{Link, Micros, MicrosPerByte, Resource, ResourceId, Topology, TopologyParts, TopologyResult};
+use crate::{Bytes, Link, Micros, MicrosPerByte, Resource, ResourceId, Topology, TopologyParts, TopologyResult};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -19,6 +19,8 @@ pub struct Measured {
     pub links: Vec<LinkFit>,
     /// How each resource was measured, in the order of the resources.
     pub resources: Vec<ResourceFit>,
+    /// What a reader should know, sentence by sentence.
+    pub notes: Vec<String>,
 }
 
 /// A resource that was found, and the links that use it, sorted.
@@ -37,6 +39,7 @@ impl Measured {
         places: &Topology,
         fits: BTreeMap<Pair, LinkFit>,
         shared: Vec<SharedFit>,
+        notes: Vec<String>,
     ) -> TopologyResult<Self> {
         let mut uses: BTreeMap<Pair, Vec<ResourceId>> = BTreeMap::new();
         for (index, shared) in shared.iter().enumerate() {
@@ -46,7 +49,11 @@ impl Measured {
         }
         let known = fits.values().map(|fit| fit.beta.0).filter(|&beta| beta > 0.0);
         let fastest = MicrosPerByte(known.min_by(f64::total_cmp).unwrap_or(0.0));
-        let link = |(pair, fit): (&Pair, &LinkFit)| {
+        // Machine by machine, what is inside before what leaves.
+        let mut fits: Vec<(Pair, LinkFit)> = fits.into_iter().collect();
+        let home = |rank| places.machine_of(rank);
+        fits.sort_by_key(|(pair, _)| (home(pair.from), home(pair.to) != home(pair.from), home(pair.to), *pair));
+        let link = |(pair, fit): &(Pair, LinkFit)| {
             let resources = uses.remove(pair).unwrap_or_default();
             let slowest = resources.iter().map(|id| shared[id.index()].fit.beta);
             let beta = slowest.fold(fit.beta.max(fastest), MicrosPerByte::max);
@@ -70,17 +77,29 @@ impl Measured {
                 .collect(),
         })?;
         let resources = shared.into_iter().map(|shared| shared.fit).collect();
-        Ok(Self { topology, links: fits.into_values().collect(), resources })
+        Ok(Self { topology, links: fits.into_iter().map(|(_, fit)| fit).collect(), resources, notes })
     }
 
     /// Prints the topology as YAML, with the margins of each number beside it. `about` is printed in front, line
-    /// by line: how, when and where it was measured.
+    /// by line: when and where it was measured; how follows it.
     pub fn to_yaml(&self, about: &str) -> String {
+        let mut about = about.trim_end().to_owned();
+        self.notes.iter().for_each(|note| {
+            let _ = write!(about, "\n{note}");
+        });
+        about.push_str(
+            "\nMargins are half-widths of 95 % confidence intervals; `curve` is the largest error of α + β·bytes at a \
+             measured size.",
+        );
         let links = self.links.iter().map(|fit| {
-            let bandwidth = crate::quantity::show_bandwidth(fit.beta);
+            let burst = match fit.burst.0 >= 1.0 {
+                true => format!(", the first {} pass at once", crate::quantity::show_bytes(Bytes(fit.burst.0.round()))),
+                false => String::new(),
+            };
             format!(
-                "α ±{}, {bandwidth} ±{}, worst error {}, {} samples and {} outliers",
+                "α ±{}, {} ±{}, curve {}{burst}, {} samples and {} outliers",
                 percent(fit.alpha_margin / fit.alpha),
+                crate::quantity::show_bandwidth(fit.beta),
                 percent(fit.beta_margin / fit.beta),
                 percent(fit.worst_error),
                 fit.samples,
@@ -89,9 +108,35 @@ impl Measured {
         });
         let resources = self.resources.iter().map(|fit| {
             let bandwidth = crate::quantity::show_bandwidth(fit.beta);
-            format!("{bandwidth} ±{}", percent(fit.beta_margin / fit.beta))
+            format!("{bandwidth} ±{}; {}", percent(fit.beta_margin / fit.beta), fit.evidence)
         });
-        print(&self.topology, about, links, resources)
+        let beside = Beside { links: links.collect(), resources: resources.collect(), sections: self.sections() };
+        print(&self.topology, &about, &beside)
+    }
+
+    /// A heading before the first link inside each machine, and before the first between each two.
+    fn sections(&self) -> BTreeMap<usize, String> {
+        let topology = &self.topology;
+        let home = |link: &Link| (topology.machine_of(link.from), topology.machine_of(link.to));
+        let mut sections = BTreeMap::new();
+        let mut start = 0;
+        for links in topology.links().chunk_by(|one, other| home(one) == home(other)) {
+            let range = |of: &dyn Fn(&Link) -> f64| {
+                let values = || links.iter().map(of);
+                (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max))
+            };
+            let (quick, late) = range(&|link| link.alpha.0);
+            let (fast, slow) = range(&|link| link.beta.0);
+            let place = match home(&links[0]) {
+                (machine, to) if machine == to => format!("inside machine {machine}"),
+                (machine, to) => format!("from machine {machine} to machine {to}"),
+            };
+            let bandwidth = |beta| crate::quantity::show_bandwidth(MicrosPerByte(beta));
+            let heading = format!("{place}: α {quick} to {late} µs, {} to {}", bandwidth(slow), bandwidth(fast));
+            sections.insert(start, heading);
+            start += links.len();
+        }
+        sections
     }
 }
 
@@ -102,16 +147,21 @@ fn rounded(value: f64) -> f64 {
 
 /// Prints any topology as YAML that [`crate::load`] reads back exactly.
 pub fn to_yaml(topology: &Topology, about: &str) -> String {
-    print(topology, about, std::iter::empty(), std::iter::empty())
+    print(topology, about, &Beside::default())
 }
 
-/// `links` and `resources` are what to say beside each entry; shorter lists leave the rest without.
-pub(crate) fn print(
-    topology: &Topology,
-    about: &str,
-    mut links: impl Iterator<Item = String>,
-    mut resources: impl Iterator<Item = String>,
-) -> String {
+/// What stands in comments.
+#[derive(Default)]
+pub(crate) struct Beside {
+    /// Beside each link; a shorter list leaves the rest without.
+    pub(crate) links: Vec<String>,
+    /// Beside each resource.
+    pub(crate) resources: Vec<String>,
+    /// Above the link with that position.
+    pub(crate) sections: BTreeMap<usize, String>,
+}
+
+pub(crate) fn print(topology: &Topology, about: &str, beside: &Beside) -> String {
     let mut text = String::new();
     for line in about.lines() {
         let _ = writeln!(text, "# {line}");
@@ -119,13 +169,16 @@ pub(crate) fn print(
     let _ = writeln!(text, "format: {FORMAT}\nname: {}", json(&topology.name()));
     let _ = writeln!(text, "ranks: {}\nmachines: {}", topology.rank_count(), json(&topology.machines()));
     text.push_str(if topology.links().is_empty() { "links: []\n" } else { "links:\n" });
-    for link in topology.links() {
+    for (id, link) in topology.links().iter().enumerate() {
+        if let Some(section) = beside.sections.get(&id) {
+            let _ = writeln!(text, "# {section}");
+        }
         let _ = write!(text, "- {{from: {}, to: {}, alpha_us: {}, ", link.from, link.to, link.alpha.0);
         let _ = write!(text, "beta_us_per_byte: {}, latency: {}", link.beta.0, json(&link.latency).trim_matches('"'));
         if !link.resources.is_empty() {
             let _ = write!(text, ", resources: {}", json(&link.resources));
         }
-        close(&mut text, links.next());
+        close(&mut text, beside.links.get(id));
     }
     if !topology.resources().is_empty() {
         text.push_str("resources:\n");
@@ -133,12 +186,12 @@ pub(crate) fn print(
     for (id, resource) in topology.resources().iter().enumerate() {
         let name = json(&resource.name);
         let _ = write!(text, "- {{id: {id}, name: {name}, beta_us_per_byte: {}", resource.beta.0);
-        close(&mut text, resources.next());
+        close(&mut text, beside.resources.get(id));
     }
     text
 }
 
-fn close(text: &mut String, comment: Option<String>) {
+fn close(text: &mut String, comment: Option<&String>) {
     match comment {
         Some(comment) => {
             let _ = writeln!(text, "}} # {}", comment.replace(char::is_control, " "));
@@ -164,6 +217,9 @@ mod tests {
             beta: MicrosPerByte(beta),
             beta_margin: MicrosPerByte::ZERO,
             latency: Latency::Occupies,
+            alpha_noise: Micros::ZERO,
+            beta_noise: MicrosPerByte::ZERO,
+            burst: Bytes(0.0),
             worst_error: 0.0,
             samples: 7,
             outliers: 0,
@@ -175,7 +231,7 @@ mod tests {
         let places = Topology::new(TopologyParts { ranks: 2, ..TopologyParts::default() }).unwrap();
         let pair = |from, to| Pair { from: Rank(from), to: Rank(to) };
         let fits = BTreeMap::from([(pair(0, 1), fit(1.234_567_89, 0.0)), (pair(1, 0), fit(2.0, 1.234_567e-4))]);
-        let measured = Measured::new(&places, fits, Vec::new()).unwrap();
+        let measured = Measured::new(&places, fits, Vec::new(), Vec::new()).unwrap();
         let numbers: Vec<_> = measured.topology.links().iter().map(|link| (link.alpha.0, link.beta.0)).collect();
         assert_eq!(numbers, [(1.235, 1.235e-4), (2.0, 1.235e-4)]);
     }

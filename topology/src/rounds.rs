@@ -1,43 +1,68 @@
-//! Every ordered pair of ranks, in rounds in which nobody talks to two others.
+//! Ordered pairs of ranks, in rounds in which nobody sends to two others or receives from two.
 //!
-//! The complete graph on an even number of ranks has an edge colouring with one colour less than ranks, known
-//! from tournaments as the circle method: one rank stays, the others move around the table. With an odd number
-//! one seat stays empty, and whoever sits opposite has a pause. Each colour is played in both directions, one
-//! after the other, so that a full-duplex cable is never asked for both at once.
+//! The complete digraph on N ranks has an arc colouring with N − 1 colours: in round s every rank sends to the one s
+//! places further on. Every rank is sender and receiver at once, which loads a network as collectives do. To know what
+//! each pair costs by itself, [`apart`] places those that could disturb each other in rounds of their own: also what a
+//! rank sends and what it receives, because acknowledgements queue behind data.
 
 use crate::Rank;
-use std::ops::Range;
 
 /// The senders and receivers of one round.
 pub(crate) type Round = Vec<Pair>;
 
 /// A sender and its receiver.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Pair {
     pub(crate) from: Rank,
     pub(crate) to: Rank,
 }
 
-/// Rounds that hold every ordered pair of different ranks once: 2·(N−1) of them for even N, 2·N for odd.
-pub(crate) fn disjoint(ranks: usize) -> impl Iterator<Item = Round> {
-    let seats = ranks + ranks % 2;
-    let turns: Range<usize> = 0..seats.saturating_sub(1);
-    turns.flat_map(move |turn| {
-        // The seats on the circle modulo `circle` that are opposite each other have numbers that add to 2·turn.
-        let circle = seats - 1;
-        let opposite = move |step: usize| ((turn + step) % circle, (turn + circle - step) % circle);
-        let tables = std::iter::once((turn, circle)).chain((1..seats / 2).map(opposite));
-        let edges: Vec<(usize, usize)> = tables.filter(|(one, other)| *one < ranks && *other < ranks).collect();
-        let pair = |from: usize, to: usize| Pair { from: Rank::from_index(from), to: Rank::from_index(to) };
-        let there: Round = edges.iter().map(|(one, other)| pair(*one, *other)).collect();
-        let back = edges.iter().map(|(one, other)| pair(*other, *one)).collect();
-        [there, back]
-    })
+impl Pair {
+    pub(crate) fn new(from: usize, to: usize) -> Self {
+        Self { from: Rank::from_index(from), to: Rank::from_index(to) }
+    }
 }
 
-/// Every ordered pair in a round of its own.
-pub(crate) fn one_by_one(ranks: usize) -> impl Iterator<Item = Round> {
-    disjoint(ranks).flatten().map(|pair| vec![pair])
+/// N − 1 rounds that hold every ordered pair of different ranks once.
+pub(crate) fn shifts(ranks: usize) -> impl Iterator<Item = Round> {
+    (1..ranks).map(move |shift| (0..ranks).map(|from| Pair::new(from, (from + shift) % ranks)).collect())
+}
+
+/// Something that pairs share, and how much of it one pair takes: at most 1 in all is used in a round.
+pub(crate) type Part = (usize, f64);
+
+/// Places pairs into as few rounds as come easily, so that in each nobody takes part twice and what pairs share
+/// suffices for all of them; a pair that needs more than there is has it alone. `parts` says what a pair takes.
+pub(crate) fn apart(
+    ranks: usize,
+    shared: usize,
+    pairs: impl Iterator<Item = Pair>,
+    parts: &dyn Fn(&Pair) -> Vec<Part>,
+) -> Vec<Round> {
+    struct Open {
+        round: Round,
+        busy: Vec<bool>,
+        used: Vec<f64>,
+    }
+    let mut rounds: Vec<Open> = Vec::new();
+    for pair in pairs {
+        let parts = parts(&pair);
+        let fits = |open: &Open| {
+            !open.busy[pair.from.index()]
+                && !open.busy[pair.to.index()]
+                && parts.iter().all(|(id, part)| open.used[*id] == 0.0 || open.used[*id] + part <= 1.0)
+        };
+        let index = rounds.iter().position(fits).unwrap_or_else(|| {
+            rounds.push(Open { round: Round::new(), busy: vec![false; ranks], used: vec![0.0; shared] });
+            rounds.len() - 1
+        });
+        let open = &mut rounds[index];
+        open.busy[pair.from.index()] = true;
+        open.busy[pair.to.index()] = true;
+        parts.iter().for_each(|(id, part)| open.used[*id] += part);
+        open.round.push(pair);
+    }
+    rounds.into_iter().map(|open| open.round).collect()
 }
 
 #[cfg(test)]
@@ -45,23 +70,44 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    fn check(ranks: usize, rounds: &[Round]) {
+        let mut seen = BTreeSet::new();
+        for round in rounds {
+            let (mut sending, mut receiving) = (BTreeSet::new(), BTreeSet::new());
+            for pair in round {
+                assert!(pair.from != pair.to && pair.from.index() < ranks && pair.to.index() < ranks);
+                assert!(sending.insert(pair.from) && receiving.insert(pair.to), "{ranks}: {pair:?}");
+                assert!(seen.insert(*pair), "{ranks}: {pair:?} twice");
+            }
+        }
+        assert_eq!(seen.len(), ranks * ranks.saturating_sub(1), "{ranks}");
+    }
+
     #[test]
     fn rounds_are_disjoint_and_complete() {
         for ranks in [0usize, 1, 2, 3, 4, 5, 8, 9, 16, 33] {
-            let mut seen = BTreeSet::new();
-            let mut rounds = 0;
-            for round in disjoint(ranks) {
-                rounds += 1;
-                let mut busy = BTreeSet::new();
-                for pair in round {
-                    assert!(pair.from != pair.to && pair.from.index() < ranks && pair.to.index() < ranks);
-                    assert!(busy.insert(pair.from) && busy.insert(pair.to), "{ranks}: {pair:?}");
-                    assert!(seen.insert(pair), "{ranks}: {pair:?} twice");
-                }
-            }
-            assert_eq!(seen.len(), ranks * ranks.saturating_sub(1), "{ranks}");
-            assert!(rounds <= 2 * ranks, "{ranks}: {rounds} rounds");
-            assert_eq!(one_by_one(ranks).count(), seen.len());
+            let rounds: Vec<Round> = shifts(ranks).collect();
+            assert_eq!(rounds.len(), ranks.saturating_sub(1));
+            check(ranks, &rounds);
         }
+    }
+
+    #[test]
+    fn pairs_that_share_are_kept_apart() {
+        let pairs = || shifts(8).flatten();
+        let free = apart(8, 0, pairs(), &|_| Vec::new());
+        check(8, &free);
+        assert!((14..=24).contains(&free.len()), "{} rounds", free.len());
+        let alone = |round: &Round| round.iter().flat_map(|pair| [pair.from, pair.to]).collect::<BTreeSet<_>>().len();
+        assert!(free.iter().all(|round| alone(round) == 2 * round.len()), "nobody sends and receives");
+        let bus = apart(8, 1, pairs(), &|_| vec![(0, 2.0)]);
+        check(8, &bus);
+        assert_eq!(bus.len(), 56, "one at a time");
+        // Ranks 0..4 share one way out that has room for two.
+        let out = |pair: &Pair| if pair.from.0 < 4 { vec![(0, 0.5)] } else { Vec::new() };
+        let rounds = apart(8, 1, pairs(), &out);
+        check(8, &rounds);
+        assert!(rounds.iter().all(|round| round.iter().filter(|pair| pair.from.0 < 4).count() <= 2));
+        assert!((14..=28).contains(&rounds.len()), "{} rounds", rounds.len());
     }
 }

@@ -174,6 +174,11 @@ impl Job {
         self.members.len()
     }
 
+    /// The ranks of each computer.
+    pub fn machines(&self) -> Vec<Vec<Rank>> {
+        self.options.hosts.machines(self.members.len())
+    }
+
     /// The machine that the ranks imitate, if any.
     pub(crate) fn emulation(&self) -> Option<&Emulation> {
         self.options.emulation.as_ref()

@@ -1,6 +1,7 @@
-//! Descriptions that other programs wrote: `nvidia-smi topo -m`, NCCL's topology XML, TACCL's topology JSON.
+//! Descriptions that other programs wrote: `nvidia-smi topo -m`, NCCL's topology XML, TACCL's topology JSON, and the
+//! device tree that Linux shows in `/sys`.
 //!
-//! The principal function is [`import`]. Each format is read by one module into a [`Board`], a machine with its
+//! The principal functions are [`import`] and [`import_sys`]. Each format is read by one module into a [`Board`], a machine with its
 //! links, what they share and its way out; boards are then joined and printed. Most of these texts say how a machine
 //! is wired and not how fast it is, so every number carries a note that says where it is from, and whoever bets on
 //! it should measure it (`antiphon profile`).
@@ -8,15 +9,18 @@
 mod board;
 mod nccl;
 mod nvidia_smi;
+mod sys;
 mod taccl;
 #[cfg(test)]
 mod tests;
 mod xml;
 
 use crate::document::TextError;
+use crate::measured::{self, Beside};
 use crate::quantity::{parse_bandwidth, show_bandwidth};
 use crate::spec::{bad_part, shorten, unknown_word};
-use crate::{MicrosPerByte, Topology, TopologyError, TopologyResult, measured};
+use crate::{MicrosPerByte, Topology, TopologyError, TopologyResult};
+use std::path::Path;
 use std::str::FromStr;
 
 /// The longest text that is imported: the dump of a rack has a few hundred kilobytes.
@@ -101,7 +105,8 @@ impl Imported {
     /// Prints the topology as YAML that [`crate::load`] reads, the notes in front and the source of each number beside it.
     pub fn to_yaml(&self) -> String {
         let about = self.notes.join("\n");
-        measured::print(&self.topology, &about, self.links.iter().cloned(), self.resources.iter().cloned())
+        let beside = Beside { links: self.links.clone(), resources: self.resources.clone(), ..Beside::default() };
+        measured::print(&self.topology, &about, &beside)
     }
 }
 
@@ -129,6 +134,18 @@ pub fn import(text: &str, origin: &str, options: &ImportOptions) -> TopologyResu
     }
     notes.insert(0, format!("Imported from {origin} by `antiphon topology import`."));
     board::join(&boards, options.machines, origin, notes)
+}
+
+/// Reads `/sys`, or a copy of it, of a machine with or without GPUs.
+///
+/// # Errors
+/// [`TopologyError::Unreadable`] if the folder cannot be listed; [`TopologyError::BadPart`] if it holds no PCI devices,
+/// or more than any machine has; others if `options` do not fit.
+pub fn import_sys(root: &Path, options: &ImportOptions) -> TopologyResult<Imported> {
+    let (boards, mut notes) = sys::read(root, options)?;
+    let origin = shorten(&root.to_string_lossy());
+    notes.insert(0, format!("Imported from {origin} by `antiphon topology import`."));
+    board::join(&boards, options.machines, &origin, notes)
 }
 
 /// What is wrong at a byte of a text, with its line and column.

@@ -164,15 +164,7 @@ impl<'x> Parser<'x> {
     fn lanes(&self, pci: &Element) -> Result<(MicrosPerByte, String), TextError> {
         let text = pci.get("link_speed").unwrap_or_default();
         let width = self.number(pci, "link_width")?.unwrap_or(0);
-        let per_lane = text.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
-        let lane = per_lane.and_then(|rate| LANES.iter().find(|(known, _)| (known - rate).abs() < 0.01));
-        Ok(match lane.filter(|_| (1..=32).contains(&width)) {
-            _ if self.assumed.pcie.is_some() => speed(self.assumed.pcie, 0.0, ""),
-            Some((rate, usable)) => {
-                speed(None, usable * width as f64, &format!("nominal for {rate} GT/s x{width}, usable part"))
-            }
-            None => speed(None, 12.0, "assumed: the dump states no link_speed and link_width"),
-        })
+        Ok(lanes(text, width, self.assumed))
     }
 
     fn gpu(
@@ -328,6 +320,19 @@ impl<'x> Parser<'x> {
             }
         }
         Ok(())
+    }
+}
+
+/// The usable bandwidth of so many PCIe lanes at a rate as it is printed, such as `16.0 GT/s PCIe`.
+pub(super) fn lanes(rate: &str, width: u64, assumed: Assumed) -> (MicrosPerByte, String) {
+    let per_lane = rate.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+    let lane = per_lane.and_then(|rate| LANES.iter().find(|(known, _)| (known - rate).abs() < 0.01));
+    match lane.filter(|_| (1..=32).contains(&width)) {
+        _ if assumed.pcie.is_some() => speed(assumed.pcie, 0.0, ""),
+        Some((rate, usable)) => {
+            speed(None, usable * width as f64, &format!("nominal for {rate} GT/s x{width}, usable part"))
+        }
+        None => speed(None, 12.0, "assumed: its PCIe speed and width are not stated"),
     }
 }
 

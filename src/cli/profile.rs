@@ -1,0 +1,35 @@
+//! What `antiphon profile` takes.
+
+use super::values::slowdown;
+use super::{LaunchArgs, TransportChoice};
+use clap::Args;
+use std::path::PathBuf;
+
+/// `antiphon profile`
+#[derive(Args, Debug)]
+pub(crate) struct ProfileArgs {
+    /// Who starts the ranks (default: 8 local ones).
+    #[command(flatten)]
+    pub launch: LaunchArgs,
+    /// Where to write the topology.
+    #[arg(short, long, value_name = "T.yaml")]
+    pub output: Option<PathBuf>,
+    /// Where to draw the costs of all pairs.
+    #[arg(long, value_name = "F.svg")]
+    pub svg: Option<PathBuf>,
+    /// How ranks talk.
+    #[arg(long, default_value = "auto")]
+    pub transport: TransportChoice,
+    /// How many exchanges that were not measured are predicted and then timed; 0 for none.
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub check: u32,
+    /// Few repetitions and wide margins.
+    #[arg(long)]
+    pub quick: bool,
+    /// Make the local ranks behave like this topology first.
+    #[arg(long, value_name = "SPEC")]
+    pub emulate: Option<String>,
+    /// Slow the emulated links down by this factor; what is measured is divided by it again.
+    #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
+    pub slowdown: f64,
+}

@@ -1,0 +1,140 @@
+//! Which ranks share a machine, judged by what messages between them cost.
+//!
+//! The principal function is [`boundaries`], for when the runtime does not know. Ranks are joined over ever slower
+//! pairs, as when a spanning tree grows; machines are what is joined before a step at which pairs become clearly
+//! slower. So machines may be unequal in size and in speed, as long as the network between them is slower than the
+//! slowest inside.
+
+use super::scout::Glimpse;
+use crate::Rank;
+use crate::rounds::Pair;
+use std::collections::BTreeMap;
+
+/// Pairs whose cost differs by no more are of one kind.
+const STEP: f64 = 1.4;
+/// The message by which pairs are compared: long enough for bandwidth to count, short enough for α to.
+const COMPARED: f64 = 256.0 * 1024.0;
+
+/// The machines, by first rank; one if there is no clear boundary.
+pub(super) fn boundaries(ranks: usize, pairs: &BTreeMap<Pair, Glimpse>) -> Vec<Vec<Rank>> {
+    let cost = |glimpse: &Glimpse| glimpse.alpha + COMPARED * glimpse.slope.beta;
+    let mut edges: Vec<(f64, Pair)> = pairs.iter().map(|(pair, glimpse)| (cost(glimpse), *pair)).collect();
+    edges.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+    let mut all = Groups::new(ranks);
+    let tree: Vec<f64> = edges.iter().filter(|(_, pair)| all.join(pair)).map(|(cost, _)| *cost).collect();
+    let steps = tree.windows(2).filter(|step| step[1] >= STEP * step[0]).map(|step| step[0]);
+    let candidates = steps.filter_map(|inside| Partition::new(ranks, &edges, inside)).filter(|cut| cut.apart >= STEP);
+    // Where several will do, the one that leaves the fewest ranks alone.
+    let best = candidates.min_by(|one, other| one.lonely.cmp(&other.lonely).then(other.apart.total_cmp(&one.apart)));
+    best.map_or_else(|| vec![(0..ranks).map(Rank::from_index).collect()], |best| best.machines)
+}
+
+/// Ranks joined by all pairs up to some cost.
+struct Partition {
+    machines: Vec<Vec<Rank>>,
+    /// How many ranks are alone.
+    lonely: usize,
+    /// By which factor the quickest pair that leaves a machine is slower than what it took to join its ranks, where
+    /// that is least.
+    apart: f64,
+}
+
+impl Partition {
+    /// `edges` ascend; `None` if all ranks are alone.
+    fn new(ranks: usize, edges: &[(f64, Pair)], inside: f64) -> Option<Self> {
+        let mut groups = Groups::new(ranks);
+        // By root: the last cost at which something was joined, and the first that leaves.
+        let mut height = vec![0.0; ranks];
+        for (cost, pair) in edges.iter().take_while(|(cost, _)| *cost <= inside) {
+            if groups.join(pair) {
+                height[groups.root(pair.from.index())] = *cost;
+            }
+        }
+        let mut leaving = vec![f64::INFINITY; ranks];
+        for (cost, pair) in edges {
+            let (one, other) = (groups.root(pair.from.index()), groups.root(pair.to.index()));
+            for root in [one, other].into_iter().filter(|_| one != other) {
+                leaving[root] = leaving[root].min(*cost);
+            }
+        }
+        let roots: Vec<usize> = (0..ranks).filter(|&rank| height[rank] > 0.0 && groups.root(rank) == rank).collect();
+        let apart = roots.iter().map(|&root| leaving[root] / height[root]).min_by(f64::total_cmp)?;
+        let machines = groups.sorted();
+        let lonely = machines.iter().filter(|machine| machine.len() == 1).count();
+        Some(Self { machines, lonely, apart })
+    }
+}
+
+/// Disjoint sets of ranks.
+struct Groups(Vec<usize>);
+
+impl Groups {
+    fn new(ranks: usize) -> Self {
+        Self((0..ranks).collect())
+    }
+
+    fn root(&mut self, rank: usize) -> usize {
+        let mut root = rank;
+        while self.0[root] != root {
+            self.0[root] = self.0[self.0[root]];
+            root = self.0[root];
+        }
+        root
+    }
+
+    /// Whether the pair was in two groups; it is in one now.
+    fn join(&mut self, pair: &Pair) -> bool {
+        let (one, other) = (self.root(pair.from.index()), self.root(pair.to.index()));
+        self.0[one.max(other)] = one.min(other);
+        one != other
+    }
+
+    fn sorted(mut self) -> Vec<Vec<Rank>> {
+        let mut groups: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
+        for rank in 0..self.0.len() {
+            groups.entry(self.root(rank)).or_default().push(Rank::from_index(rank));
+        }
+        groups.into_values().collect()
+    }
+}
+
+/// The groups that pairs which belong together make of `members`, by first rank; those alone are left out.
+pub(super) fn joined(ranks: usize, together: &[Pair]) -> Vec<Vec<Rank>> {
+    let mut groups = Groups::new(ranks);
+    together.iter().for_each(|pair| {
+        groups.join(pair);
+    });
+    groups.sorted().into_iter().filter(|group| group.len() > 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bench::Slope;
+    use super::*;
+
+    /// Costs by the machines of both ranks; `inside` is µs/MB within each.
+    fn found(homes: &[usize], inside: &[f64], between: f64) -> Vec<Vec<u32>> {
+        let mut pairs = BTreeMap::new();
+        for from in 0..homes.len() {
+            for to in (0..homes.len()).filter(|to| *to != from) {
+                let near = homes[from] == homes[to];
+                // A little uneven, and no direction like the other.
+                let beta =
+                    if near { inside[homes[from]] } else { between } * (1.0 + 0.01 * ((from * 7 + to) % 11) as f64);
+                let glimpse = Glimpse { long: 0, alpha: 2.0, slope: Slope { beta: beta * 1e-6, margin: 0.0 } };
+                pairs.insert(Pair::new(from, to), glimpse);
+            }
+        }
+        let machines = boundaries(homes.len(), &pairs);
+        machines.into_iter().map(|machine| machine.into_iter().map(|rank| rank.0).collect()).collect()
+    }
+
+    #[test]
+    fn unequal_machines_are_told_apart_in_any_numbering() {
+        assert_eq!(found(&[0, 0, 0, 0, 1, 1, 2], &[20.0, 40.0, 0.0], 110.0), [vec![0, 1, 2, 3], vec![4, 5], vec![6]]);
+        assert_eq!(found(&[0, 1, 0, 1, 2, 0], &[20.0, 60.0, 0.0], 100.0), [vec![0, 2, 5], vec![1, 3], vec![4]]);
+        assert_eq!(found(&[0, 0, 0, 0, 0], &[20.0], 0.0), [vec![0, 1, 2, 3, 4]]);
+        assert_eq!(found(&[0, 1, 2], &[1.0; 3], 100.0), [vec![0, 1, 2]], "nothing to tell them apart by");
+        assert_eq!(boundaries(1, &BTreeMap::new()), [[Rank(0)]]);
+    }
+}

@@ -1,0 +1,275 @@
+//! Measures a machine: which exchanges to time, and what they say together.
+//!
+//! The principal function is [`profile`]; its result is a [`Measured`] topology. In order: a first look at every pair
+//! in N − 1 rounds ([`scout`]) finds the message sizes that suit each and, where nobody knows, which ranks share a
+//! machine ([`machines`]); some pairs are compared with themselves alone ([`disturbance`]); sets of pairs that might
+//! share something run together, and what is shared is what nothing else explains ([`contention`], [`structure`]);
+//! then every pair is swept until it is known well enough, in rounds whose pairs share nothing that binds ([`sweep`]).
+//! [`check`] predicts exchanges that were not used.
+
+mod bench;
+mod check;
+mod contention;
+mod disturbance;
+mod machines;
+mod scout;
+mod structure;
+mod suspects;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use check::{HeldOut, check};
+
+use crate::fit::{FitError, LinkFit, ResourceFit};
+use crate::measured::{Measured, SharedFit};
+use crate::rounds::{Pair, Part, Round, apart};
+use crate::{MAX_LINKS, Micros, MicrosPerByte, Probe, ProbeError, Rank, Topology, TopologyError, TopologyParts};
+use bench::{Bench, Slope};
+use contention::{Alone, Case, EXPLAINED, Finding};
+use disturbance::Disturbance;
+use scout::View;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use suspects::Scene;
+
+/// How to measure.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ProfileOptions {
+    /// About how long the longest message of a pair should take; sizes follow from it.
+    pub sample_time: Micros,
+    /// No message is longer, however fast the link, in bytes.
+    pub longest: u64,
+    /// Relative margin of a first look.
+    pub glance: f64,
+    /// Relative margin of β at which a link or a resource is known well enough.
+    pub precision: f64,
+    /// Relative margin of α at which a link is known well enough; a margin of [`Self::alpha_floor`] is, too.
+    pub alpha_precision: f64,
+    /// A margin of α that nobody needs smaller.
+    pub alpha_floor: Micros,
+    /// Passes over all settings before a result is looked at.
+    pub least_turns: u32,
+    /// Passes after which the result stands, however wide its margins.
+    pub most_turns: u32,
+    /// How long the passes may take in all; the one in progress is finished.
+    pub budget: Duration,
+    /// Whether to look for what pairs share. If not, each pair is timed alone.
+    pub contention: bool,
+    /// Which ranks share a machine, where that is known; else it is found.
+    pub machines: Option<Vec<Vec<Rank>>>,
+}
+
+impl Default for ProfileOptions {
+    fn default() -> Self {
+        Self {
+            sample_time: Micros(25_000.0),
+            longest: 4 << 20,
+            glance: 0.08,
+            precision: 0.025,
+            alpha_precision: 0.05,
+            alpha_floor: Micros(3.0),
+            least_turns: 2,
+            most_turns: 6,
+            budget: Duration::from_secs(240),
+            contention: true,
+            machines: None,
+        }
+    }
+}
+
+impl ProfileOptions {
+    /// Few repetitions, wide margins: a second or two where the full measurement takes ten.
+    pub fn quick() -> Self {
+        let sample_time = Micros(8_000.0);
+        let (least_turns, most_turns) = (1, 1);
+        Self { sample_time, longest: 1 << 20, glance: 0.15, precision: 0.1, least_turns, most_turns, ..Self::default() }
+    }
+
+    fn suffices(&self, fit: &LinkFit) -> bool {
+        let alpha = self.alpha_floor.max(fit.alpha * self.alpha_precision);
+        fit.alpha_noise <= alpha && fit.beta_noise <= fit.beta * self.precision
+    }
+}
+
+/// How far a profile has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// What is being done.
+    pub stage: &'static str,
+    /// Its parts that are done.
+    pub done: usize,
+    /// How many there are at most.
+    pub total: usize,
+    /// Runs of the probe so far.
+    pub runs: usize,
+}
+
+/// Why a machine could not be measured.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// The probe gave up.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// The probe did not answer what it was asked.
+    #[error("the probe was asked for {asked} times and returned {returned}")]
+    WrongCount {
+        /// Exchanges in the run.
+        asked: usize,
+        /// Times that came back.
+        returned: usize,
+    },
+    /// The times of a pair make no sense.
+    #[error("rank {from} to rank {to}: {cause}")]
+    Fit {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+        /// What is wrong with its times.
+        cause: FitError,
+    },
+    /// What was measured is no valid topology, or too large a one.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+}
+
+/// Measures every pair of ranks, and what they share.
+///
+/// # Errors
+/// [`ProfileError`] if the probe fails, or if its times cannot be explained by α and β.
+pub fn profile(
+    probe: &mut dyn Probe,
+    options: &ProfileOptions,
+    heard: &mut dyn FnMut(Progress),
+) -> Result<Measured, ProfileError> {
+    let ranks = probe.rank_count();
+    let links = ranks as u128 * (ranks as u128).saturating_sub(1);
+    if links > MAX_LINKS as u128 {
+        let count = u64::try_from(links).unwrap_or(u64::MAX);
+        return Err(TopologyError::TooMany { what: "links", count, limit: MAX_LINKS as u64 }.into());
+    }
+    // The machines alone, without links: checks that they partition the ranks before anything is timed.
+    let known = options.machines.clone().unwrap_or_default();
+    let mut places = placed(ranks, known)?;
+    let all = (0..ranks).flat_map(|from| (0..ranks).filter(move |to| *to != from).map(move |to| Pair::new(from, to)));
+    let connected: BTreeSet<Pair> = all.filter(|pair| probe.connects(pair.from, pair.to)).collect();
+    let mut bench = Bench::new(probe, heard);
+    let view = scout::scout(&mut bench, ranks, &|pair| connected.contains(pair), options)?;
+    if options.machines.is_none() {
+        places = placed(ranks, machines::boundaries(ranks, &view.pairs))?;
+    }
+    let scene = Scene { places: &places, view: &view };
+    let found = if options.contention { Some(investigate(&mut bench, scene, options)?) } else { None };
+    bench.stage = "links";
+    let rounds = match &found {
+        Some(found) if !found.lone => separate(&view, found, ranks),
+        _ => view.rounds.iter().flatten().map(|pair| vec![*pair]).collect(),
+    };
+    let (findings, mut notes) = found.map_or_else(Default::default, |found| (found.findings, found.notes));
+    let fits = sweep::sweep(&mut bench, &rounds, &view, options)?;
+    notes.push(method(options, &rounds, &view, bench.runs));
+    Ok(Measured::new(&places, fits, findings.into_iter().map(shared).collect(), notes)?)
+}
+
+fn placed(ranks: usize, machines: Vec<Vec<Rank>>) -> Result<Topology, TopologyError> {
+    Topology::new(TopologyParts { ranks, machines, ..TopologyParts::default() })
+}
+
+fn shared(finding: Finding) -> SharedFit {
+    let Finding { suspect, slope: Slope { beta, margin }, factor } = finding;
+    let evidence = format!(
+        "{}: {} flows together were {factor:.1} times slower than all else explains",
+        suspect.about,
+        suspect.flows.len()
+    );
+    SharedFit {
+        name: suspect.name,
+        fit: ResourceFit { beta: MicrosPerByte(beta), beta_margin: MicrosPerByte(margin), evidence },
+        users: suspect.users.into_iter().collect(),
+    }
+}
+
+/// What the search for shared things came to.
+struct Investigation {
+    findings: Vec<Finding>,
+    alone: Alone,
+    /// Pairs disturb each other and nobody knows why: each has to be timed alone.
+    lone: bool,
+    notes: Vec<String>,
+}
+
+/// Finds out what pairs share.
+fn investigate(
+    bench: &mut Bench<'_>,
+    scene: Scene<'_>,
+    options: &ProfileOptions,
+) -> Result<Investigation, ProfileError> {
+    bench.stage = "disturbance";
+    let disturbance = disturbance::disturbance(bench, &scene)?;
+    let alone: Alone = disturbance.alone(&scene);
+    let suspects = scene.usual();
+    let mut case = Case { scene, alone, suspects: Vec::new(), trials: Vec::new() };
+    bench.stage = "contention";
+    let total = suspects.len();
+    for (done, suspect) in suspects.into_iter().enumerate() {
+        case.charge(suspect, bench)?;
+        bench.report(done + 1, total);
+    }
+    bench.stage = "structure";
+    case.ask_for_nics(bench)?;
+    case.ask_for_switches(bench)?;
+    let kept = case.verdict();
+    bench.stage = "shared";
+    let findings = case.findings(&kept, options, bench)?;
+    let (lone, notes) = unexplained(&case, &kept, &disturbance);
+    Ok(Investigation { findings, alone: case.alone, lone, notes })
+}
+
+/// Timing each pair alone is for so many of them at most.
+const MOST_ALONE: usize = 512;
+
+/// Whether what was disturbed is explained by what was found; if not, what to do about it.
+fn unexplained(case: &Case<'_>, kept: &[(usize, f64)], disturbance: &Disturbance) -> (bool, Vec<String>) {
+    let open = disturbance
+        .seen
+        .iter()
+        .filter(|(pair, round, together)| *together > EXPLAINED * EXPLAINED * case.explained(kept, round, pair));
+    let open: Vec<String> = open.map(|(pair, ..)| format!("{}→{}", pair.from, pair.to)).collect();
+    if open.is_empty() {
+        return (false, Vec::new());
+    }
+    let lone = case.scene.view.pairs.len() <= MOST_ALONE;
+    let remedy = if lone { "each pair was timed alone" } else { "the β of such pairs is an upper limit" };
+    let note =
+        format!("Pairs disturb each other for a reason that was not found (seen at {}): {remedy}.", open.join(", "));
+    (lone, vec![note])
+}
+
+/// Rounds whose pairs do not have to wait for each other.
+fn separate(view: &View, found: &Investigation, ranks: usize) -> Vec<Round> {
+    let parts = |pair: &Pair| -> Vec<Part> {
+        let shared = found.findings.iter().enumerate().filter(|(_, finding)| finding.suspect.users.contains(pair));
+        shared.map(|(id, finding)| (id, finding.slope.beta / found.alone.of(pair).max(finding.slope.beta))).collect()
+    };
+    apart(ranks, found.findings.len(), view.rounds.iter().flatten().copied(), &parts)
+}
+
+/// How it was measured, in words.
+fn method(options: &ProfileOptions, rounds: &[Round], view: &View, runs: usize) -> String {
+    let long = || view.pairs.values().map(|glimpse| glimpse.long);
+    let (least, most) = (long().min().unwrap_or(0), long().max().unwrap_or(0));
+    let show = |bytes: u64| crate::quantity::show_bytes(crate::Bytes(bytes as f64));
+    format!(
+        "{} pairs in {} rounds, {runs} runs of {} repetitions: messages of {} B and up to {} to {}, single and in bursts, \
+         medians without outliers; repeated until β was known to ±{:.1} %.",
+        view.pairs.len(),
+        rounds.len(),
+        bench::REPETITIONS,
+        scout::TINY,
+        show(least),
+        show(most),
+        100.0 * options.precision,
+    )
+}

@@ -1,0 +1,95 @@
+//! A first look at every pair: which message sizes suit it, and roughly what it costs.
+//!
+//! The principal function is [`scout`]. What is a quick sample on one link takes minutes on another, so the longest
+//! message of a pair is found by doubling until it takes about as long as a sample should. All pairs of a round run
+//! at once: N − 1 rounds see them all, disturbed or not.
+
+use super::bench::{Bench, Load, REPETITIONS, Slope};
+use super::{ProfileError, ProfileOptions};
+use crate::Exchange;
+use crate::fit::median;
+use crate::rounds::{Pair, Round, shifts};
+use std::collections::BTreeMap;
+
+/// The first message that tells something about bandwidth.
+const FIRST: u64 = 64 << 10;
+/// The least long message: shaped links let so many bytes pass at once, and hide their rate below it.
+const LEAST: u64 = 128 << 10;
+/// Bytes of a message that is all α.
+pub(super) const TINY: u64 = 64;
+
+/// What is known about a pair at first.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Glimpse {
+    /// The longest message worth timing.
+    pub(super) long: u64,
+    /// The time of a tiny message.
+    pub(super) alpha: f64,
+    /// What a byte costs while the rest of its round runs.
+    pub(super) slope: Slope,
+}
+
+/// What a first look sees.
+pub(super) struct View {
+    pub(super) pairs: BTreeMap<Pair, Glimpse>,
+    /// The rounds in which they were seen.
+    pub(super) rounds: Vec<Round>,
+}
+
+impl View {
+    /// What a pair sends when it is measured with others.
+    pub(super) fn load(&self, pair: Pair) -> Load {
+        (pair, self.pairs.get(&pair).map_or(LEAST, |glimpse| glimpse.long))
+    }
+}
+
+/// Looks at every pair that has a way.
+pub(super) fn scout(
+    bench: &mut Bench<'_>,
+    ranks: usize,
+    connected: &dyn Fn(&Pair) -> bool,
+    options: &ProfileOptions,
+) -> Result<View, ProfileError> {
+    let rounds: Vec<Round> = shifts(ranks)
+        .map(|round| round.into_iter().filter(connected).collect())
+        .filter(|r: &Round| !r.is_empty())
+        .collect();
+    let mut pairs = BTreeMap::new();
+    for (index, round) in rounds.iter().enumerate() {
+        let loads = lengths(bench, round, options)?;
+        let tiny: Vec<Exchange> =
+            round.iter().map(|&Pair { from, to }| Exchange { from, to, bytes: TINY, messages: 1 }).collect();
+        let times = bench.run(&tiny, REPETITIONS)?;
+        let slopes = bench.slopes(&loads, options.glance, 4)?;
+        for (flow, (pair, long)) in loads.into_iter().enumerate() {
+            let alpha = median(times.iter().map(|times| times[flow].0).collect());
+            pairs.insert(pair, Glimpse { long, alpha, slope: slopes.each[flow] });
+        }
+        bench.report(index + 1, rounds.len());
+    }
+    Ok(View { pairs, rounds })
+}
+
+/// The longest message for each pair of a round.
+fn lengths(bench: &mut Bench<'_>, round: &Round, options: &ProfileOptions) -> Result<Vec<Load>, ProfileError> {
+    let mut loads: Vec<Load> = round.iter().map(|pair| (*pair, FIRST)).collect();
+    let mut growing = vec![true; round.len()];
+    while growing.contains(&true) {
+        let open: Vec<usize> = (0..round.len()).filter(|&flow| growing[flow]).collect();
+        let exchange = |&flow: &usize| {
+            let (Pair { from, to }, bytes) = loads[flow];
+            Exchange { from, to, bytes, messages: 1 }
+        };
+        let times = bench.run(&open.iter().map(exchange).collect::<Vec<_>>(), 1)?;
+        for (flow, time) in open.into_iter().zip(times.into_iter().flatten()) {
+            let bytes = &mut loads[flow].1;
+            // The last step is as far as the time so far says, the others are long.
+            let room = options.sample_time / time;
+            let factor = if room >= 4.0 { 4.0 } else { room.max(1.0) };
+            let grown = ((*bytes as f64 * factor) as u64).clamp(LEAST, options.longest.max(LEAST));
+            growing[flow] = factor >= 4.0 && grown > *bytes && grown < options.longest;
+            *bytes = grown;
+        }
+    }
+    Ok(loads)
+}

@@ -1,0 +1,218 @@
+//! What ranks might share, and which flows would show it.
+//!
+//! The principal type is [`Suspect`]: a set of pairs that may wait for each other. Tried are ports (all that leaves or
+//! enters a rank), memory buses (everything inside a machine), NICs (all that leaves or enters a machine), each also
+//! as one thing for both directions, and the network as a whole. Flows are spread so that nothing but the suspect is
+//! loaded more than it must be.
+
+use super::scout::View;
+use crate::rounds::{Pair, Round};
+use crate::{Rank, Topology};
+use std::collections::BTreeSet;
+
+/// Near and far pairs of a rank whose costs differ by no more than this might leave through the same port.
+const KIND: f64 = 1.5;
+/// How many flows show a port; enough to fill one that is so many times faster than a link.
+const FAN: usize = 16;
+/// With more senders or receivers than this, one flow of each is load enough.
+const MANY: usize = 8;
+
+/// Which pairs are meant, by their machines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scope {
+    Near,
+    Far,
+    Any,
+}
+
+/// Pairs that may share something.
+#[derive(Clone, Debug)]
+pub(super) struct Suspect {
+    pub(super) name: String,
+    /// What it would be, in words.
+    pub(super) about: String,
+    /// Whether it would be for both directions at once.
+    pub(super) both: bool,
+    /// Every pair that would use it.
+    pub(super) users: BTreeSet<Pair>,
+    /// Flows that would fill it.
+    pub(super) flows: Round,
+}
+
+/// A suspect before its users are known: from whom, to whom.
+struct Draft<'a> {
+    name: String,
+    about: String,
+    from: &'a [Rank],
+    to: &'a [Rank],
+    scope: Scope,
+    both: bool,
+}
+
+/// The ranks of each machine, and the pairs that have a way.
+pub(super) struct Scene<'a> {
+    pub(super) places: &'a Topology,
+    pub(super) view: &'a View,
+}
+
+impl Scene<'_> {
+    fn fits(&self, pair: &Pair, scope: Scope) -> bool {
+        let near = self.places.machine_of(pair.from) == self.places.machine_of(pair.to);
+        let meant = match scope {
+            Scope::Near => near,
+            Scope::Far => !near,
+            Scope::Any => true,
+        };
+        meant && self.view.pairs.contains_key(pair)
+    }
+
+    pub(super) fn is_far(&self, pair: &Pair) -> bool {
+        self.places.machine_of(pair.from) != self.places.machine_of(pair.to)
+    }
+
+    fn finish(&self, draft: &Draft<'_>) -> Option<Suspect> {
+        let product = |from: &[Rank], to: &[Rank]| -> Vec<Pair> {
+            let pairs = from.iter().flat_map(|&from| to.iter().map(move |&to| Pair { from, to }));
+            pairs.filter(|pair| pair.from != pair.to && self.fits(pair, draft.scope)).collect()
+        };
+        let there = product(draft.from, draft.to);
+        let back = if draft.both { product(draft.to, draft.from) } else { Vec::new() };
+        let mut spread = Spread::new(self.places);
+        let flows = if draft.both {
+            let count = flow_count(&there).div_ceil(2);
+            let mut flows = spread.pick(&there, count);
+            flows.extend(spread.pick(&back, count));
+            flows
+        } else {
+            spread.pick(&there, flow_count(&there))
+        };
+        let users: BTreeSet<Pair> = there.into_iter().chain(back).collect();
+        (flows.len() > 1).then(|| Suspect {
+            name: draft.name.clone(),
+            about: draft.about.clone(),
+            both: draft.both,
+            users,
+            flows,
+        })
+    }
+
+    /// Sharing by all that leaves `ranks`, by all that enters them, and by both.
+    pub(super) fn sides(&self, name: &str, about: &str, ranks: &[Rank], scope: Scope) -> Vec<Suspect> {
+        let inside: BTreeSet<Rank> = ranks.iter().copied().collect();
+        let others: Vec<Rank> = self.places.ranks().filter(|rank| !inside.contains(rank)).collect();
+        let side = |suffix: &str, words: &str, from: &[Rank], to: &[Rank], both| {
+            self.finish(&Draft {
+                name: format!("{name}{suffix}"),
+                about: format!("{words} {about}"),
+                from,
+                to,
+                scope,
+                both,
+            })
+        };
+        let sides = [
+            side(".tx", "all that leaves", ranks, &others, false),
+            side(".rx", "all that enters", &others, ranks, false),
+            side("", "all that leaves or enters", ranks, &others, true),
+        ];
+        sides.into_iter().flatten().collect()
+    }
+
+    /// Sharing that the shape of the machines suggests; each set of pairs once.
+    pub(super) fn usual(&self) -> Vec<Suspect> {
+        let mut found = Vec::new();
+        let all: Vec<Rank> = self.places.ranks().collect();
+        let bus = |name: String, about: String, ranks: &[Rank], scope| {
+            self.finish(&Draft { name, about, from: ranks, to: ranks, scope, both: false })
+        };
+        for (machine, members) in self.places.machines().iter().enumerate() {
+            if members.len() > 2 {
+                let about = format!("everything inside machine {machine}");
+                found.extend(bus(format!("machine{machine}.bus"), about, members, Scope::Near));
+            }
+            let about = format!("machine {machine}");
+            found.extend(self.sides(&format!("machine{machine}.nic"), &about, members, Scope::Far));
+            for &rank in members.iter().filter(|_| members.len() > 1) {
+                let about = |where_to| format!("rank {rank} {where_to}");
+                let alone = [rank];
+                found.extend(self.sides(&format!("rank{rank}"), &about("inside its machine"), &alone, Scope::Near));
+                found.extend(self.sides(&format!("rank{rank}.nic"), &about("between machines"), &alone, Scope::Far));
+                if self.is_uniform(rank) {
+                    found.extend(self.sides(&format!("rank{rank}.port"), &about("to anywhere"), &alone, Scope::Any));
+                }
+            }
+        }
+        if self.places.machines().len() > 2 {
+            let about = "everything between machines".to_owned();
+            found.extend(bus("network".to_owned(), about, &all, Scope::Far));
+        }
+        let mut seen = BTreeSet::new();
+        found.retain(|suspect| seen.insert(suspect.users.clone()));
+        found
+    }
+
+    /// Whether a rank's links to its own machine cost about what its links to others do.
+    fn is_uniform(&self, rank: Rank) -> bool {
+        let fastest = |scope| {
+            let own = self.view.pairs.iter().filter(|(pair, _)| pair.from == rank && self.fits(pair, scope));
+            own.map(|(_, glimpse)| glimpse.slope.beta).min_by(f64::total_cmp)
+        };
+        match (fastest(Scope::Near), fastest(Scope::Far)) {
+            (Some(near), Some(far)) => near.max(far) <= KIND * near.min(far),
+            _ => false,
+        }
+    }
+}
+
+fn flow_count(pairs: &[Pair]) -> usize {
+    let count = |end: fn(&Pair) -> Rank| pairs.iter().map(end).collect::<BTreeSet<_>>().len();
+    let (senders, receivers) = (count(|pair| pair.from), count(|pair| pair.to));
+    let (few, many) = (senders.min(receivers), senders.max(receivers));
+    if few > MANY { few } else { (2 * few).max(many.min(FAN)) }
+}
+
+/// Chooses flows that load ranks and machines evenly.
+struct Spread<'a> {
+    places: &'a Topology,
+    /// Flows of each rank, sent and received.
+    ranks: [Vec<usize>; 2],
+    machines: [Vec<usize>; 2],
+    taken: BTreeSet<Pair>,
+}
+
+impl<'a> Spread<'a> {
+    fn new(places: &'a Topology) -> Self {
+        let (ranks, machines) = (places.rank_count(), places.machines().len());
+        Self {
+            places,
+            ranks: [vec![0; ranks], vec![0; ranks]],
+            machines: [vec![0; machines], vec![0; machines]],
+            taken: BTreeSet::new(),
+        }
+    }
+
+    fn pick(&mut self, pairs: &[Pair], count: usize) -> Round {
+        let mut flows = Round::new();
+        for _ in 0..count.min(pairs.len()) {
+            let free = pairs.iter().filter(|pair| !self.taken.contains(pair));
+            let Some(&pair) = free.min_by_key(|pair| self.weight(pair)) else { break };
+            self.taken.insert(pair);
+            for (side, rank) in [pair.from, pair.to].into_iter().enumerate() {
+                self.ranks[side][rank.index()] += 1;
+                self.machines[side][self.places.machine_of(rank)] += 1;
+            }
+            flows.push(pair);
+        }
+        flows
+    }
+
+    /// The busiest end first, then both ends together, ranks before machines.
+    fn weight(&self, pair: &Pair) -> (usize, usize, usize, usize, Pair) {
+        let (from, to) = (pair.from.index(), pair.to.index());
+        let (sent, received) = (self.ranks[0][from], self.ranks[1][to]);
+        let machine = |side: usize, rank: Rank| self.machines[side][self.places.machine_of(rank)];
+        let (home, away) = (machine(0, pair.from), machine(1, pair.to));
+        let reverse = self.ranks[1][from] + self.ranks[0][to];
+        (sent + received, home + away, reverse, from.abs_diff(to), *pair)
+    }
+}

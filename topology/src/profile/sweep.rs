@@ -1,0 +1,82 @@
+//! What every pair costs: sweeps over message sizes and counts, repeated until α and β are known well enough.
+//!
+//! The principal function is [`sweep`]. Every pass visits all rounds with all settings, in another order each time, so
+//! that a burst or a drift of the machine hits all pairs and settings alike; pairs that are known drop out.
+
+use super::bench::{Bench, REPETITIONS};
+use super::scout::{TINY, View};
+use super::{ProfileError, ProfileOptions};
+use crate::Exchange;
+use crate::fit::{LinkFit, Sample, fit_link};
+use crate::rounds::{Pair, Round};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Sizes as a share of the longest message, and how many messages follow each other; zero is a tiny message.
+const SETTINGS: [(u64, u32); 6] = [(0, 1), (2, 1), (8, 8), (0, 16), (16, 1), (1, 1)];
+
+/// A relative error of α + β·bytes at a measured setting that calls for another look.
+const MISSED: f64 = 0.1;
+
+/// Fits every pair of the rounds.
+pub(super) fn sweep(
+    bench: &mut Bench<'_>,
+    rounds: &[Round],
+    view: &View,
+    options: &ProfileOptions,
+) -> Result<BTreeMap<Pair, LinkFit>, ProfileError> {
+    let started = Instant::now();
+    let mut samples: BTreeMap<Pair, Vec<Sample>> = BTreeMap::new();
+    let mut fits: BTreeMap<Pair, LinkFit> = BTreeMap::new();
+    let mut open: Vec<Round> = rounds.to_vec();
+    let most = options.most_turns.max(options.least_turns).max(1);
+    for turn in 1..=most {
+        let rounds_open = open.len();
+        for (index, round) in open.iter().enumerate() {
+            for setting in 0..SETTINGS.len() {
+                let setting = SETTINGS[(setting + turn as usize + index) % SETTINGS.len()];
+                time(bench, round, setting, view, &mut samples)?;
+            }
+            bench.report((turn as usize - 1) * rounds_open + index + 1, most as usize * rounds_open);
+        }
+        if turn < options.least_turns {
+            continue;
+        }
+        for pair in open.iter().flatten() {
+            let samples = samples.get(pair).map_or(&[][..], Vec::as_slice);
+            let fit = fit_link(samples).map_err(|cause| ProfileError::Fit { from: pair.from, to: pair.to, cause })?;
+            fits.insert(*pair, fit);
+        }
+        for round in &mut open {
+            // A setting that the model misses may have had bad luck; after as many passes again it is how the link is.
+            let patient = turn < 2 * options.least_turns;
+            let known = |fit: &LinkFit| options.suffices(fit) && !(patient && fit.worst_error > MISSED);
+            round.retain(|pair| !fits.get(pair).is_some_and(known));
+        }
+        open.retain(|round| !round.is_empty());
+        if open.is_empty() || started.elapsed() > options.budget {
+            break;
+        }
+    }
+    Ok(fits)
+}
+
+fn time(
+    bench: &mut Bench<'_>,
+    round: &Round,
+    (share, messages): (u64, u32),
+    view: &View,
+    samples: &mut BTreeMap<Pair, Vec<Sample>>,
+) -> Result<(), ProfileError> {
+    let exchange = |&pair: &Pair| {
+        let bytes = view.load(pair).1.checked_div(share).unwrap_or(TINY);
+        Exchange { from: pair.from, to: pair.to, bytes, messages }
+    };
+    let exchanges: Vec<Exchange> = round.iter().map(exchange).collect();
+    for times in bench.run(&exchanges, REPETITIONS)? {
+        for ((pair, exchange), time) in round.iter().zip(&exchanges).zip(times) {
+            samples.entry(*pair).or_default().push(Sample { bytes: exchange.bytes, messages, time });
+        }
+    }
+    Ok(())
+}
