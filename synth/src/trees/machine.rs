@@ -91,6 +91,22 @@ impl Machine {
         Orbits::new(problem, mirror).of.iter().all(|&(_, turns)| turns <= 1.0)
     }
 
+    /// From now on, a message keeps busy whatever one over the link back would, too.
+    pub(super) fn carry_both_ways(&mut self, back: &[LinkId]) {
+        let alone = self.clone();
+        self.first.clear();
+        self.slots.clear();
+        self.busy.iter_mut().for_each(Vec::clear);
+        for (index, &other) in back.iter().enumerate() {
+            self.first.push(self.slots.len() as u32);
+            for range in [alone.range(LinkId(index as u32)), alone.range(other)] {
+                self.slots.extend(&alone.slots[range.clone()]);
+                self.busy.iter_mut().zip(&alone.busy).for_each(|(busy, alone)| busy.extend(&alone[range.clone()]));
+            }
+        }
+        self.first.push(self.slots.len() as u32);
+    }
+
     /// The number of a size.
     pub(super) fn size(&self, bytes: Bytes) -> usize {
         self.sizes.partition_point(|size| size.total_cmp(&bytes).is_lt())

@@ -4,6 +4,7 @@
 //! more to do than the bound says ([`packing`]); only then when ([`play`]). That wins where the data takes far longer than
 //! α, and machines are too unlike for a search that decides both at once, step by step.
 
+mod both_ways;
 mod grow;
 mod jobs;
 mod justify;
@@ -79,6 +80,10 @@ impl Strategy for Trees {
             false => refused("no tree reaches everybody who wants a chunk".to_owned()),
         })
     }
+
+    fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        both_ways::propose(problem, context)
+    }
 }
 
 /// The largest groups of symmetries under which no image waits for another; without symmetries where there are no such, or
@@ -147,7 +152,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
         return None;
     }
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let style = Style { idle, target: context.bound.0 };
+    let style = Style { idle, target: context.bound.0, both_ways: false };
     let (units, packing) = few_trees(problem, context, mirror, style, &mut random)?;
     let machine =
         Machine::new(problem, mirror, problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).collect());
@@ -219,7 +224,7 @@ fn few_trees(
     let chunks = problem.demand.chunks().chunk_by(|a, b| a == b).map(<[_]>::len).max()?;
     let mut best: Option<(Units, Packing)> = None;
     for trees in (1..=chunks).filter(|&trees| chunks.is_multiple_of(trees)) {
-        let units = Units::new(problem, mirror, trees);
+        let units = Units::new(problem, mirror, trees, style.both_ways);
         let looks = (units.all.len() * problem.topology.links().len()) as u64;
         if best.is_some() && (context.deadline.has_passed() || looks > MOST_LOOKS) {
             break;

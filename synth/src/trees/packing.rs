@@ -7,6 +7,7 @@
 //!
 //! [1] Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics", NSDI 2026.
 
+use super::both_ways::ways_back;
 use super::grow::{Grower, Haste, Unit};
 use super::load::Load;
 use super::machine::Machine;
@@ -35,7 +36,9 @@ pub(super) struct Units {
 
 impl Units {
     /// At most `trees` units for each run of equal chunks; chunks that nobody lacks, and images of others, are left out.
-    pub(super) fn new(problem: &Problem, mirror: &Mirror, trees: usize) -> Self {
+    ///
+    /// With `both_ways`, what a tree carries down goes up it as well.
+    pub(super) fn new(problem: &Problem, mirror: &Mirror, trees: usize, both_ways: bool) -> Self {
         let demand = &*problem.demand;
         let mut all: Vec<Unit> = Vec::new();
         let is_image = images(problem, mirror);
@@ -54,7 +57,10 @@ impl Units {
                 all.push(Unit { chunks, bytes, size: 0 });
             }
         }
-        let machine = Machine::new(problem, mirror, all.iter().map(|unit| unit.bytes).collect());
+        let mut machine = Machine::new(problem, mirror, all.iter().map(|unit| unit.bytes).collect());
+        if let Some(back) = ways_back(&problem.topology).filter(|_| both_ways) {
+            machine.carry_both_ways(&back);
+        }
         all.iter_mut().for_each(|unit| unit.size = machine.size(unit.bytes));
         Self { all, machine }
     }
@@ -91,6 +97,8 @@ pub(super) struct Style {
     pub(super) idle: f64,
     /// The busy time to reach, in µs.
     pub(super) target: f64,
+    /// Whether trees carry sums up as well.
+    pub(super) both_ways: bool,
 }
 
 /// Packs a tree for each of `units`. `None` if one cannot span the ranks that want it, or the time is up before there is any.
@@ -208,8 +216,8 @@ mod tests {
     fn share_in(topology: Topology, trees: u32, idle: f64) -> f64 {
         let problem = problem(topology, trees);
         let target = bounds(&problem).best_at_any_chunking().value.0;
-        let units = Units::new(&problem, &Mirror::plain(&problem.topology), trees as usize);
-        let style = Style { idle, target };
+        let units = Units::new(&problem, &Mirror::plain(&problem.topology), trees as usize, false);
+        let style = Style { idle, target, both_ways: false };
         let mut random = Pcg64Mcg::seed_from_u64(0);
         let packing = pack(&problem, &units, style, &Deadline::default(), &mut random).expect("it is connected");
         let counted = counted(&problem, &units, &packing);
@@ -273,7 +281,7 @@ mod tests {
     fn images_are_left_out_and_chunks_are_tied() {
         let problem = problem(topology::resolve("torus2d:3x4").expect("a torus"), 6);
         let mirror = Mirror::all(&problem, &Deadline::default()).remove(0);
-        let units = Units::new(&problem, &mirror, 4);
+        let units = Units::new(&problem, &mirror, 4, false);
         let chunks: Vec<usize> = units.all.iter().map(|unit| unit.chunks.len()).collect();
         assert_eq!((mirror.order(), chunks), (12, vec![2, 2, 1, 1]));
     }
