@@ -37,6 +37,7 @@ pub(crate) fn propose(
         return strategy.propose(problem, context);
     }
     let mut attempts = Vec::new();
+    let mut refusal = None;
     for collectors in collectors(problem) {
         if !attempts.is_empty() && context.deadline.has_passed() {
             break;
@@ -46,6 +47,8 @@ pub(crate) fn propose(
             Ok(found) => attempts.extend(found),
             // Only sums that are complete at one rank first are impossible, where the problem itself is not.
             Err(SynthError::Infeasible { .. }) if check_reachable(problem).is_ok() => {}
+            // What does not apply to the halves may apply to the whole.
+            Err(error @ SynthError::NotApplicable { .. }) => refusal = Some(error),
             Err(error) => return Err(error),
         }
     }
@@ -54,7 +57,7 @@ pub(crate) fn propose(
     }
     if attempts.is_empty() {
         let why = "under this sketch no sum can be complete at one rank and then reach the others".to_owned();
-        return Err(SynthError::NotApplicable { strategy: strategy.name(), why });
+        return Err(refusal.unwrap_or(SynthError::NotApplicable { strategy: strategy.name(), why }));
     }
     Ok(attempts)
 }

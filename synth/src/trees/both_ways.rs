@@ -7,7 +7,7 @@
 //! partition, over one less than its parts.
 
 use super::packing::{Packing, Style, Units};
-use super::{NAME, few_trees, refused};
+use super::{NAME, few_trees, worthwhile};
 use crate::interleave::interleaved;
 use crate::matching::Mirror;
 use crate::reversal::halves;
@@ -38,11 +38,14 @@ pub(super) fn propose(problem: &Problem, context: &Context<'_>) -> Result<Vec<At
     let is_allreduce = problem.demand.request().collective == Collective::AllReduce;
     let Some(back) = ways_back(&problem.topology).filter(|_| is_allreduce && is_free) else { return Ok(Vec::new()) };
     let (_, Some(spread)) = halves(problem)? else { return Ok(Vec::new()) };
+    if worthwhile(&spread, context).is_err() {
+        return Ok(Vec::new());
+    }
     let way = |(number, &idle): (usize, &f64)| attempt(problem, &spread, &back, context, idle, number as u64);
     let attempts: Vec<Option<Attempt>> = STYLES.par_iter().enumerate().map(way).collect();
     let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
     let best = attempts.into_iter().flatten().min_by(|a, b| makespan(a).total_cmp(&makespan(b)));
-    best.map(|best| vec![best]).ok_or_else(|| refused("no tree joins everybody who takes part".to_owned()))
+    Ok(best.into_iter().collect())
 }
 
 /// Packs and schedules in one style; `spread` is the second half of `problem`.
