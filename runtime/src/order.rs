@@ -7,13 +7,13 @@
 //! These waits must close no circle with those of the program. Transfers are numbered by their start, but waits
 //! follow arrivals: on links with different costs a message may start first and arrive last, and its receiver may
 //! wait for a message that starts later. So the order on resources is taken from one line-up of all messages in
-//! which each comes after everything that it, or its receiver, waits for; where that leaves a choice, the earliest
-//! start is first. All waits point backwards in that line-up, whatever the sizes of messages and rings.
+//! which each comes after everything that it, or its receiver, waits for, and after whatever starts before it on
+//! its resources; only where that closes a circle does a message pass those that start before it. All waits of the
+//! program point backwards in that line-up, whatever the sizes of messages and rings.
 
 use schedule::program::{Program, Step};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use topology::{LinkId, Rank, Topology};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{LinkId, Rank, ResourceId, Topology};
 
 /// What precedes and follows one transfer on its resources.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,7 +38,7 @@ impl ResourceOrder {
             return order;
         }
         let mut last: Vec<Option<(u32, Rank)>> = vec![None; topology.resources().len()];
-        for (transfer, link) in line_up(program) {
+        for (transfer, link) in line_up(program, topology) {
             let link = topology.link(link);
             for resource in &link.resources {
                 let before = last[resource.index()].replace((transfer, link.from));
@@ -77,24 +77,48 @@ fn senders(program: &Program) -> BTreeMap<u32, LinkId> {
 }
 
 /// The transfers in an order in which they can take place one after the other, each sent and received at once; of
-/// those that can be next, always the one that the schedule starts first. What waits in a circle, which only a
-/// program has that no schedule was lowered to, is left out: no order helps it.
-fn line_up(program: &Program) -> Vec<(u32, LinkId)> {
+/// those that can be next, the one that the schedule starts first among those that are next on their resources, or
+/// where there is none, the one that it starts first. What waits in a circle, which only a program has that no
+/// schedule was lowered to, is left out: no order helps it.
+fn line_up(program: &Program, topology: &Topology) -> Vec<(u32, LinkId)> {
     let waits = Waits::of(program);
     let mut open = vec![0u32; waits.nodes];
     waits.edges.iter().for_each(|&(_, node)| open[node] += 1);
-    let mut ready: BinaryHeap<Reverse<usize>> = (0..waits.nodes).filter(|&node| open[node] == 0).map(Reverse).collect();
-    let mut senders = senders(program);
+    let senders = senders(program);
+    let transfer = |node: usize| node.checked_sub(waits.locals).map(|index| index as u32);
+    let taken = |node: usize| -> &[ResourceId] {
+        let link = transfer(node).and_then(|transfer| senders.get(&transfer));
+        link.map_or(&[], |&link| &topology.link(link).resources)
+    };
+    let mut queues = vec![BTreeSet::new(); topology.resources().len()];
+    for node in 0..waits.nodes {
+        for resource in taken(node) {
+            queues[resource.index()].insert(node);
+        }
+    }
+    let is_next = |queues: &[BTreeSet<usize>], node: usize| {
+        taken(node).iter().all(|resource| queues[resource.index()].first() == Some(&node))
+    };
+    let mut ready: BTreeSet<usize> = (0..waits.nodes).filter(|&node| open[node] == 0).collect();
+    let mut due: BTreeSet<usize> = ready.iter().copied().filter(|&node| is_next(&queues, node)).collect();
     let mut order = Vec::with_capacity(senders.len());
-    while let Some(Reverse(node)) = ready.pop() {
-        let transfer = node.checked_sub(waits.locals).map(|index| index as u32);
-        order.extend(transfer.and_then(|transfer| senders.remove_entry(&transfer)));
+    while let Some(&node) = due.first().or(ready.first()) {
+        ready.remove(&node);
+        due.remove(&node);
+        order.extend(transfer(node).and_then(|transfer| Some((transfer, *senders.get(&transfer)?))));
+        let mut changed = Vec::new();
+        for resource in taken(node) {
+            queues[resource.index()].remove(&node);
+            changed.extend(queues[resource.index()].first().filter(|&next| ready.contains(next)));
+        }
         for &(_, follower) in waits.from(node) {
             open[follower] -= 1;
             if open[follower] == 0 {
-                ready.push(Reverse(follower));
+                ready.insert(follower);
+                changed.push(follower);
             }
         }
+        due.extend(changed.into_iter().filter(|&node| is_next(&queues, node)));
     }
     order
 }
@@ -155,46 +179,92 @@ pub(crate) fn transfer_count(program: &Program) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::program::{Buffer, Connection, ConnectionId, Instruction, RankProgram, Shape, Slice, Threadblock};
+    use schedule::program::{
+        Buffer, Connection, ConnectionId, Instruction, RankProgram, Shape, Slice, StepRef, Threadblock,
+    };
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::{Latency, Link, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};
 
-    /// Ranks 0 and 1 send to rank 2 through one port: transfers 0 and 3 from rank 0, 1 and 2 from rank 1.
-    fn port() -> (Program, Topology) {
-        let link = |from| Link {
+    /// Ranks 0 and 1 send to rank 2 through one port; links 2 and 3 from rank 2 and rank 0 to rank 1 share nothing.
+    fn machine() -> Topology {
+        let link = |(from, to, resources): (u32, u32, &[ResourceId])| Link {
             from: Rank(from),
-            to: Rank(2),
+            to: Rank(to),
             alpha: Micros(1.0),
             beta: MicrosPerByte(1.0),
             latency: Latency::Occupies,
-            resources: [ResourceId(0)].into(),
+            resources: resources.into(),
         };
         let resources = vec![Resource { name: "port".to_owned(), beta: MicrosPerByte(1.0) }];
-        let links = vec![link(0), link(1)];
-        let topology = Topology::new(TopologyParts { ranks: 3, links, resources, ..Default::default() }).unwrap();
-        let sender = |id: u32, transfers: [u32; 2]| {
-            let src = Slice { buffer: Buffer::Input, index: 0, count: 1 };
-            let instruction = Instruction::Send { to: ConnectionId(id), src };
-            let steps = transfers.map(|transfer| Step { transfer: Some(transfer), ..Step::new(instruction) });
-            RankProgram { threadblocks: vec![Threadblock { steps: steps.to_vec() }], ..Default::default() }
+        let port = &[ResourceId(0)];
+        let links = LINKS.map(|(from, to)| link((from, to, if to == 2 { port } else { &[] }))).into();
+        Topology::new(TopologyParts { ranks: 3, links, resources, ..Default::default() }).unwrap()
+    }
+
+    /// From and to; also the connections of programs.
+    const LINKS: [(u32, u32); 4] = [(0, 2), (1, 2), (2, 1), (0, 1)];
+
+    /// What a threadblock does: sends or receives a transfer over a link, after a step of the same rank.
+    type Move = (bool, u32, u32, Option<(u32, u32)>);
+
+    fn send(transfer: u32, link: u32) -> Move {
+        (true, transfer, link, None)
+    }
+
+    fn receive(transfer: u32, link: u32) -> Move {
+        (false, transfer, link, None)
+    }
+
+    fn program(ranks: [&[&[Move]]; 3]) -> Program {
+        let slice = Slice { buffer: Buffer::Input, index: 0, count: 1 };
+        let step = |&(sends, transfer, link, after): &Move| {
+            let id = ConnectionId(link);
+            let instruction = match sends {
+                true => Instruction::Send { to: id, src: slice },
+                false => Instruction::Receive { from: id, dst: slice },
+            };
+            let after = after.into_iter().map(|(threadblock, step)| StepRef { threadblock, step }).collect();
+            Step { transfer: Some(transfer), after, ..Step::new(instruction) }
         };
-        let connection = |from| Connection { from: Rank(from), to: Rank(2), channel: 0, link: LinkId(from) };
-        let demand = Arc::new(Demand::new(Request::new(Collective::Gather, 3, 0)).unwrap());
-        let ranks = vec![sender(0, [0, 3]), sender(1, [1, 2]), RankProgram::default()];
-        let connections = vec![connection(0), connection(1)];
-        (
-            Program {
-                demand,
-                op: None,
-                in_place: false,
-                shape: Shape::Equal { parts: 1 },
-                uniform: false,
-                connections,
-                ranks,
-            },
-            topology,
-        )
+        let block = |moves: &&[Move]| Threadblock { steps: moves.iter().map(step).collect() };
+        let rank =
+            |blocks: &[&[Move]]| RankProgram { threadblocks: blocks.iter().map(block).collect(), ..Default::default() };
+        let connection = |(id, (from, to)): (usize, (u32, u32))| Connection {
+            from: Rank(from),
+            to: Rank(to),
+            channel: 0,
+            link: LinkId(id as u32),
+        };
+        Program {
+            demand: Arc::new(Demand::new(Request::new(Collective::Gather, 3, 0)).unwrap()),
+            op: None,
+            in_place: false,
+            shape: Shape::Equal { parts: 1 },
+            uniform: false,
+            connections: LINKS.into_iter().enumerate().map(connection).collect(),
+            ranks: ranks.map(rank).into(),
+        }
+    }
+
+    /// Transfers 0 and 3 from rank 0, 1 and 2 from rank 1.
+    fn port() -> (Program, Topology) {
+        (program([&[&[send(0, 0), send(3, 0)]], &[&[send(1, 1), send(2, 1)]], &[]]), machine())
+    }
+
+    fn line(program: &Program) -> Vec<u32> {
+        line_up(program, &machine()).into_iter().map(|(transfer, _)| transfer).collect()
+    }
+
+    #[test]
+    fn a_message_keeps_its_turn_though_it_waits_for_one_that_starts_later() {
+        // Transfer 1 is sent once rank 1 has received transfer 3, which arrives before transfer 2 starts.
+        let waits = (true, 1, 1, Some((0, 0)));
+        let kept = program([&[&[send(0, 0), send(2, 0)]], &[&[receive(3, 2)], &[waits]], &[&[send(3, 2)]]]);
+        assert_eq!(line(&kept), [0, 3, 1, 2]);
+        // Here the rank that is to send transfer 3 sends transfer 2 first, so it cannot be kept waiting.
+        let circle = program([&[&[send(0, 0), send(2, 0), send(3, 3)]], &[&[receive(3, 3)], &[waits]], &[]]);
+        assert_eq!(line(&circle), [0, 2, 3, 1]);
     }
 
     #[test]
