@@ -1,7 +1,7 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
 
-.PHONY: all setup build demo test test-long mpi-test cluster-test lint bench install clean
+.PHONY: all setup build demo test test-long mpi-test cluster-test cluster-bench lint bench install clean
 
 all: build
 
@@ -35,6 +35,11 @@ mpi-test: setup
 cluster-test: setup
 	@.ci/setup cluster
 	$(CARGO) test --release --locked --workspace --test cluster -- --nocapture --test-threads 1
+
+# Next to Open MPI and Gloo, in the same hosts and the same run (Debian: libopenmpi-dev openmpi-bin python3-torch).
+cluster-bench: setup
+	@.ci/setup cluster
+	$(CARGO) bench --locked -p antiphon --bench cluster
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -6,5 +6,10 @@
 #[path = "../binary.rs"]
 #[allow(dead_code, reason = "the other tests need more of it")]
 mod binary;
+mod collectives;
+#[allow(dead_code, reason = "the benchmark needs more of it")]
 mod fabric;
+mod faults;
+#[allow(dead_code, reason = "the benchmark needs more of it")]
+mod ours;
 mod shapes;

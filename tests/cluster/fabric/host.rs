@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -46,12 +46,21 @@ pub(crate) struct Ended {
 }
 
 impl Guest {
+    /// Starts a command on this computer.
+    pub(crate) fn here(command: Command) -> Self {
+        Self::start(command, |command| command.spawn())
+    }
+
     /// Starts a command inside a namespace.
-    pub(super) fn start(namespace: &str, mut command: Command) -> Self {
+    pub(super) fn inside(namespace: &str, command: Command) -> Self {
+        Self::start(command, |command| enter(namespace, || command.spawn()))
+    }
+
+    fn start(mut command: Command, spawn: impl FnOnce(&mut Command) -> io::Result<Child>) -> Self {
         // Its own group, so that what it starts ends with it.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let name = format!("{command:?} in {namespace}");
-        let mut child = enter(namespace, || command.spawn()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let name = format!("{command:?}");
+        let mut child = spawn(&mut command).unwrap_or_else(|error| panic!("{name}: {error}"));
         let stdout = Heard::from(child.stdout.take().expect("a pipe"));
         let stderr = Heard::from(child.stderr.take().expect("a pipe"));
         Self { child, name, stdout, stderr }
@@ -71,6 +80,13 @@ impl Guest {
         let (stdout, stderr) = (self.stdout.all(), self.stderr.all());
         assert!(ended, "{} did not end within {limit:?}\n{stdout}{stderr}", self.name);
         Ended { status, stdout, stderr }
+    }
+
+    /// Waits until something is on stdout, within `limit`.
+    pub(crate) fn says(&self, words: &str, limit: Duration) {
+        let said = self.stdout.until(limit, |text, ended| ended || text.contains(words));
+        let told = self.stdout.all();
+        assert!(said && told.contains(words), "{} did not say `{words}`: {told}{}", self.name, self.stderr.all());
     }
 
     fn ends_before(&self, deadline: Instant) -> bool {

@@ -12,11 +12,13 @@
 pub(crate) mod cable;
 pub(crate) mod flow;
 pub(crate) mod host;
+mod place;
 pub(crate) mod spec;
 mod tools;
 
 use cable::Cable;
-use host::Guest;
+pub(crate) use host::{Ended, Guest};
+pub(crate) use place::Place;
 pub(crate) use spec::{Family, Host, Nic, Spec, Switch, Uplink};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -140,6 +142,11 @@ impl Cluster {
         done.unwrap_or_else(|told| panic!("host {host}, NIC {nic}: {told}"));
     }
 
+    /// Kills every process in a host.
+    pub(crate) fn kill(&self, host: usize) {
+        tools::kill(&self.hosts[host]);
+    }
+
     /// Gives a NIC another rate, in Mbit/s.
     pub(crate) fn reshape(&mut self, host: usize, nic: usize, rate: u32) {
         self.spec.hosts[host].nics[nic].rate = rate;
@@ -150,6 +157,11 @@ impl Cluster {
         }
     }
 
+    /// How many hosts there are.
+    pub(crate) fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
     /// Runs `work` on a thread inside a host.
     pub(crate) fn within<T: Send>(&self, host: usize, work: impl FnOnce() -> T + Send) -> T {
         host::enter(&self.hosts[host], work)
@@ -157,7 +169,7 @@ impl Cluster {
 
     /// Starts a command inside a host.
     pub(crate) fn spawn(&self, host: usize, command: Command) -> Guest {
-        Guest::start(&self.hosts[host], command)
+        Guest::inside(&self.hosts[host], command)
     }
 
     /// The name of a host's namespace, for `ip netns exec`.

@@ -99,7 +99,7 @@ impl Spec {
     pub(crate) fn topology(&self, ranks: usize, alpha: Duration) -> String {
         let bandwidth = |rate: u32| format!("bandwidth: {}GBps", Self::payload(rate, Family::V4) / 1e9);
         let mut text = String::from("format: antiphon-cluster/1\nname: shaped\nmachines:\n");
-        let mut line = |words: String| writeln!(text, "{words}").unwrap();
+        let mut line = |words: String| writeln!(text, "{words}").expect("text grows");
         line(format!("- {{spec: \"clique:{ranks},bandwidth=10GBps,alpha=1us\", count: {}}}", self.hosts.len()));
         line("networks:\n  ethernet:".to_owned());
         let up = self.switches.iter().enumerate().filter_map(|(id, switch)| switch.uplink.map(|line| (id, line)));

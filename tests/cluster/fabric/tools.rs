@@ -76,14 +76,19 @@ fn batch(mut command: Command, commands: &[impl AsRef<str>]) -> Result<(), Strin
 
 /// Kills what lives in a namespace and removes its name; the kernel removes what is in it.
 pub(crate) fn remove(namespace: &str) {
+    kill(namespace);
+    // Nothing is there to remove if making it has failed.
+    drop(ip(&[format!("netns del {namespace}")]));
+}
+
+/// Kills what lives in a namespace.
+pub(crate) fn kill(namespace: &str) {
     for pid in inhabitants(namespace) {
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
             // It may have ended by itself.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
-    // Nothing is there to remove if making it has failed.
-    drop(ip(&[format!("netns del {namespace}")]));
 }
 
 /// The processes in a namespace.

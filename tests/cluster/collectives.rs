@@ -1,0 +1,81 @@
+//! Collectives between hosts: the right results, in about the time that the links allow.
+
+use crate::fabric::{Cluster, Family, Place, Spec};
+use crate::ours::{Plan, right, rows, start_at};
+use std::process::Command;
+use std::time::Duration;
+
+/// A message over TCP between two hosts.
+const ALPHA: Duration = Duration::from_micros(100);
+
+/// Runs a plan for the cluster's own topology, and compares its time with what no plan can beat.
+fn near_the_bound(spec: &Spec, ranks: usize, cell: (&str, u64), share: f64) {
+    let Some(cluster) = Cluster::or_skip(spec) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan::make(&spec.topology(ranks, ALPHA), cell, folder.path());
+    let time = plan.run(Place::Hosts(&cluster, ranks), cell.1, 3);
+    assert!(plan.bound / time >= share, "{cell:?}: {time} µs, planned {}, bound {}", plan.makespan, plan.bound);
+}
+
+#[test]
+fn every_collective_between_four_equal_hosts_is_right() {
+    let Some(cluster) = Cluster::or_skip(&Spec::star(&[200; 4])) else { return };
+    let place = Place::Hosts(&cluster, 1);
+    for collective in
+        ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "reduce", "gather", "scatter"]
+    {
+        // Nothing, less than a chunk, odd, and more than one tile: out of place and in place.
+        let line = format!("run --collective {collective} --size 0,4,100012,1000000 --iterations 1 --warmups 0");
+        let rows = rows(place, &line);
+        assert!(rows.len() >= 4, "{collective}: {rows:?}");
+    }
+}
+
+#[test]
+fn equal_hosts_are_near_the_bound() {
+    near_the_bound(&Spec::star(&[200; 4]), 1, ("allreduce", 8 << 20), 0.8);
+}
+
+#[test]
+fn a_host_at_a_quarter_of_the_rate() {
+    near_the_bound(&Spec::star(&[200, 200, 200, 50]), 1, ("allgather", 4 << 20), 0.75);
+}
+
+#[test]
+fn racks_behind_a_slow_uplink() {
+    near_the_bound(&Spec::racks(2, 2, 400, 50), 1, ("allreduce", 2 << 20), 0.7);
+}
+
+#[test]
+fn two_ranks_share_each_nic() {
+    near_the_bound(&Spec::star(&[200; 3]), 2, ("allreduce", 4 << 20), 0.5);
+}
+
+#[test]
+fn eight_hosts() {
+    near_the_bound(&Spec::star(&[200; 8]), 1, ("allgather", 8 << 20), 0.45);
+}
+
+#[test]
+fn odd_numbers_of_hosts_are_right() {
+    for hosts in [3, 5] {
+        let Some(cluster) = Cluster::or_skip(&Spec::star(&vec![200; hosts])) else { return };
+        for collective in ["allreduce", "alltoall"] {
+            let line = format!("run --collective {collective} --size 100012,1000000 --iterations 1");
+            assert_eq!(rows(Place::Hosts(&cluster, 1), &line).len(), 4, "{collective}");
+        }
+    }
+}
+
+#[test]
+fn hosts_without_ipv4_meet_over_ipv6() {
+    let Some(cluster) = Cluster::or_skip(&Spec::star(&[200; 3])) else { return };
+    for host in 0..3 {
+        let mut flush = Command::new("ip");
+        flush.args(["-4", "address", "flush", "dev", "eth0"]);
+        cluster.spawn(host, flush).wait(Duration::from_secs(10)).ok();
+    }
+    let line = "run --collective allreduce --size 4,1000000 --iterations 2 --json";
+    let address = Spec::address(0, 0, Family::V6).to_string();
+    assert_eq!(right(start_at(Place::Hosts(&cluster, 1), &address, line)).len(), 4);
+}

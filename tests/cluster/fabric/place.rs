@@ -1,0 +1,36 @@
+//! Where the ranks of a job run.
+
+use super::{Cluster, Family, Guest, Spec};
+use std::process::Command;
+
+/// Where ranks run: on this computer, or so many on each host of a cluster. Ranks of a host follow each other.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    Here(usize),
+    Hosts(&'a Cluster, usize),
+}
+
+impl Place<'_> {
+    pub(crate) fn ranks(self) -> usize {
+        match self {
+            Self::Here(ranks) => ranks,
+            Self::Hosts(cluster, each) => cluster.hosts() * each,
+        }
+    }
+
+    /// Runs a command where rank `rank` is to be.
+    pub(crate) fn spawn(self, rank: usize, command: Command) -> Guest {
+        match self {
+            Self::Here(_) => Guest::here(command),
+            Self::Hosts(cluster, each) => cluster.spawn(rank / each, command),
+        }
+    }
+
+    /// An address of rank 0.
+    pub(crate) fn master(self) -> String {
+        match self {
+            Self::Here(_) => "127.0.0.1".to_owned(),
+            Self::Hosts(..) => Spec::address(0, 0, Family::V4).to_string(),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Hosts that die or are cut off in the middle of a job: every other host says who, and nothing is left running.
+
+use crate::fabric::{Cluster, Place, Spec};
+use crate::ours::start;
+use std::time::{Duration, Instant};
+
+/// How long a job may be without progress.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the processes of a job have to end after that, and this computer to be busy with other things.
+const GRACE: Duration = Duration::from_secs(4);
+
+const HOSTS: usize = 4;
+const VICTIM: usize = 2;
+
+/// Breaks a cluster while it works, and checks how the survivors end.
+fn broken(break_it: impl FnOnce(&Cluster)) {
+    let Some(cluster) = Cluster::or_skip(&Spec::star(&[200; HOSTS])) else { return };
+    let limit = TIMEOUT.as_secs();
+    let sizes = "--size 1KB,4MiB --iterations 300 --warmups 0";
+    let line = format!("run --collective allreduce {sizes} --timeout {limit}s --json");
+    let guests = start(Place::Hosts(&cluster, 1), &line);
+    // The second size takes more than a minute.
+    guests[0].says("size_bytes", Duration::from_secs(60));
+    let begin = Instant::now();
+    break_it(&cluster);
+    for (rank, guest) in guests.into_iter().enumerate() {
+        let ended = guest.wait(2 * TIMEOUT + GRACE);
+        if rank != VICTIM {
+            assert_eq!(ended.status.code(), Some(1), "rank {rank}: {ended:?}");
+            assert!(ended.stderr.contains(&format!("rank {VICTIM}")), "rank {rank}: {ended:?}");
+        }
+    }
+    assert!(begin.elapsed() < TIMEOUT + GRACE, "took {:?}", begin.elapsed());
+    for host in 0..HOSTS {
+        assert!(cluster.inhabitants(host).is_empty(), "host {host} has orphans");
+    }
+}
+
+#[test]
+fn a_host_that_dies_is_named_by_all_others() {
+    broken(|cluster| cluster.kill(VICTIM));
+}
+
+#[test]
+fn a_host_that_is_cut_off_is_named_by_all_others() {
+    broken(|cluster| cluster.cut(VICTIM, 0));
+}

@@ -1,0 +1,163 @@
+//! What others offer, measured in the same hosts: Open MPI and Gloo, each by a small program that times as
+//! `antiphon run` does. Where one is not installed, its columns stay empty and a line says why.
+
+use crate::fabric::{Cluster, Ended, Family, Place, Spec};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// One measurement: a collective (nccl-tests' name) and its total size in bytes.
+pub(crate) type Cell = (&'static str, u64);
+
+/// Median times in µs.
+pub(crate) type Times = BTreeMap<Cell, f64>;
+
+/// For a whole list of measurements.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The programs that measure others.
+pub(crate) struct Peers {
+    folder: PathBuf,
+    /// Why there is no such peer.
+    pub mpi: Result<PathBuf, String>,
+    pub gloo: Result<PathBuf, String>,
+}
+
+/// The algorithms that Open MPI's `tuned` component can be forced to, by collective: its name for it, and their
+/// numbers. Left out are those for two ranks or an even number only.
+const FORCED: &[(&str, u32)] =
+    &[("allreduce", 6), ("allgather", 4), ("reduce_scatter", 4), ("alltoall", 4), ("bcast", 9)];
+
+/// How many rounds it takes to force each algorithm once.
+pub(crate) const ROUNDS: u32 = 9;
+
+impl Peers {
+    /// Builds what is to be built, in a folder.
+    pub(crate) fn prepare(folder: &Path) -> Self {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/peers");
+        let program = folder.join("mpi");
+        let compile = || {
+            done(Command::new("mpirun").arg("--version")).map_err(|told| format!("no mpirun: {told}"))?;
+            let mut compiler = Command::new("mpicc");
+            compiler.args(["-O2", "-o"]).arg(&program).arg(sources.join("mpi.c"));
+            done(&mut compiler).map_err(|told| format!("no mpicc: {told}"))
+        };
+        let mpi = compile().map(|()| program);
+        let has_gloo = "import torch.distributed as dist; assert dist.is_gloo_available()";
+        // Debian's own, where its package puts it.
+        let gloo = done(Command::new("/usr/bin/python3").args(["-c", has_gloo]));
+        let gloo = gloo.map(|()| sources.join("gloo.py")).map_err(|_| "no python3-torch with Gloo".to_owned());
+        Self { folder: folder.to_owned(), mpi, gloo }
+    }
+
+    /// Open MPI's times, with its default choices or forced to the `round`-th algorithm of each collective.
+    pub(crate) fn open_mpi(&self, place: Place<'_>, cells: &[Cell], seconds: f64, round: Option<u32>) -> Times {
+        let Ok(program) = &self.mpi else { return Times::new() };
+        let mut options: Vec<String> = Vec::new();
+        let mut option = |key: &str, value: &str| options.extend(["--mca", key, value].map(str::to_owned));
+        option("pml", "ob1");
+        option("mpi_yield_when_idle", "1");
+        if let Some(round) = round {
+            option("coll_tuned_use_dynamic_rules", "1");
+            for (collective, _) in FORCED.iter().filter(|(_, most)| round <= *most) {
+                option(&format!("coll_tuned_{collective}_algorithm"), &round.to_string());
+            }
+        }
+        let forced = |cell: &&Cell| round.is_none_or(|round| round <= algorithms(cell.0));
+        let cells: Vec<Cell> = cells.iter().filter(forced).copied().collect();
+        let ranks = place.ranks();
+        let mut command = match place {
+            Place::Here(_) => {
+                option("btl", "vader,self");
+                Command::new("mpirun")
+            }
+            Place::Hosts(cluster, each) => {
+                option("btl", if each > 1 { "vader,tcp,self" } else { "tcp,self" });
+                for layer in ["btl_tcp_if_include", "oob_tcp_if_include"] {
+                    option(layer, "10.77.0.0/24");
+                }
+                option("plm_rsh_agent", &self.remote_shell(cluster).display().to_string());
+                let hosts: Vec<_> =
+                    (0..cluster.hosts()).map(|host| format!("{}:{each}", Spec::address(host, 0, Family::V4))).collect();
+                options.extend(["--host".to_owned(), hosts.join(",")]);
+                // Open MPI tells hosts apart by their names.
+                let mut command = Command::new("unshare");
+                command.args(["--uts", "sh", "-c", "hostname host0 && exec mpirun \"$@\"", "mpirun"]);
+                command
+            }
+        };
+        command.args(["-n", &ranks.to_string(), "--oversubscribe", "--bind-to", "none"]).args(&options);
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        command.arg(program).arg(seconds.to_string()).args(words(&cells));
+        times(place.spawn(0, command).wait(PATIENCE), &cells)
+    }
+
+    /// What mpirun starts its daemons with: enters the host and gives it a name of its own.
+    fn remote_shell(&self, cluster: &Cluster) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.folder.join("remote-shell");
+        let mut text = "#!/bin/sh\ncase $1 in\n".to_owned();
+        for host in 0..cluster.hosts() {
+            let (address, namespace) = (Spec::address(host, 0, Family::V4), cluster.namespace(host));
+            text += &format!("{address}) namespace={namespace} name=host{host} ;;\n");
+        }
+        text += "esac\nshift\nexec ip netns exec $namespace unshare --uts sh -c \"hostname $name && $*\"\n";
+        std::fs::write(&path, text).expect("the folder is ours");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("the file is ours");
+        path
+    }
+
+    /// Gloo's times, of the collectives that it has.
+    pub(crate) fn gloo(&self, place: Place<'_>, cells: &[Cell], seconds: f64) -> Times {
+        let Ok(program) = &self.gloo else { return Times::new() };
+        let cells: Vec<Cell> = cells.iter().filter(|cell| cell.0 != "reducescatter").copied().collect();
+        let interface = if matches!(place, Place::Here(_)) { "lo" } else { "eth0" };
+        let master = format!("tcp://{}:29511", place.master());
+        let ranks = place.ranks();
+        let guests: Vec<_> = (0..ranks)
+            .map(|rank| {
+                let mut command = Command::new("/usr/bin/python3");
+                command.arg(program).args([&rank.to_string(), &ranks.to_string(), &master, &seconds.to_string()]);
+                command.args(words(&cells)).env("GLOO_SOCKET_IFNAME", interface);
+                place.spawn(rank, command)
+            })
+            .collect();
+        let mut ended = guests.into_iter().map(|guest| guest.wait(PATIENCE));
+        ended.next().map(|first| times(first, &cells)).unwrap_or_default()
+    }
+}
+
+/// How many algorithms Open MPI has for a collective.
+fn algorithms(collective: &str) -> u32 {
+    let name = match collective {
+        "reducescatter" => "reduce_scatter",
+        "broadcast" => "bcast",
+        same => same,
+    };
+    FORCED.iter().find(|(known, _)| *known == name).map_or(0, |(_, most)| *most)
+}
+
+fn words(cells: &[Cell]) -> Vec<String> {
+    cells.iter().map(|(collective, bytes)| format!("{collective}:{bytes}")).collect()
+}
+
+/// The lines of JSON that a peer printed; what it refused is missing.
+fn times(ended: Ended, cells: &[Cell]) -> Times {
+    if !ended.status.success() {
+        eprintln!("a peer ended with {}: {}", ended.status, ended.stderr.trim().lines().last().unwrap_or_default());
+    }
+    let rows = ended.stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    rows.filter_map(|row| {
+        let is = |cell: &&Cell| row["collective"] == cell.0 && row["size_bytes"] == cell.1;
+        Some((*cells.iter().find(is)?, row["time_us"].as_f64()?))
+    })
+    .collect()
+}
+
+fn done(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(told.trim().to_owned()) }
+}
