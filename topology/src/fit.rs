@@ -55,6 +55,13 @@ pub struct LinkFit {
     pub outliers: usize,
 }
 
+impl LinkFit {
+    /// The time of one message, in microseconds.
+    fn predict(&self, bytes: u64) -> f64 {
+        self.alpha.0 + self.beta.0 * bytes as f64
+    }
+}
+
 /// What a shared resource costs, by measurement.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ResourceFit {
@@ -130,23 +137,29 @@ const MISSED: f64 = 0.2;
 /// The fit with α from the shortest messages alone, where the line misses them: then long messages follow another law
 /// (credit of a shaper, another protocol), and their line says nothing about a message without bytes.
 fn by_shortest(points: &[Point], fit: &LinkFit) -> Option<LinkFit> {
-    let shortest = points.iter().map(|point| point.bytes).min()?;
-    let mut tiny = points.iter().filter(|point| point.bytes == shortest);
-    let (one, several) = (tiny.next().filter(|point| point.messages == 1)?, tiny.next_back());
-    let bytes = fit.beta.0 * one.bytes();
-    if ((fit.alpha.0 + bytes) / one.time - 1.0).abs() <= MISSED {
+    let one = points.iter().filter(|point| point.messages == 1).min_by_key(|point| point.bytes)?;
+    if (fit.predict(one.bytes) / one.time - 1.0).abs() <= MISSED {
         return None;
     }
-    let alpha = (one.time - bytes).max(0.0);
-    let each = several.map(|point| (point.time - one.time) / f64::from(point.messages - 1) - bytes);
+    let alpha = (one.time - fit.beta.0 * one.bytes()).max(0.0);
     let noise = Micros(CONFIDENCE * one.variance.sqrt());
     Some(LinkFit {
         alpha: Micros(alpha),
         alpha_margin: Micros(noise.0 + MODEL_ERROR * alpha),
         alpha_noise: noise,
-        latency: if each.is_some_and(|each| each < alpha / 2.0) { Latency::Pipelines } else { Latency::Occupies },
+        latency: latency_of_shortest(points, alpha, fit.beta.0).unwrap_or(fit.latency),
         ..fit.clone()
     })
+}
+
+/// Whether α occupies, by how much more several of the shortest messages take than one; `None` without such a setting.
+fn latency_of_shortest(points: &[Point], alpha: f64, beta: f64) -> Option<Latency> {
+    let shortest = points.iter().map(|point| point.bytes).min()?;
+    let mut tiny = points.iter().filter(|point| point.bytes == shortest);
+    let one = tiny.next().filter(|point| point.messages == 1)?;
+    let several = tiny.next_back()?;
+    let each = (several.time - one.time) / f64::from(several.messages - 1) - beta * shortest as f64;
+    Some(if each < alpha / 2.0 { Latency::Pipelines } else { Latency::Occupies })
 }
 
 /// The fit of a link that lets a first burst pass: if the line through the two longest single messages begins clearly
@@ -162,7 +175,9 @@ fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
     // How far the line may be off where it begins: its slope is uncertain, and times are only so linear.
     let noise = (whole.variance + half.variance).sqrt();
     let doubt = 2.0 * CONFIDENCE * noise * whole.bytes as f64 / more + MODEL_ERROR * whole.time;
-    if beta <= 0.0 || begins >= alpha.min(linear.alpha.0) - doubt {
+    // Where the line misses the shortest message, any credit at all is the better explanation.
+    let misses = (linear.predict(first.bytes) / first.time - 1.0).abs() > MISSED && begins < alpha;
+    if beta <= 0.0 || !misses && begins >= alpha.min(linear.alpha.0) - doubt {
         return None;
     }
     let (beta_noise, alpha_noise) = (CONFIDENCE * noise / more, CONFIDENCE * first.variance.sqrt());
@@ -174,6 +189,7 @@ fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
         beta_margin: MicrosPerByte(beta_noise + MODEL_ERROR * beta),
         beta_noise: MicrosPerByte(beta_noise),
         burst: Bytes((alpha - begins) / beta),
+        latency: latency_of_shortest(points, alpha, beta).unwrap_or(linear.latency),
         worst_error: ((alpha + beta * whole.bytes as f64) / whole.time - 1.0).abs(),
         ..linear.clone()
     })
