@@ -10,8 +10,9 @@ use topology::{Latency, Topology};
 /// The chunk counts tried: powers of two, and three times those, which suit machines of six links a rank. The
 /// planner stops among them when finer cuts no longer gain.
 const COUNTS: &[u32] = &[2, 3, 4, 6, 8, 12, 16, 32];
-/// The same where α is pure delay: a finer cut costs nothing then, so the steps are longer and go further.
-const PIPELINED: &[u32] = &[4, 16, 64];
+/// The same where α is pure delay: a finer cut costs nothing then, so the steps are longer. No finer ones: runtimes run a
+/// threadblock or so for each chunk on a connection, and have some dozens.
+const PIPELINED: &[u32] = &[4, 16, 32];
 /// Chunks × links above which only one chunk per rank is tried: where chunks are copied, where each is one route, and where
 /// that is a link through shared switches, so that nobody looks for routes.
 const LARGE: [u64; 3] = [400_000, 4_000_000, 600_000_000];
@@ -60,7 +61,7 @@ mod tests {
         }
         let pipelined = topology::resolve("ring:4,alpha=1us,bandwidth=1GBps,latency=pipelines").unwrap();
         let request = Request::new(Collective::AllGather, 4, 400);
-        assert_eq!(chunk_counts(&pipelined, &request), [1, 4, 16, 64]);
+        assert_eq!(chunk_counts(&pipelined, &request), [1, 4, 16, 32]);
     }
 
     #[test]
