@@ -10,9 +10,10 @@ use topology::{Latency, Topology};
 /// The chunk counts tried: powers of two, and three times those, which suit machines of six links a rank. The
 /// planner stops among them when finer cuts no longer gain.
 const COUNTS: &[u32] = &[2, 3, 4, 6, 8, 12, 16, 32];
-/// The same where α is pure delay: a finer cut costs nothing then, so the steps are longer. No finer ones: runtimes run a
-/// threadblock or so for each chunk on a connection, and have some dozens.
+/// The same where α is pure delay, and how many then cost nothing however small they are: executors run a threadblock or so for
+/// each chunk on a connection, and have some dozens.
 const PIPELINED: &[u32] = &[4, 16, 32];
+const FREE: u32 = 16;
 /// Chunks × links above which only one chunk per rank is tried: where chunks are copied, where each is one route, and where
 /// that is a link through shared switches, so that nobody looks for routes.
 const LARGE: [u64; 3] = [400_000, 4_000_000, 600_000_000];
@@ -24,9 +25,8 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
         return vec![1];
     }
     let slowest = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
-    // What a link pays for one message more.
-    let occupied = topology.links().iter().filter(|link| link.latency == Latency::Occupies).map(|link| link.alpha.0);
-    let alpha = occupied.reduce(f64::min);
+    let alpha = topology.links().iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
+    let is_delay = topology.links().iter().all(|link| link.latency == Latency::Pipelines);
     let (ranks, links) = (topology.rank_count(), topology.links());
     // A link for every pair, some of them through more switches than others.
     let is_direct =
@@ -40,9 +40,10 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
         let request = request.clone().with_chunks(count);
         let bytes = request.chunk_bytes().0;
         let routes = request.chunk_count().saturating_mul(topology.links().len() as u64);
-        bytes >= 1.0 && slowest * bytes >= alpha.unwrap_or(0.0) && routes <= large
+        let is_free = is_delay && count <= FREE;
+        bytes >= 1.0 && (is_free || slowest * bytes >= alpha) && routes <= large
     };
-    let counts = if alpha.is_some() { COUNTS } else { PIPELINED };
+    let counts = if is_delay { PIPELINED } else { COUNTS };
     std::iter::once(1).chain(counts.iter().copied().take_while(worthwhile)).collect()
 }
 
@@ -61,7 +62,7 @@ mod tests {
         }
         let pipelined = topology::resolve("ring:4,alpha=1us,bandwidth=1GBps,latency=pipelines").unwrap();
         let request = Request::new(Collective::AllGather, 4, 400);
-        assert_eq!(chunk_counts(&pipelined, &request), [1, 4, 16, 32]);
+        assert_eq!(chunk_counts(&pipelined, &request), [1, 4, 16]);
     }
 
     #[test]
