@@ -10,7 +10,7 @@ use crate::foreign;
 use crate::launch::{self, Launch};
 use crate::plan;
 use crate::program;
-use runtime::{Cause, DType, Emulation, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport};
+use runtime::{Assignment, Cause, DType, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport};
 use schedule::program::{Layout, VerifiedProgram};
 use schedule::{Collective, ReduceOp, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub(crate) struct Workbench {
 
 enum Ranks {
     Processes(Box<Job>),
-    Threads(runtime::Options),
+    Threads { count: usize, options: Box<runtime::Options> },
 }
 
 /// A plan that the ranks can load.
@@ -124,7 +124,9 @@ impl Workbench {
         options.hosts = if setup.transport == TransportChoice::Tcp { Hosts::Each } else { Hosts::One };
         let spec = JobSpec { ranks: count, options, emulated_source };
         let ranks = match (&setup.launch, setup.transport) {
-            (Launch::Local(_), TransportChoice::Threads) => Ranks::Threads(spec.options),
+            (Launch::Local(_), TransportChoice::Threads) => {
+                Ranks::Threads { count, options: Box::new(spec.options) }
+            }
             (Launch::Local(_), _) => {
                 let binary = launch::binary()?;
                 Ranks::Processes(Box::new(Job::launch(&spec, |_| launch::worker(&binary)).map_err(fault)?))
@@ -193,22 +195,38 @@ impl Workbench {
     pub(crate) fn probe(&mut self) -> Outcome<&mut dyn Probe> {
         match &mut self.ranks {
             Ranks::Processes(job) => Ok(&mut **job),
-            Ranks::Threads(_) => Err(Failure::bad_input(anyhow::anyhow!("only processes are profiled"))),
+            Ranks::Threads { .. } => Err(Failure::bad_input(anyhow::anyhow!("only processes are profiled"))),
         }
     }
 
-    /// Runs one trial.
+    /// Runs one trial among all ranks.
     pub(crate) fn run(&mut self, plan: &Installed, memory: Memory, trial: &Trial) -> Outcome<TrialReport> {
-        let program = plan.program(memory).ok_or_else(|| {
-            let kind = if memory == Memory::InPlace { "in-place" } else { "out-of-place" };
-            Failure::bad_input(anyhow::anyhow!("this {} has no {kind} form", plan.request.collective))
-        })?;
+        let group = Group::all(plan.request.ranks);
+        self.run_together(&[(plan, group, trial.clone())], memory).map(|mut reports| reports.remove(0))
+    }
+
+    /// Runs trials at the same time, each in its group.
+    pub(crate) fn run_together(
+        &mut self,
+        trials: &[(&Installed, Group, Trial)],
+        memory: Memory,
+    ) -> Outcome<Vec<TrialReport>> {
+        let (mut assignments, mut words, mut files) = (Vec::new(), Vec::new(), Vec::new());
+        for (plan, group, trial) in trials {
+            let program = plan.program(memory).ok_or_else(|| {
+                let kind = if memory == Memory::InPlace { "in-place" } else { "out-of-place" };
+                Failure::bad_input(anyhow::anyhow!("this {} has no {kind} form", plan.request.collective))
+            })?;
+            assignments.push(Assignment { program, group: group.clone(), trial: trial.clone() });
+            let source = Source { kind: plan.kind.clone(), memory, form: self.form.clone() };
+            words.push(serde_json::to_string(&source).map_err(Failure::no)?);
+            files.push([&plan.plan, &plan.topology]);
+        }
         match &mut self.ranks {
-            Ranks::Threads(options) => runtime::try_threads(program, trial, options).map_err(fault),
+            Ranks::Threads { count, options } => runtime::try_together(*count, &assignments, options).map_err(fault),
             Ranks::Processes(job) => {
-                let source = Source { kind: plan.kind.clone(), memory, form: self.form.clone() };
-                let source = serde_json::to_string(&source).map_err(Failure::no)?;
-                job.run(&source, &[&plan.plan, &plan.topology], program, trial).map_err(fault)
+                let sources = words.iter().zip(&files).map(|(words, files)| runtime::Source { words, files });
+                job.run_together(&sources.zip(assignments).collect::<Vec<_>>()).map_err(fault)
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::region::{Place, Region};
 use crate::ring::RingPlace;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -136,6 +137,14 @@ pub(crate) struct Arena {
     pub(crate) rings: Vec<RingPlace>,
     flags: usize,
     flag_count: usize,
+}
+
+impl Arena {
+    /// A part of it: some of its rings, and some of its flags.
+    pub(crate) fn share(&self, rings: Range<usize>, flags: Range<usize>) -> Self {
+        let flag_count = flags.len();
+        Self { rings: self.rings[rings].to_vec(), flags: self.flags + flags.start * 8, flag_count }
+    }
 }
 
 /// The shared memory of a job.

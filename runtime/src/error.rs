@@ -38,13 +38,33 @@ impl fmt::Display for Phase {
 pub struct Stamp {
     /// Which collective of the job this is.
     pub epoch: u64,
-    /// The first eight bytes of the plan's hash.
+    /// The first six bytes of the plan's hash.
     pub plan: u64,
+    /// Which of the plans that run together it is.
+    pub work: u16,
+}
+
+impl Stamp {
+    /// Of the `work`-th plan, whose hash in hexadecimal is `digest`.
+    pub(crate) fn new(epoch: u64, digest: &str, work: usize) -> Self {
+        let plan = digest.get(..12).and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default();
+        Self { epoch, plan, work: work as u16 }
+    }
+
+    /// What it looks like on the wire.
+    pub(crate) fn words(self) -> [u64; 2] {
+        [self.epoch, self.plan << 16 | u64::from(self.work)]
+    }
+
+    pub(crate) fn of_words([epoch, plan]: [u64; 2]) -> Self {
+        Self { epoch, plan: plan >> 16, work: plan as u16 }
+    }
 }
 
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "epoch {} of plan {:016x}", self.epoch, self.plan)
+        write!(f, "epoch {} of plan {:012x}", self.epoch, self.plan)?;
+        if self.work > 0 { write!(f, ", the one after {} others", self.work) } else { Ok(()) }
     }
 }
 
@@ -64,6 +84,17 @@ pub enum RunError {
         evidence: String,
         /// What the live ranks said at the end, by rank.
         reports: Vec<(Rank, String)>,
+    },
+    /// One of several plans that run together went wrong, and ended all.
+    #[error("plan {} of {works}", work + 1)]
+    InWork {
+        /// Which.
+        work: usize,
+        /// Of how many.
+        works: usize,
+        /// What.
+        #[source]
+        source: Box<RunError>,
     },
     /// A wait took too long.
     #[error(
@@ -302,6 +333,14 @@ impl RunError {
         move |source| Self::of_open_files(what, &source).unwrap_or(Self::System { what, source })
     }
 
+    /// What happened in one of so many plans that run together; where it is the only one, that goes without saying.
+    pub(crate) fn in_work(work: usize, works: usize) -> impl FnOnce(Self) -> Self {
+        move |error| match error {
+            error if works < 2 => error,
+            error => Self::InWork { work, works, source: Box::new(error) },
+        }
+    }
+
     /// What happened at one end of a lane.
     pub(crate) fn lane(rank: Rank, peer: Rank) -> impl FnOnce(std::io::Error) -> Self {
         move |source| {
@@ -320,6 +359,7 @@ impl RunError {
     pub(crate) fn lost_peer(&self) -> Option<Rank> {
         match self {
             Self::Lane { peer, .. } => Some(*peer),
+            Self::InWork { source, .. } => source.lost_peer(),
             _ => None,
         }
     }

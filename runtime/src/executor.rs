@@ -1,27 +1,24 @@
-//! One rank's standing arrangements for a program at one count: lanes, scratch, reduction.
+//! One rank's standing arrangements for works that run together, and the loop that runs them.
 //!
-//! The principal type is [`Executor`]; it is made once per trial and runs the program once per repetition.
+//! The principal type is [`Executor`]; it is made once per trial and runs every program once per repetition. A rank has
+//! one thread: it goes round the threadblocks of all programs, and sleeps when nothing moves in any. So a program that
+//! waits delays no other.
 
-use crate::board::{Arena, Board};
+use crate::board::Board;
 use crate::clock::Moment;
-use crate::dtype::DType;
-use crate::error::{Phase, RunError, RunResult, Stamp};
+use crate::error::{Phase, RunError, RunResult};
 use crate::geometry::Geometry;
-use crate::heap::{Area, Heap, PeerHeap};
-use crate::interpreter::{Interpreter, RankPlan};
-use crate::lanes::Lanes;
-use crate::memory::{Call, Memory, Span};
+use crate::heap::{Heap, PeerHeap};
+use crate::interpreter::{Interpreter, Poll, RankPlan};
+use crate::memory::Call;
 use crate::options::Options;
-use crate::order::{ResourceOrder, transfer_count};
-use crate::pace::{Emulation, Pacer};
+use crate::pace::Emulation;
 use crate::probe::Flows;
-use crate::ring::Rings;
+use crate::seat::{Place, Seat};
 use crate::trial::Sample;
 use crate::watch::Watch;
-use crate::wiring::{Wires, Wiring};
-use crate::work::Work;
-use schedule::ReduceOp;
-use schedule::program::{Buffer, Layout, Program, digest};
+use crate::wiring::Wiring;
+use crate::work::Ensemble;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +34,13 @@ const PROBE_LEAD: Duration = Duration::from_micros(200);
 pub(crate) struct Run {
     /// When all ranks were to start.
     pub(crate) announced: Moment,
-    /// When this one did, and when it was done.
+    /// What each of its seats did.
+    pub(crate) seats: Vec<Ran>,
+}
+
+/// One run of one seat.
+pub(crate) struct Ran {
+    /// When it started, and when it was done.
     pub(crate) sample: Sample,
     /// When each of its threadblocks was done.
     pub(crate) threadblocks: Vec<Moment>,
@@ -46,241 +49,210 @@ pub(crate) struct Run {
 /// One rank, ready to run.
 pub(crate) struct Executor<'a> {
     board: &'a Board,
-    plan: RankPlan<'a>,
+    rank: Rank,
     emulation: Option<&'a Emulation>,
     wiring: Wiring,
-    /// Made when the first run begins: only then do all ranks have their memory.
-    lanes: Option<Lanes>,
-    arena: Arena,
-    order: ResourceOrder,
+    is_linked: bool,
     heap: Heap,
-    /// Taken by whoever fills and reads them.
-    buffers: Option<Buffers>,
-    scratch: Area,
-    /// How much a lane must take that its receiver does not.
-    backlog: usize,
-    digest: String,
+    seats: Vec<Seat<'a>>,
+    /// How many works run together; the rank need not have a seat in each.
+    works: usize,
     limit: Duration,
     /// How long after the last arrival a run starts.
     lead: Duration,
 }
 
-/// Input and output of a rank in memory that others can read, each with [`GUARD`] bytes on both sides.
-pub(crate) struct Buffers {
-    pub(crate) input: Area,
-    pub(crate) output: Area,
-}
-
-/// Bytes before and behind a buffer that no program writes.
-pub(crate) const GUARD: usize = 64;
-
 impl<'a> Executor<'a> {
     pub(crate) fn new(
         board: &'a Board,
         rank: Rank,
-        work: Work<'a>,
+        ensemble: &'a Ensemble<'a>,
         wiring: Wiring,
         options: &'a Options,
     ) -> RunResult<Self> {
-        let Work { program, count, dtype, .. } = work;
-        if program.ranks.len() != board.rank_count() {
-            let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), board.rank_count());
-            return Err(RunError::Mismatch { what });
-        }
-        if let Some(emulation) = &options.emulation {
-            emulation.check(program)?;
-        }
-        let tiles = work.tiles(options);
-        let geometry = Geometry::new(program, rank, count, dtype, tiles)?;
-        let (kernel, averages) = (program.op.map(|op| dtype.kernel(op)), averages(program, rank, &geometry)?);
-        let plan = RankPlan { rank, program, geometry, dtype, kernel, averages };
-        Self::arrange(board, plan, work.backlog(tiles)?, wiring, options)
+        let plan = |work: usize, number| {
+            let work = &ensemble.works()[work];
+            RankPlan::new(work, number, work.tiles(options))
+        };
+        Self::arrange(board, rank, ensemble, plan, wiring, options)
     }
 
-    /// One rank of a probe.
+    /// One rank of a probe; `ensemble` has its program alone.
     pub(crate) fn of_flows(
         board: &'a Board,
         rank: Rank,
-        flows: &'a Flows,
+        (ensemble, flows): (&'a Ensemble<'a>, &Flows),
         wiring: Wiring,
         options: &'a Options,
     ) -> RunResult<Self> {
-        let geometry = Geometry::of_slots(flows.slots(rank));
-        let (program, dtype) = (flows.program(), DType::U8);
-        let plan = RankPlan { rank, program, geometry, dtype, kernel: None, averages: Vec::new() };
-        let mut executor = Self::arrange(board, plan, 0, wiring, options)?;
+        let plan = |work: usize, number| {
+            let geometry = Geometry::of_slots(flows.slots(number));
+            Ok(RankPlan::of_geometry(&ensemble.works()[work], number, geometry))
+        };
+        let mut executor = Self::arrange(board, rank, ensemble, plan, wiring, options)?;
         executor.lead = PROBE_LEAD;
         Ok(executor)
     }
 
     fn arrange(
         board: &'a Board,
-        plan: RankPlan<'a>,
-        backlog: usize,
+        rank: Rank,
+        ensemble: &'a Ensemble<'a>,
+        plan: impl Fn(usize, Rank) -> RunResult<RankPlan<'a>>,
         wiring: Wiring,
         options: &'a Options,
     ) -> RunResult<Self> {
-        let emulation = options.emulation.as_ref();
-        if let Some(emulation) = emulation {
-            emulation.check_messages(&plan)?;
+        let (emulation, works) = (options.emulation.as_ref(), ensemble.works().len());
+        if emulation.is_some() {
             // Emulated arrivals are timers: the default slack of 50 µs would be a measurable part of them.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
                 .map_err(std::io::Error::from)
                 .map_err(RunError::system("sharpening timers"))?;
         }
-        let (program, rank) = (plan.program, plan.rank);
-        let bytes = |buffer| plan.geometry.buffer_bytes(buffer);
-        let lengths = [bytes(Buffer::Input) + 2 * GUARD, bytes(Buffer::Output) + 2 * GUARD, bytes(Buffer::Scratch)];
-        let (heap, [input, output, mut scratch]) = Heap::new(lengths).map_err(RunError::system("making buffers"))?;
-        // Not zeroes, which the kernel would provide only when they are first touched: in the measured part.
-        scratch.fill(0xcc);
+        let (arenas, _) = ensemble.arenas(board, options)?;
+        let place = |(work, number): (usize, Rank)| {
+            let plan = plan(work, number)?;
+            if let Some(emulation) = emulation {
+                emulation.check(&plan)?;
+            }
+            let before = ensemble.works()[..work].iter().map(|work| work.program.connections.len() as u32);
+            let (first, digest) = (before.sum(), ensemble.digests()[work].as_str());
+            let of_work = &ensemble.works()[work];
+            let backlog = of_work.backlog(of_work.tiles(options))?;
+            Ok(Place { work, first, digest, arena: arenas[work].clone(), backlog, plan })
+        };
+        let places = ensemble.seats(rank).map(|seat| place(seat).map_err(RunError::in_work(seat.0, works)));
+        let places: Vec<Place<'a>> = places.collect::<RunResult<_>>()?;
+        let lengths: Vec<_> = places.iter().map(Place::areas).collect();
+        let (heap, areas) = Heap::new(&lengths).map_err(RunError::system("making buffers"))?;
         board.publish_heap(rank, heap.place().map_err(RunError::system("publishing buffers"))?);
-        Ok(Self {
-            board,
-            emulation,
-            wiring,
-            lanes: None,
-            arena: arena(board, program, backlog, options)?,
-            order: emulation.map_or_else(ResourceOrder::default, |emulation| {
-                ResourceOrder::of(program, emulation.topology(), rank, plan.geometry.tiles())
-            }),
-            heap,
-            buffers: Some(Buffers { input, output }),
-            scratch,
-            backlog,
-            digest: digest(program),
-            limit: options.work_limit,
-            lead: emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD),
-            plan,
-        })
+        let seats = places.into_iter().zip(areas).map(|(place, areas)| Seat::new(place, areas, emulation)).collect();
+        let lead = emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD);
+        let limit = options.work_limit;
+        Ok(Self { board, rank, emulation, wiring, is_linked: false, heap, seats, works, limit, lead })
     }
 
-    /// Memory for the calls of this rank, once. Messages in it are read in place by their receivers.
-    pub(crate) fn take_buffers(&mut self) -> Option<Buffers> {
-        self.buffers.take()
-    }
-
-    /// Opens the lanes, when all ranks are here.
-    fn link(&mut self, epoch: u64) -> RunResult<Lanes> {
-        let (board, rank, program) = (self.board, self.plan.rank, self.plan.program);
-        board.meet(rank, 2 * epoch - 1, Duration::ZERO, self.limit)?;
-        // In an emulated machine bytes travel ahead of their arrival, so no sender may wait for its receiver.
-        let direct = self.emulation.is_none() && self.backlog == 0;
-        let sends_here = |from: Rank| {
-            let mut connections = program.connections.iter();
-            !self.wiring.hosts.apart(from, rank) && connections.any(|lane| (lane.from, lane.to) == (from, rank))
-        };
-        let peer = |index| {
-            let from = Rank::from_index(index);
-            // A heap that cannot be read is copied through the ring.
-            (direct && sends_here(from)).then(|| PeerHeap::open(board.heap(from)).ok().map(Arc::new)).flatten()
-        };
-        let peers: Vec<_> = (0..program.ranks.len()).map(peer).collect();
-        let heap = direct.then_some(&self.heap);
-        let rings = Rings { board, arena: &self.arena, heap, peers: &peers };
-        let remote = !self.wiring.streams.is_empty();
-        Lanes::new(rank, program, remote, &mut Wires { rings, wiring: &mut self.wiring, backlog: self.backlog })
+    /// This rank's seats, in the order of the works.
+    pub(crate) fn seats(&mut self) -> &mut [Seat<'a>] {
+        &mut self.seats
     }
 
     pub(crate) fn rank(&self) -> Rank {
-        self.plan.rank
+        self.rank
     }
 
-    pub(crate) fn program(&self) -> &'a Program {
-        self.plan.program
-    }
-
-    pub(crate) fn input_bytes(&self) -> usize {
-        self.plan.geometry.buffer_bytes(Buffer::Input)
-    }
-
-    pub(crate) fn output_bytes(&self) -> usize {
-        self.plan.geometry.buffer_bytes(Buffer::Output)
-    }
-
-    /// The plan's hash, in hexadecimal.
-    pub(crate) fn digest(&self) -> &str {
-        &self.digest
-    }
-
-    fn check_call(&self, call: &Call<'_>) -> RunResult<()> {
-        let size = |buffer, given, needed| {
-            if given == needed {
-                return Ok(());
-            }
-            Err(RunError::BufferSize { rank: self.plan.rank, buffer, given, needed })
+    /// Opens the lanes, when all ranks are here.
+    fn link(&mut self, epoch: u64) -> RunResult<()> {
+        let Self { board, rank, emulation, works, .. } = *self;
+        board.meet(rank, 2 * epoch - 1, Duration::ZERO, self.limit)?;
+        let peer = |from| {
+            let reads = !self.wiring.hosts.apart(from, rank) && self.seats.iter().any(|seat| seat.reads(from, emulation));
+            // A heap that cannot be read is copied through the ring.
+            reads.then(|| PeerHeap::open(board.heap(from)).ok().map(Arc::new)).flatten()
         };
-        match call {
-            Call::InPlace(both) => size("in-place", both.len(), self.input_bytes().max(self.output_bytes())),
-            Call::OutOfPlace { input, output } => {
-                size("input", input.len(), self.input_bytes())?;
-                size("output", output.len(), self.output_bytes())
-            }
+        let peers: Vec<_> = (0..board.rank_count()).map(Rank::from_index).map(peer).collect();
+        for seat in &mut self.seats {
+            let linked = seat.link(board, &self.heap, &peers, emulation, &mut self.wiring);
+            linked.map_err(RunError::in_work(seat.place.work, works))?;
         }
+        self.is_linked = true;
+        Ok(())
     }
 
-    /// Runs the program once, together with all other ranks. `epoch` is the same on all ranks, and larger each time.
-    pub(crate) fn run(&mut self, call: Call<'_>, epoch: u64) -> RunResult<Run> {
-        self.check_call(&call)?;
-        let (board, rank) = (self.board, self.plan.rank);
+    /// Runs every program once, together with all other ranks; `calls` are for the seats, in their order. `epoch` is the
+    /// same on all ranks, and larger each time.
+    pub(crate) fn run(&mut self, calls: Vec<Call<'_>>, epoch: u64) -> RunResult<Run> {
+        let Self { board, rank, emulation, works, limit, .. } = *self;
+        self.seats.iter().zip(&calls).try_for_each(|(seat, call)| seat.check_call(call))?;
         board.enter(rank, Phase::Start);
-        if self.lanes.is_none() {
-            self.lanes = Some(self.link(epoch)?);
+        if !self.is_linked {
+            self.link(epoch)?;
         }
         // All that can be made before the common start is: what follows it is measured.
-        let pacer = self.emulation.map(|of| Pacer::new(board, &self.arena, of, &self.plan, &self.order, epoch));
-        let memory = Memory { call, scratch: &mut self.scratch };
-        let stamp = Stamp { epoch, plan: first_word(&self.digest) };
-        let lanes = self.lanes.as_mut().expect("they were opened above");
-        let interpreter = Interpreter::new(&self.plan, lanes, memory, pacer, stamp);
+        let mut players = Vec::with_capacity(calls.len());
+        for (seat, call) in self.seats.iter_mut().zip(calls) {
+            let work = seat.place.work;
+            let interpreter = seat.prepare(board, call, emulation, epoch)?;
+            players.push(Player { work, interpreter, moved: Moment::default(), moves: false, end: None });
+        }
         let mut watch = Watch::new(board, rank, self.wiring.poller.as_ref());
-        let announced = board.meet(rank, 2 * epoch, self.lead, self.limit)?;
+        let announced = board.meet(rank, 2 * epoch, self.lead, limit)?;
         board.enter(rank, Phase::Work);
-        let start = match self.emulation {
+        let start = match emulation {
             // Its messages start at the announced moment, whenever this computer lets the rank run.
             Some(_) => announced,
             None => announced.wait(),
         };
-        let threadblocks = interpreter.run(start, self.limit, &mut watch)?;
-        let sample = Sample { start, end: Moment::now() };
+        play(&mut players, start, limit, works, &mut watch)?;
+        let ran = |player: Player<'_>| Ran {
+            sample: Sample { start, end: player.end.unwrap_or(start) },
+            threadblocks: player.interpreter.ends(),
+        };
+        let seats = players.into_iter().map(ran).collect();
         // What ranks do afterwards must not slow down those that still work.
         board.enter(rank, Phase::Report);
-        board.meet(rank, 2 * epoch + 1, Duration::ZERO, self.limit)?;
-        Ok(Run { announced, sample, threadblocks })
+        board.meet(rank, 2 * epoch + 1, Duration::ZERO, limit)?;
+        Ok(Run { announced, seats })
     }
 }
 
-/// What `rank` has to divide, and by what, once its program is done: a program for averages computes sums.
-fn averages(program: &Program, rank: Rank, geometry: &Geometry) -> RunResult<Vec<(Span, u64)>> {
-    if program.op != Some(ReduceOp::Avg) {
-        return Ok(Vec::new());
+/// One seat's program while it runs.
+struct Player<'a> {
+    work: usize,
+    interpreter: Interpreter<'a>,
+    /// When it last moved, and whether it did in this round.
+    moved: Moment,
+    moves: bool,
+    end: Option<Moment>,
+}
+
+/// Runs all programs from `start` to their ends; `limit` is the longest time that one of them may go without progress.
+///
+/// # Errors
+/// A verdict, or what is wrong with one of the programs: a missed deadline, a peer that executes something else, a broken
+/// lane, or a program that no verifier accepts.
+fn play(
+    players: &mut [Player<'_>],
+    start: Moment,
+    limit: Duration,
+    works: usize,
+    watch: &mut Watch<'_>,
+) -> RunResult<()> {
+    for player in &mut *players {
+        player.interpreter.begin(start);
+        player.moved = start;
     }
-    let (demand, in_place) = (&program.demand, program.in_place);
-    let layout =
-        Layout::new(demand.clone(), in_place).map_err(|error| RunError::Mismatch { what: error.to_string() })?;
-    let mut averages: Vec<(Span, u64)> = Vec::new();
-    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()).filter(|(_, chunk)| chunk.combine) {
-        let Some(slot) = layout.output_slot(id, rank) else { continue };
-        let (bytes, by) = (geometry.slot_bytes(slot.slice(1)), chunk.holders.len() as u64);
-        match averages.last_mut() {
-            Some((last, same)) if (last.buffer, last.bytes.end, *same) == (slot.buffer, bytes.start, by) => {
-                last.bytes.end = bytes.end;
+    loop {
+        let mut wake = Moment(u64::MAX);
+        for player in players.iter_mut().filter(|player| player.end.is_none()) {
+            let poll = player.interpreter.sweep().map_err(RunError::in_work(player.work, works))?;
+            player.moves = matches!(poll, Poll::Moved);
+            match poll {
+                Poll::Done => player.end = Some(Moment::now()),
+                Poll::Blocked(until) => wake = wake.min(until),
+                Poll::Moved => {}
             }
-            _ => averages.push((Span { buffer: slot.buffer, bytes }, by)),
+        }
+        if players.iter().all(|player| player.end.is_some()) {
+            return Ok(());
+        }
+        watch.check()?;
+        let now = Moment::now();
+        for player in players.iter_mut().filter(|player| player.end.is_none()) {
+            if player.moves {
+                player.moved = now;
+            }
+            let deadline = player.moved.after(limit);
+            wake = wake.min(deadline);
+            if now > deadline {
+                let overdue = player.interpreter.overdue(now.since(player.moved));
+                return Err(RunError::in_work(player.work, works)(overdue));
+            }
+        }
+        if players.iter().any(|player| player.moves) {
+            watch.progressed(players.iter().map(|player| player.interpreter.finished()).sum());
+        } else {
+            watch.idle(now, wake);
         }
     }
-    Ok(averages)
-}
-
-/// The first eight bytes of a digest in hexadecimal: what a message has room for.
-fn first_word(digest: &str) -> u64 {
-    digest.get(..16).and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default()
-}
-
-/// The layout of the shared memory for `program`, whose lanes hold at least `backlog` bytes.
-pub(crate) fn arena(board: &Board, program: &Program, backlog: usize, options: &Options) -> RunResult<Arena> {
-    let flags = if options.emulation.is_some() { transfer_count(program) } else { 0 };
-    // Room for the words that precede messages.
-    let least = if backlog == 0 { 0 } else { backlog + 4096 };
-    board.lay_out(program.connections.len(), least, options.ring_bytes.max(least), flags)
 }

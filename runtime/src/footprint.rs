@@ -2,23 +2,33 @@
 
 use crate::error::{RunError, RunResult};
 use crate::geometry::Geometry;
-use crate::trial::{MOST_REPETITIONS, Trial};
-use schedule::program::{Buffer, Program};
+use crate::options::Options;
+use crate::trial::MOST_REPETITIONS;
+use crate::work::{Ensemble, Work};
+use schedule::program::Buffer;
 use topology::Rank;
 
 /// # Errors
 /// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of those ranks that are
 /// here need more than is available.
-pub(crate) fn check(program: &Program, trial: &Trial, tiles: u32, is_here: impl Fn(Rank) -> bool) -> RunResult<()> {
-    let Trial { count, dtype, repetitions, .. } = *trial;
+pub(crate) fn check(
+    ensemble: &Ensemble<'_>,
+    repetitions: u32,
+    options: &Options,
+    is_here: impl Fn(Rank) -> bool,
+) -> RunResult<()> {
     if repetitions > MOST_REPETITIONS {
         return Err(RunError::TooManyRepetitions { repetitions, limit: MOST_REPETITIONS });
     }
     let mut needed: u64 = 0;
-    for rank in (0..program.ranks.len()).map(Rank::from_index).filter(|&rank| is_here(rank)) {
-        let geometry = Geometry::new(program, rank, count, dtype, tiles)?;
-        for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
-            needed = needed.saturating_add(geometry.buffer_bytes(buffer) as u64);
+    for work in ensemble.works() {
+        let &Work { program, count, dtype, .. } = work;
+        let tiles = work.tiles(options);
+        for (number, _) in work.group.ranks().iter().enumerate().filter(|&(_, &rank)| is_here(rank)) {
+            let geometry = Geometry::new(program, Rank::from_index(number), count, dtype, tiles)?;
+            for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
+                needed = needed.saturating_add(geometry.buffer_bytes(buffer) as u64);
+            }
         }
     }
     match available() {

@@ -29,15 +29,17 @@ impl Heap {
     ///
     /// # Errors
     /// If the operating system has no shared memory.
-    pub(crate) fn new<const N: usize>(lengths: [usize; N]) -> io::Result<(Self, [Area; N])> {
+    pub(crate) fn new<const N: usize>(lengths: &[[usize; N]]) -> io::Result<(Self, Vec<[Area; N]>)> {
         let mut end: usize = 0;
-        let ranges = lengths.map(|length| {
+        let mut place = |length: usize| {
             let start = end.next_multiple_of(ALIGNMENT);
             end = start.saturating_add(length);
             start..end
-        });
+        };
+        let ranges: Vec<_> = lengths.iter().map(|lengths| lengths.map(&mut place)).collect();
         let region = Arc::new(Region::create(end.max(1))?);
-        let areas = ranges.map(|bytes| Area { region: region.clone(), bytes });
+        let area = |bytes| Area { region: region.clone(), bytes };
+        let areas = ranges.into_iter().map(|ranges| ranges.map(area)).collect();
         Ok((Self(region), areas))
     }
 
@@ -103,7 +105,8 @@ mod tests {
 
     #[test]
     fn peers_read_what_the_owner_writes_and_nothing_outside() {
-        let (heap, [mut first, empty, mut second]) = Heap::new([5000, 0, 3]).unwrap();
+        let (heap, mut areas) = Heap::new(&[[5000, 0, 3]]).unwrap();
+        let [mut first, empty, mut second] = areas.remove(0);
         first.fill(1);
         second.fill(2);
         assert!(empty.is_empty() && first.iter().all(|&byte| byte == 1));

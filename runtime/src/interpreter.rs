@@ -2,8 +2,8 @@
 //!
 //! The principal type is [`Interpreter`], a state machine. It polls the threadblocks round robin; each makes
 //! what progress it can (a piece of the current step, through whatever room its lanes have) and keeps its place.
-//! So any message passes through a bounded ring, and one thread serves any number of threadblocks. When nothing
-//! moves, the rank sleeps on its doorbell until a peer moves, an emulated message arrives, or the deadline.
+//! So any message passes through a bounded ring, and one thread serves any number of threadblocks, of several programs
+//! too. Who drives it sleeps when nothing moves ([`Executor`](crate::executor::Executor)).
 //!
 //! One instruction is one arm of [`Interpreter::execute`].
 
@@ -14,8 +14,7 @@ use crate::geometry::Geometry;
 use crate::lanes::Lanes;
 use crate::memory::{Memory, MemoryFault, Span};
 use crate::pace::{Pacer, Turn};
-use crate::watch::Watch;
-use schedule::program::{ConnectionId, Instruction, Program, RankProgram, Slice, Step, StepRef};
+use schedule::program::{Connection, ConnectionId, Instruction, Program, RankProgram, Slice, Step, StepRef};
 use std::time::Duration;
 use topology::Rank;
 
@@ -25,8 +24,12 @@ const PIECE: usize = 128 << 10;
 
 /// What a rank executes again and again.
 pub(crate) struct RankPlan<'a> {
+    /// Which rank of the job this is, and of the program.
     pub(crate) rank: Rank,
+    pub(crate) number: Rank,
     pub(crate) program: &'a Program,
+    /// The program's connections, between ranks of the job.
+    pub(crate) connections: Vec<Connection>,
     pub(crate) geometry: Geometry,
     pub(crate) dtype: DType,
     /// Absent where nothing is reduced.
@@ -37,7 +40,7 @@ pub(crate) struct RankPlan<'a> {
 
 impl<'a> RankPlan<'a> {
     pub(crate) fn own(&self) -> &'a RankProgram {
-        &self.program.ranks[self.rank.index()]
+        &self.program.ranks[self.number.index()]
     }
 
     /// The bytes that one tile of a message has, whose steps are these.
@@ -68,8 +71,8 @@ struct Cursor {
     not_before: Moment,
 }
 
-/// The outcome of a poll.
-enum Poll {
+/// The outcome of a poll, of one threadblock or of all.
+pub(crate) enum Poll {
     /// Something moved.
     Moved,
     /// Nothing can move before this moment, unless a peer does something.
@@ -107,50 +110,49 @@ impl<'a> Interpreter<'a> {
     ) -> Self {
         let own = plan.own();
         let cursors = vec![Cursor::default(); own.threadblocks.len()];
-        let opened = vec![false; plan.program.connections.len()];
+        let opened = vec![false; plan.connections.len()];
         let ends = vec![Moment::default(); cursors.len()];
         let ahead = vec![(0, 0, 0); cursors.len()];
         Self { plan, own, lanes, memory, pacer, stamp, ahead, opened, cursors, ends, finished: 0 }
     }
 
-    /// Runs from `start` to the end, and returns when each threadblock got there; `limit` is the longest time without
-    /// any progress of this rank.
-    ///
-    /// # Errors
-    /// A verdict, a missed deadline, a peer that executes something else, a broken lane, or a program that no
-    /// verifier accepts.
-    pub(crate) fn run(mut self, start: Moment, limit: Duration, watch: &mut Watch<'_>) -> RunResult<Vec<Moment>> {
+    /// Before the first round: when everybody starts.
+    pub(crate) fn begin(&mut self, start: Moment) {
         if let Some(pacer) = &mut self.pacer {
             pacer.begin(start);
         }
-        let mut last_moved = start;
-        loop {
-            let deadline = last_moved.after(limit);
-            let (mut moved, mut working, mut wake) = (false, false, deadline);
-            for block in 0..self.cursors.len() {
-                match self.poll(block)? {
-                    Poll::Done => continue,
-                    Poll::Moved => moved = true,
-                    Poll::Blocked(until) => wake = wake.min(until),
-                }
-                working = true;
+    }
+
+    /// One round: every threadblock makes what progress it can.
+    ///
+    /// # Errors
+    /// A peer that executes something else, a broken lane, or a program that no verifier accepts.
+    pub(crate) fn sweep(&mut self) -> RunResult<Poll> {
+        let (mut moved, mut working, mut wake) = (false, false, NEVER);
+        for block in 0..self.cursors.len() {
+            match self.poll(block)? {
+                Poll::Done => continue,
+                Poll::Moved => moved = true,
+                Poll::Blocked(until) => wake = wake.min(until),
             }
-            let kept = self.lanes.remote && !self.lanes.outgoing.flush()?;
-            if !working && !kept {
-                self.average()?;
-                return Ok(self.ends);
-            }
-            watch.check()?;
-            let now = Moment::now();
-            if moved {
-                last_moved = now;
-                watch.progressed(self.finished);
-            } else if now > deadline {
-                return Err(self.overdue(now.since(last_moved)));
-            } else {
-                watch.idle(now, wake);
-            }
+            working = true;
         }
+        let kept = self.lanes.remote && !self.lanes.outgoing.flush()?;
+        if !working && !kept {
+            self.average()?;
+            return Ok(Poll::Done);
+        }
+        Ok(if moved { Poll::Moved } else { Poll::Blocked(wake) })
+    }
+
+    /// How many steps are finished.
+    pub(crate) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// When each threadblock was done.
+    pub(crate) fn ends(self) -> Vec<Moment> {
+        self.ends
     }
 
     fn average(&mut self) -> RunResult<()> {
@@ -267,15 +269,15 @@ impl<'a> Interpreter<'a> {
         let (from, to) = (step.instruction.receives_from(), step.instruction.sends_to());
         if let Some(id) = from.filter(|id| !self.opened[id.index()]) {
             let Some(words) = self.lanes.incoming.receive_words::<2>(id)? else { return Ok(Some(NEVER)) };
-            let found = Stamp { epoch: words[0], plan: words[1] };
+            let found = Stamp::of_words(words);
             if found != self.stamp {
-                let peer = self.plan.program.connections[id.index()].from;
+                let peer = self.plan.connections[id.index()].from;
                 return Err(RunError::Stamp { rank: self.plan.rank, peer, expected: self.stamp, found });
             }
             self.opened[id.index()] = true;
         }
         if let Some(id) = to.filter(|id| !self.opened[id.index()]) {
-            if !self.lanes.outgoing.send_words(id, [self.stamp.epoch, self.stamp.plan])? {
+            if !self.lanes.outgoing.send_words(id, self.stamp.words())? {
                 return Ok(Some(NEVER));
             }
             self.opened[id.index()] = true;
@@ -406,7 +408,7 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Names the first step that waits for a peer, or else the first that waits.
-    fn overdue(&self, waited: Duration) -> RunError {
+    pub(crate) fn overdue(&self, waited: Duration) -> RunError {
         let stuck = (0..self.cursors.len()).filter(|&block| {
             !self.own.threadblocks[block].steps.is_empty() && self.cursors[block].tile < self.plan.geometry.tiles()
         });
@@ -417,7 +419,7 @@ impl<'a> Interpreter<'a> {
         };
         let block = stuck.clone().find(waits_for_peer).or_else(|| stuck.clone().next()).unwrap_or(0);
         let (cursor, step) = (&self.cursors[block], self.step(block));
-        let connection = |id: ConnectionId| &self.plan.program.connections[id.index()];
+        let connection = |id: ConnectionId| &self.plan.connections[id.index()];
         let from = step.instruction.receives_from().map(|id| connection(id).from);
         let peer = from.or(step.instruction.sends_to().map(|id| connection(id).to));
         let place = format!("step {} of threadblock {block}, tile {}", cursor.step, cursor.tile);

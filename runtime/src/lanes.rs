@@ -6,7 +6,8 @@
 
 use crate::error::{RunError, RunResult};
 use crate::transport::{ReceiveLane, SendLane, Transport};
-use schedule::program::{ConnectionId, Program};
+use crate::wiring::Wires;
+use schedule::program::{Connection, ConnectionId};
 use std::io;
 use topology::Rank;
 
@@ -33,12 +34,12 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Takes `rank`'s ends of the program's connections.
-    pub(crate) fn new(rank: Rank, program: &Program, remote: bool, transport: &mut dyn Transport) -> RunResult<Self> {
-        let count = program.connections.len();
+    /// Takes `rank`'s ends of a program's connections.
+    pub(crate) fn new(rank: Rank, connections: &[Connection], transport: &mut Wires<'_>) -> RunResult<Self> {
+        let (count, remote) = (connections.len(), transport.is_remote());
         let mut outgoing: Ends<dyn SendLane> = Ends { rank, ends: Vec::with_capacity(count) };
         let mut incoming: Ends<dyn ReceiveLane> = Ends { rank, ends: Vec::with_capacity(count) };
-        for (index, connection) in program.connections.iter().enumerate() {
+        for (index, connection) in connections.iter().enumerate() {
             let id = ConnectionId(index as u32);
             outgoing.add(connection.from, connection.to, || transport.sender(id, connection))?;
             incoming.add(connection.to, connection.from, || transport.receiver(id, connection))?;

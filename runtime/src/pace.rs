@@ -17,7 +17,7 @@ use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::interpreter::RankPlan;
 use crate::order::ResourceOrder;
-use schedule::program::{ConnectionId, Program, Step};
+use schedule::program::{ConnectionId, Step};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use topology::{Bytes, LinkId, Micros, Topology};
@@ -81,15 +81,17 @@ impl Emulation {
     }
 
     /// # Errors
-    /// [`RunError::Mismatch`] unless every connection of `program` stands for a link between its ranks, and no step
-    /// is fused: an emulated message departs when all of it has arrived.
-    pub(crate) fn check(&self, program: &Program) -> RunResult<()> {
-        let mut steps = program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
+    /// [`RunError::Mismatch`] unless every connection of the rank's program stands for a link between its ranks, and no
+    /// step is fused: an emulated message departs when all of it has arrived. [`RunError::TooSlow`] unless every message
+    /// that the rank sends takes a time that can be imitated.
+    pub(crate) fn check(&self, plan: &RankPlan<'_>) -> RunResult<()> {
+        let ranks = &plan.program.ranks;
+        let mut steps = ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
         if steps.any(|step| step.instruction.is_fused()) {
             let what = "an emulated machine runs programs without fused steps".to_owned();
             return Err(RunError::Mismatch { what });
         }
-        for connection in &program.connections {
+        for connection in &plan.connections {
             let link = self.topology.links().get(connection.link.index());
             if link.is_none_or(|link| (link.from, link.to) != (connection.from, connection.to)) {
                 let (from, to) = (connection.from, connection.to);
@@ -102,12 +104,10 @@ impl Emulation {
                 return Err(RunError::Mismatch { what });
             }
         }
-        Ok(())
+        self.check_messages(plan)
     }
 
-    /// # Errors
-    /// [`RunError::TooSlow`] unless every message that the rank sends takes a time that can be imitated.
-    pub(crate) fn check_messages(&self, plan: &RankPlan<'_>) -> RunResult<()> {
+    fn check_messages(&self, plan: &RankPlan<'_>) -> RunResult<()> {
         for block in &plan.own().threadblocks {
             for message in block.steps.chunk_by(one_message) {
                 let Some(to) = message[0].instruction.sends_to() else { continue };

@@ -6,8 +6,10 @@
 
 use crate::board::{Board, BoardShape};
 use crate::clock::Moment;
+use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use crate::executor::{Executor, arena};
+use crate::executor::Executor;
+use crate::group::Group;
 use crate::job::Job;
 use crate::memory::Call;
 use crate::options::Options;
@@ -15,6 +17,7 @@ use crate::pace::Emulation;
 use crate::threads::each_rank;
 use crate::trial::first_epoch;
 use crate::wiring::Wiring;
+use crate::work::{Ensemble, Work};
 use schedule::program::{
     Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Threadblock,
 };
@@ -118,8 +121,11 @@ impl Flows {
         Ok(Self { flows, repetitions, program })
     }
 
-    pub(crate) fn program(&self) -> &Program {
-        &self.program
+    /// What is executed: one program, among all ranks.
+    pub(crate) fn ensemble(&self) -> RunResult<Ensemble<'_>> {
+        let (program, group) = (&self.program, Group::all(self.program.ranks.len()));
+        let work = Work { program, window: 0, count: 0, dtype: DType::U8, group };
+        Ensemble::new(vec![work], self.program.ranks.len())
     }
 
     /// The lengths of a rank's slots, in the order in which [`Self::new`] made them.
@@ -139,11 +145,12 @@ impl Flows {
     pub(crate) fn run_rank(&self, executor: &mut Executor<'_>, epoch: u64) -> RunResult<Arrivals> {
         let mut arrivals = Arrivals::new();
         for repetition in 0..WARMUPS + u64::from(self.repetitions) {
-            let run = executor.run(Call::OutOfPlace { input: &[], output: &mut [] }, epoch + repetition)?;
+            let run = executor.run(vec![Call::OutOfPlace { input: &[], output: &mut [] }], epoch + repetition)?;
             if repetition < WARMUPS {
                 continue;
             }
-            let ends = self.ends_of(executor.rank()).zip(run.threadblocks);
+            let threadblocks = run.seats.into_iter().flat_map(|ran| ran.threadblocks);
+            let ends = self.ends_of(executor.rank()).zip(threadblocks);
             let received = ends.filter(|((_, receives), _)| *receives);
             let timed = received.map(|((flow, _), end): (_, Moment)| (flow, end.micros_since(run.announced)));
             arrivals.push(timed.collect());
@@ -210,10 +217,12 @@ impl ThreadProbe {
             Some(board) => board,
             None => Board::create(BoardShape::new(self.ranks, machine, self.options.arena_bytes))?,
         };
-        board.reset(&arena(&board, flows.program(), 0, &self.options)?);
+        let ensemble = flows.ensemble()?;
+        board.reset(&ensemble.arenas(&board, &self.options)?.1);
         self.runs += 1;
         let run = |rank, ()| {
-            let mut executor = Executor::of_flows(&board, rank, flows, Wiring::default(), &self.options)?;
+            let wiring = Wiring::default();
+            let mut executor = Executor::of_flows(&board, rank, (&ensemble, flows), wiring, &self.options)?;
             flows.run_rank(&mut executor, first_epoch(self.runs))
         };
         let arrivals = each_rank(&board, vec![(); self.ranks], run)?;

@@ -390,7 +390,8 @@ mod tests {
         let region = Arc::new(Region::create(8192).unwrap());
         let bell = |index: usize| Doorbell::new(region.clone(), index * 64);
         let place = RingPlace { offset: 128, capacity: 1024 };
-        let (heap, [mut area]) = Heap::new([1 << 18]).unwrap();
+        let (heap, mut areas) = Heap::new(&[[1 << 18]]).unwrap();
+        let [area] = &mut areas[0];
         area.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index * 31 % 251) as u8);
         let peer = Arc::new(PeerHeap::open(heap.place().unwrap()).unwrap());
         let mut state = 5;
@@ -437,7 +438,7 @@ mod tests {
         let region = Arc::new(Region::create(8192).unwrap());
         let bell = Doorbell::new(region.clone(), 0);
         let place = RingPlace { offset: 128, capacity: 64 };
-        let (heap, [_area]) = Heap::new([1 << 16]).unwrap();
+        let (heap, _areas) = Heap::new(&[[1 << 16]]).unwrap();
         let peer = Arc::new(PeerHeap::open(heap.place().unwrap()).unwrap());
         let mut receiver = RingReceiver::new(region.clone(), place, bell, Some(peer)).unwrap();
         for (field, value) in [0, 60_000, 10_000].into_iter().enumerate() {

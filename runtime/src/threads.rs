@@ -8,12 +8,13 @@ use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::executor::Executor;
 use crate::footprint;
+use crate::group::Group;
 use crate::memory::Call;
 use crate::options::Options;
 use crate::trial::{Sample, Trial, TrialReport, run_rank};
 use crate::wiring::{Hosts, Wiring};
-use crate::work::Work;
-use schedule::program::{Program, VerifiedProgram};
+use crate::work::{Assignment, Ensemble, Work, each_trial};
+use schedule::program::VerifiedProgram;
 use topology::Rank;
 
 /// Runs `program` once on the callers' buffers, one thread per rank; `calls[r]` belongs to rank r.
@@ -31,17 +32,18 @@ pub fn run_threads(
 }
 
 fn run_work(work: Work<'_>, calls: Vec<Call<'_>>, options: &Options) -> RunResult<Vec<Sample>> {
-    let (program, options) = (work.program, &together(options));
-    if calls.len() != program.ranks.len() {
-        let what = format!("{} ranks need a call each, not {}", program.ranks.len(), calls.len());
+    let (ranks, options) = (work.program.ranks.len(), &together(options));
+    if calls.len() != ranks {
+        let what = format!("{ranks} ranks need a call each, not {}", calls.len());
         return Err(RunError::Mismatch { what });
     }
-    let board = board(program, options)?;
+    let (ensemble, board) = (Ensemble::new(vec![work], ranks)?, board(ranks, options)?);
     let run = |rank, call| {
-        let mut executor = Executor::new(&board, rank, work, Wiring::default(), options)?;
-        executor.run(call, 1).map(|run| run.sample)
+        let mut executor = Executor::new(&board, rank, &ensemble, Wiring::default(), options)?;
+        executor.run(vec![call], 1)
     };
-    each_rank(&board, calls, run)
+    let runs = each_rank(&board, calls, run)?;
+    Ok(runs.into_iter().flat_map(|run| run.seats).map(|ran| ran.sample).collect())
 }
 
 /// Runs a trial with one thread per rank.
@@ -49,18 +51,33 @@ fn run_work(work: Work<'_>, calls: Vec<Call<'_>>, options: &Options) -> RunResul
 /// # Errors
 /// The first [`RunError`] of any rank; the others have stopped by then.
 pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
-    try_work(Work::new(program, trial.count, trial.dtype), trial, options)
+    let ranks = program.program().ranks.len();
+    let assignment = Assignment { program, group: Group::all(ranks), trial: trial.clone() };
+    try_together(ranks, &[assignment], options).map(|mut reports| reports.remove(0))
 }
 
-fn try_work(work: Work<'_>, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
-    let (program, options) = (work.program, &together(options));
-    footprint::check(program, trial, work.tiles(options), |_| true)?;
-    let board = board(program, options)?;
+/// Runs trials at the same time, with one thread for each of `ranks` ranks; a report for each.
+///
+/// # Errors
+/// The first [`RunError`] of any rank; the others have stopped by then.
+pub fn try_together(ranks: usize, trials: &[Assignment<'_>], options: &Options) -> RunResult<Vec<TrialReport>> {
+    try_works(Ensemble::assigned(trials, ranks)?, ranks, &each_trial(trials), options)
+}
+
+fn try_works(
+    ensemble: Ensemble<'_>,
+    ranks: usize,
+    trials: &[&Trial],
+    options: &Options,
+) -> RunResult<Vec<TrialReport>> {
+    let options = &together(options);
+    footprint::check(&ensemble, trials.first().map_or(0, |trial| trial.repetitions), options, |_| true)?;
+    let board = board(ranks, options)?;
     let run = |rank, ()| {
-        let mut executor = Executor::new(&board, rank, work, Wiring::default(), options)?;
-        run_rank(&mut executor, trial, 0)
+        let mut executor = Executor::new(&board, rank, &ensemble, Wiring::default(), options)?;
+        run_rank(&mut executor, trials, 0)
     };
-    Ok(TrialReport { ranks: each_rank(&board, vec![(); program.ranks.len()], run)? })
+    Ok(ensemble.reports(each_rank(&board, vec![(); ranks], run)?))
 }
 
 /// Threads share memory, whatever is asked for.
@@ -68,8 +85,8 @@ fn together(options: &Options) -> Options {
     Options { hosts: Hosts::One, ..options.clone() }
 }
 
-fn board(program: &Program, options: &Options) -> RunResult<Board> {
-    Board::create(BoardShape::new(program.ranks.len(), options.emulation.as_ref(), options.arena_bytes))
+fn board(ranks: usize, options: &Options) -> RunResult<Board> {
+    Board::create(BoardShape::new(ranks, options.emulation.as_ref(), options.arena_bytes))
 }
 
 /// Runs `work` for every rank in a thread of its own. Where one fails, the others hear of it.
@@ -120,7 +137,7 @@ mod tests {
     use crate::Check;
     use crate::pace::Emulation;
     use schedule::program::{
-        Buffer, Connection, ConnectionId, Instruction, RankProgram, Shape, Slice, Step, StepRef, Threadblock,
+        Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, StepRef, Threadblock,
     };
     use schedule::{Collective, Demand, ReduceOp, Request};
     use std::sync::Arc;
@@ -167,9 +184,14 @@ mod tests {
         }
     }
 
+    fn work(program: &Program, count: u64, dtype: DType) -> Work<'_> {
+        Work { program, window: 0, count, dtype, group: Group::all(program.ranks.len()) }
+    }
+
     fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
-        let work = Work { program, window: 0, count: trial.count, dtype: trial.dtype };
-        try_work(work, trial, options)
+        let ranks = program.ranks.len();
+        let ensemble = Ensemble::new(vec![work(program, trial.count, trial.dtype)], ranks)?;
+        try_works(ensemble, ranks, &[trial], options).map(|mut reports| reports.remove(0))
     }
 
     fn run_program(
@@ -179,7 +201,7 @@ mod tests {
         calls: Vec<Call<'_>>,
         options: &Options,
     ) -> RunResult<Vec<Sample>> {
-        run_work(Work { program, window: 0, count, dtype }, calls, options)
+        run_work(work(program, count, dtype), calls, options)
     }
 
     #[test]
@@ -225,6 +247,23 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_wrong_in_one_of_several_plans_ends_all_and_says_in_which() {
+        let good = line_reduce(4, 2, ReduceOp::Sum);
+        let mut bad = line_reduce(3, 2, ReduceOp::Sum);
+        bad.ranks[2].threadblocks[0].steps.pop();
+        let group = Group::new([5, 3, 1].map(Rank)).unwrap();
+        let works = vec![work(&good, 1000, DType::F32), Work { group, ..work(&bad, 100, DType::F32) }];
+        let ensemble = Ensemble::new(works, 6).unwrap();
+        let options = Options { work_limit: std::time::Duration::from_millis(100), ..Options::default() };
+        let trial = Trial { repetitions: 3, ..Trial::once(100, DType::F32) };
+        let error = try_works(ensemble, 6, &[&trial; 2], &options).unwrap_err();
+        let RunError::InWork { work: 1, works: 2, source } = error else { panic!("{error}") };
+        // Ranks are those of the job.
+        let RunError::Deadline { rank, peer: Some(peer), .. } = *source else { panic!("{source}") };
+        assert!([(5, 3), (3, 1)].contains(&(rank.0, peer.0)), "rank {rank} waits for rank {peer}");
+    }
+
+    #[test]
     fn buffers_of_the_wrong_size_are_refused() {
         let program = line_reduce(1, 1, ReduceOp::Sum);
         let call = Call::OutOfPlace { input: &[0; 39], output: &mut [0; 40] };
@@ -236,11 +275,11 @@ mod tests {
     fn ranks_with_different_plans_notice_at_the_first_message() {
         let programs = [line_reduce(2, 1, ReduceOp::Sum), line_reduce(2, 1, ReduceOp::Max)];
         let options = Options::default();
-        let board = board(&programs[0], &options).unwrap();
+        let board = board(2, &options).unwrap();
         let run = |rank, program| {
-            let work = Work { program, window: 0, count: 10, dtype: DType::F32 };
-            let mut executor = Executor::new(&board, rank, work, Wiring::default(), &options)?;
-            run_rank(&mut executor, &Trial::once(10, DType::F32), 0)
+            let ensemble = Ensemble::new(vec![work(program, 10, DType::F32)], 2)?;
+            let mut executor = Executor::new(&board, rank, &ensemble, Wiring::default(), &options)?;
+            run_rank(&mut executor, &[&Trial::once(10, DType::F32)], 0)
         };
         let error = each_rank(&board, programs.iter().collect(), run).unwrap_err();
         let RunError::Stamp { rank: Rank(0), peer: Rank(1), expected, found } = error else { panic!("{error}") };

@@ -7,10 +7,11 @@
 use crate::clock::Moment;
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use crate::executor::{Buffers, Executor, GUARD};
+use crate::executor::Executor;
 use crate::heap::Area;
 use crate::memory::Call;
 use crate::reference::Reference;
+use crate::seat::{Buffers, GUARD, Seat};
 use schedule::program::Program;
 use serde::{Deserialize, Serialize};
 use topology::{Micros, Rank};
@@ -76,7 +77,7 @@ pub struct RankReport {
 /// What all ranks found.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TrialReport {
-    /// By rank.
+    /// By rank of the program.
     pub ranks: Vec<RankReport>,
 }
 
@@ -88,14 +89,23 @@ impl TrialReport {
 
     /// For each repetition, the global span: from the first start to the last end of any rank.
     pub fn spans(&self) -> Vec<Micros> {
-        let repetitions = self.ranks.iter().map(|rank| rank.samples.len()).min().unwrap_or(0);
-        let span = |repetition: usize| {
-            let samples = || self.ranks.iter().map(|rank| rank.samples[repetition]);
-            let start = samples().map(|sample| sample.start).min().unwrap_or_default();
-            samples().map(|sample| sample.end).max().unwrap_or_default().micros_since(start)
-        };
-        (0..repetitions).map(span).collect()
+        spans(self.ranks.iter())
     }
+
+    /// The same for collectives that ran together: from the first start to the last end of any of them.
+    pub fn spans_of_all(reports: &[Self]) -> Vec<Micros> {
+        spans(reports.iter().flat_map(|report| &report.ranks))
+    }
+}
+
+fn spans<'a>(ranks: impl Iterator<Item = &'a RankReport> + Clone) -> Vec<Micros> {
+    let repetitions = ranks.clone().map(|rank| rank.samples.len()).min().unwrap_or(0);
+    let span = |repetition: usize| {
+        let samples = || ranks.clone().map(|rank| rank.samples[repetition]);
+        let start = samples().map(|sample| sample.start).min().unwrap_or_default();
+        samples().map(|sample| sample.end).max().unwrap_or_default().micros_since(start)
+    };
+    (0..repetitions).map(span).collect()
 }
 
 const GUARD_BYTE: u8 = 0xa5;
@@ -122,49 +132,73 @@ impl Guarded {
     }
 }
 
-/// The buffers of one rank, with what is needed to fill and check them.
-struct Bench {
+/// The buffers of one seat, with what is needed to fill and check them.
+struct Bench<'a> {
+    number: Rank,
+    program: &'a Program,
+    reference: Reference<'a>,
     input: Guarded,
     output: Guarded,
+    report: RankReport,
 }
 
-impl Bench {
-    fn new(buffers: Buffers) -> Self {
-        Self { input: Guarded::new(buffers.input), output: Guarded::new(buffers.output) }
+impl<'a> Bench<'a> {
+    fn new(seat: &mut Seat<'a>, trial: &Trial) -> RunResult<Self> {
+        let (program, dtype) = (seat.program(), trial.dtype);
+        let too_large = |_| RunError::TooLarge { elements: trial.count, dtype };
+        let count = usize::try_from(trial.count).map_err(too_large)?;
+        // Different data for each of the collectives that run together: what went to the wrong one is found.
+        let seed = trial.seed.wrapping_add(seat.place.work as u64);
+        let Buffers { input, output } = seat.take_buffers().expect("an executor runs one trial");
+        Ok(Self {
+            number: seat.number(),
+            program,
+            reference: Reference::new(&program.demand, program.op, count, dtype, seed),
+            input: Guarded::new(input),
+            output: Guarded::new(output),
+            report: RankReport::default(),
+        })
     }
 
     /// The buffer of an in-place call: a rank's program names only the larger.
-    fn larger(&mut self) -> &mut Guarded {
-        if self.input.0.len() > self.output.0.len() { &mut self.input } else { &mut self.output }
+    fn larger(&mut self) -> (&mut Guarded, &Reference<'a>) {
+        let larger = if self.input.0.len() > self.output.0.len() { &mut self.input } else { &mut self.output };
+        (larger, &self.reference)
     }
 
-    fn refill(&mut self, rank: Rank, program: &Program, reference: &Reference<'_>) {
-        let places = reference.places(rank);
+    fn refill(&mut self) {
+        let (number, places) = (self.number, self.reference.places(self.number));
         self.output.get().fill(POISON);
-        if program.in_place {
-            let buffer = self.larger().get();
-            buffer.fill(POISON);
-            reference.fill(rank, buffer, places.input_at);
+        if self.program.in_place {
+            let (buffer, reference) = self.larger();
+            buffer.get().fill(POISON);
+            reference.fill(number, buffer.get(), places.input_at);
         } else {
-            reference.fill(rank, self.input.get(), 0);
+            self.reference.fill(number, self.input.get(), 0);
         }
     }
 
-    fn call(&mut self, program: &Program) -> Call<'_> {
-        if program.in_place {
-            return Call::InPlace(self.larger().get());
+    fn call(&mut self) -> Call<'_> {
+        if self.program.in_place {
+            return Call::InPlace(self.larger().0.get());
         }
         Call::OutOfPlace { input: self.input.get(), output: self.output.get() }
     }
 
-    fn wrong(&mut self, rank: Rank, program: &Program, reference: &Reference<'_>) -> u64 {
-        let places = reference.places(rank);
+    fn check(&mut self) {
+        let (number, places) = (self.number, self.reference.places(self.number));
         let damage = self.input.damage() + self.output.damage();
-        if program.in_place {
-            return damage + reference.wrong(rank, self.larger().get(), places.output_at);
-        }
-        let changed = reference.changed(rank, self.input.get());
-        damage + changed + reference.wrong(rank, self.output.get(), 0)
+        self.report.wrong += damage
+            + match self.program.in_place {
+                true => {
+                    let (buffer, reference) = self.larger();
+                    reference.wrong(number, buffer.get(), places.output_at)
+                }
+                false => {
+                    let changed = self.reference.changed(number, self.input.get());
+                    changed + self.reference.wrong(number, self.output.get(), 0)
+                }
+            };
     }
 }
 
@@ -173,26 +207,28 @@ pub(crate) fn first_epoch(job: u64) -> u64 {
     (job << 32) + 1
 }
 
-/// One rank's part of a trial; `job` tells the trials of a job apart.
-pub(crate) fn run_rank(executor: &mut Executor<'_>, trial: &Trial, job: u64) -> RunResult<RankReport> {
-    let (rank, program) = (executor.rank(), executor.program());
-    let count =
-        usize::try_from(trial.count).map_err(|_| RunError::TooLarge { elements: trial.count, dtype: trial.dtype })?;
-    let reference = Reference::new(&program.demand, program.op, count, trial.dtype, trial.seed);
-    let buffers = executor.take_buffers().expect("an executor runs one trial");
-    let mut buffers = Bench::new(buffers);
-    let mut report = RankReport::default();
-    let total = u64::from(trial.warmups) + u64::from(trial.repetitions);
+/// One rank's part of trials that run together, one for each work; what it found in each of its seats. `job` tells the
+/// tasks of a job apart.
+pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], job: u64) -> RunResult<Vec<RankReport>> {
+    let seats = executor.seats().iter_mut();
+    let mut benches: Vec<Bench<'_>> =
+        seats.map(|seat| Bench::new(seat, trials[seat.place.work])).collect::<RunResult<_>>()?;
+    let (warmups, repetitions) = trials.first().map_or((0, 0), |trial| (trial.warmups, trial.repetitions));
+    let checked = trials.iter().any(|trial| trial.check == Check::FirstAndLast);
+    let total = u64::from(warmups) + u64::from(repetitions);
     for repetition in 0..total {
-        buffers.refill(rank, program, &reference);
-        let sample = executor.run(buffers.call(program), first_epoch(job) + repetition)?.sample;
-        if repetition >= u64::from(trial.warmups) {
-            report.samples.push(sample);
-        }
+        benches.iter_mut().for_each(Bench::refill);
+        let calls = benches.iter_mut().map(Bench::call).collect();
+        let run = executor.run(calls, first_epoch(job) + repetition)?;
         let edge = repetition == 0 || repetition + 1 == total;
-        if trial.check == Check::FirstAndLast && edge {
-            report.wrong += buffers.wrong(rank, program, &reference);
+        for (bench, ran) in benches.iter_mut().zip(run.seats) {
+            if repetition >= u64::from(warmups) {
+                bench.report.samples.push(ran.sample);
+            }
+            if checked && edge {
+                bench.check();
+            }
         }
     }
-    Ok(report)
+    Ok(benches.into_iter().map(|bench| bench.report).collect())
 }

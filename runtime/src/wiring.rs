@@ -46,9 +46,9 @@ impl Hosts {
         machines
     }
 
-    /// Whether any two of so many ranks are.
-    pub(crate) fn any_remote(&self, ranks: usize) -> bool {
-        (1..ranks).any(|rank| self.apart(Rank(0), Rank::from_index(rank)))
+    /// Whether any two of these ranks are.
+    pub(crate) fn any_apart(&self, ranks: &[Rank]) -> bool {
+        ranks.windows(2).any(|pair| self.apart(pair[0], pair[1]))
     }
 }
 
@@ -65,11 +65,18 @@ pub(crate) struct Wiring {
 pub(crate) struct Wires<'a> {
     pub(crate) rings: Rings<'a>,
     pub(crate) wiring: &'a mut Wiring,
+    /// How many connections of other programs come before.
+    pub(crate) first: u32,
     /// The bytes that a lane must take though its receiver does not.
     pub(crate) backlog: usize,
 }
 
 impl Wires<'_> {
+    /// Whether there are any streams.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.wiring.poller.is_some()
+    }
+
     /// The streams and the poller, for a connection between computers.
     fn remote(&mut self, connection: &Connection) -> Option<(&mut Streams, &Poller)> {
         let Wiring { hosts, streams, poller } = &mut *self.wiring;
@@ -79,16 +86,17 @@ impl Wires<'_> {
 
 impl Transport for Wires<'_> {
     fn sender(&mut self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn SendLane>> {
-        let backlog = self.backlog;
+        let (first, backlog) = (self.first, self.backlog);
         match self.remote(connection) {
-            Some((streams, poller)) => streams.sender(id, backlog, poller),
+            Some((streams, poller)) => streams.sender(ConnectionId(first + id.0), backlog, poller),
             None => Ok(Box::new(self.rings.sender(id, connection)?)),
         }
     }
 
     fn receiver(&mut self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn ReceiveLane>> {
+        let first = self.first;
         match self.remote(connection) {
-            Some((streams, poller)) => streams.receiver(id, poller),
+            Some((streams, poller)) => streams.receiver(ConnectionId(first + id.0), poller),
             None => Ok(Box::new(self.rings.receiver(id, connection)?)),
         }
     }

@@ -1,28 +1,71 @@
-//! What is executed, and at which size.
+//! What is executed, at which size, and by whom.
 //!
-//! The principal type is [`Work`]. Launcher and workers derive from it, each by itself, whatever both must agree on:
-//! into how many tiles slots are cut, and how much a lane must hold.
+//! The principal types are [`Work`], a program in a group of ranks, and [`Ensemble`], works that are executed at the same
+//! time. Launcher and workers derive from it, each by itself, whatever both must agree on: into how many tiles slots are
+//! cut, how much a lane must hold, and which lane is whose. No two works share a lane, so none can hold up another.
 
+use crate::board::{Arena, Board};
 use crate::dtype::DType;
-use crate::error::RunResult;
+use crate::error::{RunError, RunResult};
 use crate::geometry::{Geometry, tiles_of};
+use crate::group::Group;
 use crate::options::Options;
-use schedule::program::{Program, VerifiedProgram};
+use crate::order::transfer_count;
+use crate::trial::{RankReport, Trial, TrialReport};
+use schedule::program::{Connection, Program, VerifiedProgram, digest};
 use topology::Rank;
 
+/// The most works of an ensemble: their numbers are part of what messages are stamped with.
+const MOST_WORKS: usize = 1 << 16;
+
+/// A collective to try, among some of a job's ranks.
+#[derive(Clone, Debug)]
+pub struct Assignment<'a> {
+    /// What to run.
+    pub program: &'a VerifiedProgram,
+    /// By whom: the program's rank r is number r of the group.
+    pub group: Group,
+    /// How often, and on what. Collectives that are tried together have as many repetitions, warming up included.
+    pub trial: Trial,
+}
+
+/// The trials of assignments.
+pub(crate) fn each_trial<'t>(assignments: &'t [Assignment<'_>]) -> Vec<&'t Trial> {
+    assignments.iter().map(|assignment| &assignment.trial).collect()
+}
+
 /// A program at one element count.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Work<'a> {
     pub(crate) program: &'a Program,
     /// How many messages a sender may have to be ahead of its receiver.
     pub(crate) window: u32,
     pub(crate) count: u64,
     pub(crate) dtype: DType,
+    pub(crate) group: Group,
 }
 
 impl<'a> Work<'a> {
+    /// Among all ranks.
     pub(crate) fn new(program: &'a VerifiedProgram, count: u64, dtype: DType) -> Self {
-        Self { program: program.program(), window: program.window(), count, dtype }
+        let group = Group::all(program.program().ranks.len());
+        Self { program: program.program(), window: program.window(), count, dtype, group }
+    }
+
+    pub(crate) fn assigned(assignment: &Assignment<'a>) -> Self {
+        let Assignment { program, group, trial } = assignment;
+        Self { group: group.clone(), ..Self::new(program, trial.count, trial.dtype) }
+    }
+
+    /// Its lanes, between ranks of the job.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = Connection> {
+        let ranks = self.group.ranks();
+        let of_job = |lane: &Connection| Connection {
+            from: ranks[lane.from.index()],
+            to: ranks[lane.to.index()],
+            ..*lane
+        };
+        self.program.connections.iter().map(of_job)
     }
 
     /// Into how many tiles slots are cut.
@@ -31,7 +74,7 @@ impl<'a> Work<'a> {
             (Some(bytes), _) => bytes,
             // An emulated machine stores and forwards whole chunks, as its schedule says.
             (None, Some(_)) => return 1,
-            (None, None) if options.hosts.any_remote(self.program.ranks.len()) => Options::REMOTE_TILE_BYTES,
+            (None, None) if options.hosts.any_apart(self.group.ranks()) => Options::REMOTE_TILE_BYTES,
             (None, None) => Options::TILE_BYTES,
         };
         // A lane must hold `window` messages of several slots.
@@ -71,5 +114,124 @@ impl<'a> Work<'a> {
             let sends = steps.filter(|step| step.instruction.sends_to().is_some());
             sends.map(move |step| (Rank::from_index(index), step.instruction.shape()))
         })
+    }
+}
+
+/// Works that are executed at the same time.
+pub(crate) struct Ensemble<'a> {
+    works: Vec<Work<'a>>,
+    /// The lanes of all works, one work after the other, between ranks of the job.
+    connections: Vec<Connection>,
+    /// The hashes of the works' programs.
+    digests: Vec<String>,
+}
+
+impl<'a> Ensemble<'a> {
+    /// Works of a job with so many ranks.
+    ///
+    /// # Errors
+    /// [`RunError::Mismatch`] if a program does not fit its group, or a group the job.
+    pub(crate) fn new(works: Vec<Work<'a>>, ranks: usize) -> RunResult<Self> {
+        let refuse = |what| Err(RunError::Mismatch { what });
+        if works.len() > MOST_WORKS {
+            return refuse(format!("{} plans at the same time are more than {MOST_WORKS}", works.len()));
+        }
+        for work in &works {
+            let (needed, has) = (work.program.ranks.len(), work.group.ranks().len());
+            if needed != has {
+                return refuse(format!("the plan is for {needed} ranks, its group has {has}"));
+            }
+            if let Some(rank) = work.group.ranks().iter().find(|rank| rank.index() >= ranks) {
+                return refuse(format!("the plan is for rank {rank} as well, the job has {ranks} ranks"));
+            }
+        }
+        let connections = works.iter().flat_map(Work::connections).collect();
+        let digests = works.iter().map(|work| digest(work.program)).collect();
+        Ok(Self { works, connections, digests })
+    }
+
+    /// What these assignments make.
+    ///
+    /// # Errors
+    /// As for [`Self::new`], and if they do not have as many repetitions.
+    pub(crate) fn assigned(assignments: &[Assignment<'a>], ranks: usize) -> RunResult<Self> {
+        let times = |assignment: &Assignment<'_>| (assignment.trial.warmups, assignment.trial.repetitions);
+        if assignments.windows(2).any(|pair| times(&pair[0]) != times(&pair[1])) {
+            let what = "collectives that run together have as many repetitions".to_owned();
+            return Err(RunError::Mismatch { what });
+        }
+        Self::new(assignments.iter().map(Work::assigned).collect(), ranks)
+    }
+
+    pub(crate) fn works(&self) -> &[Work<'a>] {
+        &self.works
+    }
+
+    pub(crate) fn connections(&self) -> &[Connection] {
+        &self.connections
+    }
+
+    pub(crate) fn digests(&self) -> &[String] {
+        &self.digests
+    }
+
+    /// What ranks compare before they move a byte: equal for equal programs in this order.
+    pub(crate) fn digest(&self) -> String {
+        self.digests.join("+")
+    }
+
+    /// What is different for whoever has come to another digest.
+    pub(crate) fn difference(&self, theirs: &str) -> String {
+        let (mine, works) = (&self.digests, self.digests.len());
+        let theirs: Vec<&str> = theirs.split('+').collect();
+        let differs = |&index: &usize| theirs.get(index) != mine.get(index).map(String::as_str).as_ref();
+        let index = (0..works).find(differs).unwrap_or_default();
+        let which = if works > 1 { format!(" {} of {works}", index + 1) } else { String::new() };
+        let theirs = theirs.get(index).copied().unwrap_or("missing");
+        format!("its plan{which} is {theirs}, the launcher's {}", mine.get(index).map_or("missing", String::as_str))
+    }
+
+    /// The works in which a rank of the job takes part: which, and as which number.
+    pub(crate) fn seats(&self, rank: Rank) -> impl Iterator<Item = (usize, Rank)> {
+        let works = self.works.iter().enumerate();
+        works.filter_map(move |(index, work)| Some((index, work.group.number(rank)?)))
+    }
+
+    /// What each work's ranks found, of what all ranks of the job did in their seats.
+    pub(crate) fn reports(&self, found: Vec<Vec<RankReport>>) -> Vec<TrialReport> {
+        let empty = |work: &Work<'_>| TrialReport { ranks: vec![RankReport::default(); work.group.ranks().len()] };
+        let mut reports: Vec<TrialReport> = self.works.iter().map(empty).collect();
+        for (index, found) in found.into_iter().enumerate() {
+            for ((work, number), found) in self.seats(Rank::from_index(index)).zip(found) {
+                reports[work].ranks[number.index()] = found;
+            }
+        }
+        reports
+    }
+
+    /// The layout of the shared memory: for each work, and of all.
+    ///
+    /// # Errors
+    /// [`RunError::TooManyConnections`] if it is too small; those of [`Geometry::new`].
+    pub(crate) fn arenas(&self, board: &Board, options: &Options) -> RunResult<(Vec<Arena>, Arena)> {
+        let flags = |work: &Work<'_>| if options.emulation.is_some() { transfer_count(work.program) } else { 0 };
+        let mut least = 0;
+        for work in &self.works {
+            // Room for the words that precede messages.
+            least = match work.backlog(work.tiles(options))? {
+                0 => least,
+                backlog => least.max(backlog + 4096),
+            };
+        }
+        let most = options.ring_bytes.max(least);
+        let arena = board.lay_out(self.connections.len(), least, most, self.works.iter().map(flags).sum())?;
+        let (mut lane, mut flag) = (0, 0);
+        let share = |work: &Work<'_>| {
+            let (lanes, own) = (work.program.connections.len(), flags(work));
+            let share = arena.share(lane..lane + lanes, flag..flag + own);
+            (lane, flag) = (lane + lanes, flag + own);
+            share
+        };
+        Ok((self.works.iter().map(share).collect(), arena))
     }
 }

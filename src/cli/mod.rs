@@ -5,6 +5,7 @@ mod lowering;
 mod profile;
 mod run;
 mod sizes;
+mod split;
 mod sweep;
 mod values;
 

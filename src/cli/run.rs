@@ -1,5 +1,6 @@
 //! What `antiphon run` takes.
 
+use super::split::Split;
 use super::values::{collective, duration, op, size, slowdown};
 use super::{LaunchArgs, LoweringArgs};
 use clap::{Args, ValueEnum};
@@ -10,13 +11,15 @@ use std::time::Duration;
 /// `antiphon run`
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// A plan file: schedule JSON, MSCCL XML or MSCCL++ JSON (default: the best classic algorithm).
-    pub file: Option<PathBuf>,
+    /// Plan files: schedule JSON, MSCCL XML or MSCCL++ JSON (default: the best classic algorithm). Several run at the
+    /// same time, each with connections of its own.
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
     /// The operation (default: the schedule's).
-    #[arg(long, value_parser = collective(), required_unless_present = "file")]
+    #[arg(long, value_parser = collective(), required_unless_present = "files")]
     pub collective: Option<Collective>,
     /// Sizes, such as 1KiB or 1KB,1MB (default: the schedule's).
-    #[arg(long, value_parser = size, value_delimiter = ',', required_unless_present = "file")]
+    #[arg(long, value_parser = size, value_delimiter = ',', required_unless_present = "files")]
     pub size: Vec<u64>,
     /// Who starts the ranks (default: as many local processes as the schedule has ranks).
     #[command(flatten)]
@@ -34,13 +37,18 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub root: Option<u32>,
     /// The ranks that take part, such as 0,2,4 (default: all); the others may relay.
-    #[arg(long, value_delimiter = ',', conflicts_with = "file")]
+    #[arg(long, value_delimiter = ',', conflicts_with = "files")]
     pub members: Option<Vec<u32>>,
+    /// Run in each of these groups of ranks at the same time: 0,2,4/1,3,5, or 0-3/4-7, or size=4 (neighbours). Each counts
+    /// its ranks from zero, as plan and root do; who is in no group has nothing to do. With several plan files, one for
+    /// each group.
+    #[arg(long, value_name = "GROUPS", conflicts_with = "members")]
+    pub split: Option<Split>,
     /// Byte counts of an alltoallv: one CSV row per sending member.
-    #[arg(long, value_name = "F.csv", conflicts_with = "file")]
+    #[arg(long, value_name = "F.csv", conflicts_with = "files")]
     pub matrix: Option<PathBuf>,
     /// The chunks of a custom collective.
-    #[arg(long, value_name = "F.yaml", conflicts_with = "file")]
+    #[arg(long, value_name = "F.yaml", conflicts_with = "files")]
     pub demand: Option<PathBuf>,
     /// Measured repetitions.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -3,21 +3,21 @@
 use super::files::{Library, SharedFile};
 use super::frame::sealed;
 use super::member::{Heard, Member};
-use super::messages::{Answer, Command as Order, Finding, Task, ToAgent};
+use super::messages::{Answer, Command as Order, Finding, Ordered, Task, ToAgent};
 use super::plane::{Joined, Plane};
 use super::rendezvous::Rendezvous;
 use crate::board::{Board, BoardShape, Cause, Verdict};
 use crate::error::{Phase, RunError, RunResult};
-use crate::executor::arena;
 use crate::footprint;
+use crate::group::Group;
 use crate::options::{Options, raise_open_files};
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
 use crate::tcp::Secret;
 use crate::trial::{Trial, TrialReport};
 use crate::wiring::Hosts;
-use crate::work::Work;
-use schedule::program::{Program, VerifiedProgram, digest};
+use crate::work::{Assignment, Ensemble};
+use schedule::program::VerifiedProgram;
 
 use std::io;
 use std::path::PathBuf;
@@ -36,6 +36,15 @@ pub struct JobSpec {
     pub options: Options,
     /// What the workers' [`Loader`](super::Loader) needs to find the emulated machine.
     pub emulated_source: String,
+}
+
+/// Where workers find a program: what their [`Loader`](super::Loader) is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// What to look for.
+    pub words: &'a str,
+    /// And where.
+    pub files: &'a [&'a SharedFile],
 }
 
 /// Running workers, one per rank. Dropping it ends them all.
@@ -206,30 +215,42 @@ impl Job {
         program: &VerifiedProgram,
         trial: &Trial,
     ) -> RunResult<TrialReport> {
-        let work = Work::new(program, trial.count, trial.dtype);
-        let program = work.program;
-        if program.ranks.len() != self.members.len() {
-            let what = format!("the plan is for {} ranks, the job has {}", program.ranks.len(), self.members.len());
-            return Err(RunError::Mismatch { what });
-        }
-        let tiles = work.tiles(&self.options);
-        footprint::check(program, trial, tiles, |rank| self.machine_index(rank) == 0)?;
-        let backlog = work.backlog(tiles)?;
-        let source = source.to_owned();
-        let task = |files| Task::Trial { source: source.clone(), files, trial: trial.clone() };
-        let mut ranks = self.perform(files, task, program, backlog, |finding| match finding {
-            Finding::Trial(report) => Some(report),
-            Finding::Probe(_) => None,
+        let assignment = Assignment { program, group: Group::all(self.members.len()), trial: trial.clone() };
+        self.run_together(&[(Source { words: source, files }, assignment)]).map(|mut reports| reports.remove(0))
+    }
+
+    /// Runs trials at the same time, each in its group of ranks and with lanes of its own; a report for each. Groups may
+    /// overlap.
+    ///
+    /// # Errors
+    /// As for [`Self::run`]; what went wrong in one of them has ended all, and the evidence says which it was.
+    pub fn run_together(&mut self, trials: &[(Source<'_>, Assignment<'_>)]) -> RunResult<Vec<TrialReport>> {
+        let assignments: Vec<Assignment<'_>> = trials.iter().map(|(_, assignment)| assignment.clone()).collect();
+        let ensemble = Ensemble::assigned(&assignments, self.members.len())?;
+        let repetitions = assignments.first().map_or(0, |assignment| assignment.trial.repetitions);
+        footprint::check(&ensemble, repetitions, &self.options, |rank| self.machine_index(rank) == 0)?;
+        let files: Vec<&SharedFile> = trials.iter().flat_map(|(source, _)| source.files).copied().collect();
+        let task = |paths: Vec<PathBuf>| {
+            let mut paths = paths.into_iter();
+            let order = |(Source { words, files }, Assignment { group, trial, .. }): &(Source<'_>, Assignment<'_>)| {
+                let (source, files) = ((*words).to_owned(), paths.by_ref().take(files.len()).collect());
+                Ordered { source, files, group: group.clone(), trial: trial.clone() }
+            };
+            Task::Trial(trials.iter().map(order).collect())
+        };
+        let mut found = self.perform(&files, task, &ensemble, |rank, finding| match finding {
+            Finding::Trial(reports) if reports.len() == ensemble.seats(rank).count() => Some(reports),
+            _ => None,
         })?;
         if let Some(plane) = &self.plane {
-            for (rank, report) in ranks.iter_mut().enumerate() {
+            for (rank, reports) in found.iter_mut().enumerate() {
                 let machine = plane.machine(Rank::from_index(rank));
-                for sample in &mut report.samples {
+                for sample in reports.iter_mut().flat_map(|report| &mut report.samples) {
                     (sample.start, sample.end) = (plane.here(machine, sample.start), plane.here(machine, sample.end));
                 }
             }
         }
-        Ok(TrialReport { ranks })
+        Ok(ensemble.reports(found))
     }
 
     /// Times exchanges that take place at the same time.
@@ -237,33 +258,32 @@ impl Job {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
         let task = |_| Task::Probe(wanted.clone());
         let probed = Flows::new(wanted.clone(), self.members.len(), machine)?;
-        let arrivals = self.perform(&[], task, probed.program(), 0, |finding| match finding {
+        let arrivals = self.perform(&[], task, &probed.ensemble()?, |_, finding| match finding {
             Finding::Probe(arrivals) => Some(arrivals),
             Finding::Trial(_) => None,
         })?;
         Ok((probed, arrivals))
     }
 
-    /// PREPARE → READY → RUN → DONE; every rank prepares the task and must come to `program` by itself.
+    /// PREPARE → READY → RUN → DONE; every rank prepares the task and must come to `ensemble` by itself.
     fn perform<T>(
         &mut self,
         files: &[&SharedFile],
         task: impl Fn(Vec<PathBuf>) -> Task,
-        program: &Program,
-        backlog: usize,
-        accept: impl Fn(Finding) -> Option<T>,
+        ensemble: &Ensemble<'_>,
+        accept: impl Fn(Rank, Finding) -> Option<T>,
     ) -> RunResult<Vec<T>> {
         if let Some(verdict) = self.over {
             return Err(RunError::Verdict(verdict));
         }
         // Refused here before any rank allocates.
-        arena(&self.board, program, backlog, &self.options)?;
+        ensemble.arenas(&self.board, &self.options)?;
         let paths = self.provide(files)?;
         self.tasks += 1;
-        let (job, plan) = (self.tasks, digest(program));
+        let (job, plan) = (self.tasks, ensemble.digest());
         self.order_each(|job_, rank| Order::Prepare { job, task: task(paths[job_.machine_index(rank)].clone()) })?;
-        let differs = |theirs| (Cause::Disagrees, format!("its plan is {theirs}, the launcher's {plan}"));
-        if self.options.hosts.any_remote(self.members.len()) {
+        let differs = |theirs: String| (Cause::Disagrees, ensemble.difference(&theirs));
+        if self.options.hosts.any_apart(Group::all(self.members.len()).ranks()) {
             let addresses = self.gather(
                 Phase::Prepare,
                 self.options.ready_limit,
@@ -293,10 +313,10 @@ impl Job {
             Phase::Work,
             self.options.work_limit,
             |_| true,
-            |_, answer| match answer {
+            |rank, answer| match answer {
                 Answer::Done { job: done, finding } if done == job => {
                     let wrong = || (Cause::Failed, "it reported on another task".to_owned());
-                    accept(finding).ok_or_else(wrong)
+                    accept(rank, finding).ok_or_else(wrong)
                 }
                 other => Err(unexpected(&other)),
             },

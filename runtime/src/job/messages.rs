@@ -7,6 +7,7 @@
 use crate::board::{BoardShape, Verdict};
 use crate::clock::Moment;
 use crate::error::Phase;
+use crate::group::Group;
 use crate::probe::{Arrivals, Wanted};
 use crate::region::Place;
 use crate::tcp::Secret;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 use topology::Rank;
 
 /// Changes whenever a frame, the board or a ring changes its meaning.
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 
 /// What the launcher says to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -46,17 +47,27 @@ pub(crate) enum Command {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Task {
-    /// Run a plan.
-    Trial { source: String, files: Vec<PathBuf>, trial: Trial },
+    /// Run plans at the same time.
+    Trial(Vec<Ordered>),
     /// Time exchanges between pairs.
     Probe(Wanted),
+}
+
+/// A trial as it travels to workers: what their loaders need, and who takes part.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Ordered {
+    pub(crate) source: String,
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) group: Group,
+    pub(crate) trial: Trial,
 }
 
 /// What came out of a task, on one rank.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Finding {
-    Trial(RankReport),
+    /// For each of the plans in which it takes part.
+    Trial(Vec<RankReport>),
     Probe(Arrivals),
 }
 

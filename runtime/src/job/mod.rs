@@ -39,7 +39,7 @@ mod worker;
 
 pub use agent::attend;
 pub use files::SharedFile;
-pub use launcher::{Job, JobSpec};
+pub use launcher::{Job, JobSpec, Source};
 pub use machine::Machine;
 pub use rendezvous::Rendezvous;
 pub use worker::{Loader, control_from_stdin, serve};

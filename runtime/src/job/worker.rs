@@ -6,19 +6,20 @@
 //! signal is not used: it follows the launching *thread*, which may end while its job goes on.
 
 use super::frame::{Inbox, receive_descriptor, send};
-use super::messages::{Answer, Command, Finding, PROTOCOL, Task, Terms, Welcome};
+use super::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
-use crate::executor::{Executor, arena};
+use crate::executor::Executor;
+use crate::group::Group;
 use crate::options::{Options, raise_open_files};
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
 use crate::tcp::{self, Meeting, Poller, Secret};
-use crate::trial::{RankReport, Trial, first_epoch, run_rank};
+use crate::trial::{RankReport, first_epoch, run_rank};
 use crate::wiring::Wiring;
-use crate::work::Work;
-use schedule::program::{Program, VerifiedProgram, digest};
+use crate::work::{Assignment, Ensemble, each_trial};
+use schedule::program::VerifiedProgram;
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream};
@@ -134,6 +135,22 @@ fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
     })
 }
 
+/// The program of each of these orders; those that are ordered several times are loaded once.
+fn programs(ordered: &[Ordered], loader: &dyn Loader) -> RunResult<Vec<Arc<VerifiedProgram>>> {
+    let mut programs: Vec<Arc<VerifiedProgram>> = Vec::with_capacity(ordered.len());
+    for (index, order) in ordered.iter().enumerate() {
+        let same = |earlier: &Ordered| (&earlier.source, &earlier.files) == (&order.source, &order.files);
+        programs.push(match ordered[..index].iter().position(same) {
+            Some(earlier) => programs[earlier].clone(),
+            None => {
+                let program = loader.program(&order.source, &order.files);
+                Arc::new(program.map_err(|what| RunError::Mismatch { what })?)
+            }
+        });
+    }
+    Ok(programs)
+}
+
 /// The control thread: forwards commands and beats until the launcher is gone.
 fn listen(mut inbox: Inbox<UnixStream>, board: &Board, rank: Rank, commands: Sender<Command>) {
     let gone = loop {
@@ -202,10 +219,7 @@ impl Worker {
             };
             self.board.enter(self.rank, Phase::Prepare);
             let finding = match task {
-                Task::Trial { source, files, trial } => {
-                    let program = loader.program(&source, &files).map_err(|what| RunError::Mismatch { what })?;
-                    Finding::Trial(self.trial(job, &program, &trial)?)
-                }
+                Task::Trial(ordered) => Finding::Trial(self.trial(job, &ordered, &programs(&ordered, loader)?)?),
                 Task::Probe(wanted) => Finding::Probe(self.probe(job, wanted)?),
             };
             self.connections.take();
@@ -217,51 +231,58 @@ impl Worker {
         }
     }
 
-    fn trial(&self, job: u64, program: &VerifiedProgram, trial: &Trial) -> RunResult<RankReport> {
-        let work = Work::new(program, trial.count, trial.dtype);
-        self.clear(work.program, work.backlog(work.tiles(&self.options))?)?;
-        let wiring = self.connect(job, work.program)?;
-        let mut executor = Executor::new(&self.board, self.rank, work, wiring, &self.options)?;
-        self.await_run(job, &executor)?;
-        run_rank(&mut executor, trial, job)
+    fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<VerifiedProgram>]) -> RunResult<Vec<RankReport>> {
+        let assigned = |(Ordered { group, trial, .. }, program): (&Ordered, _)| {
+            let (group, trial) = (group.clone(), trial.clone());
+            Assignment { program, group, trial }
+        };
+        let programs = programs.iter().map(AsRef::as_ref);
+        let assignments: Vec<Assignment<'_>> = ordered.iter().zip(programs).map(assigned).collect();
+        let ensemble = Ensemble::assigned(&assignments, self.board.rank_count())?;
+        self.clear(&ensemble)?;
+        let wiring = self.connect(job, &ensemble)?;
+        let mut executor = Executor::new(&self.board, self.rank, &ensemble, wiring, &self.options)?;
+        self.await_run(job, &ensemble)?;
+        run_rank(&mut executor, &each_trial(&assignments), job)
     }
 
     fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
         let flows = Flows::new(wanted, self.board.rank_count(), machine)?;
-        self.clear(flows.program(), 0)?;
-        let wiring = self.connect(job, flows.program())?;
-        let mut executor = Executor::of_flows(&self.board, self.rank, &flows, wiring, &self.options)?;
-        self.await_run(job, &executor)?;
+        let ensemble = flows.ensemble()?;
+        self.clear(&ensemble)?;
+        let wiring = self.connect(job, &ensemble)?;
+        let mut executor = Executor::of_flows(&self.board, self.rank, (&ensemble, &flows), wiring, &self.options)?;
+        self.await_run(job, &ensemble)?;
         flows.run_rank(&mut executor, first_epoch(job))
     }
 
     /// Prepares the machine's shared memory. All its ranks are between two tasks now: the ends of the last one's rings
     /// are gone, and nobody touches those of this one before all are ready.
-    fn clear(&self, program: &Program, backlog: usize) -> RunResult<()> {
+    fn clear(&self, ensemble: &Ensemble<'_>) -> RunResult<()> {
         if self.first_here {
-            self.board.reset(&arena(&self.board, program, backlog, &self.options)?);
+            self.board.reset(&ensemble.arenas(&self.board, &self.options)?.1);
         }
         Ok(())
     }
 
     /// Connects with ranks of other computers, if there are any.
-    fn connect(&self, job: u64, program: &Program) -> RunResult<Wiring> {
+    fn connect(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<Wiring> {
         let (hosts, board) = (&self.options.hosts, &self.board);
-        if !hosts.any_remote(board.rank_count()) {
+        if !hosts.any_apart(Group::all(board.rank_count()).ranks()) {
             return Ok(Wiring::default());
         }
         let failed = || RunError::system("listening for other ranks");
         let listeners = tcp::listen(&self.options.interfaces).map_err(failed())?;
         let addresses: io::Result<Vec<_>> = listeners.iter().map(TcpListener::local_addr).collect();
-        self.answer(&Answer::Listening { job, plan: digest(program), addresses: addresses.map_err(failed())? })?;
+        self.answer(&Answer::Listening { job, plan: ensemble.digest(), addresses: addresses.map_err(failed())? })?;
         let addresses = match self.next()? {
             Command::Connect { job: now, addresses } if now == job => addresses,
             other => return Err(self.unexpected(&other, "connect")),
         };
         let meeting = Meeting {
             rank: self.rank,
-            program,
+            connections: ensemble.connections(),
             remote: &|connection| hosts.apart(connection.from, connection.to),
             secret: &self.secret,
             task: job,
@@ -275,8 +296,8 @@ impl Worker {
     }
 
     /// Says that this rank is ready, and waits for the others to be.
-    fn await_run(&self, job: u64, executor: &Executor<'_>) -> RunResult<()> {
-        self.answer(&Answer::Ready { job, plan: executor.digest().to_owned() })?;
+    fn await_run(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<()> {
+        self.answer(&Answer::Ready { job, plan: ensemble.digest() })?;
         match self.next()? {
             Command::Run { job: now } if now == job => Ok(()),
             other => Err(self.unexpected(&other, "run")),

@@ -10,7 +10,7 @@ use super::secret::{BYTES, Secret};
 use super::{Sockets, Streams};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
-use schedule::program::{Connection, ConnectionId, Program};
+use schedule::program::{Connection, ConnectionId};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -33,10 +33,11 @@ pub(crate) fn listen(interfaces: &[IpAddr]) -> io::Result<Vec<TcpListener>> {
     interfaces.iter().map(listen).collect()
 }
 
-/// One rank's part in connecting the ranks for a program.
+/// One rank's part in connecting the ranks for programs.
 pub(crate) struct Meeting<'a> {
     pub(crate) rank: Rank,
-    pub(crate) program: &'a Program,
+    /// The lanes of all programs, by connection.
+    pub(crate) connections: &'a [Connection],
     /// Which connections are sockets.
     pub(crate) remote: &'a (dyn Fn(&Connection) -> bool + Sync),
     pub(crate) secret: &'a Secret,
@@ -97,7 +98,7 @@ impl Meeting<'_> {
     }
 
     fn own(&self, mine: impl Fn(&Connection) -> Rank) -> impl Iterator<Item = (ConnectionId, Connection)> {
-        let all = (0..).map(ConnectionId).zip(self.program.connections.iter().copied());
+        let all = (0..).map(ConnectionId).zip(self.connections.iter().copied());
         all.filter(move |(_, connection)| mine(connection) == self.rank && (self.remote)(connection))
     }
 
@@ -175,34 +176,23 @@ fn ready(stream: TcpStream) -> io::Result<TcpStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::program::{RankProgram, Shape};
-    use schedule::{Collective, Demand, Request};
     use std::io::Write;
-    use std::sync::Arc;
     use std::time::Duration;
     use topology::LinkId;
 
     /// Two connections each way between ranks 0 and 1, and one within rank 1's computer that is no socket.
-    fn program() -> Program {
+    fn connections() -> [Connection; 5] {
         let connection = |(from, to, channel)| Connection { from: Rank(from), to: Rank(to), channel, link: LinkId(0) };
-        Program {
-            demand: Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 0)).unwrap()),
-            op: None,
-            in_place: false,
-            shape: Shape::Equal { parts: 1 },
-            uniform: false,
-            connections: [(0, 1, 0), (1, 0, 0), (1, 2, 0), (0, 1, 1), (1, 0, 1)].map(connection).into(),
-            ranks: vec![RankProgram::default(); 3],
-        }
+        [(0, 1, 0), (1, 0, 0), (1, 2, 0), (0, 1, 1), (1, 0, 1)].map(connection)
     }
 
     fn remote(connection: &Connection) -> bool {
         connection.to != Rank(2)
     }
 
-    fn meeting<'a>(program: &'a Program, secret: &'a Secret, rank: u32, limit: Duration) -> Meeting<'a> {
+    fn meeting<'a>(connections: &'a [Connection], secret: &'a Secret, rank: u32, limit: Duration) -> Meeting<'a> {
         let deadline = Moment::now().after(limit);
-        Meeting { rank: Rank(rank), program, remote: &remote, secret, task: 7, deadline, check: &|| Ok(()) }
+        Meeting { rank: Rank(rank), connections, remote: &remote, secret, task: 7, deadline, check: &|| Ok(()) }
     }
 
     /// Ranks 0 and 1 meet; `disturb` knows where rank 0 listens.
@@ -212,7 +202,7 @@ mod tests {
         limit: Duration,
         disturb: impl FnOnce(SocketAddr),
     ) -> [RunResult<Streams>; 2] {
-        let program = program();
+        let connections = connections();
         let interfaces: Vec<IpAddr> = interfaces.iter().map(|interface| interface.parse().unwrap()).collect();
         let listeners = [(); 2].map(|()| listen(&interfaces).unwrap());
         let address = |listener: &TcpListener| listener.local_addr().unwrap();
@@ -220,8 +210,8 @@ mod tests {
         disturb(addresses[0][0]);
         let [zero, one] = listeners;
         std::thread::scope(|scope| {
-            let zero = scope.spawn(|| meeting(&program, secrets[0], 0, limit).hold(zero, &addresses));
-            let one = scope.spawn(|| meeting(&program, secrets[1], 1, limit).hold(one, &addresses));
+            let zero = scope.spawn(|| meeting(&connections, secrets[0], 0, limit).hold(zero, &addresses));
+            let one = scope.spawn(|| meeting(&connections, secrets[1], 1, limit).hold(one, &addresses));
             [zero.join().unwrap(), one.join().unwrap()]
         })
     }

@@ -40,10 +40,6 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.outgoing.is_empty() && self.incoming.is_empty()
-    }
-
     /// Second handles of all sockets: while they live, no peer sees a connection end.
     ///
     /// # Errors

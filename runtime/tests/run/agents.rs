@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use topology::Rank;
 
 /// A job whose ranks but 0 are agents, which end with it.
-struct Spread {
+pub(crate) struct Spread {
     job: Option<Job>,
     agents: Vec<Child>,
 }
 
 impl Spread {
-    fn form(machines: &[&str], work_limit: Duration) -> Self {
+    pub(crate) fn form(machines: &[&str], work_limit: Duration) -> Self {
         let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let ranks = machines.len();
         let start = |(rank, machine): (usize, &&str)| start_agent(rank, ranks, &at, machine);
@@ -29,7 +29,7 @@ impl Spread {
         Self { job: Some(job), agents }
     }
 
-    fn job(&mut self) -> &mut Job {
+    pub(crate) fn job(&mut self) -> &mut Job {
         self.job.as_mut().unwrap()
     }
 

@@ -12,4 +12,5 @@ mod plans;
 mod probes;
 mod processes;
 mod threads;
+mod together;
 mod worker;

@@ -1,0 +1,84 @@
+//! Plans that are run as files say, adapted to the flags.
+
+use crate::cli::RunArgs;
+use crate::failure::{Failure, Outcome, read_text};
+use crate::foreign;
+use crate::plan;
+use crate::screen::Screen;
+use crate::workbench::{ForeignSource, Installed, Workbench};
+use schedule::{Demand, ReduceOp, Request, VerifiedSchedule, verify};
+use std::path::Path;
+use std::sync::Arc;
+use topology::{Rank, Topology};
+
+/// A plan that is not looked for any more.
+pub(super) enum Fixed {
+    Schedule(VerifiedSchedule, Topology),
+    Foreign { text: String, origin: String, request: Request, topology: Topology },
+}
+
+impl Fixed {
+    pub(super) fn request(&self) -> &Request {
+        match self {
+            Self::Schedule(schedule, _) => schedule.schedule().demand.request(),
+            Self::Foreign { request, .. } => request,
+        }
+    }
+
+    pub(super) fn install(&self, op: Option<ReduceOp>, bench: &Workbench) -> Outcome<(Installed, String)> {
+        match self {
+            Self::Schedule(schedule, topology) => {
+                Ok((bench.install(schedule, topology)?, schedule.schedule().produced_by.strategy.clone()))
+            }
+            Self::Foreign { text, origin, topology, .. } => {
+                let source = ForeignSource { text, origin, op };
+                let name = Path::new(origin).file_name().map_or_else(|| origin.into(), |name| name.to_string_lossy());
+                Ok((bench.install_foreign(&source, topology)?, name.into_owned()))
+            }
+        }
+    }
+}
+
+/// Opens a plan file, checks it against the flags, and gives it the reduction asked for.
+pub(super) fn open(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixed> {
+    let (text, origin) = (read_text(path)?, path.display().to_string());
+    if !foreign::is_foreign(&text) {
+        let (schedule, topology) = plan::open_schedule(path, args.topology.as_deref())?;
+        agrees(schedule.schedule().demand.request(), args)?;
+        return with_op(schedule, topology, args);
+    }
+    let mut plan = foreign::read(&text, &origin, None)?;
+    let programs = plan.verified(&origin)?;
+    plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
+    let request = programs[0].program().demand.request().clone();
+    agrees(&request, args)?;
+    // Without a machine, every two ranks are linked.
+    let everyone = format!("clique:{}", request.ranks);
+    let topology = plan::topology(args.topology.as_ref().or(args.emulate.as_ref()).unwrap_or(&everyone))?;
+    Ok(Fixed::Foreign { text, origin, request, topology })
+}
+
+/// Whether a plan is what the flags ask for.
+fn agrees(request: &Request, args: &RunArgs) -> Outcome {
+    let differs = |what: &str, given: String, has: String| {
+        Err(Failure::bad_input(anyhow::anyhow!("the plan has {what} {has}, but {given} was asked for")))
+    };
+    if let Some(collective) = args.collective.filter(|&collective| collective != request.collective) {
+        return differs("collective", collective.to_string(), request.collective.to_string());
+    }
+    if let Some(root) = args.root.filter(|&root| Some(Rank(root)) != request.root) {
+        let has = request.root.map_or("none".to_owned(), |root| root.to_string());
+        return differs("root", root.to_string(), has);
+    }
+    Ok(())
+}
+
+/// The schedule with the reduction asked for.
+fn with_op(schedule: VerifiedSchedule, topology: Topology, args: &RunArgs) -> Outcome<Fixed> {
+    let has = schedule.schedule().demand.request().op;
+    let Some(op) = args.op.filter(|&op| Some(op) != has) else { return Ok(Fixed::Schedule(schedule, topology)) };
+    let mut schedule = schedule.into_schedule();
+    schedule.demand = Arc::new(Demand::clone(&schedule.demand).with_op(op)?);
+    let schedule = verify(schedule, &topology).map_err(Failure::no)?;
+    Ok(Fixed::Schedule(schedule, topology))
+}
