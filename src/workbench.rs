@@ -10,7 +10,9 @@ use crate::foreign;
 use crate::launch::{self, Launch};
 use crate::plan;
 use crate::program;
-use runtime::{Assignment, Cause, DType, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport};
+use runtime::{
+    Assignment, Cause, DType, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport,
+};
 use schedule::program::{Layout, VerifiedProgram};
 use schedule::{Collective, ReduceOp, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
@@ -124,9 +126,7 @@ impl Workbench {
         options.hosts = if setup.transport == TransportChoice::Tcp { Hosts::Each } else { Hosts::One };
         let spec = JobSpec { ranks: count, options, emulated_source };
         let ranks = match (&setup.launch, setup.transport) {
-            (Launch::Local(_), TransportChoice::Threads) => {
-                Ranks::Threads { count, options: Box::new(spec.options) }
-            }
+            (Launch::Local(_), TransportChoice::Threads) => Ranks::Threads { count, options: Box::new(spec.options) },
             (Launch::Local(_), _) => {
                 let binary = launch::binary()?;
                 Ranks::Processes(Box::new(Job::launch(&spec, |_| launch::worker(&binary)).map_err(fault)?))

@@ -88,6 +88,18 @@ fn ranks_on_one_machine_and_on_several_run_every_collective() {
 }
 
 #[test]
+fn groups_of_ranks_of_several_machines_run_at_the_same_time() {
+    for hosts in SPREAD {
+        let last = hosts.len() - 1;
+        let split = format!("--split 0-{last}/0,{last}/1-{last}");
+        for collective in ["allreduce", "alltoall"] {
+            let arguments = format!("run --collective {collective} --size 4004,400000 --iterations 3 --json {split}");
+            assert_right(Launched::explicit(hosts, &arguments).end(), 12);
+        }
+    }
+}
+
+#[test]
 fn a_plan_that_only_rank_0_has_travels_to_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.json");

@@ -19,3 +19,4 @@ mod profiles;
 mod schedules;
 mod sketches;
 mod sweep;
+mod together;

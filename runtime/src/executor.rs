@@ -146,7 +146,8 @@ impl<'a> Executor<'a> {
         let Self { board, rank, emulation, works, .. } = *self;
         board.meet(rank, 2 * epoch - 1, Duration::ZERO, self.limit)?;
         let peer = |from| {
-            let reads = !self.wiring.hosts.apart(from, rank) && self.seats.iter().any(|seat| seat.reads(from, emulation));
+            let reads =
+                !self.wiring.hosts.apart(from, rank) && self.seats.iter().any(|seat| seat.reads(from, emulation));
             // A heap that cannot be read is copied through the ring.
             reads.then(|| PeerHeap::open(board.heap(from)).ok().map(Arc::new)).flatten()
         };

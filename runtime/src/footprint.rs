@@ -1,4 +1,4 @@
-//! Whether a trial fits this machine and its report a message, asked before anything is allocated.
+//! Whether trials that run together fit this machine and their report a message, asked before anything is allocated.
 
 use crate::error::{RunError, RunResult};
 use crate::geometry::Geometry;
@@ -17,8 +17,10 @@ pub(crate) fn check(
     options: &Options,
     is_here: impl Fn(Rank) -> bool,
 ) -> RunResult<()> {
-    if repetitions > MOST_REPETITIONS {
-        return Err(RunError::TooManyRepetitions { repetitions, limit: MOST_REPETITIONS });
+    // A rank may have to report on each work.
+    let limit = MOST_REPETITIONS / ensemble.works().len().max(1) as u32;
+    if repetitions > limit {
+        return Err(RunError::TooManyRepetitions { repetitions, limit });
     }
     let mut needed: u64 = 0;
     for work in ensemble.works() {

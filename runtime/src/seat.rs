@@ -80,7 +80,11 @@ impl<'a> Place<'a> {
 }
 
 impl<'a> Seat<'a> {
-    pub(crate) fn new(place: Place<'a>, [input, output, mut scratch]: [Area; 3], emulation: Option<&Emulation>) -> Self {
+    pub(crate) fn new(
+        place: Place<'a>,
+        [input, output, mut scratch]: [Area; 3],
+        emulation: Option<&Emulation>,
+    ) -> Self {
         // Not zeroes, which the kernel would provide only when they are first touched: in the measured part.
         scratch.fill(0xcc);
         let plan = &place.plan;
@@ -153,8 +157,7 @@ impl<'a> Seat<'a> {
         let (heap, peers) = if self.is_direct(emulation) { (Some(heap), peers) } else { (None, &[][..]) };
         let &Place { ref arena, first, backlog, ref plan, .. } = &self.place;
         let rings = Rings { board, arena, heap, peers };
-        self.lanes =
-            Some(Lanes::new(plan.rank, &plan.connections, &mut Wires { rings, wiring, first, backlog })?);
+        self.lanes = Some(Lanes::new(plan.rank, &plan.connections, &mut Wires { rings, wiring, first, backlog })?);
         Ok(())
     }
 

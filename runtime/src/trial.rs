@@ -27,7 +27,7 @@ pub enum Check {
     Skip,
 }
 
-/// The most timed repetitions of one trial: what every rank must be able to report at the end.
+/// The most timed repetitions of all trials that run together: what every rank must be able to report at the end.
 pub(crate) const MOST_REPETITIONS: u32 = 1 << 20;
 
 /// How often, on what, and how a program is run.

@@ -60,11 +60,8 @@ impl<'a> Work<'a> {
     /// Its lanes, between ranks of the job.
     pub(crate) fn connections(&self) -> impl Iterator<Item = Connection> {
         let ranks = self.group.ranks();
-        let of_job = |lane: &Connection| Connection {
-            from: ranks[lane.from.index()],
-            to: ranks[lane.to.index()],
-            ..*lane
-        };
+        let of_job =
+            |lane: &Connection| Connection { from: ranks[lane.from.index()], to: ranks[lane.to.index()], ..*lane };
         self.program.connections.iter().map(of_job)
     }
 

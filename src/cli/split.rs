@@ -83,7 +83,10 @@ mod tests {
             ("0-3/2-5", &[&[0, 1, 2, 3], &[2, 3, 4, 5]]),
         ];
         for (text, expected) in cases {
-            assert_eq!(groups(text), Ok::<Vec<Vec<u32>>, String>(expected.iter().map(|group| group.to_vec()).collect()));
+            assert_eq!(
+                groups(text),
+                Ok::<Vec<Vec<u32>>, String>(expected.iter().map(|group| group.to_vec()).collect())
+            );
         }
         for text in ["", "0/", "0,,1", "3-1", "a", "0,1,0", "0-2,1", "size=0", "size=x", "-1", "0-4294967295"] {
             assert!(groups(text).is_err(), "{text}");

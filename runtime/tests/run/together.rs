@@ -102,7 +102,8 @@ fn every_subset_of_six_ranks_is_a_group() {
         let choose = |rank: i64| Some(Choice { color: subset >> rank & 1, key: -rank });
         let groups = Group::all(6).split(&(0..6).map(choose).collect::<Vec<_>>());
         let groups = groups.into_iter().chain([Group::all(6)]);
-        let items: Vec<Item> = groups.enumerate().map(|(index, group)| all_reduce(&group, subset as usize + index)).collect();
+        let items: Vec<Item> =
+            groups.enumerate().map(|(index, group)| all_reduce(&group, subset as usize + index)).collect();
         in_threads(&items, 6, &Options::default());
     }
 }
@@ -151,7 +152,8 @@ fn whatever_is_in_flight_between_machines_is_right() {
 fn collectives_in_flight_share_the_links_of_an_emulated_machine() {
     let machine = Arc::new(crate::plans::machine("ring:4,alpha=1000us,bandwidth=0.1GBps"));
     let options = Options { emulation: Some(Emulation::new(machine, 1.0).unwrap()), ..Options::default() };
-    let plan = |collective| PlanSpec { size: 800_000, ..PlanSpec::new("ring:4,alpha=1000us,bandwidth=0.1GBps", collective) };
+    let plan =
+        |collective| PlanSpec { size: 800_000, ..PlanSpec::new("ring:4,alpha=1000us,bandwidth=0.1GBps", collective) };
     let time = |items: &[Item]| {
         let assignments: Vec<_> = items.iter().map(Item::assignment).collect();
         let reports = try_together(4, &assignments, &options).unwrap();

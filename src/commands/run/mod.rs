@@ -91,7 +91,11 @@ fn groups(args: &RunArgs, fixed: &[Fixed], ranks: usize) -> Outcome<Vec<Group>> 
         }
     };
     if args.split.is_some() && fixed.len() > 1 && fixed.len() != groups.len() {
-        return bad(format!("{} plans cannot run in {} groups: give one plan, or one for each", fixed.len(), groups.len()));
+        return bad(format!(
+            "{} plans cannot run in {} groups: give one plan, or one for each",
+            fixed.len(),
+            groups.len()
+        ));
     }
     let of_group = |index: usize| fixed.get(index).or(fixed.first());
     for (index, group) in groups.iter().enumerate() {
@@ -113,14 +117,17 @@ struct Ready {
     name: String,
 }
 
+/// Plans for kinds of calls; the first that serves a kind is run.
+type Plans = Vec<(Ready, &'static [Memory])>;
+
 /// What runs in a group.
 struct Part {
     /// The ranks of the plan.
     group: Group,
     /// Those that take part in its collective.
     members: Vec<Rank>,
-    /// Plans for kinds of calls; the first that serves a kind is run.
-    plans: Rc<Vec<(Ready, &'static [Memory])>>,
+    /// Groups may share them.
+    plans: Rc<Plans>,
 }
 
 impl Part {
@@ -132,7 +139,7 @@ impl Part {
 
 /// The plans of files, one in every group, or one in all.
 fn fixed_parts(args: &RunArgs, fixed: &[Fixed], groups: &[Group], bench: &Workbench) -> Outcome<Vec<Part>> {
-    let mut ready: Vec<Rc<Vec<_>>> = Vec::with_capacity(fixed.len());
+    let mut ready: Vec<Rc<Plans>> = Vec::with_capacity(fixed.len());
     for plan in fixed {
         let (installed, name) = plan.install(args.op, bench)?;
         ready.push(Rc::new(vec![(Ready { installed, name }, &BOTH[..])]));

@@ -68,14 +68,15 @@ pub(super) fn report(rows: &[Row]) -> String {
         if row.together.is_some() {
             let together = |row: Option<&Row>| row.and_then(|row| row.together.as_ref()).map(|all| all.together_us);
             line.extend([of(false), of(true)].map(|row| together(row).map_or_else(dash, |time| format!("{time:.2}"))));
-            line.push(row.together.as_ref().map_or_else(dash, |together| spelled(&together.group)));
+            let ranks = row.together.as_ref().map_or_else(dash, |together| spelled(&together.group));
+            line.push(format!("{} by {ranks}", row.collective));
         }
         line
     });
     let header =
         ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw"];
     let is_together = rows.iter().any(|row| row.together.is_some());
-    let together: &[_] = if is_together { &["all", "all", "ranks"] } else { &[] };
+    let together: &[_] = if is_together { &["all", "all", "collective"] } else { &[] };
     let header: Vec<_> = header.into_iter().chain(["#wrong", "plan"]).chain(together.iter().copied()).collect();
     let units = "(B)  (elements)  times in µs (median of the global span), GB/s; out of place, then in place";
     let name = match rows.first() {

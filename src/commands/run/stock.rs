@@ -1,6 +1,6 @@
 //! Which plan runs where none is given: the best classic algorithm.
 
-use super::{BOTH, Fixed, Part, Ready};
+use super::{BOTH, Fixed, Part, Plans, Ready};
 use crate::cli::{Chunks, RequestArgs, RunArgs};
 use crate::failure::{Failure, Outcome};
 use crate::plan;
@@ -24,10 +24,11 @@ pub(super) fn parts(
     size: u64,
     bench: &Workbench,
 ) -> Outcome<Vec<Part>> {
-    let mut known: BTreeMap<usize, Rc<Vec<(Ready, &'static [Memory])>>> = BTreeMap::new();
+    let mut known: BTreeMap<usize, Rc<Plans>> = BTreeMap::new();
     let mut parts = Vec::with_capacity(groups.len());
     for group in groups {
-        let members = args.members.clone().map_or(group.ranks().to_vec(), |members| members.into_iter().map(Rank).collect());
+        let members =
+            args.members.clone().map_or(group.ranks().to_vec(), |members| members.into_iter().map(Rank).collect());
         let (group, plans) = match (&args.emulate, known.get(&group.ranks().len())) {
             (Some(machine), _) => {
                 let asked = asked(args, machine.clone(), Some(&members));
@@ -46,11 +47,7 @@ pub(super) fn parts(
     Ok(parts)
 }
 
-fn installed(
-    plans: Vec<(Fixed, &'static [Memory])>,
-    args: &RunArgs,
-    bench: &Workbench,
-) -> Outcome<Vec<(Ready, &'static [Memory])>> {
+fn installed(plans: Vec<(Fixed, &'static [Memory])>, args: &RunArgs, bench: &Workbench) -> Outcome<Plans> {
     let install = |(plan, calls): (Fixed, _)| {
         let (installed, name) = plan.install(args.op, bench)?;
         Ok((Ready { installed, name }, calls))

@@ -1,0 +1,80 @@
+//! Several plans at the same time, and groups of ranks, as a user asks for them.
+
+use crate::binary::{antiphon, antiphon_in};
+use serde_json::Value;
+
+fn rows(arguments: &str) -> Vec<Value> {
+    let ran = antiphon(&format!("run {arguments} --iterations 2 --warmups 1 --json")).ok();
+    ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Every row is right, says which plan it is of, and no plan takes longer than all of them.
+fn are_right(rows: &[Value], groups: &[&[u32]]) {
+    let count = groups.len();
+    assert!(!rows.is_empty() && rows.len().is_multiple_of(count), "{rows:?}");
+    for calls in rows.chunks(count) {
+        for ((number, group), row) in (1..).zip(groups).zip(calls) {
+            assert_eq!((&row["wrong"], &row["number"]), (&Value::from(0), &Value::from(number)), "{row}");
+            assert_eq!(row["group"], Value::from(group.to_vec()));
+            assert_eq!(row["together_us"], calls[0]["together_us"]);
+            assert!(row["time_us"].as_f64() <= row["together_us"].as_f64() || row["time_us"] == 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_collective_runs_in_all_groups_at_once_over_every_transport() {
+    let groups: [&[u32]; 3] = [&[0, 2, 4], &[1, 3], &[6]];
+    for transport in ["threads", "shm", "tcp"] {
+        for collective in ["allreduce", "alltoall", "broadcast --root 0"] {
+            let line = format!("--collective {collective} --size 0,4004,400000 --ranks 7 --split 0,2,4/1,3/6");
+            let rows = rows(&format!("{line} --transport {transport}"));
+            are_right(&rows, &groups);
+            assert_eq!(rows.len(), 3 * 3 * 2);
+        }
+    }
+}
+
+#[test]
+fn a_group_counts_its_ranks_from_zero_on_an_emulated_machine_too() {
+    for emulate in ["", "--emulate dgx1 --slowdown 5"] {
+        let groups: [&[u32]; 2] = [&[0, 1, 2, 3], &[4, 5, 6, 7]];
+        are_right(
+            &rows(&format!("--collective reduce --root 1 --size 40000 --ranks 8 --split size=4 {emulate}")),
+            &groups,
+        );
+    }
+}
+
+#[test]
+fn plans_of_files_run_together_and_in_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = |topology: &str, collective: &str, name: &str| {
+        let made =
+            format!("synth --topology {topology} --collective {collective} --size 1MB --time-limit 1s -o {name}");
+        antiphon_in(folder.path(), &made).ok();
+        folder.path().join(name).display().to_string()
+    };
+    let gather = plan("ring:4,direction=both", "allgather", "a.json");
+    let reduce = plan("clique:4", "allreduce", "b.json");
+    let (all, high): (&[u32], &[u32]) = (&[0, 1, 2, 3], &[2, 3, 4, 5]);
+    for transport in ["threads", "shm", "tcp"] {
+        let both = rows(&format!("{gather} {reduce} {gather} --transport {transport}"));
+        are_right(&both, &[all, all, all]);
+        assert_eq!([&both[0]["collective"], &both[1]["collective"]], ["allgather", "allreduce"]);
+    }
+    // One plan in every group, or one for each; groups may overlap.
+    are_right(&rows(&format!("{gather} --split 0-3/2-5 --size 40000")), &[all, high]);
+    are_right(&rows(&format!("{gather} {reduce} --split 0-3/2-5 --size 40000,8")), &[all, high]);
+    for (line, what) in [
+        (format!("{gather} --split 0-3/4-6"), "the plan has 4 ranks, but its group has 3"),
+        (format!("{gather} {reduce} --split 0-3"), "2 plans cannot run in 1 groups"),
+        (format!("{gather} {reduce} --ranks 5"), "the plan has 4 ranks, but 5 are to run"),
+        (format!("{gather} --split 0-3/4-7 --ranks 7"), "--split names rank 7, but 7 ranks are to run"),
+        ("--collective allreduce --size 8 --ranks 4 --split 0,1/1,1".to_owned(), "names rank 1 twice"),
+        ("--collective allreduce --size 8 --ranks 4 --split 0/1 --members 0".to_owned(), "cannot be used with"),
+    ] {
+        let ran = antiphon(&format!("run {line}"));
+        assert!(ran.code == 2 && ran.stderr.contains(what), "{line}: {}", ran.stderr);
+    }
+}
