@@ -81,6 +81,7 @@ const GROWTH: &[(&str, &str)] = &[
     ("h800x8", "64MiB"),
     ("h800x32", "256MiB"),
     ("h800x64", "512MiB"),
+    ("h800x128", "1GiB"),
 ];
 
 const ANYTIME: &[Instance] = &[

@@ -184,6 +184,11 @@ impl Chunk {
     pub fn lacking(&self) -> impl Iterator<Item = Rank> + '_ {
         self.wanted_by.iter().copied().filter(|&rank| !self.holders.has(rank))
     }
+
+    /// Whether several values become one.
+    pub fn is_sum(&self) -> bool {
+        self.combine && self.holders.len() > 1
+    }
 }
 
 /// What must move.
@@ -200,6 +205,11 @@ impl Demand {
     /// Whether every chunk has at most one destination.
     pub fn is_unicast(&self) -> bool {
         self.chunks.iter().all(|chunk| chunk.lacking().nth(1).is_none())
+    }
+
+    /// Whether any chunk is a sum.
+    pub fn has_sums(&self) -> bool {
+        self.chunks.iter().any(Chunk::is_sum)
     }
 
     /// Checks a request for a standard collective and derives its chunks.

@@ -59,8 +59,8 @@ fn commodities(problem: &Problem) -> Option<Vec<Commodity>> {
     let (ranks, links) = (topology.rank_count(), topology.links().len());
     let mut by_holders: BTreeMap<&RankSet, Commodity> = BTreeMap::new();
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-        let mut lacking = chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank));
-        let Some(&destination) = lacking.next() else { continue };
+        let mut lacking = chunk.lacking();
+        let Some(destination) = lacking.next() else { continue };
         if chunk.combine || lacking.next().is_some() {
             return None;
         }

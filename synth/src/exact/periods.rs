@@ -190,9 +190,8 @@ impl<'a> Times<'a> {
                 problem.allows(id, link).then(|| problem.topology.link(link).transfer_time(periods.bytes).0)
             };
             let chunk = problem.demand.chunk(id);
-            let lacking = chunk.wanted_by.iter().copied().filter(|&rank| !chunk.holders.has(rank));
             let there = PathTree::new(&problem.topology, chunk.holders.iter().copied(), length).distance;
-            (there, PathTree::new(&backwards, lacking, length).distance)
+            (there, PathTree::new(&backwards, chunk.lacking(), length).distance)
         });
         Self { periods, end, chunks: chunks.collect() }
     }

@@ -71,7 +71,7 @@ impl Strategy for Flow {
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         let refused = |why: String| SynthError::NotApplicable { strategy: NAME, why };
         let several = || refused("some chunk has several destinations".to_owned());
-        if !is_unicast(problem) {
+        if !problem.demand.is_unicast() || problem.demand.has_sums() {
             return Err(several());
         }
         let chunks = problem.demand.chunks().len();
@@ -112,14 +112,6 @@ impl Strategy for Flow {
         search.try_stages();
         Ok(vec![search.conclude(quotient.mirror.order())])
     }
-}
-
-/// Whether every chunk has at most one destination and nothing is summed.
-fn is_unicast(problem: &Problem) -> bool {
-    problem.demand.chunks().iter().all(|chunk| {
-        let wanted = chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank)).count();
-        wanted <= 1 && !(chunk.combine && chunk.holders.len() > 1)
-    })
 }
 
 /// What routes are sought for: chunks that are messages of their own, and where α occupies, chunks that share messages,

@@ -17,7 +17,7 @@ pub(super) fn direct(problem: &Problem) -> Option<Vec<Option<LinkId>>> {
     let mut previous: Option<((Rank, Rank), LinkId)> = None;
     let straight = |id: ChunkId| {
         let chunk = demand.chunk(id);
-        let Some(&to) = chunk.wanted_by.iter().find(|&&rank| !chunk.holders.has(rank)) else { return Some(None) };
+        let Some(to) = chunk.lacking().next() else { return Some(None) };
         let ends = (chunk.holders[0], to);
         if let Some((_, link)) = previous.filter(|(like, _)| *like == ends) {
             return Some(Some(link));

@@ -151,9 +151,9 @@ fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<Source>> {
     let mut number: BTreeMap<&RankSet, usize> = BTreeMap::new();
     let mut last: Option<(&RankSet, usize)> = None;
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-        let mut lacking = chunk.wanted_by.iter().filter(|&&rank| !chunk.holders.has(rank));
-        let Some(&to) = lacking.next() else { continue };
-        if chunk.combine && chunk.holders.len() > 1 || lacking.next().is_some() {
+        let mut lacking = chunk.lacking();
+        let Some(to) = lacking.next() else { continue };
+        if chunk.is_sum() || lacking.next().is_some() {
             return None;
         }
         if std::mem::replace(&mut known[id.index()], true) {

@@ -200,7 +200,7 @@ impl Way {
         let mut sent: Vec<(u32, u32, u32, LinkId, ChunkId)> = Vec::new();
         let mut previous: Option<((Rank, Rank), Vec<Hop>)> = None;
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-            let Some(&to) = chunk.wanted_by.iter().find(|&&rank| !chunk.holders.has(rank)) else { continue };
+            let Some(to) = chunk.lacking().next() else { continue };
             let ends = (chunk.holders[0], to);
             let hops = match previous.take() {
                 Some((like, hops)) if like == ends => hops,

@@ -25,6 +25,9 @@ const MOST: usize = 1 << 22;
 /// The most chunks: what comes to one rank in one step is balanced in quadratic time.
 const MOST_CHUNKS: usize = 1 << 13;
 
+/// Where nobody asked for it: how many times the latency of the longest way a schedule may take, for hops to matter.
+const LONG: f64 = 64.0;
+
 impl Strategy for Levels {
     fn name(&self) -> &'static str {
         NAME
@@ -33,7 +36,7 @@ impl Strategy for Levels {
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         let demand = &*problem.demand;
         let refused = |why: &str| SynthError::NotApplicable { strategy: NAME, why: why.to_owned() };
-        if demand.chunks().iter().any(|chunk| chunk.combine && chunk.holders.len() > 1) {
+        if demand.has_sums() {
             return Err(refused("it reduces; plan its reversal"));
         }
         if problem.constraints.limits_ways() || problem.constraints.own_chunks_first.is_some() {
@@ -51,6 +54,9 @@ impl Strategy for Levels {
             problem.topology.links().iter().map(|link| (link.beta * demand.chunk_bytes()).0 - 4.0 * link.alpha.0);
         if context.options.strategy.is_none() && slowest.fold(f64::NEG_INFINITY, f64::max) > 0.0 {
             return Err(refused("bandwidth matters more than latency"));
+        }
+        if context.options.strategy.is_none() && context.bound.0 > LONG * latency(problem) {
+            return Err(refused("so much data takes far longer than the longest way"));
         }
         let messages = in_steps(problem, context.deadline).ok_or_else(|| match context.deadline.has_passed() {
             true => SynthError::NothingYet,
@@ -125,6 +131,13 @@ fn choice(problem: &Problem, link: LinkId, busy: &BTreeMap<usize, f64>) -> Choic
     let resources = &problem.topology.link(link).resources;
     let shared = resources.iter().map(|resource| busy.get(&resource.index()).copied().unwrap_or(0.0));
     Choice { link, beta: problem.topology.link(link).beta.0, shared: shared.fold(0.0, f64::max) }
+}
+
+/// The most that α adds up to on the way of the first chunk to anybody, in µs.
+fn latency(problem: &Problem) -> f64 {
+    let hops = problem.demand.chunk_ids().next().map_or_else(Vec::new, |first| distances(problem, first));
+    let slowest = problem.topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
+    slowest * f64::from(hops.into_iter().filter(|&it| it < u32::MAX).max().unwrap_or(0))
 }
 
 /// How many links lead from the nearest holder of a chunk to every rank.

@@ -71,7 +71,7 @@ impl Strategy for Matching {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        if problem.demand.chunks().iter().any(|chunk| chunk.combine && chunk.holders.len() > 1) {
+        if problem.demand.has_sums() {
             let why = "it reduces; plan its reversal".to_owned();
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }

@@ -184,8 +184,7 @@ impl<'a> Routing<'a> {
 
 /// The one rank that needs `chunk` and does not start with it.
 fn destination(instance: &Instance<'_>, chunk: ChunkId) -> Option<Rank> {
-    let chunk = instance.demand.chunk(chunk);
-    chunk.wanted_by.iter().copied().find(|&rank| !chunk.holders.has(rank))
+    instance.demand.chunk(chunk).lacking().next()
 }
 
 fn shuffle(order: &mut [ChunkId], random: &mut Pcg64Mcg) {

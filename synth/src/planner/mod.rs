@@ -219,13 +219,14 @@ impl<'a> Session<'a> {
     }
 
     /// Until when a strategy may search: of a limited time a walk or textbook algorithms at ever more chunk counts get a part
-    /// only, and a solver some of an unlimited one.
+    /// only, trees half of what is left, and a solver some of an unlimited one.
     fn deadline_of(&self, kind: StrategyKind) -> Deadline {
         let [asked, unasked] = PATIENCE;
         let patience = match (kind, self.options.time_limit) {
             (StrategyKind::Orbits | StrategyKind::Classic, Some(limit)) if self.options.strategy.is_none() => {
                 limit / OPENING_PART
             }
+            (StrategyKind::Trees, Some(_)) if self.options.strategy.is_none() => return self.deadline.part(2),
             (StrategyKind::Milp | StrategyKind::Exact, None) if self.options.strategy.is_some() => asked,
             (StrategyKind::Milp | StrategyKind::Exact, None) => unasked,
             _ => return self.deadline.clone(),

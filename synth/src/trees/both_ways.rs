@@ -7,7 +7,7 @@
 //! partition, over one less than its parts.
 
 use super::packing::{Packing, Style, Units};
-use super::{NAME, few_trees, worthwhile};
+use super::{NAME, PACKING_PART, few_trees, is_affordable, worthwhile};
 use crate::interleave::interleaved;
 use crate::matching::Mirror;
 use crate::reversal::halves;
@@ -38,7 +38,7 @@ pub(super) fn propose(problem: &Problem, context: &Context<'_>) -> Result<Vec<At
     let is_allreduce = problem.demand.request().collective == Collective::AllReduce;
     let Some(back) = ways_back(&problem.topology).filter(|_| is_allreduce && is_free) else { return Ok(Vec::new()) };
     let (_, Some(spread)) = halves(problem)? else { return Ok(Vec::new()) };
-    if worthwhile(&spread, context).is_err() {
+    if worthwhile(&spread, context).is_err() || !is_affordable(&spread, &Mirror::plain(&spread.topology), context) {
         return Ok(Vec::new());
     }
     let way = |(number, &idle): (usize, &f64)| attempt(problem, &spread, &back, context, idle, number as u64);
@@ -61,7 +61,7 @@ fn attempt(
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let style = Style { idle, target: context.bound.0, both_ways: true };
     let mirror = Mirror::plain(&problem.topology);
-    let (units, packing) = few_trees(spread, context, &mirror, style, &mut random)?;
+    let (units, packing) = few_trees(spread, &context.deadline.part(PACKING_PART), &mirror, style, &mut random)?;
     let messages = messages(&problem.topology, back, &units, &packing);
     let transfers = interleaved(problem, &messages, context.deadline).ok()?;
     let name = format!("{NAME}/both-ways/{idle}");

@@ -2,8 +2,9 @@
 //!
 //! The principal type is [`Grower`]. The tree grows from all holders of a chunk by the cheapest link that leaves it, as Prim's
 //! algorithm would, but late arrivals cost something too, so that trees are shallow where that is cheap. Prices rise
-//! while the tree uses links; entries of the queue are looked at again when they come up. Ranks that only relay are
-//! joined by the whole path to the next rank that wants the chunk.
+//! while the tree uses links; entries of the queue are looked at again when they come up. An entry stands for all links of a rank
+//! that keep the same busy: under symmetries those are many. Ranks that only relay are joined by the whole path to the next
+//! rank that wants the chunk.
 
 use super::load::Load;
 use super::machine::Machine;
@@ -12,6 +13,7 @@ use crate::{Problem, Way};
 use schedule::ChunkId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use topology::{Bytes, LinkId, Rank};
 
 /// What a tree carries.
@@ -43,6 +45,42 @@ struct Place {
     in_tree: bool,
 }
 
+/// Links that leave one rank and cost the same as long as they lead somewhere new.
+#[derive(Clone, Debug)]
+struct Bundle {
+    links: Vec<LinkId>,
+    /// Those before lead nowhere new.
+    next: usize,
+}
+
+/// The bundles of all links, and where those of each rank are.
+fn bundles(problem: &Problem, machine: &Machine) -> (Vec<Bundle>, Vec<Range<usize>>) {
+    let topology = &*problem.topology;
+    let alike = |&a: &LinkId, &b: &LinkId| {
+        let of = |id: LinkId| &machine.slots()[machine.range(id)];
+        let costs = |id: LinkId| {
+            let range = machine.range(id);
+            (0..machine.sizes()).flat_map(move |size| {
+                let busy = machine.busy(size)[range.clone()].iter().copied();
+                busy.chain(std::iter::once(machine.duration(size, id)))
+            })
+        };
+        let costs = || costs(a).zip(costs(b)).map(|(a, b)| a.total_cmp(&b)).find(|order| order.is_ne());
+        of(a).cmp(of(b)).then_with(|| costs().unwrap_or(std::cmp::Ordering::Equal))
+    };
+    let mut bundles = Vec::new();
+    let of_rank = topology.ranks().map(|rank| {
+        let first = bundles.len();
+        let mut links = topology.outgoing(rank).to_vec();
+        links.sort_by(alike);
+        let chunks = links.chunk_by(|a, b| alike(a, b).is_eq());
+        bundles.extend(chunks.map(|links| Bundle { links: links.to_vec(), next: 0 }));
+        first..bundles.len()
+    });
+    let of_rank = of_rank.collect();
+    (bundles, of_rank)
+}
+
 /// Grows trees; keeps its memory between them.
 pub(super) struct Grower<'a> {
     problem: &'a Problem,
@@ -51,7 +89,10 @@ pub(super) struct Grower<'a> {
     /// From when on this tree leaves each slot free, in µs.
     free: Vec<f64>,
     places: Vec<Option<Place>>,
-    queue: BinaryHeap<Reverse<(Key, u32, LinkId)>>,
+    bundles: Vec<Bundle>,
+    of_rank: Vec<Range<usize>>,
+    /// Bundles by price.
+    queue: BinaryHeap<Reverse<(Key, u32, usize)>>,
 }
 
 impl<'a> Grower<'a> {
@@ -60,7 +101,9 @@ impl<'a> Grower<'a> {
         let all = (0..machine.sizes()).flat_map(|size| topology.link_ids().map(move |id| machine.duration(size, id)));
         let mean_time = all.sum::<f64>() / (machine.sizes() * topology.links().len()).max(1) as f64;
         let (places, free) = (vec![None; topology.rank_count()], vec![0.0; machine.slot_count()]);
-        Self { problem, machine, mean_time: mean_time.max(1e-9), free, places, queue: BinaryHeap::new() }
+        let (bundles, of_rank) = bundles(problem, machine);
+        let mean_time = mean_time.max(1e-9);
+        Self { problem, machine, mean_time, free, places, bundles, of_rank, queue: BinaryHeap::new() }
     }
 
     /// The links of a tree for `unit`, each after the one that feeds it, and its price; they are added to `load`.
@@ -89,10 +132,11 @@ impl<'a> Grower<'a> {
         let mut tree = Vec::with_capacity(missing);
         let mut spent = 0.0;
         while missing > 0 {
-            let Reverse((key, tie, link)) = self.queue.pop()?;
-            let Some((now, place)) = self.look(link, &step, load) else { continue };
-            if now > key {
-                self.queue.push(Reverse((now, tie, link)));
+            let Reverse((key, tie, bundle)) = self.queue.pop()?;
+            let Some((now, link, place)) = self.look_at_next(bundle, &step, load) else { continue };
+            let next = (now, step.tie(link), bundle);
+            self.queue.push(Reverse(next));
+            if next > (key, tie, bundle) {
                 continue;
             }
             let to = self.problem.topology.link(link).to;
@@ -144,13 +188,25 @@ impl<'a> Grower<'a> {
 
     /// Puts the links that leave `rank` into the queue.
     fn offer(&mut self, rank: Rank, step: &Step<'_>, load: &Load<'_>) {
-        let problem = self.problem;
-        for &link in problem.topology.outgoing(rank) {
-            if let Some((key, _)) = self.look(link, step, load) {
-                let tie = (link.0 ^ step.salt).wrapping_mul(0x9E37_79B9);
-                self.queue.push(Reverse((key, tie, link)));
+        for number in self.of_rank[rank.index()].clone() {
+            let bundle = &mut self.bundles[number];
+            bundle.links.sort_unstable_by_key(|&link| step.tie(link));
+            bundle.next = 0;
+            if let Some((key, link, _)) = self.look_at_next(number, step, load) {
+                self.queue.push(Reverse((key, step.tie(link), number)));
             }
         }
+    }
+
+    /// What [`Self::look`] says of the first link of a bundle that leads somewhere new.
+    fn look_at_next(&mut self, bundle: usize, step: &Step<'_>, load: &Load<'_>) -> Option<(Key, LinkId, Place)> {
+        while let Some(&link) = self.bundles[bundle].links.get(self.bundles[bundle].next) {
+            if let Some((key, place)) = self.look(link, step, load) {
+                return Some((key, link, place));
+            }
+            self.bundles[bundle].next += 1;
+        }
+        None
     }
 
     /// What it costs to reach the end of a link over it, and how it is then reached; `None` if that is useless.
@@ -204,4 +260,10 @@ struct Step<'a> {
     haste: Haste,
     /// Decides between links of the same price.
     salt: u32,
+}
+
+impl Step<'_> {
+    fn tie(&self, link: LinkId) -> u32 {
+        (link.0 ^ self.salt).wrapping_mul(0x9E37_79B9)
+    }
 }

@@ -39,14 +39,16 @@ const FEW: usize = 4;
 const QUICK: usize = 1 << 13;
 /// A gap (relative) that is left to others where nobody asked for trees.
 const WORTHWHILE: f64 = 0.01;
-/// The most looks at links in one round of packing: some tenths of a second.
-const MOST_LOOKS: u64 = 60_000_000;
+/// The most looks at links in one round of packing, images of others not counted: some tenths of a second.
+const MOST_LOOKS: usize = 60_000_000;
 /// The most messages that are scheduled.
-const MOST_MESSAGES: u64 = 1 << 21;
-/// The most where nobody asked for trees.
+const MOST_MESSAGES: usize = 1 << 21;
+/// The most where nobody asked for trees, images of others not counted.
 const MOST_UNASKED: usize = 1 << 17;
 /// Looks at links while messages are played, in one call: about a second.
 const WORK: u64 = 60_000_000;
+/// One in so many parts of a limited time is for packing; the others are for what happens when.
+const PACKING_PART: u32 = 3;
 /// A packing this close (relative) to the target is good enough: more trees per root gain less than they cost.
 const CLOSE: f64 = 0.004;
 /// How free links are for the sake of shallow trees.
@@ -60,7 +62,7 @@ impl Strategy for Trees {
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check(problem)?;
         worthwhile(problem, context)?;
-        let mirrors = mirrors(problem, context.deadline);
+        let mirrors = mirrors(problem, context)?;
         let is_plain = mirrors.iter().all(|mirror| mirror.order() == 1);
         if context.options.strategy.is_none() && is_plain && !problem.topology.resources().is_empty() {
             return Err(refused(
@@ -87,28 +89,41 @@ impl Strategy for Trees {
 }
 
 /// The largest groups of symmetries under which no image waits for another; without symmetries where there are no such, or
-/// that costs little and may be better.
-fn mirrors(problem: &Problem, deadline: &Deadline) -> Vec<Mirror> {
-    let mut mirrors = Mirror::all(problem, deadline);
+/// that costs little and may be better. Only those under which there is not too much to decide.
+fn mirrors(problem: &Problem, context: &Context<'_>) -> Result<Vec<Mirror>, SynthError> {
+    let mut mirrors = Mirror::all(problem, context.deadline);
     let ranks = problem.topology.rank_count();
+    let messages = messages(problem);
     mirrors.retain(|mirror| mirror.order() * FEW >= ranks && Machine::is_free_of_turns(problem, mirror));
     mirrors.truncate(GROUPS);
-    let messages: usize = problem.demand.chunks().iter().map(|chunk| chunk.lacking().count()).sum();
     // Links that share nothing are kept busy without symmetries as well.
     if mirrors.is_empty() || problem.topology.resources().is_empty() && messages <= QUICK {
         mirrors.push(Mirror::plain(&problem.topology));
     }
-    mirrors
+    mirrors.retain(|mirror| is_affordable(problem, mirror, context));
+    match mirrors.is_empty() {
+        true => Err(refused(format!("{messages} messages, or their ways, are too many"))),
+        false => Ok(mirrors),
+    }
+}
+
+/// How many messages there are, if none brings two chunks.
+fn messages(problem: &Problem) -> usize {
+    problem.demand.chunks().iter().map(|chunk| chunk.lacking().count()).sum()
+}
+
+/// Whether there is not too much to decide; images are decided with what they are images of.
+fn is_affordable(problem: &Problem, mirror: &Mirror, context: &Context<'_>) -> bool {
+    let looks = problem.demand.chunks().chunk_by(|a, b| a == b).count() * problem.topology.links().len();
+    let most = if context.options.strategy.is_some() { MOST_MESSAGES } else { MOST_UNASKED };
+    let messages = messages(problem);
+    messages <= MOST_MESSAGES && messages / mirror.order() <= most && looks / mirror.order() <= MOST_LOOKS
 }
 
 /// Where nobody asked for trees, whether they can gain anything: α does not dominate, and there is a gap left.
 fn worthwhile(problem: &Problem, context: &Context<'_>) -> Result<(), SynthError> {
     if context.options.strategy.is_some() {
         return Ok(());
-    }
-    let messages: usize = problem.demand.chunks().iter().map(|chunk| chunk.lacking().count()).sum();
-    if messages > MOST_UNASKED {
-        return Err(refused(format!("{messages} messages take long to put in order")));
     }
     let bytes = problem.demand.chunk_bytes();
     if problem.topology.links().iter().all(|link| (link.beta * bytes).0 < 2.0 * link.alpha.0) {
@@ -128,7 +143,7 @@ fn refused(why: String) -> SynthError {
 /// Whether the problem is of a kind and size for it.
 fn check(problem: &Problem) -> Result<(), SynthError> {
     let demand = &problem.demand;
-    if demand.chunks().iter().any(|chunk| chunk.combine && chunk.holders.len() > 1) {
+    if demand.has_sums() {
         return Err(refused("it reduces; plan its reversal".to_owned()));
     }
     if demand.is_unicast() {
@@ -136,11 +151,6 @@ fn check(problem: &Problem) -> Result<(), SynthError> {
     }
     if problem.constraints.own_chunks_first.is_some() {
         return Err(refused("the sketch orders the messages of a link".to_owned()));
-    }
-    let messages: u64 = demand.chunks().iter().map(|chunk| chunk.lacking().count() as u64).sum();
-    let looks = demand.chunks().chunk_by(|a, b| a == b).count() as u64 * problem.topology.links().len() as u64;
-    if messages > MOST_MESSAGES || looks > MOST_LOOKS {
-        return Err(refused(format!("{messages} messages, or their ways, are too many")));
     }
     Ok(())
 }
@@ -153,7 +163,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
     }
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let style = Style { idle, target: context.bound.0, both_ways: false };
-    let (units, packing) = few_trees(problem, context, mirror, style, &mut random)?;
+    let (units, packing) = few_trees(problem, &context.deadline.part(PACKING_PART), mirror, style, &mut random)?;
     let machine =
         Machine::new(problem, mirror, problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).collect());
     let jobs = Jobs::spreading(problem, &units, &packing);
@@ -216,7 +226,7 @@ fn looks(problem: &Problem, machine: &Machine, jobs: &Jobs) -> u64 {
 /// As few trees per root as do, of the numbers that divide the number of chunks.
 fn few_trees(
     problem: &Problem,
-    context: &Context<'_>,
+    deadline: &Deadline,
     mirror: &Mirror,
     style: Style,
     random: &mut Pcg64Mcg,
@@ -225,11 +235,11 @@ fn few_trees(
     let mut best: Option<(Units, Packing)> = None;
     for trees in (1..=chunks).filter(|&trees| chunks.is_multiple_of(trees)) {
         let units = Units::new(problem, mirror, trees, style.both_ways);
-        let looks = (units.all.len() * problem.topology.links().len()) as u64;
-        if best.is_some() && (context.deadline.has_passed() || looks > MOST_LOOKS) {
+        let looks = units.all.len() * problem.topology.links().len();
+        if best.is_some() && (deadline.has_passed() || looks > MOST_LOOKS) {
             break;
         }
-        let Some(packing) = pack(problem, &units, style, context.deadline, random) else { break };
+        let Some(packing) = pack(problem, &units, style, deadline, random) else { break };
         let is_close = packing.peak <= style.target * (1.0 + CLOSE);
         if best.as_ref().is_none_or(|(_, best)| packing.peak < best.peak) {
             best = Some((units, packing));
@@ -288,6 +298,19 @@ mod tests {
             let ratio = ratio(&problem).expect("it applies");
             assert!(ratio <= most, "{spec}: {ratio}");
         }
+    }
+
+    #[test]
+    fn images_do_not_count_as_messages_to_put_in_order() {
+        let problem = problem("h800x48", |ranks| Request::new(Collective::AllGather, ranks, 384 << 20));
+        assert!(messages(&problem) > MOST_UNASKED);
+        let (options, deadline, bound) = (Options::default(), Deadline::default(), bounds(&problem).best().value);
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let attempts = Trees.propose(&problem, &context).expect("it applies to 384 ranks that are alike");
+        let schedule = attempts.into_iter().next().and_then(|it| it.schedule).expect("a proposal");
+        let verified = verify(schedule, &problem.topology).expect("a right schedule");
+        let ratio = verified.schedule().makespan().0 / bound.0;
+        assert!(ratio <= 1.01, "{ratio}");
     }
 
     #[test]
