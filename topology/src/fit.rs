@@ -9,8 +9,9 @@
 //! weighted least squares under non-negativity; a weight is one over the variance of the median plus the share
 //! of the time that the linear model itself cannot explain, which keeps small and large messages both in sight.
 //! A shaped link lets a first burst pass at full speed, so that long messages seem to start before their time: where
-//! they do, β is their slope alone, α the time of the shortest, and the credit is what separates the two. Wherever a
-//! line misses the shortest messages, α is theirs.
+//! they do, β is their slope alone, α the time of the shortest, and the credit is what separates the two. A shaper lets
+//! segments of up to 64 KB pass as a whole, so the time of one size is off by a part of that however often it is
+//! repeated: sizes that differ a little average it out. Wherever a line misses the shortest messages, α is theirs.
 //!
 //! \[1\] Leys et al., "Detecting outliers: do not use standard deviation around the mean", JESP 49 (2013).
 
@@ -162,37 +163,70 @@ fn latency_of_shortest(points: &[Point], alpha: f64, beta: f64) -> Option<Latenc
     Some(if each < alpha / 2.0 { Latency::Pipelines } else { Latency::Occupies })
 }
 
-/// The fit of a link that lets a first burst pass: if the line through the two longest single messages begins clearly
+/// The fit of a link that lets a first burst pass: if the line through the longest single messages begins clearly
 /// before the time of the shortest.
 fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
-    let mut single: Vec<&Point> = points.iter().filter(|point| point.messages == 1).collect();
-    single.sort_by_key(|point| point.bytes);
-    let [first, .., half, whole] = single[..] else { return None };
-    let more = (whole.bytes - half.bytes) as f64;
-    let beta = (whole.time - half.time) / more;
-    let begins = whole.time - beta * whole.bytes as f64;
-    let alpha = (first.time - beta * first.bytes as f64).max(0.0);
+    let single = || points.iter().filter(|point| point.messages == 1);
+    let first = single().min_by_key(|point| point.bytes)?;
+    let whole = single().max_by_key(|point| point.bytes)?;
+    let long: Vec<&Point> = single().filter(|point| 2 * point.bytes + 64 >= whole.bytes).collect();
+    let line = Line::through(&long).filter(|_| 2 * first.bytes + 64 < whole.bytes)?;
+    let alpha = (first.time - line.beta * first.bytes as f64).max(0.0);
     // How far the line may be off where it begins: its slope is uncertain, and times are only so linear.
-    let noise = (whole.variance + half.variance).sqrt();
-    let doubt = 2.0 * CONFIDENCE * noise * whole.bytes as f64 / more + MODEL_ERROR * whole.time;
+    // Few lengths say little of how far others are off.
+    let few = 1.0 + 2.0 / long.len().saturating_sub(2).max(1) as f64;
+    let doubt = 2.0 * CONFIDENCE * few * line.noise * whole.bytes as f64 + MODEL_ERROR * whole.time;
     // Where the line misses the shortest message, any credit at all is the better explanation.
-    let misses = (linear.predict(first.bytes) / first.time - 1.0).abs() > MISSED && begins < alpha;
-    if beta <= 0.0 || !misses && begins >= alpha.min(linear.alpha.0) - doubt {
+    let misses = (linear.predict(first.bytes) / first.time - 1.0).abs() > MISSED && line.begins < alpha;
+    if line.beta <= 0.0 || !misses && line.begins >= alpha.min(linear.alpha.0) - doubt {
         return None;
     }
-    let (beta_noise, alpha_noise) = (CONFIDENCE * noise / more, CONFIDENCE * first.variance.sqrt());
+    let (beta_noise, alpha_noise) = (CONFIDENCE * line.noise, CONFIDENCE * first.variance.sqrt());
     Some(LinkFit {
         alpha: Micros(alpha),
         alpha_margin: Micros(alpha_noise + MODEL_ERROR * alpha),
         alpha_noise: Micros(alpha_noise),
-        beta: MicrosPerByte(beta),
-        beta_margin: MicrosPerByte(beta_noise + MODEL_ERROR * beta),
+        beta: MicrosPerByte(line.beta),
+        beta_margin: MicrosPerByte(beta_noise + MODEL_ERROR * line.beta),
         beta_noise: MicrosPerByte(beta_noise),
-        burst: Bytes((alpha - begins) / beta),
-        latency: latency_of_shortest(points, alpha, beta).unwrap_or(linear.latency),
-        worst_error: ((alpha + beta * whole.bytes as f64) / whole.time - 1.0).abs(),
+        burst: Bytes((alpha - line.begins) / line.beta),
+        latency: latency_of_shortest(points, alpha, line.beta).unwrap_or(linear.latency),
+        worst_error: ((alpha + line.beta * whole.bytes as f64) / whole.time - 1.0).abs(),
         ..linear.clone()
     })
+}
+
+/// A straight line through times of messages that differ in length alone.
+struct Line {
+    /// Time of no bytes.
+    begins: f64,
+    beta: f64,
+    /// Standard deviation of β.
+    noise: f64,
+}
+
+impl Line {
+    /// By weighted least squares; `None` for fewer than two lengths.
+    fn through(points: &[&Point]) -> Option<Self> {
+        let total: f64 = points.iter().map(|point| point.weight()).sum();
+        let mean = |of: &dyn Fn(&Point) -> f64| points.iter().map(|point| point.weight() * of(point)).sum::<f64>() / total;
+        let (middle, time) = (mean(&|point| point.bytes as f64), mean(&|point| point.time));
+        let spread = mean(&|point| (point.bytes as f64 - middle).powi(2)) * total;
+        // With a single length this is no more than what rounding left.
+        if points.len() < 2 || spread <= 1e-9 * middle * middle * total {
+            return None;
+        }
+        let beta = mean(&|point| (point.bytes as f64 - middle) * point.time) * total / spread;
+        let begins = time - beta * middle;
+        let pull = |point: &&Point| point.weight() * (point.bytes as f64 - middle) / spread;
+        let scatter = |point: &&Point| (point.time - begins - beta * point.bytes as f64).powi(2);
+        let repeated: f64 = points.iter().map(|point| pull(point).powi(2) * point.variance).sum();
+        // Lengths that lie off the line say how far others do; of two lengths none is off.
+        let freedom = points.len().saturating_sub(2);
+        let share = if freedom == 0 { 0.0 } else { points.len() as f64 / freedom as f64 };
+        let lengths: f64 = share * points.iter().map(|point| pull(point).powi(2) * scatter(point)).sum::<f64>();
+        Some(Self { begins, beta, noise: repeated.max(lengths).sqrt() })
+    }
 }
 
 /// The middle value, or the mean of the two; zero without any.
@@ -274,6 +308,19 @@ fn middle(mut times: Vec<f64>) -> (f64, f64, usize) {
 pub(crate) fn robust_middle(times: &[f64]) -> (f64, f64) {
     let (time, variance, _) = middle(times.to_vec());
     (time, variance)
+}
+
+/// The mean of the quicker half, and its variance. What a machine is able to carry shows in its better times: a
+/// segment that is lost delays some repetitions by as much as they take, but never all of them.
+pub(crate) fn undisturbed(times: &[f64]) -> (f64, f64) {
+    let mut quicker = times.to_vec();
+    quicker.sort_by(f64::total_cmp);
+    quicker.truncate(times.len().div_ceil(2));
+    let count = quicker.len().max(1) as f64;
+    let mean = quicker.iter().sum::<f64>() / count;
+    let scatter = quicker.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    // Half a normal distribution is 0.6 times as wide as the whole, and where it was cut off is uncertain, too.
+    (mean, 3.0 * scatter / count)
 }
 
 fn point(bytes: u64, messages: u32, times: Vec<f64>) -> Point {

@@ -5,7 +5,8 @@
 //! bytes. The two sizes take turns, so that a drift of the machine hits both alike.
 
 use super::ProfileError;
-use crate::fit::{CONFIDENCE, robust_middle, usual};
+use crate::fit::{CONFIDENCE, robust_middle, undisturbed, usual};
+use std::ops::RangeInclusive;
 use crate::rounds::Pair;
 use crate::{Exchange, Micros, Probe};
 
@@ -22,10 +23,13 @@ pub(super) struct Slope {
 /// What came out of a set of flows.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Slopes {
-    /// Until the last has arrived.
+    /// Until the last has arrived, in the quicker half of the repetitions; of a byte of the longest flow.
     pub(super) all: Slope,
     /// Of each flow, in the order given.
     pub(super) each: Vec<Slope>,
+    /// What a byte of each flow took at whole length, on the average: flows that share something take turns at being
+    /// first, and no middle value shows that.
+    pub(super) lasting: Vec<f64>,
     /// Which flow is last, as a rule.
     pub(super) last: usize,
 }
@@ -64,13 +68,18 @@ impl<'p> Bench<'p> {
         Err(ProfileError::WrongCount { asked, returned: times.iter().map(Vec::len).sum() })
     }
 
-    /// Runs flows at half and at whole length until the cost of a byte is known to `precision` (relative), or `most`
-    /// times; at least twice.
-    pub(super) fn slopes(&mut self, loads: &[Load], precision: f64, most: u32) -> Result<Slopes, ProfileError> {
+    /// Runs flows at half and at whole length until the cost of a byte is known to `precision` (relative), as many times
+    /// as `turns` allows.
+    pub(super) fn slopes(
+        &mut self,
+        loads: &[Load],
+        precision: f64,
+        turns: RangeInclusive<u32>,
+    ) -> Result<Slopes, ProfileError> {
         let mut times = [vec![Vec::new(); loads.len()], vec![Vec::new(); loads.len()]];
         let longest = loads.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let mut all = Slope { beta: 0.0, margin: 0.0 };
-        for turn in 1..=most.max(2) {
+        for turn in 1..=*turns.end() {
             for (whole, divisor) in [(0, 2), (1, 1)] {
                 let exchange = |&(Pair { from, to }, bytes): &Load| Exchange {
                     from,
@@ -83,18 +92,22 @@ impl<'p> Bench<'p> {
                     times[whole].iter_mut().zip(run).for_each(|(times, time)| times.push(time.0));
                 }
             }
-            if turn < 2 {
+            if turn < *turns.start() {
                 continue;
             }
-            all = slope(&spans(&times[0]), &spans(&times[1]), longest);
+            all = slope([undisturbed(&spans(&times[0])), undisturbed(&spans(&times[1]))], longest);
             if all.margin <= precision * all.beta {
                 break;
             }
         }
-        let each = loads.iter().enumerate().map(|(flow, (_, bytes))| slope(&times[0][flow], &times[1][flow], *bytes));
-        let middle = |flow: &usize| robust_middle(&times[1][*flow]).0;
+        let each = loads.iter().enumerate().map(|(flow, (_, bytes))| {
+            let middles = [&times[0][flow], &times[1][flow]].map(|times| robust_middle(times));
+            slope(middles, *bytes)
+        });
+        let middle = |flow: &usize| undisturbed(&times[1][*flow]).0;
         let last = (0..loads.len()).max_by(|one, other| middle(one).total_cmp(&middle(other))).unwrap_or(0);
-        Ok(Slopes { all, each: each.collect(), last })
+        let lasting = loads.iter().enumerate().map(|(flow, (_, bytes))| usual_mean(&times[1][flow]) / (*bytes).max(1) as f64);
+        Ok(Slopes { all, each: each.collect(), lasting: lasting.collect(), last })
     }
 }
 
@@ -112,8 +125,18 @@ pub(super) fn spans(flows: &[Vec<f64>]) -> Vec<f64> {
     spans
 }
 
-fn slope(halves: &[f64], wholes: &[f64], bytes: u64) -> Slope {
-    let ((half, half_variance), (whole, whole_variance)) = (robust_middle(halves), robust_middle(wholes));
+/// The mean without outliers.
+fn usual_mean(times: &[f64]) -> f64 {
+    let (low, _, high) = usual(times);
+    let (count, sum) = times
+        .iter()
+        .filter(|time| (low..=high).contains(*time))
+        .fold((0.0, 0.0), |(count, sum), time| (count + 1.0, sum + time));
+    sum / f64::max(count, 1.0)
+}
+
+/// From the times, with variances, of a half and of a whole.
+fn slope([(half, half_variance), (whole, whole_variance)]: [(f64, f64); 2], bytes: u64) -> Slope {
     let more = (bytes - (bytes / 2).max(1)).max(1) as f64;
     Slope {
         beta: ((whole - half) / more).max(0.0),

@@ -11,7 +11,7 @@ use crate::fit::median;
 use crate::{Exchange, Micros, Probe, Rank, Topology};
 
 /// Repetitions of each; the median counts.
-const REPETITIONS: u32 = 11;
+const REPETITIONS: u32 = 7;
 
 /// One question of the examination.
 #[derive(Clone, PartialEq, Debug)]
@@ -69,10 +69,10 @@ pub fn check(
     Ok(answers)
 }
 
-/// One message, of half to whole the time of a long sample.
+/// One message, of about the length of a long sample.
 fn single(topology: &Topology, options: &ProfileOptions, dice: &mut Dice) -> Vec<Exchange> {
     let Some(link) = dice.of(topology.links()) else { return Vec::new() };
-    let long = longest(options, link.beta.0) * (0.5 + 0.5 * dice.uniform());
+    let long = options.long(link.beta.0) as f64 * (0.75 + 0.5 * dice.uniform());
     vec![Exchange { from: link.from, to: link.to, bytes: long as u64, messages: 1 }]
 }
 
@@ -93,13 +93,8 @@ fn set(topology: &Topology, options: &ProfileOptions, dice: &mut Dice) -> Vec<Ex
             pairs.push((link.from, link.to));
         }
     }
-    let bytes = (longest(options, slowest) * (0.4 + 0.4 * dice.uniform())) as u64;
+    let bytes = (options.long(slowest) as f64 * (0.5 + 0.5 * dice.uniform())) as u64;
     pairs.into_iter().map(|(from, to)| Exchange { from, to, bytes, messages: 1 }).collect()
-}
-
-/// The longest message, in bytes.
-fn longest(options: &ProfileOptions, beta: f64) -> f64 {
-    (options.sample_time.0 / beta.max(f64::MIN_POSITIVE)).clamp(256.0 * 1024.0, options.longest.max(256 << 10) as f64)
 }
 
 /// A small multiplicative generator: which questions are asked must not depend on the version of a crate.

@@ -1,9 +1,13 @@
 //! What is shared: every suspect is tried, and the fewest are kept that explain all that was seen.
 //!
-//! The principal function is [`find`]. Nothing that carries L flows at a cost of s µs per byte each can cost more than
+//! The principal type is [`Case`]. Nothing that carries L flows at a cost of s µs per byte each can cost more than
 //! s / L itself, whoever is to blame, nor more than its fastest pair alone; so every suspect is bounded. With all suspects at their bounds,
 //! one after the other is dropped, narrow ones first, as long as every trial stays explained. What remains has evidence
 //! that nothing else accounts for: a port is not blamed for what a NIC does, nor a NIC for the network behind it.
+//!
+//! A flow sends as much as its pair is fast, so that all would take equally long alone and none hides the others. A
+//! trial that something else outweighs is made anew from the flows that show its suspect best. And no verdict rests on
+//! one trial: what is kept has to show itself again.
 
 use super::bench::{Bench, Load, Slope};
 use super::scout::View;
@@ -11,16 +15,25 @@ use super::suspects::{Scene, Suspect};
 use super::{ProfileError, ProfileOptions};
 use crate::rounds::{Pair, Round};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 /// A trial is explained if it costs no more than this factor over what is known.
 pub(super) const EXPLAINED: f64 = 1.12;
+/// The same for a trial of both directions, where acknowledgements queue behind data.
+const BOTH: f64 = 1.3;
+/// A trial can show a suspect if its flows together would be so much slower than anything else makes them.
+const VISIBLE: f64 = 1.2;
+/// Flows are of about the same speed if the ratio is above this.
+const UNLIKE: f64 = 0.55;
 /// The least message of a trial.
-const LEAST: u64 = 64 << 10;
+const LEAST: u64 = 32 << 10;
 
-/// Flows that ran at the same time, and what a byte more of each cost until the last arrived.
+/// Flows that ran at the same time, and what a byte more of the longest cost until the last arrived.
 pub(super) struct Trial {
-    pub(super) flows: Round,
-    pub(super) slope: Slope,
+    /// For which suspect.
+    of: usize,
+    loads: Vec<Load>,
+    slope: Slope,
 }
 
 /// Something shared, with its evidence.
@@ -37,7 +50,7 @@ pub(super) struct Finding {
 pub(super) struct Alone {
     known: BTreeMap<Pair, f64>,
     exact: BTreeSet<Pair>,
-    /// What pairs cost in rounds, which is no less.
+    /// What pairs cost in rounds at most, which is no less.
     seen: BTreeMap<Pair, f64>,
 }
 
@@ -45,7 +58,8 @@ impl Alone {
     /// What was seen in rounds, divided by how much pairs disturb each other there.
     pub(super) fn guess(view: &View, disturbance: &dyn Fn(&Pair) -> f64) -> Self {
         let guess = |(pair, glimpse): (&Pair, &super::scout::Glimpse)| (*pair, glimpse.slope.beta / disturbance(pair));
-        let seen = view.pairs.iter().map(|(pair, glimpse)| (*pair, glimpse.slope.beta)).collect();
+        let seen =
+            view.pairs.iter().map(|(pair, glimpse)| (*pair, glimpse.slope.beta + glimpse.slope.margin)).collect();
         Self { known: view.pairs.iter().map(guess).collect(), exact: BTreeSet::new(), seen }
     }
 
@@ -65,10 +79,6 @@ impl Alone {
         self.known.get(pair).copied().unwrap_or(0.0)
     }
 
-    fn slowest(&self, flows: &[Pair]) -> f64 {
-        flows.iter().map(|pair| self.of(pair)).fold(0.0, f64::max)
-    }
-
     pub(super) fn learn(&mut self, pair: Pair, beta: f64) {
         self.known.insert(pair, beta);
         self.exact.insert(pair);
@@ -77,11 +87,21 @@ impl Alone {
     /// Measures a pair alone, unless that was done.
     pub(super) fn measure(&mut self, pair: Pair, view: &View, bench: &mut Bench<'_>) -> Result<f64, ProfileError> {
         if !self.exact.contains(&pair) {
-            let slopes = bench.slopes(&[view.load(pair)], 0.04, 4)?;
+            let slopes = bench.slopes(&[view.load(pair)], 0.04, 2..=4)?;
             self.learn(pair, slopes.all.beta);
         }
         Ok(self.of(&pair))
     }
+}
+
+/// How much longer all flows of some users are than the longest flow.
+fn load_of(users: &BTreeSet<Pair>, loads: &[Load]) -> f64 {
+    let sum: u64 = loads.iter().filter(|(pair, _)| users.contains(pair)).map(|(_, bytes)| bytes).sum();
+    sum as f64 / longest(loads)
+}
+
+fn longest(loads: &[Load]) -> f64 {
+    loads.iter().map(|(_, bytes)| *bytes).max().unwrap_or(1).max(1) as f64
 }
 
 /// The investigation so far.
@@ -93,36 +113,113 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// How long messages of these flows are, so that together they take about as long as a sample should.
+    /// How long messages of these flows are: all in a row take as long as two samples, and none takes much longer than
+    /// another alone. Those of about the same speed are equal, because what they share would not be full at the end.
     fn loads(&self, flows: &[Pair]) -> Vec<Load> {
-        let shortest = flows.iter().map(|pair| self.scene.view.load(*pair).1).min().unwrap_or(LEAST);
-        let bytes = (shortest * 4 / flows.len().max(4) as u64).max(LEAST);
-        flows.iter().map(|pair| (*pair, bytes)).collect()
+        // What was seen in rounds and not alone says little: no pair is taken for faster than any that was timed alone.
+        let least = |far: bool| {
+            let timed = self.alone.exact.iter().filter(|pair| self.scene.is_far(pair) == far);
+            timed.map(|pair| self.alone.of(pair)).fold(f64::INFINITY, f64::min)
+        };
+        let least = [least(false), least(true)].map(|cost| if cost.is_finite() { cost } else { f64::MIN_POSITIVE });
+        let cost = |pair: &Pair| self.alone.of(pair).max(least[usize::from(self.scene.is_far(pair))]);
+        let Some(fastest) = flows.iter().min_by(|one, other| cost(one).total_cmp(&cost(other))) else {
+            return Vec::new();
+        };
+        let share = |pair: &Pair| Some(cost(fastest) / cost(pair)).filter(|share| *share < UNLIKE).unwrap_or(1.0);
+        let together: f64 = flows.iter().map(share).sum();
+        let long = self.scene.view.load(*fastest).1 as f64 * 2.0 / together.max(2.0);
+        flows.iter().map(|pair| (*pair, ((long * share(pair)) as u64).max(LEAST))).collect()
+    }
+
+    /// What the slowest flow costs by itself; like all costs of loads, for a byte of the longest.
+    fn own(&self, loads: &[Load]) -> f64 {
+        let longest = longest(loads);
+        loads.iter().map(|(pair, bytes)| self.alone.of(pair) * *bytes as f64 / longest).fold(0.0, f64::max)
+    }
+
+    /// What loads cost if nothing is shared but what is given.
+    fn cost(&self, kept: impl Iterator<Item = (usize, f64)>, loads: &[Load]) -> f64 {
+        let shared = kept.map(|(id, beta)| load_of(&self.suspects[id].users, loads) * beta);
+        shared.fold(self.own(loads), f64::max)
     }
 
     /// Runs the flows of a suspect, and makes sure of the pair that is last where that matters.
     pub(super) fn charge(&mut self, suspect: Suspect, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
-        let slopes = bench.slopes(&self.loads(&suspect.flows), 0.05, 5)?;
-        if slopes.all.beta - slopes.all.margin > EXPLAINED * self.alone.slowest(&suspect.flows) {
-            self.alone.measure(suspect.flows[slopes.last], self.scene.view, bench)?;
-        }
-        self.trials.push(Trial { flows: suspect.flows.clone(), slope: slopes.all });
+        let loads = self.loads(&suspect.flows);
         self.suspects.push(suspect);
+        self.hear(self.suspects.len() - 1, loads, (0.05, 1..=5), bench)
+    }
+
+    /// Makes a trial, which takes the place of what was known of the suspect; it is repeated until it is known to
+    /// `precision`, as often as `turns` allows.
+    fn hear(
+        &mut self,
+        of: usize,
+        loads: Vec<Load>,
+        (precision, turns): (f64, RangeInclusive<u32>),
+        bench: &mut Bench<'_>,
+    ) -> Result<(), ProfileError> {
+        let slopes = bench.slopes(&loads, precision, turns)?;
+        if slopes.all.beta - slopes.all.margin > EXPLAINED * self.own(&loads) {
+            self.alone.measure(loads[slopes.last].0, self.scene.view, bench)?;
+        }
+        self.trials.retain(|trial| trial.of != of);
+        self.trials.push(Trial { of, loads, slope: slopes.all });
         Ok(())
     }
 
-    fn loads_of(&self, suspect: &Suspect) -> Vec<f64> {
-        let load = |trial: &Trial| trial.flows.iter().filter(|pair| suspect.users.contains(pair)).count() as f64;
-        self.trials.iter().map(load).collect()
+    /// By what factor loads would show a suspect that is as slow as its fastest pair.
+    fn visibility(&self, suspect: &Suspect, kept: &[(usize, f64)], loads: &[Load]) -> f64 {
+        let shared = load_of(&suspect.users, loads) * self.alone.fastest(&suspect.users);
+        shared / self.cost(kept.iter().copied(), loads).max(f64::MIN_POSITIVE)
+    }
+
+    /// The flows that show a suspect best: one after the other is left out as long as that helps.
+    fn clearest(&self, suspect: &Suspect, kept: &[(usize, f64)]) -> Vec<Load> {
+        let mut loads = self.loads(&suspect.flows);
+        let mut best = self.visibility(suspect, kept, &loads);
+        while loads.len() > 2 {
+            let without = (0..loads.len()).map(|out| {
+                let flows: Round = loads.iter().map(|(pair, _)| *pair).collect();
+                let rest: Round = [&flows[..out], &flows[out + 1..]].concat();
+                let loads = self.loads(&rest);
+                (self.visibility(suspect, kept, &loads), loads)
+            });
+            match without.max_by(|one, other| one.0.total_cmp(&other.0)) {
+                Some((better, fewer)) if better > best * 1.01 => (best, loads) = (better, fewer),
+                _ => break,
+            }
+        }
+        loads
+    }
+
+    /// Tries suspects again, with better flows, whose trials could not show them: there something else was in the way.
+    pub(super) fn look_closer(&mut self, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
+        let kept = self.verdict();
+        for id in 0..self.suspects.len() {
+            let (suspect, trial) = (&self.suspects[id], self.trials.iter().find(|trial| trial.of == id));
+            let shown = trial.is_some_and(|trial| self.visibility(suspect, &kept, &trial.loads) >= VISIBLE);
+            if suspect.both || shown || kept.iter().any(|(other, _)| *other == id) {
+                continue;
+            }
+            let loads = self.clearest(suspect, &kept);
+            if self.visibility(suspect, &kept, &loads) >= VISIBLE {
+                self.hear(id, loads, (0.05, 2..=5), bench)?;
+            }
+            bench.report(id + 1, self.suspects.len());
+        }
+        Ok(())
     }
 
     /// The fewest suspects that explain every trial: their positions, and the cost of a byte in each.
     pub(super) fn verdict(&self) -> Vec<(usize, f64)> {
-        let loads: Vec<Vec<f64>> = self.suspects.iter().map(|suspect| self.loads_of(suspect)).collect();
-        let own: Vec<f64> = self.trials.iter().map(|trial| self.alone.slowest(&trial.flows)).collect();
+        let loads_of = |suspect: &Suspect| self.trials.iter().map(|trial| load_of(&suspect.users, &trial.loads)).collect();
+        let loads: Vec<Vec<f64>> = self.suspects.iter().map(loads_of).collect();
+        let own: Vec<f64> = self.trials.iter().map(|trial| self.own(&trial.loads)).collect();
         let bound = |(suspect, loads): (&Suspect, &Vec<f64>)| {
             let loaded = self.trials.iter().zip(loads).filter(|(_, load)| **load > 0.0);
-            let bounds = loaded.map(|(trial, load)| trial.slope.beta / load);
+            let bounds = loaded.map(|(trial, load)| (trial.slope.beta + trial.slope.margin) / load);
             bounds.fold(self.alone.fastest(&suspect.users), f64::min)
         };
         let bounds: Vec<f64> = self.suspects.iter().zip(&loads).map(bound).collect();
@@ -133,7 +230,8 @@ impl Case<'_> {
         };
         let is_clear = |trial: usize, kept: &[bool]| {
             let Slope { beta, margin } = self.trials[trial].slope;
-            beta - margin <= EXPLAINED * explained(trial, kept)
+            let clearly = if self.suspects[self.trials[trial].of].both { BOTH } else { EXPLAINED };
+            beta - margin <= clearly * explained(trial, kept)
         };
         let mut order: Vec<usize> = (0..loads.len()).filter(|&id| kept[id]).collect();
         // Both directions as one only where one at a time does not do.
@@ -157,29 +255,43 @@ impl Case<'_> {
         shared.fold(self.alone.of(flow), f64::max)
     }
 
-    /// Measures what is kept again, as well as links are measured.
-    pub(super) fn findings(
-        &self,
-        kept: &[(usize, f64)],
+    /// Takes the evidence of everything that is kept again, as well as links are measured, until nothing is kept that
+    /// was seen but once.
+    pub(super) fn confirm(
+        &mut self,
         options: &ProfileOptions,
         bench: &mut Bench<'_>,
-    ) -> Result<Vec<Finding>, ProfileError> {
-        let mut findings = Vec::new();
-        for (done, &(id, bound)) in kept.iter().enumerate() {
+    ) -> Result<Vec<(usize, f64)>, ProfileError> {
+        let mut sure = BTreeSet::new();
+        loop {
+            let kept = self.verdict();
+            let open: Vec<usize> = kept.iter().map(|(id, _)| *id).filter(|id| !sure.contains(id)).collect();
+            if open.is_empty() {
+                return Ok(kept);
+            }
+            for id in open {
+                let Some(trial) = self.trials.iter().find(|trial| trial.of == id) else { continue };
+                self.hear(id, trial.loads.clone(), (options.precision, 2..=options.most_turns.max(2)), bench)?;
+                sure.insert(id);
+                bench.report(sure.len(), kept.len().max(sure.len()));
+            }
+        }
+    }
+
+    /// What is kept, with its evidence.
+    pub(super) fn findings(&self, kept: &[(usize, f64)]) -> Vec<Finding> {
+        let finding = |&(id, bound): &(usize, f64)| {
+            let trial = self.trials.iter().find(|trial| trial.of == id)?;
             let suspect = self.suspects[id].clone();
-            let load = suspect.flows.iter().filter(|pair| suspect.users.contains(pair)).count() as f64;
-            let slopes = bench.slopes(&self.loads(&suspect.flows), options.precision, options.most_turns)?;
-            let rest: Vec<(usize, f64)> = kept.iter().copied().filter(|(other, _)| *other != id).collect();
-            let without = suspect.flows.iter().map(|flow| self.explained(&rest, &suspect.flows, flow));
-            let without = without.fold(0.0, f64::max);
+            let load = load_of(&suspect.users, &trial.loads);
+            let without = self.cost(kept.iter().copied().filter(|(other, _)| *other != id), &trial.loads);
             // Where something else is in the way of its own flows, what bounds it was seen in those of another.
-            let Slope { beta, margin } = slopes.all;
+            let Slope { beta, margin } = trial.slope;
             let beta = if beta > without * EXPLAINED.sqrt() { beta } else { bound * load };
             let factor = if without > 0.0 { beta / without } else { 1.0 };
             let beta = (beta / load).min(self.alone.fastest(&suspect.users));
-            findings.push(Finding { suspect, slope: Slope { beta, margin: margin / load }, factor });
-            bench.report(done + 1, kept.len());
-        }
-        Ok(findings)
+            Some(Finding { suspect, slope: Slope { beta, margin: margin / load }, factor })
+        };
+        kept.iter().filter_map(finding).collect()
     }
 }

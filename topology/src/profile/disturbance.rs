@@ -39,14 +39,14 @@ pub(super) fn disturbance(bench: &mut Bench<'_>, scene: &Scene<'_>) -> Result<Di
         let chosen = (0..round.len()).filter(|flow| flow % looked_at == number);
         for flow in chosen {
             let pair = round[flow];
-            let alone = bench.slopes(&[scene.view.load(pair)], 0.04, 5)?.all;
+            let alone = bench.slopes(&[scene.view.load(pair)], 0.04, 2..=5)?.all;
             found.alone.push((pair, alone.beta));
             let Some(glimpse) = scene.view.pairs.get(&pair) else { continue };
             if glimpse.slope.beta <= CLEARLY * (alone.beta + alone.margin) {
                 continue;
             }
             let loads: Vec<_> = round.iter().map(|pair| scene.view.load(*pair)).collect();
-            let again = bench.slopes(&loads, 0.08, 4)?.each[flow];
+            let again = bench.slopes(&loads, 0.08, 2..=4)?.each[flow];
             if again.beta - again.margin > CLEARLY * (alone.beta + alone.margin) {
                 let side = if scene.is_far(&pair) { &mut found.far } else { &mut found.near };
                 *side = side.max(again.beta / alone.beta.max(f64::MIN_POSITIVE));

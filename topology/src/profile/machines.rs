@@ -121,7 +121,8 @@ mod tests {
                 // A little uneven, and no direction like the other.
                 let beta =
                     if near { inside[homes[from]] } else { between } * (1.0 + 0.01 * ((from * 7 + to) % 11) as f64);
-                let glimpse = Glimpse { long: 0, alpha: 2.0, slope: Slope { beta: beta * 1e-6, margin: 0.0 } };
+                let slope = Slope { beta: beta * 1e-6, margin: 0.0 };
+                let glimpse = Glimpse { long: 0, alpha: 2.0, slope, lasting: slope.beta };
                 pairs.insert(Pair::new(from, to), glimpse);
             }
         }

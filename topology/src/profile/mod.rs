@@ -40,6 +40,9 @@ pub struct ProfileOptions {
     pub sample_time: Micros,
     /// No message is longer, however fast the link, in bytes.
     pub longest: u64,
+    /// The longest message of a pair is no shorter, in bytes, unless it takes [`PATIENCE`] times as long as a sample
+    /// should: shaped links let the first bytes pass at once, and others in lumps.
+    pub least: u64,
     /// Relative margin of a first look.
     pub glance: f64,
     /// Relative margin of β at which a link or a resource is known well enough.
@@ -65,6 +68,7 @@ impl Default for ProfileOptions {
         Self {
             sample_time: Micros(25_000.0),
             longest: 4 << 20,
+            least: 512 << 10,
             glance: 0.08,
             precision: 0.025,
             alpha_precision: 0.05,
@@ -83,7 +87,15 @@ impl ProfileOptions {
     pub fn quick() -> Self {
         let sample_time = Micros(8_000.0);
         let (least_turns, most_turns) = (1, 1);
-        Self { sample_time, longest: 1 << 20, glance: 0.15, precision: 0.1, least_turns, most_turns, ..Self::default() }
+        let (longest, least) = (1 << 20, 128 << 10);
+        Self { sample_time, longest, least, glance: 0.15, precision: 0.1, least_turns, most_turns, ..Self::default() }
+    }
+
+    /// How long the longest message should be where a byte costs so much, in bytes.
+    fn long(&self, beta: f64) -> u64 {
+        let room = self.sample_time.0 / beta.max(f64::MIN_POSITIVE);
+        let least = (self.least as f64).min(PATIENCE * room).max(SHORTEST);
+        room.clamp(least, least.max(self.longest as f64)) as u64
     }
 
     fn suffices(&self, fit: &LinkFit) -> bool {
@@ -91,6 +103,11 @@ impl ProfileOptions {
         fit.alpha_noise <= alpha && fit.beta_noise <= fit.beta * self.precision
     }
 }
+
+/// A message may take so many times as long as it should, to be of a length that says something.
+const PATIENCE: f64 = 8.0;
+/// Below so many bytes a shaped link hides its rate.
+const SHORTEST: f64 = 131_072.0;
 
 /// How far a profile has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,9 +237,10 @@ fn investigate(
     bench.stage = "structure";
     case.ask_for_nics(bench)?;
     case.ask_for_switches(bench)?;
-    let kept = case.verdict();
+    case.look_closer(bench)?;
     bench.stage = "shared";
-    let findings = case.findings(&kept, options, bench)?;
+    let kept = case.confirm(options, bench)?;
+    let findings = case.findings(&kept);
     let (lone, notes) = unexplained(&case, &kept, &disturbance);
     Ok(Investigation { findings, alone: case.alone, lone, notes })
 }

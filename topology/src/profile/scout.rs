@@ -13,8 +13,6 @@ use std::collections::BTreeMap;
 
 /// The first message that tells something about bandwidth.
 const FIRST: u64 = 64 << 10;
-/// The least long message: shaped links let so many bytes pass at once, and hide their rate below it.
-const LEAST: u64 = 128 << 10;
 /// Bytes of a message that is all α.
 pub(super) const TINY: u64 = 64;
 
@@ -27,6 +25,8 @@ pub(super) struct Glimpse {
     pub(super) alpha: f64,
     /// What a byte costs while the rest of its round runs.
     pub(super) slope: Slope,
+    /// What a byte of the longest message took there, on the average.
+    pub(super) lasting: f64,
 }
 
 /// What a first look sees.
@@ -39,7 +39,7 @@ pub(super) struct View {
 impl View {
     /// What a pair sends when it is measured with others.
     pub(super) fn load(&self, pair: Pair) -> Load {
-        (pair, self.pairs.get(&pair).map_or(LEAST, |glimpse| glimpse.long))
+        (pair, self.pairs.get(&pair).map_or(FIRST, |glimpse| glimpse.long))
     }
 }
 
@@ -60,10 +60,10 @@ pub(super) fn scout(
         let tiny: Vec<Exchange> =
             round.iter().map(|&Pair { from, to }| Exchange { from, to, bytes: TINY, messages: 1 }).collect();
         let times = bench.run(&tiny, REPETITIONS)?;
-        let slopes = bench.slopes(&loads, options.glance, 4)?;
+        let slopes = bench.slopes(&loads, options.glance, 2..=4)?;
         for (flow, (pair, long)) in loads.into_iter().enumerate() {
             let alpha = median(times.iter().map(|times| times[flow].0).collect());
-            pairs.insert(pair, Glimpse { long, alpha, slope: slopes.each[flow] });
+            pairs.insert(pair, Glimpse { long, alpha, slope: slopes.each[flow], lasting: slopes.lasting[flow] });
         }
         bench.report(index + 1, rounds.len());
     }
@@ -84,11 +84,9 @@ fn lengths(bench: &mut Bench<'_>, round: &Round, options: &ProfileOptions) -> Re
         for (flow, time) in open.into_iter().zip(times.into_iter().flatten()) {
             let bytes = &mut loads[flow].1;
             // The last step is as far as the time so far says, the others are long.
-            let room = options.sample_time / time;
-            let factor = if room >= 4.0 { 4.0 } else { room.max(1.0) };
-            let grown = ((*bytes as f64 * factor) as u64).clamp(LEAST, options.longest.max(LEAST));
-            growing[flow] = factor >= 4.0 && grown > *bytes && grown < options.longest;
-            *bytes = grown;
+            let grown = options.long(time.0 / *bytes as f64);
+            growing[flow] = grown >= 4 * *bytes && options.sample_time / time >= 4.0;
+            *bytes = if growing[flow] { 4 * *bytes } else { grown };
         }
     }
     Ok(loads)

@@ -7,7 +7,7 @@
 
 use super::ProfileError;
 use super::bench::{Bench, Load};
-use super::contention::{Case, EXPLAINED};
+use super::contention::Case;
 use super::machines::joined;
 use super::suspects::Scope;
 use crate::Rank;
@@ -78,7 +78,7 @@ impl Case<'_> {
         let alone = alone.max(self.alone.measure(flows[1], self.scene.view, bench)?);
         let loads = flows.map(|pair| self.scene.view.load(pair));
         let bytes = loads[0].1.min(loads[1].1);
-        let slopes = bench.slopes(&loads.map(|(pair, _)| (pair, bytes)), 0.05, 4)?;
+        let slopes = bench.slopes(&loads.map(|(pair, _)| (pair, bytes)), 0.05, 2..=4)?;
         Ok(slopes.all.beta - slopes.all.margin > HELD_UP * alone)
     }
 
@@ -128,19 +128,19 @@ impl Case<'_> {
 
     /// The round in which most flows between machines are slower than is known why; `None` if that happens nowhere.
     fn most_held_up(&self, kept: &[(usize, f64)], bench: &mut Bench<'_>) -> Result<Option<Round>, ProfileError> {
-        let slow = |round: &Round, beta: &dyn Fn(usize, &Pair) -> f64| {
+        let slow = |round: &Round, cost: &dyn Fn(usize, &Pair) -> f64| {
             let far = round.iter().enumerate().filter(|(_, pair)| self.scene.is_far(pair));
-            far.filter(|(flow, pair)| beta(*flow, pair) > HELD_UP * self.explained(kept, round, pair)).count()
+            far.filter(|(flow, pair)| cost(*flow, pair) > HELD_UP * self.explained(kept, round, pair)).count()
         };
-        let seen = |_: usize, pair: &Pair| self.scene.view.pairs.get(pair).map_or(0.0, |glimpse| glimpse.slope.beta);
+        let seen = |_: usize, pair: &Pair| self.scene.view.pairs.get(pair).map_or(0.0, |glimpse| glimpse.lasting);
         let counted = self.scene.view.rounds.iter().map(|round| (slow(round, &seen), round));
         let Some((count, round)) = counted.max_by_key(|(count, _)| *count) else { return Ok(None) };
         if count < 2 {
             return Ok(None);
         }
         let crowd: Round = round.iter().filter(|pair| self.scene.is_far(pair)).copied().collect();
-        let slopes = bench.slopes(&self.crowded(&crowd), 0.05, 4)?;
-        let again = slow(&crowd, &|flow, _| slopes.each[flow].beta - slopes.each[flow].margin);
+        let slopes = bench.slopes(&self.crowded(&crowd), 0.05, 2..=4)?;
+        let again = slow(&crowd, &|flow, _| slopes.lasting[flow]);
         Ok((again > 1).then_some(crowd))
     }
 
@@ -170,8 +170,8 @@ impl Case<'_> {
         if !self.has(pair.from, pair.to) {
             return Ok(false);
         }
-        let slopes = bench.slopes(&self.crowded(&flows), 0.05, 3)?;
-        Ok(slopes.each[flows.len() - 1].beta <= EXPLAINED * EXPLAINED * self.explained(kept, &flows, &pair))
+        let slopes = bench.slopes(&self.crowded(&flows), 0.05, 2..=3)?;
+        Ok(slopes.lasting[flows.len() - 1] <= HELD_UP * self.explained(kept, &flows, &pair))
     }
 }
 

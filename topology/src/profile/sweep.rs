@@ -12,8 +12,15 @@ use crate::rounds::{Pair, Round};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Sizes as a share of the longest message, and how many messages follow each other; zero is a tiny message.
-const SETTINGS: [(u64, u32); 6] = [(0, 1), (2, 1), (8, 8), (0, 16), (16, 1), (1, 1)];
+/// Sizes in parts of the longest message, and how many messages follow each other; zero is a tiny message.
+const SETTINGS: [(u64, u32); 6] = [(0, 1), (16, 1), (4, 8), (0, 16), (2, 1), (WHOLE, 1)];
+
+/// Parts of the longest message.
+const WHOLE: u64 = 32;
+
+/// By how many parts a long message is longer or shorter in each pass. The time of one length is off by up to a segment,
+/// however often it is repeated; not that of many.
+const SHIFTS: [u64; 6] = [0, 3, 6, 2, 5, 1];
 
 /// A relative error of α + β·bytes at a measured setting that calls for another look.
 const MISSED: f64 = 0.1;
@@ -34,8 +41,14 @@ pub(super) fn sweep(
         let rounds_open = open.len();
         for (index, round) in open.iter().enumerate() {
             for setting in 0..SETTINGS.len() {
-                let setting = SETTINGS[(setting + turn as usize + index) % SETTINGS.len()];
-                time(bench, round, setting, view, &mut samples)?;
+                let (parts, messages) = SETTINGS[(setting + turn as usize + index) % SETTINGS.len()];
+                let shift = SHIFTS[turn as usize % SHIFTS.len()];
+                let parts = match parts {
+                    WHOLE => WHOLE - shift,
+                    16 => 16 + shift,
+                    parts => parts,
+                };
+                time(bench, round, (parts, messages), view, &mut samples)?;
             }
             bench.report((turn as usize - 1) * rounds_open + index + 1, most as usize * rounds_open);
         }
@@ -64,12 +77,12 @@ pub(super) fn sweep(
 fn time(
     bench: &mut Bench<'_>,
     round: &Round,
-    (share, messages): (u64, u32),
+    (parts, messages): (u64, u32),
     view: &View,
     samples: &mut BTreeMap<Pair, Vec<Sample>>,
 ) -> Result<(), ProfileError> {
     let exchange = |&pair: &Pair| {
-        let bytes = view.load(pair).1.checked_div(share).unwrap_or(TINY);
+        let bytes = (view.load(pair).1 * parts / WHOLE).max(TINY);
         Exchange { from: pair.from, to: pair.to, bytes, messages }
     };
     let exchanges: Vec<Exchange> = round.iter().map(exchange).collect();
