@@ -186,11 +186,15 @@ fn utc(seconds: u64) -> String {
 fn examined(held_out: &[HeldOut]) -> Option<String> {
     let (median, worst) = HeldOut::errors(held_out);
     let alone = held_out.iter().filter(|answer| answer.exchanges.len() == 1).count();
+    let sizes = || held_out.iter().flat_map(|answer| &answer.exchanges).map(|exchange| exchange.bytes);
+    let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
     (!held_out.is_empty()).then(|| {
         format!(
-            "Predicted and then timed: {alone} single messages and {} sets of messages at once; errors: median {:.1} %, \
-             worst {:.1} %.",
+            "Predicted and then timed: {alone} single messages and {} sets of messages at once, {} to {} each; errors: \
+             median {:.1} %, worst {:.1} %.",
             held_out.len() - alone,
+            bytes(least),
+            bytes(most),
             100.0 * median,
             100.0 * worst
         )

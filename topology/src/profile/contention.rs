@@ -19,8 +19,8 @@ use std::ops::RangeInclusive;
 
 /// A trial is explained if it costs no more than this factor over what is known.
 pub(super) const EXPLAINED: f64 = 1.12;
-/// The same for a trial of both directions, where acknowledgements queue behind data.
-const BOTH: f64 = 1.3;
+/// The same where ranks send and receive: acknowledgements queue behind data, and flows that cross are not fair.
+const DUPLEX: f64 = 1.3;
 /// A trial can show a suspect if its flows together would be so much slower than anything else makes them.
 const VISIBLE: f64 = 1.2;
 /// Flows are of about the same speed if the ratio is above this.
@@ -102,6 +102,12 @@ fn load_of(users: &BTreeSet<Pair>, loads: &[Load]) -> f64 {
 
 fn longest(loads: &[Load]) -> f64 {
     loads.iter().map(|(_, bytes)| *bytes).max().unwrap_or(1).max(1) as f64
+}
+
+/// Whether somebody sends and receives.
+fn is_duplex(loads: &[Load]) -> bool {
+    let senders: BTreeSet<_> = loads.iter().map(|(pair, _)| pair.from).collect();
+    loads.iter().any(|(pair, _)| senders.contains(&pair.to))
 }
 
 /// The investigation so far.
@@ -230,7 +236,7 @@ impl Case<'_> {
         };
         let is_clear = |trial: usize, kept: &[bool]| {
             let Slope { beta, margin } = self.trials[trial].slope;
-            let clearly = if self.suspects[self.trials[trial].of].both { BOTH } else { EXPLAINED };
+            let clearly = if is_duplex(&self.trials[trial].loads) { DUPLEX } else { EXPLAINED };
             beta - margin <= clearly * explained(trial, kept)
         };
         let mut order: Vec<usize> = (0..loads.len()).filter(|&id| kept[id]).collect();
