@@ -12,4 +12,5 @@ mod fabric;
 mod faults;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod ours;
+mod profiles;
 mod shapes;

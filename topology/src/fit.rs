@@ -5,16 +5,15 @@
 //! the last one shows, and α = λ + γ. Sweeping both n and b tells the two apart, and so whether α occupies.
 //!
 //! Times are skewed by whatever else the machine does, so each setting counts with the median of its repetitions
-//! after rejecting those further than five scaled median absolute deviations away \[1\]. The medians are fitted by
+//! without outliers ([`crate::robust`]). The medians are fitted by
 //! weighted least squares under non-negativity; a weight is one over the variance of the median plus the share
 //! of the time that the linear model itself cannot explain, which keeps small and large messages both in sight.
 //! A shaped link lets a first burst pass at full speed, so that long messages seem to start before their time: where
 //! they do, β is their slope alone, α the time of the shortest, and the credit is what separates the two. A shaper lets
 //! segments of up to 64 KB pass as a whole, so the time of one size is off by a part of that however often it is
 //! repeated: sizes that differ a little average it out. Wherever a line misses the shortest messages, α is theirs.
-//!
-//! \[1\] Leys et al., "Detecting outliers: do not use standard deviation around the mean", JESP 49 (2013).
 
+use crate::robust::middle;
 use crate::{Bytes, Latency, Micros, MicrosPerByte};
 use std::collections::BTreeMap;
 
@@ -91,10 +90,6 @@ pub enum FitError {
 
 /// The share of a time that the linear model is not expected to explain.
 const MODEL_ERROR: f64 = 0.01;
-/// Scaled median absolute deviations beyond which a repetition is an outlier.
-const OUTLIER: f64 = 5.0;
-/// The standard deviation of a normal distribution in median absolute deviations.
-const MAD_SCALE: f64 = 1.4826;
 /// Standard deviations to each side of a 95 % interval.
 pub(crate) const CONFIDENCE: f64 = 1.96;
 
@@ -209,7 +204,8 @@ impl Line {
     /// By weighted least squares; `None` for fewer than two lengths.
     fn through(points: &[&Point]) -> Option<Self> {
         let total: f64 = points.iter().map(|point| point.weight()).sum();
-        let mean = |of: &dyn Fn(&Point) -> f64| points.iter().map(|point| point.weight() * of(point)).sum::<f64>() / total;
+        let mean =
+            |of: &dyn Fn(&Point) -> f64| points.iter().map(|point| point.weight() * of(point)).sum::<f64>() / total;
         let (middle, time) = (mean(&|point| point.bytes as f64), mean(&|point| point.time));
         let spread = mean(&|point| (point.bytes as f64 - middle).powi(2)) * total;
         // With a single length this is no more than what rounding left.
@@ -226,16 +222,6 @@ impl Line {
         let share = if freedom == 0 { 0.0 } else { points.len() as f64 / freedom as f64 };
         let lengths: f64 = share * points.iter().map(|point| pull(point).powi(2) * scatter(point)).sum::<f64>();
         Some(Self { begins, beta, noise: repeated.max(lengths).sqrt() })
-    }
-}
-
-/// The middle value, or the mean of the two; zero without any.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        count if count % 2 == 1 => values[count / 2],
-        count => f64::midpoint(values[count / 2 - 1], values[count / 2]),
     }
 }
 
@@ -279,48 +265,6 @@ fn points(samples: &[Sample]) -> Result<Vec<Point>, FitError> {
         return Err(FitError::TooFewSizes { found: sizes.len() });
     }
     Ok(settings.into_iter().map(|((bytes, messages), times)| point(bytes, messages, times)).collect())
-}
-
-/// The median of some times, and their scaled median absolute deviation.
-fn deviation(times: &[f64]) -> (f64, f64) {
-    let middle = median(times.to_vec());
-    (middle, MAD_SCALE * median(times.iter().map(|time| (time - middle).abs()).collect()))
-}
-
-/// The least time that is no outlier, the median, and the largest that is none.
-pub(crate) fn usual(times: &[f64]) -> (f64, f64, f64) {
-    let (middle, spread) = deviation(times);
-    // A clock that ticks coarsely gives a spread of zero; then only the grossly different are outliers.
-    let reach = OUTLIER * spread.max(MODEL_ERROR * middle);
-    (middle - reach, middle, middle + reach)
-}
-
-/// The median of what is left without outliers, its variance, and how many are left.
-fn middle(mut times: Vec<f64>) -> (f64, f64, usize) {
-    let (low, _, high) = usual(&times);
-    times.retain(|time| (low..=high).contains(time));
-    let (time, spread) = deviation(&times);
-    // The variance of the median of normal samples is π/2 times that of their mean.
-    (time, spread * spread * std::f64::consts::FRAC_PI_2 / times.len().max(1) as f64, times.len())
-}
-
-/// The median without outliers, and its variance.
-pub(crate) fn robust_middle(times: &[f64]) -> (f64, f64) {
-    let (time, variance, _) = middle(times.to_vec());
-    (time, variance)
-}
-
-/// The mean of the quicker half, and its variance. What a machine is able to carry shows in its better times: a
-/// segment that is lost delays some repetitions by as much as they take, but never all of them.
-pub(crate) fn undisturbed(times: &[f64]) -> (f64, f64) {
-    let mut quicker = times.to_vec();
-    quicker.sort_by(f64::total_cmp);
-    quicker.truncate(times.len().div_ceil(2));
-    let count = quicker.len().max(1) as f64;
-    let mean = quicker.iter().sum::<f64>() / count;
-    let scatter = quicker.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-    // Half a normal distribution is 0.6 times as wide as the whole, and where it was cut off is uncertain, too.
-    (mean, 3.0 * scatter / count)
 }
 
 fn point(bytes: u64, messages: u32, times: Vec<f64>) -> Point {

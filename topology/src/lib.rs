@@ -23,6 +23,7 @@ mod measured;
 mod probe;
 pub mod profile;
 pub mod quantity;
+mod robust;
 mod rounds;
 mod spec;
 mod spelling;

@@ -152,9 +152,21 @@ impl Cluster {
         self.spec.hosts[host].nics[nic].rate = rate;
         let ends = [(&self.hosts[host], format!("eth{nic}")), (&self.switches, port(host, nic))];
         for (namespace, device) in ends {
-            let done = in_namespace("tc", namespace, &[class("change", &device, rate)]);
+            let done = in_namespace("tc", namespace, &[class("change", &device, 1, rate)]);
             done.unwrap_or_else(|told| panic!("host {host}, NIC {nic}: {told}"));
         }
+    }
+
+    /// Gives what a host sends to one other a rate of its own, in Mbit/s: a slow link where all else is fast.
+    pub(crate) fn narrow(&self, from: usize, to: usize, rate: u32) {
+        let to = Spec::address(to, 0, Family::V4);
+        let lines = [
+            class("add", "eth0", 2, rate),
+            format!("qdisc add dev eth0 parent 1:2 {QUEUE}"),
+            format!("filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {to}/32 flowid 1:2"),
+        ];
+        let done = in_namespace("tc", &self.hosts[from], &lines);
+        done.unwrap_or_else(|told| panic!("host {from}: {told}"));
     }
 
     /// How many hosts there are.
@@ -201,11 +213,13 @@ fn port(host: usize, nic: usize) -> String {
 fn shape(verb: &str, device: &str, rate: u32) -> [String; 3] {
     [
         format!("qdisc {verb} dev {device} root handle 1: htb default 1 r2q 1000"),
-        class(verb, device, rate),
+        class(verb, device, 1, rate),
         format!("qdisc {verb} dev {device} parent 1:1 {QUEUE}"),
     ]
 }
 
-fn class(verb: &str, device: &str, rate: u32) -> String {
-    format!("class {verb} dev {device} parent 1: classid 1:1 htb rate {rate}mbit burst 16kb cburst 16kb quantum 60000")
+fn class(verb: &str, device: &str, id: u32, rate: u32) -> String {
+    format!(
+        "class {verb} dev {device} parent 1: classid 1:{id} htb rate {rate}mbit burst 16kb cburst 16kb quantum 60000"
+    )
 }

@@ -5,10 +5,11 @@
 //! bytes. The two sizes take turns, so that a drift of the machine hits both alike.
 
 use super::ProfileError;
-use crate::fit::{CONFIDENCE, robust_middle, undisturbed, usual};
-use std::ops::RangeInclusive;
+use crate::fit::CONFIDENCE;
+use crate::robust::{robust_middle, undisturbed, usual};
 use crate::rounds::Pair;
 use crate::{Exchange, Micros, Probe};
+use std::ops::RangeInclusive;
 
 /// Repetitions in one run of the probe.
 pub(super) const REPETITIONS: u32 = 4;
@@ -106,7 +107,8 @@ impl<'p> Bench<'p> {
         });
         let middle = |flow: &usize| undisturbed(&times[1][*flow]).0;
         let last = (0..loads.len()).max_by(|one, other| middle(one).total_cmp(&middle(other))).unwrap_or(0);
-        let lasting = loads.iter().enumerate().map(|(flow, (_, bytes))| usual_mean(&times[1][flow]) / (*bytes).max(1) as f64);
+        let lasting =
+            loads.iter().enumerate().map(|(flow, (_, bytes))| usual_mean(&times[1][flow]) / (*bytes).max(1) as f64);
         Ok(Slopes { all, each: each.collect(), lasting: lasting.collect(), last })
     }
 }

@@ -7,7 +7,7 @@ use super::ProfileError;
 use super::bench::{Bench, spans};
 use super::{ProfileOptions, Progress};
 use crate::concurrent::{Sharing, together};
-use crate::fit::median;
+use crate::robust::median;
 use crate::{Exchange, Micros, Probe, Rank, Topology};
 
 /// Repetitions of each; the median counts.

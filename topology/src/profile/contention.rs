@@ -220,7 +220,8 @@ impl Case<'_> {
 
     /// The fewest suspects that explain every trial: their positions, and the cost of a byte in each.
     pub(super) fn verdict(&self) -> Vec<(usize, f64)> {
-        let loads_of = |suspect: &Suspect| self.trials.iter().map(|trial| load_of(&suspect.users, &trial.loads)).collect();
+        let loads_of =
+            |suspect: &Suspect| self.trials.iter().map(|trial| load_of(&suspect.users, &trial.loads)).collect();
         let loads: Vec<Vec<f64>> = self.suspects.iter().map(loads_of).collect();
         let own: Vec<f64> = self.trials.iter().map(|trial| self.own(&trial.loads)).collect();
         let bound = |(suspect, loads): (&Suspect, &Vec<f64>)| {

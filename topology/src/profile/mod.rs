@@ -70,7 +70,7 @@ impl Default for ProfileOptions {
             longest: 4 << 20,
             least: 512 << 10,
             glance: 0.08,
-            precision: 0.025,
+            precision: 0.03,
             alpha_precision: 0.05,
             alpha_floor: Micros(3.0),
             least_turns: 2,
@@ -98,9 +98,12 @@ impl ProfileOptions {
         room.clamp(least, least.max(self.longest as f64)) as u64
     }
 
-    fn suffices(&self, fit: &LinkFit) -> bool {
-        let alpha = self.alpha_floor.max(fit.alpha * self.alpha_precision);
-        fit.alpha_noise <= alpha && fit.beta_noise <= fit.beta * self.precision
+    fn knows_alpha(&self, fit: &LinkFit) -> bool {
+        fit.alpha_noise <= self.alpha_floor.max(fit.alpha * self.alpha_precision)
+    }
+
+    fn knows_beta(&self, fit: &LinkFit) -> bool {
+        fit.beta_noise <= fit.beta * self.precision
     }
 }
 

@@ -7,7 +7,7 @@
 use super::bench::{Bench, Load, REPETITIONS, Slope};
 use super::{ProfileError, ProfileOptions};
 use crate::Exchange;
-use crate::fit::median;
+use crate::robust::median;
 use crate::rounds::{Pair, Round, shifts};
 use std::collections::BTreeMap;
 

@@ -48,7 +48,11 @@ pub(super) fn sweep(
                     16 => 16 + shift,
                     parts => parts,
                 };
-                time(bench, round, (parts, messages), view, &mut samples)?;
+                let unknown = |pair: &&Pair| fits.get(*pair).is_none_or(|fit| is_open(fit, parts, turn, options));
+                let flows: Round = round.iter().filter(unknown).copied().collect();
+                if !flows.is_empty() {
+                    time(bench, &flows, (parts, messages), view, &mut samples)?;
+                }
             }
             bench.report((turn as usize - 1) * rounds_open + index + 1, most as usize * rounds_open);
         }
@@ -61,10 +65,8 @@ pub(super) fn sweep(
             fits.insert(*pair, fit);
         }
         for round in &mut open {
-            // A setting that the model misses may have had bad luck; after as many passes again it is how the link is.
-            let patient = turn < 2 * options.least_turns;
-            let known = |fit: &LinkFit| options.suffices(fit) && !(patient && fit.worst_error > MISSED);
-            round.retain(|pair| !fits.get(pair).is_some_and(known));
+            let open = |fit: &LinkFit| is_open(fit, 0, turn + 1, options) || is_open(fit, WHOLE, turn + 1, options);
+            round.retain(|pair| fits.get(pair).is_some_and(open));
         }
         open.retain(|round| !round.is_empty());
         if open.is_empty() || started.elapsed() > options.budget {
@@ -72,6 +74,14 @@ pub(super) fn sweep(
         }
     }
     Ok(fits)
+}
+
+/// Whether a pass still needs a setting of so many parts: tiny messages say what α is, and cost nothing; others say
+/// what β is. A setting that the model misses may have had bad luck; after as many passes again it is how the link is.
+fn is_open(fit: &LinkFit, parts: u64, turn: u32, options: &ProfileOptions) -> bool {
+    let patient = turn <= 2 * options.least_turns;
+    let known = if parts == 0 { options.knows_alpha(fit) } else { options.knows_beta(fit) };
+    !known || patient && fit.worst_error > MISSED
 }
 
 fn time(

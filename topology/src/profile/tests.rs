@@ -12,6 +12,10 @@ struct Simulated {
     truth: Topology,
     noise: Noise,
     credit: u64,
+    /// Bytes that pass as a whole at the end of a message.
+    lump: u64,
+    /// How often what comes from several at once loses a segment, and takes twice as long.
+    losses: f64,
     runs: usize,
     /// Simulated microseconds.
     clock: f64,
@@ -19,7 +23,7 @@ struct Simulated {
 
 impl Simulated {
     fn new(truth: &Topology) -> Self {
-        Self { truth: truth.clone(), noise: Noise(11), credit: 0, runs: 0, clock: 0.0 }
+        Self { truth: truth.clone(), noise: Noise(11), credit: 0, lump: 1, losses: 0.0, runs: 0, clock: 0.0 }
     }
 }
 
@@ -35,7 +39,8 @@ impl Probe for Simulated {
     fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
         self.runs += 1;
         let after_credit = |exchange: &Exchange| {
-            let credit = self.credit / u64::from(exchange.messages);
+            let last = if exchange.messages == 1 { exchange.bytes % self.lump } else { 0 };
+            let credit = self.credit / u64::from(exchange.messages) + last;
             Exchange { bytes: exchange.bytes.saturating_sub(credit).max(exchange.bytes.min(64)), ..*exchange }
         };
         let charged: Vec<Exchange> = exchanges.iter().map(after_credit).collect();
@@ -43,7 +48,14 @@ impl Probe for Simulated {
         let mut times = Vec::new();
         for _ in 0..repetitions {
             let drift = 1.0 + 0.01 * (self.clock / 7e6).sin();
-            let now: Vec<Micros> = ideal.iter().map(|time| Micros(time.0 * drift * self.noise.wild_in(0.03))).collect();
+            let mut now: Vec<Micros> =
+                ideal.iter().map(|time| Micros(time.0 * drift * self.noise.wild_in(0.03))).collect();
+            for to in 0..self.truth.rank_count() {
+                let into: Vec<usize> = (0..exchanges.len()).filter(|&flow| exchanges[flow].to.index() == to).collect();
+                if into.len() > 1 && self.noise.uniform() < self.losses {
+                    into.into_iter().for_each(|flow| now[flow] = now[flow] * 2.0);
+                }
+            }
             self.clock += 200.0 + ideal.iter().map(|time| time.0).fold(0.0, f64::max);
             times.push(now);
         }
@@ -276,6 +288,42 @@ fn the_credit_of_shaped_links_does_not_pass_for_bandwidth() {
         assert!((link.beta.0 / SLOW - 1.0).abs() < 0.05, "{link:?}");
     }
     assert!(measured.links.iter().all(|fit| (fit.burst.0 / 65_536.0 - 1.0).abs() < 0.4), "{:?}", measured.links);
+    assert_eq!(measured.topology.resources().len(), 8, "{:?}", measured.topology.resources());
+}
+
+/// Four hosts, one at a quarter of the others' rate.
+fn with_a_slow_host() -> Topology {
+    let shared = (0..4).map(|host| (vec![host], if host == 3 { 4.0 * SLOW } else { SLOW })).map(|(of, b)| (of, b, b));
+    Cluster { sizes: &[1; 4], inside: 1e-4, between: SLOW, shared: shared.collect() }.build()
+}
+
+#[test]
+fn a_slow_host_does_not_hide_what_the_others_share() {
+    let truth = with_a_slow_host();
+    let (measured, mut probe) = measure(&truth, &knowing_machines(&truth));
+    assert_same(&truth, &measured);
+    assert_predicts(&measured, &mut probe);
+}
+
+#[test]
+fn lost_segments_do_not_pass_for_sharing() {
+    let truth = with_a_slow_host();
+    for losses in [0.05, 0.1, 0.2] {
+        let mut probe = Simulated { losses, ..Simulated::new(&truth) };
+        let measured = profile(&mut probe, &knowing_machines(&truth), &mut |_| {}).unwrap();
+        assert_same(&truth, &measured);
+    }
+}
+
+#[test]
+fn lumps_of_shaped_links_average_out() {
+    let truth = with_a_slow_host();
+    let mut probe = Simulated { credit: 16 << 10, lump: 16 << 10, ..Simulated::new(&truth) };
+    let measured = profile(&mut probe, &knowing_machines(&truth), &mut |_| {}).unwrap();
+    for link in measured.topology.links() {
+        let slow = if link.from == Rank(3) || link.to == Rank(3) { 4.0 * SLOW } else { SLOW };
+        assert!((link.beta.0 / slow - 1.0).abs() < 0.04, "{link:?}");
+    }
     assert_eq!(measured.topology.resources().len(), 8, "{:?}", measured.topology.resources());
 }
 

@@ -1,0 +1,131 @@
+//! `antiphon profile` between shaped hosts finds their rates and what they share, and predicts what it did not measure.
+
+use crate::binary::antiphon_in;
+use crate::fabric::{Cluster, Family, Host, Nic, Place, Spec, Switch, Uplink};
+use crate::ours::{finish, start};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Ordered pairs of ranks.
+type Pairs = BTreeSet<(u64, u64)>;
+
+/// What a profile says, in Mbit/s on the wire.
+#[derive(Debug)]
+struct Found {
+    links: Vec<((u64, u64), f64)>,
+    /// Delays in µs, of the same links.
+    alphas: Vec<f64>,
+    shared: Vec<(String, Pairs, f64)>,
+    /// The median error of what was predicted, in percent.
+    error: f64,
+}
+
+/// Profiles a cluster with a rank on each host.
+fn profile(cluster: &Cluster) -> Found {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("measured.yaml");
+    let line = format!("profile --quick --check 12 -o {}", file.display());
+    let mut ended = finish(start(Place::Hosts(cluster, 1), &line));
+    let told = ended.remove(0).ok().stderr;
+    let error = told.split("errors: median ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let topology = antiphon_in(folder.path(), "topology show ./measured.yaml --json").ok().json();
+    let mbits = |of: &serde_json::Value| 1e6 / of["beta_us_per_byte"].as_f64().unwrap() / Spec::payload(1, Family::V4);
+    let links = topology["links"].as_array().unwrap();
+    let pair = |link: &serde_json::Value| (link["from"].as_u64().unwrap(), link["to"].as_u64().unwrap());
+    let uses = |link: &serde_json::Value, id: &serde_json::Value| {
+        link["resources"].as_array().is_some_and(|all| all.contains(id))
+    };
+    let none = Vec::new();
+    let shared = topology["resources"].as_array().unwrap_or(&none).iter().map(|shared| {
+        let users = links.iter().filter(|link| uses(link, &shared["id"])).map(pair).collect();
+        (shared["name"].as_str().unwrap().to_owned(), users, mbits(shared))
+    });
+    Found {
+        links: links.iter().map(|link| (pair(link), mbits(link))).collect(),
+        alphas: links.iter().map(|link| link["alpha_us"].as_f64().unwrap()).collect(),
+        shared: shared.collect(),
+        error: error.unwrap_or_else(|| panic!("no examination in {told}")),
+    }
+}
+
+impl Found {
+    /// Every link has the rate that `truth` says, and what was not measured was predicted.
+    fn assert_rates(&self, tolerance: f64, truth: impl Fn(u64, u64) -> f64) {
+        for &((from, to), rate) in &self.links {
+            let ratio = rate / truth(from, to);
+            assert!((ratio - 1.0).abs() <= tolerance, "{from} to {to} has {ratio:.3} of its rate: {self:?}");
+        }
+        assert!(self.error <= 10.0, "predictions are off by {} %: {self:?}", self.error);
+    }
+
+    /// These pairs were found to share so many Mbit/s.
+    fn assert_shared(&self, users: impl IntoIterator<Item = (u64, u64)>, rate: f64) {
+        let users: Pairs = users.into_iter().collect();
+        let found = self.shared.iter().find(|(_, found, _)| *found == users);
+        let (name, _, found) = found.unwrap_or_else(|| panic!("nobody found what {users:?} share: {self:?}"));
+        assert!((found / rate - 1.0).abs() <= 0.1, "{name} has {found:.1} of {rate} Mbit/s");
+    }
+
+    /// Cables carry both ways at once.
+    fn assert_duplex(&self) {
+        let both = |users: &Pairs| users.iter().any(|&(from, to)| users.contains(&(to, from)));
+        let phantoms: Vec<_> = self.shared.iter().filter(|(_, users, _)| both(users)).collect();
+        assert!(phantoms.is_empty(), "{phantoms:?}");
+    }
+}
+
+#[test]
+fn a_slow_host_is_found_and_hides_nobody() {
+    let rates = [200.0, 200.0, 200.0, 50.0];
+    let Some(cluster) = Cluster::or_skip(&Spec::star(&rates.map(|rate| rate as u32))) else { return };
+    let found = profile(&cluster);
+    found.assert_rates(0.1, |from, to| rates[from as usize].min(rates[to as usize]));
+    found.assert_duplex();
+    for (host, rate) in (0..).zip(rates) {
+        let others = || (0..4).filter(move |other| *other != host);
+        found.assert_shared(others().map(|other| (host, other)), rate);
+        found.assert_shared(others().map(|other| (other, host)), rate);
+    }
+}
+
+#[test]
+fn two_hosts_behind_one_nic_are_found() {
+    // The first two share a way to the others, which is as fast as one of them.
+    let behind = |switch| Host { nics: vec![Nic { switch, ..Nic::new(200) }] };
+    let spec = Spec {
+        hosts: vec![behind(1), behind(1), behind(0), behind(0)],
+        switches: vec![Switch::default(), Switch { uplink: Some(Uplink { to: 0, rate: 200 }) }],
+    };
+    let Some(cluster) = Cluster::or_skip(&spec) else { return };
+    let found = profile(&cluster);
+    found.assert_rates(0.1, |_, _| 200.0);
+    found.assert_duplex();
+    let across = [(0, 2), (0, 3), (1, 2), (1, 3)];
+    found.assert_shared(across, 200.0);
+    found.assert_shared(across.map(|(from, to)| (to, from)), 200.0);
+}
+
+#[test]
+fn racks_with_thin_uplinks_are_told_apart() {
+    let Some(cluster) = Cluster::or_skip(&Spec::racks(2, 3, 300, 100)) else { return };
+    let found = profile(&cluster);
+    found.assert_rates(0.1, |from, to| if from / 3 == to / 3 { 300.0 } else { 100.0 });
+    found.assert_duplex();
+    let up = || (0..3).flat_map(|from| (3..6).map(move |to| (from, to)));
+    found.assert_shared(up(), 100.0);
+    found.assert_shared(up().map(|(from, to)| (to, from)), 100.0);
+}
+
+#[test]
+fn a_slow_link_and_a_long_cable_are_found() {
+    let mut spec = Spec::star(&[200; 3]);
+    spec.hosts[2].nics[0].delay = Duration::from_millis(2);
+    let Some(cluster) = Cluster::or_skip(&spec) else { return };
+    cluster.narrow(0, 1, 50);
+    let found = profile(&cluster);
+    found.assert_rates(0.12, |from, to| if (from, to) == (0, 1) { 50.0 } else { 200.0 });
+    for (&((from, to), _), &alpha) in found.links.iter().zip(&found.alphas) {
+        let far = from == 2 || to == 2;
+        assert!(if far { (1900.0..3000.0).contains(&alpha) } else { alpha < 1000.0 }, "{from} to {to}: {found:?}");
+    }
+}
