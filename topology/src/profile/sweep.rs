@@ -65,8 +65,8 @@ pub(super) fn sweep(
             fits.insert(*pair, fit);
         }
         for round in &mut open {
-            let open = |fit: &LinkFit| is_open(fit, 0, turn + 1, options) || is_open(fit, WHOLE, turn + 1, options);
-            round.retain(|pair| fits.get(pair).is_some_and(open));
+            let more = |fit: &LinkFit| is_open(fit, 0, turn + 1, options) || is_open(fit, WHOLE, turn + 1, options);
+            round.retain(|pair| fits.get(pair).is_some_and(more));
         }
         open.retain(|round| !round.is_empty());
         if open.is_empty() || started.elapsed() > options.budget {
