@@ -8,6 +8,7 @@ use super::bench::Bench;
 use super::contention::Alone;
 use super::suspects::Scene;
 use crate::rounds::{Pair, Round};
+use std::collections::BTreeSet;
 
 /// Pairs disturb each other if they are slower together by more than this.
 const CLEARLY: f64 = 1.15;
@@ -59,6 +60,11 @@ pub(super) fn disturbance(bench: &mut Bench<'_>, scene: &Scene<'_>) -> Result<Di
 }
 
 impl Disturbance {
+    /// Whether any of these pairs was clearly slower.
+    pub(super) fn concerns(&self, pairs: &BTreeSet<Pair>) -> bool {
+        self.seen.iter().any(|(pair, ..)| pairs.contains(pair))
+    }
+
     /// What pairs probably cost alone.
     pub(super) fn alone(&self, scene: &Scene<'_>) -> Alone {
         let factor = |pair: &Pair| if scene.is_far(pair) { self.far } else { self.near };

@@ -229,7 +229,8 @@ fn investigate(
     bench.stage = "disturbance";
     let disturbance = disturbance::disturbance(bench, &scene)?;
     let alone: Alone = disturbance.alone(&scene);
-    let suspects = scene.usual();
+    // Where a rank sends as fast while it receives, nobody need ask what both directions share.
+    let suspects: Vec<_> = scene.usual().into_iter().filter(|it| !it.both || disturbance.concerns(&it.users)).collect();
     let mut case = Case { scene, alone, suspects: Vec::new(), trials: Vec::new() };
     bench.stage = "contention";
     let total = suspects.len();

@@ -291,6 +291,30 @@ fn the_credit_of_shaped_links_does_not_pass_for_bandwidth() {
     assert_eq!(measured.topology.resources().len(), 8, "{:?}", measured.topology.resources());
 }
 
+#[test]
+fn finds_nics_that_both_directions_share() {
+    let (all, beta) = (|| (0..4).map(Rank::from_index), MicrosPerByte(SLOW));
+    let pairs = all().flat_map(|from| all().filter(move |to| *to != from).map(move |to| (from, to)));
+    let own = |rank: Rank| ResourceId::from_index(rank.index());
+    let link = |(from, to)| Link {
+        from,
+        to,
+        alpha: Micros(30.0),
+        beta,
+        latency: Latency::Pipelines,
+        resources: vec![own(from), own(to)].into(),
+    };
+    let truth = Topology::new(TopologyParts {
+        name: "half duplex".to_owned(),
+        ranks: 4,
+        machines: all().map(|rank| vec![rank]).collect(),
+        links: pairs.map(link).collect(),
+        resources: all().map(|rank| Resource { name: format!("nic{rank}"), beta }).collect(),
+    })
+    .unwrap();
+    assert_same(&truth, &measure(&truth, &knowing_machines(&truth)).0);
+}
+
 /// Four hosts, one at a quarter of the others' rate.
 fn with_a_slow_host() -> Topology {
     let shared = (0..4).map(|host| (vec![host], if host == 3 { 4.0 * SLOW } else { SLOW })).map(|(of, b)| (of, b, b));
