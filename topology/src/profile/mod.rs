@@ -86,8 +86,8 @@ impl ProfileOptions {
     /// Few repetitions, wide margins: a second or two where the full measurement takes ten.
     pub fn quick() -> Self {
         let sample_time = Micros(8_000.0);
-        let (least_turns, most_turns) = (1, 1);
-        let (longest, least) = (1 << 20, 128 << 10);
+        let (least_turns, most_turns) = (2, 2);
+        let (longest, least) = (1 << 20, 256 << 10);
         Self { sample_time, longest, least, glance: 0.15, precision: 0.1, least_turns, most_turns, ..Self::default() }
     }
 

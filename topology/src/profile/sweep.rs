@@ -42,7 +42,7 @@ pub(super) fn sweep(
         for (index, round) in open.iter().enumerate() {
             for setting in 0..SETTINGS.len() {
                 let (parts, messages) = SETTINGS[(setting + turn as usize + index) % SETTINGS.len()];
-                let shift = SHIFTS[turn as usize % SHIFTS.len()];
+                let shift = SHIFTS[(turn as usize - 1) % SHIFTS.len()];
                 let parts = match parts {
                     WHOLE => WHOLE - shift,
                     16 => 16 + shift,
