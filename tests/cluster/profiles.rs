@@ -76,7 +76,7 @@ impl Found {
 
 #[test]
 fn a_slow_host_is_found_and_hides_nobody() {
-    let rates = [200.0, 200.0, 200.0, 50.0];
+    let rates = [200.0_f64, 200.0, 200.0, 50.0];
     let Some(cluster) = Cluster::or_skip(&Spec::star(&rates.map(|rate| rate as u32))) else { return };
     let found = profile(&cluster);
     found.assert_rates(0.1, |from, to| rates[from as usize].min(rates[to as usize]));
