@@ -1,7 +1,7 @@
 //! `antiphon profile` between shaped hosts finds their rates and what they share, and predicts what it did not measure.
 
 use crate::binary::antiphon_in;
-use crate::fabric::{Cluster, Family, Host, Nic, Place, Spec, Switch, Uplink};
+use crate::fabric::{Cluster, Family, Place, Spec};
 use crate::ours::{finish, start};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -86,34 +86,6 @@ fn a_slow_host_is_found_and_hides_nobody() {
         found.assert_shared(others().map(|other| (host, other)), rate);
         found.assert_shared(others().map(|other| (other, host)), rate);
     }
-}
-
-#[test]
-fn two_hosts_behind_one_nic_are_found() {
-    // The first two share a way to the others, which is as fast as one of them.
-    let behind = |switch| Host { nics: vec![Nic { switch, ..Nic::new(200) }] };
-    let spec = Spec {
-        hosts: vec![behind(1), behind(1), behind(0), behind(0)],
-        switches: vec![Switch::default(), Switch { uplink: Some(Uplink { to: 0, rate: 200 }) }],
-    };
-    let Some(cluster) = Cluster::or_skip(&spec) else { return };
-    let found = profile(&cluster);
-    found.assert_rates(0.1, |_, _| 200.0);
-    found.assert_duplex();
-    let across = [(0, 2), (0, 3), (1, 2), (1, 3)];
-    found.assert_shared(across, 200.0);
-    found.assert_shared(across.map(|(from, to)| (to, from)), 200.0);
-}
-
-#[test]
-fn racks_with_thin_uplinks_are_told_apart() {
-    let Some(cluster) = Cluster::or_skip(&Spec::racks(2, 3, 300, 100)) else { return };
-    let found = profile(&cluster);
-    found.assert_rates(0.1, |from, to| if from / 3 == to / 3 { 300.0 } else { 100.0 });
-    found.assert_duplex();
-    let up = || (0..3).flat_map(|from| (3..6).map(move |to| (from, to)));
-    found.assert_shared(up(), 100.0);
-    found.assert_shared(up().map(|(from, to)| (to, from)), 100.0);
 }
 
 #[test]
