@@ -1,14 +1,13 @@
 //! The two ends of a TCP lane.
 //!
-//! The principal types are [`TcpSender`] and [`TcpReceiver`], over one socket or over several of different interfaces:
-//! [`Stripes`] take turns of a fixed size, so both ends know which socket has the next byte, whatever arrives first.
-//! Payload goes from the caller's buffer to the kernel and
-//! from the kernel to the caller's buffer; only the few words that precede a message, and operands of reductions, pass
-//! through memory of the lane.
+//! The principal types are [`TcpSender`] and [`TcpReceiver`], over one socket or over several ([`stripes`](super::stripes)).
+//! Payload goes from the caller's buffer to the kernel and from the kernel to the caller's buffer; only the few words that
+//! precede a message, and operands of reductions, pass through memory of the lane.
 
+use super::stripes::{Incoming, Outgoing};
 use crate::transport::{ReceiveLane, SendLane};
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io;
 use std::net::TcpStream;
 
 /// Room for words and for other small things.
@@ -18,80 +17,9 @@ const HELD: usize = 256 << 10;
 /// Fewer bytes than this may be a part of an element or of a word, so more are read behind them.
 const LEAST: usize = 64;
 
-/// `None` where the kernel has no room, or no data, right now.
-fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
-    match result {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The bytes that go over one socket before the next one's turn. Small enough that what the kernel takes without the
-/// receiver is several turns, so that all sockets are busy.
-const TURN: u64 = 64 << 10;
-
-/// One stream of bytes over one or more sockets.
-struct Stripes {
-    sockets: Vec<TcpStream>,
-    /// How many bytes have passed.
-    position: u64,
-}
-
-impl Stripes {
-    fn new(sockets: Vec<TcpStream>) -> Self {
-        Self { sockets, position: 0 }
-    }
-
-    /// The socket whose turn it is, and for how many bytes at most.
-    fn turn(&self) -> (&TcpStream, usize) {
-        let count = self.sockets.len() as u64;
-        let left = if count == 1 { usize::MAX } else { (TURN - self.position % TURN) as usize };
-        (&self.sockets[(self.position / TURN % count) as usize], left)
-    }
-
-    /// Passes on as many of `wanted` bytes as go without waiting; `pass` does it with one socket and a part of them.
-    fn pass(
-        &mut self,
-        wanted: usize,
-        mut pass: impl FnMut(&TcpStream, std::ops::Range<usize>) -> io::Result<Option<usize>>,
-    ) -> io::Result<usize> {
-        let mut passed = 0;
-        while passed < wanted {
-            let (socket, left) = self.turn();
-            let part = passed..wanted.min(passed.saturating_add(left));
-            let length = part.len();
-            let bytes = match pass(socket, part) {
-                Ok(bytes) => bytes.unwrap_or(0),
-                // What has passed counts; the next call says what is wrong.
-                Err(_) if passed > 0 => break,
-                Err(error) => return Err(error),
-            };
-            passed += bytes;
-            self.position += bytes as u64;
-            if bytes < length || self.sockets.len() == 1 {
-                break;
-            }
-        }
-        Ok(passed)
-    }
-
-    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.pass(data.len(), |mut socket, part| now(socket.write(&data[part])))
-    }
-
-    /// What has arrived; 0 if nothing has.
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.pass(into.len(), |mut socket, part| match now(socket.read(&mut into[part]))? {
-            Some(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection")),
-            bytes => Ok(bytes),
-        })
-    }
-}
-
 /// The sender.
 pub(super) struct TcpSender {
-    stripes: Stripes,
+    stripes: Outgoing,
     /// What `reserve` lends.
     room: Vec<u8>,
     /// What the kernel has not taken: committed words first, and messages that must not wait for their receiver.
@@ -102,7 +30,7 @@ pub(super) struct TcpSender {
 
 impl TcpSender {
     pub(super) fn new(sockets: Vec<TcpStream>, backlog: usize) -> Self {
-        let stripes = Stripes::new(sockets);
+        let stripes = Outgoing::new(sockets);
         Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog }
     }
 }
@@ -141,7 +69,7 @@ impl SendLane for TcpSender {
 
 /// The receiver.
 pub(super) struct TcpReceiver {
-    stripes: Stripes,
+    stripes: Incoming,
     held: Vec<u8>,
     start: usize,
     end: usize,
@@ -149,7 +77,7 @@ pub(super) struct TcpReceiver {
 
 impl TcpReceiver {
     pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
-        Self { stripes: Stripes::new(sockets), held: vec![0; HELD], start: 0, end: 0 }
+        Self { stripes: Incoming::new(sockets), held: vec![0; HELD], start: 0, end: 0 }
     }
 }
 
@@ -188,11 +116,12 @@ impl ReceiveLane for TcpReceiver {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::io::ErrorKind;
     use std::net::TcpListener;
 
-    fn pair() -> (TcpStream, TcpStream) {
+    pub(crate) fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
@@ -247,25 +176,6 @@ mod tests {
             received += bytes;
         }
         assert!(sender.flush().unwrap());
-    }
-
-    /// A stripe that is held up keeps the others' bytes from being taken too early, and delays nothing else.
-    #[test]
-    fn turns_are_kept_whichever_socket_is_faster() {
-        let (near, far): (Vec<_>, Vec<_>) = (0..2).map(|_| pair()).unzip();
-        let sockets: Vec<TcpStream> = near.iter().map(|near| near.try_clone().unwrap()).collect();
-        let mut receiver = TcpReceiver::new(far);
-        let (first, second) = (vec![1; TURN as usize], vec![2; TURN as usize]);
-        let mut into = vec![0; 2 * TURN as usize];
-        // The second turn arrives before the first.
-        (&sockets[1]).write_all(&second).unwrap();
-        assert_eq!(receiver.receive(&mut into).unwrap(), 0);
-        let (mut sent, mut received) = (0, 0);
-        while received < into.len() {
-            sent += now((&sockets[0]).write(&first[sent..])).unwrap().unwrap_or(0);
-            received += receiver.receive(&mut into[received..]).unwrap();
-        }
-        assert!(into[..TURN as usize] == first && into[TURN as usize..] == second);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! * [`meeting`] forms the connections; nothing listens before or after.
 //! * [`handshake`] lets the two ends prove to each other that they know the job's [`secret`], before anything else is read.
-//! * [`lane`] moves bytes without ever blocking.
+//! * [`lane`] moves bytes without ever blocking, over as many sockets as there are ways ([`stripes`]).
 //! * [`poller`] lets a rank sleep until one of its sockets, or a rank of its own computer, has something for it.
 
 mod handshake;
@@ -14,6 +14,7 @@ mod lane;
 mod meeting;
 mod poller;
 mod secret;
+mod stripes;
 
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{Meeting, listen};

@@ -1,0 +1,288 @@
+//! One stream of bytes over one socket, or over several of different interfaces.
+//!
+//! The principal types are [`Outgoing`] and [`Incoming`]. Over several sockets the stream is cut into turns. The sender
+//! gives the next turn to a socket that takes it, each in its turn, and says before it which turn it is and how long: so a
+//! fast way carries more than a slow one. The receiver reads turns by their numbers, and leaves in the kernel what came
+//! before its time: it does not matter what arrives first, and nothing is kept here. Over one socket only the bytes
+//! themselves travel.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::TcpStream;
+
+/// The most bytes of a turn. Small enough that what the kernel takes without the receiver is several turns, so that all
+/// sockets are busy.
+pub(super) const TURN: usize = 64 << 10;
+/// What precedes a turn: its number and its length, little endian.
+const HEADER: usize = 8;
+
+/// `None` where the kernel has no room, or no data, right now.
+pub(super) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The sender's end.
+pub(super) struct Outgoing {
+    pub(super) sockets: Vec<TcpStream>,
+    /// The socket that has the turn, or had the last one.
+    at: usize,
+    /// The number of the next turn.
+    number: u32,
+    header: [u8; HEADER],
+    /// How much of the header, and of the turn behind it, has not been sent.
+    unsent: usize,
+    left: usize,
+}
+
+impl Outgoing {
+    pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
+        Self { sockets, at: 0, number: 0, header: [0; HEADER], unsent: 0, left: 0 }
+    }
+
+    /// Sends as many bytes as go without waiting. What it has not taken must follow with the next call.
+    ///
+    /// # Errors
+    /// If a connection is broken.
+    pub(super) fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if let [socket] = &mut self.sockets[..] {
+            return Ok(now(socket.write(data))?.unwrap_or(0));
+        }
+        let mut passed = 0;
+        while passed < data.len() {
+            let rest = &data[passed..];
+            let sent = if self.left == 0 { self.begin(rest) } else { self.go_on(rest).map(Option::unwrap_or_default) };
+            match sent {
+                Ok(0) => break,
+                Ok(bytes) => passed += bytes,
+                // What has passed counts; the next call says what is wrong.
+                Err(_) if passed > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Begins a turn on the next socket that takes any of it; how many of its bytes went.
+    fn begin(&mut self, data: &[u8]) -> io::Result<usize> {
+        let (before, length) = (self.at, data.len().min(TURN));
+        self.header[..4].copy_from_slice(&self.number.to_le_bytes());
+        self.header[4..].copy_from_slice(&(length as u32).to_le_bytes());
+        for step in 1..=self.sockets.len() {
+            self.at = (before + step) % self.sockets.len();
+            (self.unsent, self.left) = (HEADER, length);
+            match self.go_on(data) {
+                Ok(Some(bytes)) => {
+                    self.number = self.number.wrapping_add(1);
+                    return Ok(bytes);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.left = 0;
+                    return Err(error);
+                }
+            }
+        }
+        (self.at, self.left) = (before, 0);
+        Ok(0)
+    }
+
+    /// Goes on with the turn at hand; how many of its bytes went, `None` if the socket took nothing at all.
+    fn go_on(&mut self, data: &[u8]) -> io::Result<Option<usize>> {
+        let header = &self.header[HEADER - self.unsent..];
+        let parts = [IoSlice::new(header), IoSlice::new(&data[..data.len().min(self.left)])];
+        let Some(bytes) = now((&self.sockets[self.at]).write_vectored(&parts))? else { return Ok(None) };
+        let of_header = bytes.min(self.unsent);
+        self.unsent -= of_header;
+        self.left -= bytes - of_header;
+        Ok(Some(bytes - of_header))
+    }
+}
+
+/// What is known of the next turn on a socket.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    header: [u8; HEADER],
+    /// How much of the header has come.
+    come: usize,
+    /// How much of the turn has not been read.
+    left: usize,
+}
+
+impl Turn {
+    fn number(&self) -> u32 {
+        let [a, b, c, d, ..] = self.header;
+        u32::from_le_bytes([a, b, c, d])
+    }
+
+    fn length(&self) -> usize {
+        let [.., a, b, c, d] = self.header;
+        u32::from_le_bytes([a, b, c, d]) as usize
+    }
+}
+
+/// The receiver's end.
+pub(super) struct Incoming {
+    pub(super) sockets: Vec<TcpStream>,
+    turns: Vec<Turn>,
+    /// The number of the turn at hand.
+    number: u32,
+}
+
+impl Incoming {
+    pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
+        let turns = vec![Turn::default(); sockets.len()];
+        Self { sockets, turns, number: 0 }
+    }
+
+    /// Reads what has arrived; 0 if nothing has.
+    ///
+    /// # Errors
+    /// If a connection is broken, or closed before its time.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let [socket] = &mut self.sockets[..] {
+            return some_of(now(socket.read(into))?);
+        }
+        let mut passed = 0;
+        while passed < into.len() {
+            match self.read_turn(&mut into[passed..]) {
+                Ok(0) => break,
+                Ok(bytes) => passed += bytes,
+                // What has passed counts; the next call says what is wrong.
+                Err(_) if passed > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Reads from the turn at hand, if it has come.
+    fn read_turn(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let Some(at) = self.at_hand()? else { return Ok(0) };
+        let turn = &mut self.turns[at];
+        let most = into.len().min(turn.left);
+        let bytes = some_of(now((&self.sockets[at]).read(&mut into[..most]))?)?;
+        turn.left -= bytes;
+        if turn.left == 0 {
+            *turn = Turn::default();
+            self.number = self.number.wrapping_add(1);
+        }
+        Ok(bytes)
+    }
+
+    /// The socket on which the turn at hand comes.
+    fn at_hand(&mut self) -> io::Result<Option<usize>> {
+        let has_it = |turn: &Turn, number| turn.come == HEADER && turn.number() == number;
+        if let Some(at) = self.turns.iter().position(|turn| has_it(turn, self.number)) {
+            return Ok(Some(at));
+        }
+        // A peer that has sent all it had may be gone, while the rest still comes from elsewhere.
+        let mut broken = None;
+        for (at, turn) in self.turns.iter_mut().enumerate().filter(|(_, turn)| turn.come < HEADER) {
+            let read = now((&self.sockets[at]).read(&mut turn.header[turn.come..]));
+            match read.and_then(some_of) {
+                Ok(bytes) => turn.come += bytes,
+                Err(error) => broken = Some(error),
+            }
+            if turn.come == HEADER {
+                turn.left = turn.length();
+                if !(1..=TURN).contains(&turn.left) {
+                    let what = format!("the peer announces a turn of {} bytes", turn.left);
+                    return Err(io::Error::new(ErrorKind::InvalidData, what));
+                }
+            }
+            if has_it(turn, self.number) {
+                return Ok(Some(at));
+            }
+        }
+        broken.map_or(Ok(None), Err)
+    }
+}
+
+/// How much was read; the end of a stream is an error.
+fn some_of(read: Option<usize>) -> io::Result<usize> {
+    match read {
+        Some(0) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection")),
+        read => Ok(read.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lane::tests::pair;
+    use super::*;
+
+    fn header(number: u32, length: u32) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        bytes[4..].copy_from_slice(&length.to_le_bytes());
+        bytes
+    }
+
+    /// Reads until something has come.
+    fn read(incoming: &mut Incoming, into: &mut [u8]) -> usize {
+        (0..1_000_000).find_map(|_| Some(incoming.read(into).unwrap()).filter(|&bytes| bytes > 0)).unwrap()
+    }
+
+    /// A turn that is held up keeps those after it from being taken too early, and holds up no socket.
+    #[test]
+    fn turns_are_read_by_number_whichever_comes_first() {
+        let (near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair()).unzip();
+        let mut incoming = Incoming::new(far);
+        let mut into = [0; 64];
+        for (number, socket) in [(2, 0), (1, 2)] {
+            (&near[socket]).write_all(&header(number, 3)).unwrap();
+            (&near[socket]).write_all(&[number as u8; 3]).unwrap();
+        }
+        assert_eq!(incoming.read(&mut into).unwrap(), 0);
+        // Torn apart, header and payload.
+        for part in [&header(0, 5)[..3], &header(0, 5)[3..], &[0, 0]] {
+            assert_eq!(incoming.read(&mut into).unwrap(), 0);
+            (&near[1]).write_all(part).unwrap();
+        }
+        let mut received = Vec::new();
+        while received.len() < 2 {
+            let bytes = read(&mut incoming, &mut into);
+            received.extend_from_slice(&into[..bytes]);
+        }
+        // The peers of the first and the last socket have nothing more to say.
+        (&near[1]).write_all(&[0; 3]).unwrap();
+        drop(near);
+        while received.len() < 11 {
+            let bytes = read(&mut incoming, &mut into);
+            received.extend_from_slice(&into[..bytes]);
+        }
+        assert_eq!(received, [0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]);
+        assert!((0..1_000_000).any(|_| incoming.read(&mut into).is_err()));
+    }
+
+    /// One way takes nothing: all goes the other, but for what the kernel took at first.
+    #[test]
+    fn a_way_that_is_blocked_blocks_no_other() {
+        let ((full, _blocked), (near, far)) = (pair(), pair());
+        let junk = vec![0; 1 << 20];
+        while now((&full).write(&junk)).unwrap().is_some() {}
+        let mut outgoing = Outgoing::new(vec![near, full]);
+        let mut incoming = Incoming::new(vec![far, pair().1]);
+        let (data, mut sent, mut received) = (vec![3; 8 * TURN + 5], 0, 0);
+        let mut into = vec![0; data.len()];
+        while received < data.len() {
+            sent += outgoing.write(&data[sent..]).unwrap();
+            received += incoming.read(&mut into[received..]).unwrap();
+        }
+        assert!(into == data);
+    }
+
+    #[test]
+    fn lengths_that_no_sender_gives_are_refused() {
+        for length in [0, TURN as u32 + 1, u32::MAX] {
+            let (near, far): (Vec<_>, Vec<_>) = (0..2).map(|_| pair()).unzip();
+            let mut incoming = Incoming::new(far);
+            (&near[0]).write_all(&header(0, length)).unwrap();
+            let error = (0..1_000_000).find_map(|_| incoming.read(&mut [0; 8]).err()).unwrap();
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+        }
+    }
+}
