@@ -19,6 +19,7 @@ mod geometry;
 mod group;
 #[expect(unsafe_code, reason = "lends shared memory as slices")]
 mod heap;
+mod interfaces;
 mod interpreter;
 mod job;
 mod lanes;
@@ -47,6 +48,7 @@ pub use clock::Moment;
 pub use dtype::DType;
 pub use error::{Phase, RunError, RunResult, Stamp};
 pub use group::{Choice, Group, NamedTwice};
+pub use interfaces::Interface;
 pub use job::{Job, JobSpec, Loader, Machine, Rendezvous, SharedFile, Source, attend, control_from_stdin, serve};
 pub use memory::Call;
 pub use options::Options;

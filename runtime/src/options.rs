@@ -27,6 +27,8 @@ pub struct Options {
     /// The addresses at which a rank waits for ranks of other computers, while a job connects; data to it takes turns
     /// over all of them.
     pub interfaces: Vec<IpAddr>,
+    /// Whether ranks do without an address, other than the first, that does not answer.
+    pub spare_interfaces: bool,
 }
 
 impl Options {
@@ -47,6 +49,7 @@ impl Default for Options {
             emulation: None,
             hosts: Hosts::One,
             interfaces: vec![Ipv4Addr::LOCALHOST.into()],
+            spare_interfaces: false,
         }
     }
 }

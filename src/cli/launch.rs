@@ -23,7 +23,8 @@ pub(crate) struct LaunchArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub master: Option<String>,
     /// Where other machines reach this rank: interfaces by name, address or network, such as eth0,eth1 or 10.1.0.0/16;
-    /// data takes turns over all of them (default: the way to rank 0). ANTIPHON_INTERFACE says the same.
+    /// data takes turns over all of them, and each must answer (default: the way to rank 0, and every other interface that is
+    /// up, has a device and a network of its own, and leads to the others). ANTIPHON_INTERFACE says the same.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub interface: Vec<String>,
     /// A file with what all ranks know and nobody else (default: ANTIPHON_SECRET, the key that mpirun gives its ranks,

@@ -1,10 +1,13 @@
-//! Which addresses the interfaces have that a user names.
+//! Which addresses the interfaces have that a user names, and what interfaces there are.
 //!
-//! The principal function is [`addresses`]. One interface gives one address, however many it has: data takes turns over
+//! The principal functions are [`addresses`] and [`found`]. One interface gives one address, however many it has: data takes turns over
 //! the addresses, and two of one interface would only share it.
 
 use crate::failure::{Failure, Outcome};
+use if_addrs::IfAddr;
+use runtime::Interface;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 /// An address of an interface of this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +63,42 @@ pub(super) fn addresses(named: &[String]) -> Outcome<Vec<IpAddr>> {
     let global = seen.into_iter().filter(|interface| !interface.is_link_local());
     let seen: Vec<Seen> = global.map(|interface| Seen { address: interface.ip(), name: interface.name }).collect();
     chosen(named, &seen)
+}
+
+/// The interfaces of this machine that are up and lead to others, as far as the system says; none where it does not.
+pub(super) fn found() -> Vec<Interface> {
+    let seen = if_addrs::get_if_addrs().unwrap_or_default();
+    let useful = seen.into_iter().filter(|seen| seen.is_oper_up() && !seen.is_loopback() && !seen.is_link_local());
+    let interface = |seen: if_addrs::Interface| {
+        let (address, prefix) = match &seen.addr {
+            IfAddr::V4(address) => (address.ip.into(), address.prefixlen),
+            IfAddr::V6(address) => (address.ip.into(), address.prefixlen),
+        };
+        let folder = device(&seen.name, seen.index);
+        let mbits =
+            folder.as_ref().and_then(|folder| read(&folder.join("speed"))?.parse().ok()).filter(|&mbits| mbits > 0);
+        let devices = folder.map_or_else(|| vec![seen.name.clone()], |folder| below(&folder, &seen.name));
+        Interface { name: seen.name, address, prefix, devices, mbits }
+    };
+    useful.map(interface).collect()
+}
+
+/// What the kernel says of a device, if it speaks of this one: a namespace may see the devices of another.
+fn device(name: &str, index: Option<u32>) -> Option<PathBuf> {
+    let folder = Path::new("/sys/class/net").join(name);
+    (read(&folder.join("ifindex"))?.parse().ok() == index).then_some(folder)
+}
+
+fn read(file: &Path) -> Option<String> {
+    std::fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
+}
+
+/// The devices at the bottom of a bridge, a bond or a VLAN; others are at the bottom themselves.
+fn below(folder: &Path, name: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let lower = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_prefix("lower_")?.to_owned()));
+    let devices: Vec<String> = lower.flat_map(|name| below(&folder.with_file_name(&name), &name)).collect();
+    if devices.is_empty() { vec![name.to_owned()] } else { devices }
 }
 
 fn chosen(named: &[String], seen: &[Seen]) -> Outcome<Vec<IpAddr>> {

@@ -64,7 +64,8 @@ impl Role {
         let named = environment.get("ANTIPHON_INTERFACE").filter(|_| args.interface.is_empty());
         let named = named.map(|list| list.split(',').map(str::to_owned).collect());
         let interfaces = interfaces::addresses(&named.unwrap_or_else(|| args.interface.clone()))?;
-        let at = Rendezvous { rank: Rank(rank), ranks: ranks as usize, masters, secret, machine, interfaces };
+        let found = interfaces::found();
+        let at = Rendezvous { rank: Rank(rank), ranks: ranks as usize, masters, secret, machine, interfaces, found };
         if rank == 0 {
             return Ok(Self::Coordinator(Launch::Of(Box::new(at))));
         }

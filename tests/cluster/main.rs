@@ -14,3 +14,4 @@ mod faults;
 mod ours;
 mod profiles;
 mod shapes;
+mod ways;

@@ -188,11 +188,8 @@ impl Agent<'_> {
     /// Starts the worker.
     fn enlist(&mut self, mut terms: Terms) -> RunResult<()> {
         let Some(epoch) = &mut self.epoch else { return Ok(()) };
-        terms.interfaces = self.at.interfaces.clone();
-        if terms.interfaces.is_empty() {
-            terms.interfaces =
-                vec![self.post.address().map_err(RunError::system("asking for this machine's address"))?];
-        }
+        let reached = self.post.address().map_err(RunError::system("asking for this machine's address"))?;
+        (terms.interfaces, terms.spare_interfaces) = self.at.ways(Some(reached));
         let secret = data_secret(&self.at.secret, &epoch.job, epoch.number);
         let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), epoch.number);
         let (post, board) = (self.post.clone(), &epoch.board);

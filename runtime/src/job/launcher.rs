@@ -121,10 +121,7 @@ impl Job {
         let (sender, events) = channel();
         let plane =
             Plane::new(joined, leaders, sender.clone()).map_err(RunError::system("preparing to hear other ranks"))?;
-        options.interfaces = match &at.interfaces[..] {
-            [] => plane.own_address().map_or(options.interfaces, |address| vec![address]),
-            named => named.to_vec(),
-        };
+        (options.interfaces, options.spare_interfaces) = at.ways(plane.own_address());
         let mut job = Self::new(spec, options, at.secret.clone(), Some(plane), (sender, events))?;
         job.machines = vec![at.machine.name().to_owned(); spec.ranks];
         job.muster(command)?;
@@ -284,19 +281,17 @@ impl Job {
         self.order_each(|job_, rank| Order::Prepare { job, task: task(paths[job_.machine_index(rank)].clone()) })?;
         let differs = |theirs: String| (Cause::Disagrees, ensemble.difference(&theirs));
         if self.options.hosts.any_apart(Group::all(self.members.len()).ranks()) {
-            let addresses = self.gather(
+            let doors = self.gather(
                 Phase::Prepare,
                 self.options.ready_limit,
                 |_| true,
                 |_, answer| match answer {
-                    Answer::Listening { job: at, plan: theirs, addresses } if at == job && theirs == plan => {
-                        Ok(addresses)
-                    }
+                    Answer::Listening { job: at, plan: theirs, doors } if at == job && theirs == plan => Ok(doors),
                     Answer::Listening { plan: theirs, .. } => Err(differs(theirs)),
                     other => Err(unexpected(&other)),
                 },
             )?;
-            self.order_each(|_, _| Order::Connect { job, addresses: addresses.clone() })?;
+            self.order_each(|_, _| Order::Connect { job, doors: doors.clone() })?;
         }
         self.gather(
             Phase::Prepare,

@@ -10,16 +10,16 @@ use crate::error::Phase;
 use crate::group::Group;
 use crate::probe::{Arrivals, Wanted};
 use crate::region::Place;
-use crate::tcp::Secret;
+use crate::tcp::{Doors, Secret};
 use crate::trial::{RankReport, Trial};
 use crate::wiring::Hosts;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use topology::Rank;
 
 /// Changes whenever a frame, the board or a ring changes its meaning.
-pub(crate) const PROTOCOL: u32 = 6;
+pub(crate) const PROTOCOL: u32 = 7;
 
 /// What the launcher says to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -32,10 +32,10 @@ pub(crate) enum Command {
         job: u64,
         task: Task,
     },
-    /// Connect with the others; rank r listens at all of `addresses[r]`. Only where ranks are on different computers.
+    /// Connect with the others; rank r listens at `doors[r]`. Only where ranks are on different computers.
     Connect {
         job: u64,
-        addresses: Vec<Vec<SocketAddr>>,
+        doors: Vec<Doors>,
     },
     /// Run what was prepared.
     Run {
@@ -94,6 +94,7 @@ pub(crate) struct Terms {
     pub(crate) emulation: Option<(String, f64)>,
     pub(crate) hosts: Hosts,
     pub(crate) interfaces: Vec<IpAddr>,
+    pub(crate) spare_interfaces: bool,
     pub(crate) ready_limit_ms: u64,
 }
 
@@ -120,7 +121,7 @@ pub(crate) enum Answer {
     Listening {
         job: u64,
         plan: String,
-        addresses: Vec<SocketAddr>,
+        doors: Doors,
     },
     Ready {
         job: u64,

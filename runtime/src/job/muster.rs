@@ -105,6 +105,7 @@ impl Job {
             emulation: emulation.map(|emulation| (self.emulated_source.clone(), emulation.slowdown())),
             hosts: options.hosts.clone(),
             interfaces: options.interfaces.clone(),
+            spare_interfaces: options.spare_interfaces,
             ready_limit_ms: options.ready_limit.as_millis() as u64,
         }
     }

@@ -10,6 +10,7 @@ use super::machine::Machine;
 use super::messages::{PROTOCOL, ToAgent};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
+use crate::interfaces::{self, Interface};
 use crate::tcp::{Claim, Gate, Proven, Secret, introduce};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -39,9 +40,11 @@ pub struct Rendezvous {
     pub secret: Secret,
     /// Where this rank is.
     pub machine: Machine,
-    /// The addresses at which it is to be reached by others, all at the same time; if there are none, the one through
-    /// which rank 0 and the others reach each other.
+    /// The addresses at which it is to be reached by others, all at the same time.
     pub interfaces: Vec<IpAddr>,
+    /// If there are none, it is reached through the one at which rank 0 and the others reach each other, and through
+    /// whichever of these are ways of their own.
+    pub found: Vec<Interface>,
 }
 
 /// What an agent claims, and proves.
@@ -82,6 +85,16 @@ pub(super) struct Arrival {
 }
 
 impl Rendezvous {
+    /// Where this rank waits for data, and whether peers do without an address that does not answer. `reached` is the
+    /// address of its end of a control connection.
+    pub(super) fn ways(&self, reached: Option<IpAddr>) -> (Vec<IpAddr>, bool) {
+        match (&self.interfaces[..], reached) {
+            ([], Some(reached)) => (interfaces::ways(reached, &self.found), true),
+            ([], None) => (vec![Ipv4Addr::LOCALHOST.into()], false),
+            (named, _) => (named.to_vec(), false),
+        }
+    }
+
     fn at(&self) -> String {
         self.masters.join(" or ")
     }
@@ -237,6 +250,7 @@ mod tests {
             secret,
             machine: Machine::named("test"),
             interfaces: Vec::new(),
+            found: Vec::new(),
         }
     }
 

@@ -15,14 +15,14 @@ use crate::group::Group;
 use crate::options::{Options, raise_open_files};
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
-use crate::tcp::{self, Meeting, Poller, Secret};
+use crate::tcp::{self, Closed, Meeting, Poller, Secret};
 use crate::trial::{RankReport, first_epoch, run_rank};
 use crate::wiring::Wiring;
 use crate::work::{Assignment, Ensemble, each_trial};
 use schedule::program::VerifiedProgram;
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -111,6 +111,7 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         control,
         commands: received,
         connections: RefCell::default(),
+        closed: Closed::default(),
     }
     .work(loader)
 }
@@ -126,6 +127,7 @@ fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
     Ok(Options {
         hosts: terms.hosts.clone(),
         interfaces: terms.interfaces.clone(),
+        spare_interfaces: terms.spare_interfaces,
         ready_limit: Duration::from_millis(terms.ready_limit_ms),
         ring_bytes: terms.ring_bytes,
         tile_bytes: terms.tile_bytes,
@@ -186,6 +188,8 @@ struct Worker {
     /// Those of the task at hand, kept open until it is done or the launcher knows what went wrong: else the next rank
     /// would lose a connection, too, and might be the first to say so.
     connections: RefCell<Vec<TcpStream>>,
+    /// Addresses of others at which nobody of this job was met.
+    closed: Closed,
 }
 
 impl Worker {
@@ -273,11 +277,11 @@ impl Worker {
             return Ok(Wiring::default());
         }
         let failed = || RunError::system("listening for other ranks");
-        let listeners = tcp::listen(&self.options.interfaces).map_err(failed())?;
-        let addresses: io::Result<Vec<_>> = listeners.iter().map(TcpListener::local_addr).collect();
-        self.answer(&Answer::Listening { job, plan: ensemble.digest(), addresses: addresses.map_err(failed())? })?;
-        let addresses = match self.next()? {
-            Command::Connect { job: now, addresses } if now == job => addresses,
+        let Options { interfaces, spare_interfaces, .. } = &self.options;
+        let (listeners, doors) = tcp::listen(interfaces, *spare_interfaces).map_err(failed())?;
+        self.answer(&Answer::Listening { job, plan: ensemble.digest(), doors })?;
+        let doors = match self.next()? {
+            Command::Connect { job: now, doors } if now == job => doors,
             other => return Err(self.unexpected(&other, "connect")),
         };
         let meeting = Meeting {
@@ -288,8 +292,9 @@ impl Worker {
             task: job,
             deadline: Moment::now().after(self.options.ready_limit),
             check: &|| board.check_verdict(),
+            closed: &self.closed,
         };
-        let streams = meeting.hold(listeners, &addresses)?;
+        let streams = meeting.hold(listeners, &doors)?;
         self.connections.replace(streams.handles().map_err(RunError::system("keeping connections open"))?);
         let poller = Poller::new().map_err(RunError::system("preparing to wait for sockets"))?;
         Ok(Wiring { hosts: hosts.clone(), streams, poller: Some(poller) })

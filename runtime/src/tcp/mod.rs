@@ -17,7 +17,7 @@ mod secret;
 mod stripes;
 
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
-pub(crate) use meeting::{Meeting, listen};
+pub(crate) use meeting::{Closed, Doors, Meeting, listen};
 pub(crate) use poller::{Pipe, Poller};
 pub use secret::Secret;
 pub(crate) use secret::nonce;

@@ -11,7 +11,10 @@ use std::net::TcpStream;
 
 /// The most bytes of a turn. Small enough that what the kernel takes without the receiver is several turns, so that all
 /// sockets are busy.
-pub(super) const TURN: usize = 64 << 10;
+pub(super) const TURN: usize = 16 << 10;
+/// What the kernel takes of a stream for one of its sockets, about. What it has taken must go that way, however slow it
+/// is; but it must last until this rank looks again.
+const AHEAD: usize = 32 << 10;
 /// What precedes a turn: its number and its length, little endian.
 const HEADER: usize = 8;
 
@@ -38,7 +41,14 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
+    /// Over these, connected with the same receiver.
     pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
+        if sockets.len() > 1 {
+            for socket in &sockets {
+                // Where it is refused, a slow way takes more than it should.
+                let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, AHEAD);
+            }
+        }
         Self { sockets, at: 0, number: 0, header: [0; HEADER], unsent: 0, left: 0 }
     }
 

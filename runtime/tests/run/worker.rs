@@ -99,6 +99,7 @@ pub(crate) fn rendezvous(rank: u32, ranks: usize, at: &str, machine: &str) -> Re
         secret: Secret::from_text(b"a secret of tests"),
         machine: Machine::named(machine),
         interfaces: Vec::new(),
+        found: Vec::new(),
     }
 }
 

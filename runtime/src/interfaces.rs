@@ -1,0 +1,115 @@
+//! Which of a machine's interfaces carry data when nobody says.
+//!
+//! The principal function is [`ways`]: the interface through which the ranks found each other, and all others that are
+//! ways of their own, as far as a machine can tell by itself. Whether peers can be reached over them shows when they
+//! connect: who does not answer there is done without.
+
+use std::net::IpAddr;
+
+/// The most addresses at which a rank waits for others.
+pub(crate) const MOST_WAYS: usize = 16;
+
+/// An address of this machine, and what it belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// What the system calls it.
+    pub name: String,
+    /// One of its addresses.
+    pub address: IpAddr,
+    /// How many bits of the address are the network's.
+    pub prefix: u8,
+    /// The devices that its frames leave through: itself, or what lies below a bridge, a bond or a VLAN.
+    pub devices: Vec<String>,
+    /// Its nominal rate in Mbit/s, if it has one.
+    pub mbits: Option<u32>,
+}
+
+impl Interface {
+    fn network(&self) -> (bool, u128) {
+        let (bits, length) = match self.address {
+            IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
+            IpAddr::V6(address) => (u128::from(address), 128),
+        };
+        (length == 32, bits.checked_shr(length - u32::from(self.prefix).min(length)).unwrap_or(0))
+    }
+
+    /// Whether two of them share what limits them: a device, or a network, into which the system routes all through one
+    /// of its interfaces.
+    fn shares_with(&self, other: &Self) -> bool {
+        let same_device = self.devices.iter().any(|device| other.devices.contains(device));
+        self.name == other.name || same_device || self.network() == other.network()
+    }
+}
+
+/// `first`, and an address of every interface in `found` that is another way: on a device and in a network of its own, and
+/// not nominally less than half as fast. Where the ranks meet on the loopback there is only that.
+pub(crate) fn ways(first: IpAddr, found: &[Interface]) -> Vec<IpAddr> {
+    let mut addresses = vec![first];
+    let mut taken: Vec<&Interface> = found.iter().filter(|interface| interface.address == first).collect();
+    if first.is_loopback() || taken.is_empty() {
+        return addresses;
+    }
+    let least = taken[0].mbits.map(|mbits| mbits / 2);
+    // Addresses of the kind that all ranks can reach come first.
+    let (alike, others): (Vec<_>, Vec<_>) =
+        found.iter().partition(|interface| interface.address.is_ipv4() == first.is_ipv4());
+    for interface in alike.into_iter().chain(others) {
+        let is_slow = interface.mbits.is_some_and(|mbits| Some(mbits) < least);
+        let is_taken = taken.iter().any(|taken| interface.shares_with(taken));
+        if !interface.address.is_loopback() && !is_slow && !is_taken && addresses.len() < MOST_WAYS {
+            taken.push(interface);
+            addresses.push(interface.address);
+        }
+    }
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(name: &str, address: &str, devices: &[&str], mbits: Option<u32>) -> Interface {
+        let (address, prefix) = address.split_once('/').unwrap();
+        Interface {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            prefix: prefix.parse().unwrap(),
+            devices: devices.iter().map(|&device| device.to_owned()).collect(),
+            mbits,
+        }
+    }
+
+    fn chosen(first: &str, found: &[Interface]) -> Vec<String> {
+        ways(first.parse().unwrap(), found).iter().map(IpAddr::to_string).collect()
+    }
+
+    #[test]
+    fn every_interface_is_a_way_but_those_that_share_one() {
+        let found = [
+            seen("lo", "127.0.0.1/8", &["lo"], None),
+            seen("eth0", "10.0.0.1/24", &["eth0"], Some(10_000)),
+            seen("eth0", "10.0.9.1/24", &["eth0"], Some(10_000)),
+            seen("eth0", "fd00::1/64", &["eth0"], Some(10_000)),
+            seen("eth0.7", "10.0.7.1/24", &["eth0"], Some(10_000)),
+            seen("eth1", "10.0.0.2/24", &["eth1"], Some(10_000)),
+            seen("eth2", "10.0.2.1/24", &["eth2"], Some(25_000)),
+            seen("eth3", "10.0.3.1/24", &["eth3"], Some(1000)),
+            seen("ib0", "fd01::1/64", &["ib0"], None),
+            seen("ib0", "10.0.4.1/24", &["ib0"], None),
+            seen("bond0", "10.0.5.1/24", &["eth4", "eth5"], Some(20_000)),
+            seen("eth5", "10.0.6.1/24", &["eth5"], None),
+        ];
+        assert_eq!(chosen("10.0.0.1", &found), ["10.0.0.1", "10.0.2.1", "10.0.4.1", "10.0.5.1"]);
+        assert_eq!(chosen("fd00::1", &found), ["fd00::1", "fd01::1", "10.0.0.2", "10.0.2.1", "10.0.5.1"]);
+        // From the slow one on, all others are fast enough.
+        assert_eq!(chosen("10.0.3.1", &found).len(), 5);
+    }
+
+    #[test]
+    fn there_is_one_way_where_nothing_is_known_of_it() {
+        let found = [seen("lo", "127.0.0.1/8", &["lo"], None), seen("eth0", "10.0.0.1/24", &["eth0"], None)];
+        assert_eq!(chosen("127.0.0.1", &found), ["127.0.0.1"]);
+        assert_eq!(chosen("10.1.1.1", &found), ["10.1.1.1"]);
+        assert_eq!(chosen("10.0.0.1", &found), ["10.0.0.1"]);
+    }
+}

@@ -1,0 +1,62 @@
+//! Hosts with several NICs: by default data goes all ways that lead to the others, and no way makes it slower.
+
+use crate::fabric::{Cluster, Host, Nic, Place, Spec, Switch};
+use crate::ours::{rows, time};
+use std::process::Command;
+use std::time::Duration;
+
+/// So many hosts with a NIC of each of these rates, each in a network of its own.
+fn rails(hosts: usize, rates: &[u32]) -> Spec {
+    let nic = |(switch, &rate): (usize, &u32)| Nic { switch, ..Nic::new(rate) };
+    let nics: Vec<Nic> = rates.iter().enumerate().map(nic).collect();
+    Spec { hosts: vec![Host { nics }; hosts], switches: vec![Switch::default(); rates.len()] }
+}
+
+/// The time of a message between two hosts, in µs.
+fn message(cluster: &Cluster, options: &str) -> f64 {
+    let line = format!("run --collective sendrecv --size 4MB --iterations 3 --warmups 1 {options}");
+    time(&rows(Place::Hosts(cluster, 1), &line)[0])
+}
+
+#[test]
+fn two_nics_are_twice_as_fast_as_one_that_is_named() {
+    let Some(cluster) = Cluster::or_skip(&rails(2, &[200, 200])) else { return };
+    let (one, both) = (message(&cluster, "--interface eth0"), message(&cluster, ""));
+    assert!((0.4..0.7).contains(&(both / one)), "{one} µs one way, {both} µs both");
+}
+
+#[test]
+fn a_slow_second_nic_delays_nothing() {
+    for rates in [[200, 50], [50, 200]] {
+        let Some(cluster) = Cluster::or_skip(&rails(2, &rates)) else { return };
+        let fast = if rates[0] > rates[1] { "--interface eth0" } else { "--interface eth1" };
+        let (one, both) = (message(&cluster, fast), message(&cluster, ""));
+        assert!(both / one < 1.15, "{rates:?}: {one} µs over the fast one, {both} µs over both");
+    }
+}
+
+/// Ways that are none: a second address of the same NIC, and a network in which the hosts do not reach each other.
+#[test]
+fn addresses_that_are_no_way_are_done_without() {
+    let Some(cluster) = Cluster::or_skip(&Spec::star(&[200, 200])) else { return };
+    let one = message(&cluster, "--interface eth0");
+    for (host, line) in [
+        (0, "address add 10.200.0.1/24 dev eth0"),
+        (1, "address add 10.200.0.2/24 dev eth0"),
+        (0, "link add br9 type bridge"),
+        (1, "link add br9 type bridge"),
+        (0, "address add 172.30.0.1/16 dev br9"),
+        (1, "address add 172.30.0.1/16 dev br9"),
+        (0, "link set br9 up"),
+        (1, "link set br9 up"),
+        (1, "link add d9 type dummy"),
+        (1, "address add 10.201.0.1/24 dev d9"),
+        (1, "link set d9 up"),
+    ] {
+        let mut ip = Command::new("ip");
+        ip.args(line.split(' '));
+        cluster.spawn(host, ip).wait(Duration::from_secs(10)).ok();
+    }
+    let all = message(&cluster, "");
+    assert!(all / one < 1.15, "{one} µs over one address, {all} µs over what is there");
+}
