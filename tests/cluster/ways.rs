@@ -14,7 +14,7 @@ fn rails(hosts: usize, rates: &[u32]) -> Spec {
 
 /// The time of a message between two hosts, in µs.
 fn message(cluster: &Cluster, options: &str) -> f64 {
-    let line = format!("run --collective sendrecv --size 4MB --iterations 3 --warmups 1 {options}");
+    let line = format!("run --collective sendrecv --size 8MB --iterations 3 --warmups 1 {options}");
     time(&rows(Place::Hosts(cluster, 1), &line)[0])
 }
 
@@ -31,7 +31,8 @@ fn a_slow_second_nic_delays_nothing() {
         let Some(cluster) = Cluster::or_skip(&rails(2, &rates)) else { return };
         let fast = if rates[0] > rates[1] { "--interface eth0" } else { "--interface eth1" };
         let (one, both) = (message(&cluster, fast), message(&cluster, ""));
-        assert!(both / one < 1.15, "{rates:?}: {one} µs over the fast one, {both} µs over both");
+        // In turns of equal shares it would be twice as slow as the fast one alone.
+        assert!(both / one < 1.4, "{rates:?}: {one} µs over the fast one, {both} µs over both");
     }
 }
 

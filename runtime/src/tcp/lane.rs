@@ -33,6 +33,18 @@ impl TcpSender {
         let stripes = Outgoing::new(sockets);
         Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog }
     }
+
+    /// Hands on what came before anything else that is sent; whether all of it went, or is some socket's to send.
+    fn flush_pending(&mut self) -> io::Result<bool> {
+        while !self.pending.is_empty() {
+            let taken = self.stripes.write(self.pending.as_slices().0)?;
+            self.pending.drain(..taken);
+            if taken == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 impl SendLane for TcpSender {
@@ -49,21 +61,14 @@ impl SendLane for TcpSender {
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<usize> {
-        let taken = if self.flush()? { self.stripes.write(data)? } else { 0 };
+        let taken = if self.flush_pending()? { self.stripes.write(data)? } else { 0 };
         let kept = (data.len() - taken).min(self.backlog.saturating_sub(self.pending.len()));
         self.pending.extend(&data[taken..taken + kept]);
         Ok(taken + kept)
     }
 
     fn flush(&mut self) -> io::Result<bool> {
-        while !self.pending.is_empty() {
-            let taken = self.stripes.write(self.pending.as_slices().0)?;
-            self.pending.drain(..taken);
-            if taken == 0 {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        Ok(self.flush_pending()? && self.stripes.flush()?)
     }
 }
 

@@ -1,10 +1,9 @@
 //! One stream of bytes over one socket, or over several of different interfaces.
 //!
 //! The principal types are [`Outgoing`] and [`Incoming`]. Over several sockets the stream is cut into turns. The sender
-//! gives the next turn to a socket that takes it, each in its turn, and says before it which turn it is and how long: so a
-//! fast way carries more than a slow one. The receiver reads turns by their numbers, and leaves in the kernel what came
-//! before its time: it does not matter what arrives first, and nothing is kept here. Over one socket only the bytes
-//! themselves travel.
+//! gives the next one to a socket that takes it, and says before it which turn it is and how long: so a fast way carries
+//! more than a slow one. The receiver reads turns by their numbers, and leaves in the kernel what came before its time: it
+//! does not matter what arrives first. Over one socket only the bytes themselves travel.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -30,14 +29,12 @@ pub(super) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
 /// The sender's end.
 pub(super) struct Outgoing {
     pub(super) sockets: Vec<TcpStream>,
-    /// The socket that has the turn, or had the last one.
+    /// What each socket has not taken of the turn that it was given.
+    rests: Vec<Vec<u8>>,
+    /// The socket that was given the last turn.
     at: usize,
     /// The number of the next turn.
     number: u32,
-    header: [u8; HEADER],
-    /// How much of the header, and of the turn behind it, has not been sent.
-    unsent: usize,
-    left: usize,
 }
 
 impl Outgoing {
@@ -49,10 +46,10 @@ impl Outgoing {
                 let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, AHEAD);
             }
         }
-        Self { sockets, at: 0, number: 0, header: [0; HEADER], unsent: 0, left: 0 }
+        Self { rests: vec![Vec::new(); sockets.len()], sockets, at: 0, number: 0 }
     }
 
-    /// Sends as many bytes as go without waiting. What it has not taken must follow with the next call.
+    /// Sends as many bytes as go without waiting.
     ///
     /// # Errors
     /// If a connection is broken.
@@ -62,9 +59,7 @@ impl Outgoing {
         }
         let mut passed = 0;
         while passed < data.len() {
-            let rest = &data[passed..];
-            let sent = if self.left == 0 { self.begin(rest) } else { self.go_on(rest).map(Option::unwrap_or_default) };
-            match sent {
+            match self.give(&data[passed..]) {
                 Ok(0) => break,
                 Ok(bytes) => passed += bytes,
                 // What has passed counts; the next call says what is wrong.
@@ -75,39 +70,43 @@ impl Outgoing {
         Ok(passed)
     }
 
-    /// Begins a turn on the next socket that takes any of it; how many of its bytes went.
-    fn begin(&mut self, data: &[u8]) -> io::Result<usize> {
-        let (before, length) = (self.at, data.len().min(TURN));
-        self.header[..4].copy_from_slice(&self.number.to_le_bytes());
-        self.header[4..].copy_from_slice(&(length as u32).to_le_bytes());
+    /// Gives a turn to the next socket that takes any of it; how long it is. What the socket does not take at once is
+    /// kept here, so that other sockets go on.
+    fn give(&mut self, data: &[u8]) -> io::Result<usize> {
+        let turn = &data[..data.len().min(TURN)];
+        let mut header = [0; HEADER];
+        header[..4].copy_from_slice(&self.number.to_le_bytes());
+        header[4..].copy_from_slice(&(turn.len() as u32).to_le_bytes());
         for step in 1..=self.sockets.len() {
-            self.at = (before + step) % self.sockets.len();
-            (self.unsent, self.left) = (HEADER, length);
-            match self.go_on(data) {
-                Ok(Some(bytes)) => {
-                    self.number = self.number.wrapping_add(1);
-                    return Ok(bytes);
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    self.left = 0;
-                    return Err(error);
-                }
+            let at = (self.at + step) % self.sockets.len();
+            if !self.flush_one(at)? {
+                continue;
             }
+            let parts = [IoSlice::new(&header), IoSlice::new(turn)];
+            let Some(bytes) = now((&self.sockets[at]).write_vectored(&parts))? else { continue };
+            self.rests[at].extend(&header[bytes.min(HEADER)..]);
+            self.rests[at].extend(&turn[bytes.saturating_sub(HEADER)..]);
+            (self.at, self.number) = (at, self.number.wrapping_add(1));
+            return Ok(turn.len());
         }
-        (self.at, self.left) = (before, 0);
         Ok(0)
     }
 
-    /// Goes on with the turn at hand; how many of its bytes went, `None` if the socket took nothing at all.
-    fn go_on(&mut self, data: &[u8]) -> io::Result<Option<usize>> {
-        let header = &self.header[HEADER - self.unsent..];
-        let parts = [IoSlice::new(header), IoSlice::new(&data[..data.len().min(self.left)])];
-        let Some(bytes) = now((&self.sockets[self.at]).write_vectored(&parts))? else { return Ok(None) };
-        let of_header = bytes.min(self.unsent);
-        self.unsent -= of_header;
-        self.left -= bytes - of_header;
-        Ok(Some(bytes - of_header))
+    /// Hands on what is kept; whether all of it went.
+    ///
+    /// # Errors
+    /// If a connection is broken.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        (0..self.sockets.len()).try_fold(true, |all, at| Ok(self.flush_one(at)? && all))
+    }
+
+    fn flush_one(&mut self, at: usize) -> io::Result<bool> {
+        let rest = &mut self.rests[at];
+        if !rest.is_empty() {
+            let taken = now((&self.sockets[at]).write(rest))?.unwrap_or(0);
+            rest.drain(..taken);
+        }
+        Ok(rest.is_empty())
     }
 }
 
@@ -280,6 +279,7 @@ mod tests {
         let mut into = vec![0; data.len()];
         while received < data.len() {
             sent += outgoing.write(&data[sent..]).unwrap();
+            outgoing.flush().unwrap();
             received += incoming.read(&mut into[received..]).unwrap();
         }
         assert!(into == data);
