@@ -10,6 +10,11 @@ use topology::{Latency, Topology};
 /// The chunk counts tried: powers of two, and three times those, which suit machines of six links a rank. The
 /// planner stops among them when finer cuts no longer gain.
 const COUNTS: &[u32] = &[2, 3, 4, 6, 8, 12, 16, 32];
+/// The same where one rank has all the data, or gets it: hops are hidden only by chunks that follow each other, and few chunks make
+/// few messages. A pipeline of d hops and C chunks takes (d − 1 + C)(α + Sβ/C), least at C² = (d − 1)Sβ/α; much coarser cuts
+/// than for two hops over the fastest link are left out.
+const FOLLOWING: &[u32] = &[4, 16, 32, 64, 128, 256];
+const COARSE: f64 = 8.0;
 /// The same where α is pure delay, and how many then cost nothing however small they are: executors run a threadblock or so for
 /// each chunk on a connection, and have some dozens.
 const PIPELINED: &[u32] = &[4, 16, 32];
@@ -43,13 +48,25 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
         let is_free = is_delay && count <= FREE;
         bytes >= 1.0 && (is_free || slowest * bytes >= alpha) && routes <= large
     };
-    let counts = if is_delay { PIPELINED } else { COUNTS };
-    std::iter::once(1).chain(counts.iter().copied().take_while(worthwhile)).collect()
+    let counts = match request.collective {
+        Collective::Broadcast | Collective::Reduce => FOLLOWING,
+        _ if is_delay => PIPELINED,
+        _ => COUNTS,
+    };
+    let counts: Vec<u32> = std::iter::once(1).chain(counts.iter().copied().take_while(worthwhile)).collect();
+    let fastest = links.iter().map(|link| link.beta.0).fold(f64::INFINITY, f64::min);
+    let least = match request.collective {
+        Collective::Broadcast | Collective::Reduce => (request.size_bytes as f64 * fastest / alpha).sqrt() / COARSE,
+        _ => 0.0,
+    };
+    let coarse = counts.iter().take_while(|&&count| f64::from(count) < least).count();
+    counts[coarse.min(counts.len() - 1)..].to_vec()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use topology::Rank;
 
     #[test]
     fn small_messages_are_not_cut_and_large_ones_are() {
@@ -63,6 +80,16 @@ mod tests {
         let pipelined = topology::resolve("ring:4,alpha=1us,bandwidth=1GBps,latency=pipelines").unwrap();
         let request = Request::new(Collective::AllGather, 4, 400);
         assert_eq!(chunk_counts(&pipelined, &request), [1, 4, 16]);
+    }
+
+    #[test]
+    fn what_all_get_from_one_is_cut_finely() {
+        let topology = topology::resolve("ring:4,alpha=1us,bandwidth=1GBps").unwrap();
+        let request = |size| Request { root: Some(Rank(0)), ..Request::new(Collective::Broadcast, 4, size) };
+        assert_eq!(chunk_counts(&topology, &request(1000)), [1]);
+        assert_eq!(chunk_counts(&topology, &request(40_000)), [1, 4, 16, 32]);
+        assert_eq!(chunk_counts(&topology, &request(1 << 20)), [4, 16, 32, 64, 128, 256]);
+        assert_eq!(chunk_counts(&topology, &request(1 << 30)), [256]);
     }
 
     #[test]

@@ -183,7 +183,8 @@ impl<'a> Session<'a> {
             // A chunk count that is done says nothing about what this strategy can do at finer ones.
             let is_done = search.reaches(&search.bound);
             let before = search.refusals.len();
-            self.attempt(search, kind)?;
+            let is_last = index + 1 == self.problems.len();
+            self.attempt(search, kind, if is_last { deadline.clone() } else { self.share(kind, &deadline) })?;
             refusals = if search.refusals.len() > before { refusals + 1 } else { 0 };
             if search.is_good_enough() {
                 break;
@@ -212,7 +213,7 @@ impl<'a> Session<'a> {
     fn refine(&self, searches: &mut [Search<'a>], kind: StrategyKind) -> Result<(), SynthError> {
         for index in most_promising(searches) {
             if !self.deadline.has_passed() || self.is_due(searches, kind) {
-                self.attempt(&mut searches[index], kind)?;
+                self.attempt(&mut searches[index], kind, self.deadline_of(kind))?;
             }
         }
         Ok(())
@@ -234,8 +235,16 @@ impl<'a> Session<'a> {
         self.deadline.within(patience)
     }
 
+    /// What one of several chunk counts gets of the time for all: half of what is left, so that there is some for finer cuts.
+    fn share(&self, kind: StrategyKind, deadline: &Deadline) -> Deadline {
+        match (kind, self.options.time_limit) {
+            (StrategyKind::Orbits | StrategyKind::Classic, _) | (_, None) => deadline.clone(),
+            _ => deadline.part(2),
+        }
+    }
+
     /// Lets one strategy try one chunk count, and judges what it proposes.
-    fn attempt(&self, search: &mut Search<'_>, kind: StrategyKind) -> Result<(), SynthError> {
+    fn attempt(&self, search: &mut Search<'_>, kind: StrategyKind, deadline: Deadline) -> Result<(), SynthError> {
         if search.reaches(&search.bound) {
             return Ok(());
         }
@@ -247,7 +256,6 @@ impl<'a> Session<'a> {
             options.limits = options.limits.brief();
         }
         let has_answer = search.best.is_some();
-        let deadline = self.deadline_of(kind);
         let deadline = if has_answer { deadline.strict() } else { deadline };
         let context = Context {
             options: &options,
