@@ -88,7 +88,7 @@ mod tests {
         let request = |size| Request { root: Some(Rank(0)), ..Request::new(Collective::Broadcast, 4, size) };
         assert_eq!(chunk_counts(&topology, &request(1000)), [1]);
         assert_eq!(chunk_counts(&topology, &request(40_000)), [1, 4, 16, 32]);
-        assert_eq!(chunk_counts(&topology, &request(1 << 20)), [4, 16, 32, 64, 128, 256]);
+        assert_eq!(chunk_counts(&topology, &request(1_000_000)), [4, 16, 32, 64, 128, 256]);
         assert_eq!(chunk_counts(&topology, &request(1 << 30)), [256]);
     }
 

@@ -3,7 +3,6 @@
 use super::*;
 use crate::{Limits, StrategyKind, synthesize};
 use schedule::{Collective, verify};
-use std::time::Instant;
 
 const SIZES: [u64; 8] = [1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 23, 1 << 26, 1 << 30];
 
@@ -63,16 +62,10 @@ fn sizes_share_their_work() {
     let task = task("ring:4,direction=both", Collective::AllGather);
     let limits = Limits { restarts: 4, ..Limits::default() };
     let options = Options { limits, ..options(StrategyKind::Matching) };
-    let begun = Instant::now();
     let found = synthesize_sizes(&task, &SIZES, &options, &|_| {}).expect("plans");
-    let shared = begun.elapsed();
     check(&task, &found);
-    assert!(found.sizes.iter().filter(|at| at.searched).count() < SIZES.len());
-    let begun = Instant::now();
-    for size in SIZES {
-        synthesize(&task.problems(size).expect("problems"), &options, &|_| {}).expect("a plan");
-    }
-    assert!(shared < begun.elapsed(), "{shared:?} is not less than {:?}", begun.elapsed());
+    let searched = found.sizes.iter().filter(|at| at.searched).count();
+    assert!(searched < SIZES.len(), "{searched} of {} sizes were searched", SIZES.len());
 }
 
 #[test]
