@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! | verdict | start: released, moment, lead, elsewhere | pace lock | per rank, and for the courier:              | clocks | arena |
-//! |         |                                          |           | bell; beat, progress, phase, arrived, heap |        |       |
+//! |         |                                          |           | bell; beat, progress, phase, arrived, heap, moves |        |       |
 //!   0         64                                         128         256, 128 bytes each                          8 B each
 //! ```
 
@@ -39,6 +39,7 @@ const PHASE: usize = BELL_BYTES + 16;
 const ARRIVED: usize = BELL_BYTES + 24;
 const HEAP: usize = BELL_BYTES + 32;
 const HEAP_INODE: usize = BELL_BYTES + 40;
+const MOVES: usize = BELL_BYTES + 48;
 /// How long an idle rank polls where every rank has a core.
 const SPINNING: Duration = Duration::from_micros(20);
 /// The smallest ring worth having.
@@ -60,6 +61,8 @@ pub enum Cause {
     Disagrees,
     /// The launcher is gone, so nobody can decide any more.
     Orphaned,
+    /// It and others lost each other, and none of them died.
+    Cut,
 }
 
 /// The coordinator's decision that a job is over: whose fault, and where it was.
@@ -82,12 +85,14 @@ impl fmt::Display for Verdict {
             Cause::Late => write!(f, "rank {rank} did not finish {phase} before the deadline"),
             Cause::Failed => write!(f, "rank {rank} failed during {phase}"),
             Cause::Disagrees => write!(f, "rank {rank} disagrees about the plan or the protocol, in {phase}"),
+            Cause::Cut => write!(f, "rank {rank} was cut off from others during {phase}"),
             Cause::Orphaned => write!(f, "the launcher is gone; noticed by rank {rank} during {phase}"),
         }
     }
 }
 
-const CAUSES: [Cause; 6] = [Cause::Died, Cause::Silent, Cause::Late, Cause::Failed, Cause::Disagrees, Cause::Orphaned];
+const CAUSES: [Cause; 7] =
+    [Cause::Died, Cause::Silent, Cause::Late, Cause::Failed, Cause::Disagrees, Cause::Orphaned, Cause::Cut];
 const PHASES: [Phase; 4] = [Phase::Prepare, Phase::Start, Phase::Work, Phase::Report];
 
 impl Verdict {
@@ -240,11 +245,19 @@ impl Board {
         self.of_rank(rank, PROGRESS)
     }
 
+    /// How often a rank has moved anything.
+    pub(crate) fn moves(&self, rank: Rank) -> &AtomicU64 {
+        self.of_rank(rank, MOVES)
+    }
+
     /// Notes what a rank of another machine is doing.
-    pub(crate) fn mirror(&self, rank: Rank, beats: u64, progress: u64, phase: Phase) {
-        self.beats(rank).store(beats, Ordering::Relaxed);
-        self.progress(rank).store(progress, Ordering::Relaxed);
-        self.enter(rank, phase);
+    pub(crate) fn mirror(&self, rank: Rank, beats: u64, (moves, progress): (u64, u64), phase: Phase) {
+        // What is older than the last sign of life says nothing.
+        if beats >= self.beats(rank).fetch_max(beats, Ordering::Relaxed) {
+            self.moves(rank).store(moves, Ordering::Relaxed);
+            self.progress(rank).store(progress, Ordering::Relaxed);
+            self.enter(rank, phase);
+        }
     }
 
     /// Notes the activity of the whole job, as whoever hears all ranks counts it.
@@ -252,10 +265,10 @@ impl Board {
         self.region.word64(ELSEWHERE).store(activity, Ordering::Relaxed);
     }
 
-    /// Changes whenever any rank finishes a step or enters a phase; for ranks of other machines, when that is heard.
+    /// Changes whenever any rank moves anything or enters a phase; for ranks of other machines, when that is heard.
     pub(crate) fn activity(&self) -> u64 {
         let of =
-            |rank| self.progress(rank).load(Ordering::Relaxed) * 8 + self.of_rank(rank, PHASE).load(Ordering::Relaxed);
+            |rank| self.moves(rank).load(Ordering::Relaxed) * 8 + self.of_rank(rank, PHASE).load(Ordering::Relaxed);
         self.ranks().map(of).fold(self.region.word64(ELSEWHERE).load(Ordering::Relaxed), u64::wrapping_add)
     }
 

@@ -207,7 +207,8 @@ struct Player<'a> {
     end: Option<Moment>,
 }
 
-/// Runs all programs from `start` to their ends; `limit` is the longest time that one of them may go without progress.
+/// Runs all programs from `start` to their ends; `limit` is the longest time that one of them may go without progress
+/// while no other rank makes any.
 ///
 /// # Errors
 /// A verdict, or what is wrong with one of the programs: a missed deadline, a peer that executes something else, a broken
@@ -245,7 +246,9 @@ fn play(
             }
             let deadline = player.moved.after(limit);
             wake = wake.min(deadline);
-            if now > deadline {
+            if now > deadline && !watch.has_stalled() {
+                player.moved = now;
+            } else if now > deadline {
                 let overdue = player.interpreter.overdue(now.since(player.moved));
                 return Err(RunError::in_work(player.work, works)(overdue));
             }

@@ -15,12 +15,20 @@ pub(crate) struct Watch<'a> {
     waiter: Waiter<'a>,
     /// Steps that earlier runs finished.
     before: u64,
+    /// What all ranks had done when this one was overdue last.
+    activity: u64,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(board: &'a Board, rank: Rank, poller: Option<&'a Poller>) -> Self {
         let waiter = Waiter::new(board.bell(rank), board.patience()).with_poller(poller);
-        Self { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed) }
+        Self { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed), activity: board.activity() }
+    }
+
+    /// Whether no rank at all has moved since this was asked last: who waits for a slow one is not lost.
+    pub(crate) fn has_stalled(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.activity, self.board.activity());
+        before == self.activity
     }
 
     /// # Errors
@@ -33,6 +41,7 @@ impl<'a> Watch<'a> {
     pub(crate) fn progressed(&mut self, finished: u64) {
         self.waiter.progressed();
         self.board.progress(self.rank).store(self.before + finished, Ordering::Relaxed);
+        self.board.moves(self.rank).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Nothing moved, and nothing will before `until` unless a peer rings.

@@ -177,17 +177,6 @@ impl<'a> Ensemble<'a> {
         self.digests.join("+")
     }
 
-    /// What is different for whoever has come to another digest.
-    pub(crate) fn difference(&self, theirs: &str) -> String {
-        let (mine, works) = (&self.digests, self.digests.len());
-        let theirs: Vec<&str> = theirs.split('+').collect();
-        let differs = |&index: &usize| theirs.get(index) != mine.get(index).map(String::as_str).as_ref();
-        let index = (0..works).find(differs).unwrap_or_default();
-        let which = if works > 1 { format!(" {} of {works}", index + 1) } else { String::new() };
-        let theirs = theirs.get(index).copied().unwrap_or("missing");
-        format!("its plan{which} is {theirs}, the launcher's {}", mine.get(index).map_or("missing", String::as_str))
-    }
-
     /// The works in which a rank of the job takes part: which, and as which number.
     pub(crate) fn seats(&self, rank: Rank) -> impl Iterator<Item = (usize, Rank)> {
         let works = self.works.iter().enumerate();

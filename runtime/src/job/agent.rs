@@ -5,13 +5,13 @@
 //! its machine's board, and ends its worker: so even one that is stuck can be replaced. The first agent of a machine
 //! makes the machine's shared memory and keeps what its workers read; the others find both under `/proc`.
 
+use super::charge::{Charge, Overdue};
 use super::files::Receiving;
 use super::frame::{Inbox, Post, sealed, send, send_descriptor};
 use super::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcome};
 use super::muster::data_secret;
 use super::rendezvous::Rendezvous;
-use super::verdicts::LAST_WORDS;
-use super::worker::{BEAT, distant_beat};
+use super::judge::{BEAT, LAST_WORDS, distant_beat};
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
@@ -39,10 +39,9 @@ pub fn attend(at: &Rendezvous, limit: Duration, command: &mut dyn FnMut() -> Com
     let (post, inbox) = sealed(proven, false, limit).map_err(RunError::system("preparing the control connection"))?;
     inbox.stream().set_read_timeout(Some(BEAT)).map_err(RunError::system("preparing the control connection"))?;
     // Others may take their time until all have come.
-    let silence = 2 * limit;
+    let charge = Charge::new(Moment::now(), 2 * limit);
     let post = Arc::new(post);
-    Agent { at, post, command, silence, files: BTreeMap::new(), arriving: None, epoch: None, sentence: None }
-        .serve(inbox)
+    Agent { at, post, command, charge, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
 }
 
 /// A worker and what an agent needs for it.
@@ -53,7 +52,6 @@ struct Worker {
 
 /// What belongs to one epoch.
 struct Epoch {
-    number: u64,
     job: [u8; 32],
     board: Board,
     /// Whether this agent made it.
@@ -61,26 +59,21 @@ struct Epoch {
     worker: Option<Worker>,
     /// Ends the courier.
     over: Arc<AtomicBool>,
-    /// When a worker that was told the verdict is ended.
-    until: Option<Moment>,
 }
 
 struct Agent<'a> {
     at: &'a Rendezvous,
     post: Arc<Post>,
     command: &'a mut dyn FnMut() -> Command,
-    /// How long to wait for a sign of life of the coordinator.
-    silence: Duration,
+    charge: Charge,
     files: BTreeMap<u64, Receiving>,
     arriving: Option<(u64, Receiving)>,
     epoch: Option<Epoch>,
-    /// How the last epoch ended, if it did.
-    sentence: Option<(Verdict, String)>,
 }
 
 impl Agent<'_> {
     fn serve(mut self, mut inbox: Inbox<std::net::TcpStream>) -> RunResult<()> {
-        let (mut heard, mut beat) = (Moment::now(), Moment::now());
+        let mut beat = Moment::now();
         let between = distant_beat(self.at.ranks);
         loop {
             let message = match inbox.receive() {
@@ -88,25 +81,24 @@ impl Agent<'_> {
                 Err(error) => return Err(self.abandoned(error)),
             };
             let now = Moment::now();
-            match message {
+            let is_quiet = message.is_none();
+            match message.and_then(|message| self.charge.admit(now, message)) {
                 Some(ToAgent::End) => return self.ended(),
                 Some(ToAgent::Refused { reason }) => return Err(RunError::Refused { rank: self.at.rank, reason }),
-                Some(message) => {
-                    heard = now;
-                    self.obey(message)?;
-                }
-                None if now.since(heard) > self.silence => {
-                    let what = format!("it gave no sign of life for {:?}", self.silence);
+                Some(message) => self.obey(message).inspect_err(|error| self.excuse(error))?,
+                None => {}
+            }
+            match if is_quiet { self.charge.overdue(now) } else { None } {
+                Some(Overdue::Coordinator(silence)) => {
+                    let what = format!("it gave no sign of life for {silence:?}");
                     return Err(self.abandoned(io::Error::new(ErrorKind::TimedOut, what)));
                 }
+                Some(Overdue::Worker) => self.end_worker(Duration::ZERO),
                 None => {}
             }
             if now.since(beat) >= between {
                 beat = now;
                 self.beat();
-            }
-            if self.epoch.as_ref().is_some_and(|epoch| epoch.until.is_some_and(|until| now > until)) {
-                self.end_worker(Duration::ZERO);
             }
         }
     }
@@ -116,8 +108,14 @@ impl Agent<'_> {
         let _ = self.post.send(message);
     }
 
+    /// Says why this rank fails.
+    fn excuse(&self, error: &RunError) {
+        let answer = Answer::Failed { phase: Phase::Prepare, reason: error.chain(), peer: None };
+        self.say(&FromAgent::Answer { epoch: self.charge.epoch(), answer });
+    }
+
+    /// Does what the coordinator says in this epoch.
     fn obey(&mut self, message: ToAgent) -> RunResult<()> {
-        let current = self.epoch.as_ref().map(|epoch| epoch.number);
         match message {
             ToAgent::Ping { at, activity } => {
                 self.say(&FromAgent::Pong { at, here: Moment::now() });
@@ -127,22 +125,21 @@ impl Agent<'_> {
                 }
             }
             ToAgent::Muster { epoch, muster } => self.muster(epoch, muster)?,
-            ToAgent::Enlist { epoch, terms } if current == Some(epoch) => self.enlist(terms)?,
-            ToAgent::Order { epoch, command } if current == Some(epoch) => {
+            ToAgent::Enlist { terms, .. } => self.enlist(terms)?,
+            ToAgent::Order { command, .. } => {
                 let worker = self.epoch.as_ref().and_then(|epoch| epoch.worker.as_ref());
                 // A worker that is gone shows where its answers are read.
                 worker.map(|worker| send(&worker.stream, &command));
             }
-            ToAgent::Release { epoch, round, start } if current == Some(epoch) => {
+            ToAgent::Release { round, start, .. } => {
                 if let Some(epoch) = &self.epoch {
                     epoch.board.release(round, start);
                 }
             }
-            ToAgent::Verdict { epoch, verdict, evidence } if current == Some(epoch) => self.heed(verdict, evidence),
+            ToAgent::Verdict { verdict, .. } => self.heed(verdict),
             ToAgent::Keep { file, piece, is_last } => self.keep(file, &piece, is_last)?,
             ToAgent::Forget { files } => self.files.retain(|file, _| !files.contains(file)),
-            // Of an epoch that is over, or handled by the caller.
-            _ => {}
+            ToAgent::End | ToAgent::Refused { .. } => {}
         }
         Ok(())
     }
@@ -150,9 +147,7 @@ impl Agent<'_> {
     /// Begins an epoch: the machine's memory is made, or found.
     fn muster(&mut self, number: u64, muster: Muster) -> RunResult<()> {
         self.end_worker(Duration::ZERO);
-        let Muster { job, board: shape, place, absent, silence_ms } = muster;
-        self.silence = Duration::from_millis(silence_ms);
-        self.sentence = None;
+        let Muster { job, board: shape, place, absent, .. } = muster;
         let board = match place {
             None => Board::create(shape)?,
             Some(place) => {
@@ -168,7 +163,7 @@ impl Agent<'_> {
         } else {
             None
         };
-        self.epoch = Some(Epoch { number, job, board, leads: made.is_some(), worker: None, over, until: None });
+        self.epoch = Some(Epoch { job, board, leads: made.is_some(), worker: None, over });
         let answer = Answer::Mustered { machine: self.at.machine.name().to_owned(), board: made };
         self.say(&FromAgent::Answer { epoch: number, answer });
         Ok(())
@@ -190,8 +185,8 @@ impl Agent<'_> {
         let Some(epoch) = &mut self.epoch else { return Ok(()) };
         let reached = self.post.address().map_err(RunError::system("asking for this machine's address"))?;
         (terms.interfaces, terms.spare_interfaces) = self.at.ways(Some(reached));
-        let secret = data_secret(&self.at.secret, &epoch.job, epoch.number);
-        let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), epoch.number);
+        let secret = data_secret(&self.at.secret, &epoch.job, self.charge.epoch());
+        let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.charge.epoch());
         let (post, board) = (self.post.clone(), &epoch.board);
         let start = || {
             let (stream, theirs) = UnixStream::pair()?;
@@ -219,21 +214,19 @@ impl Agent<'_> {
         let Some(epoch) = &self.epoch else { return };
         let (board, rank) = (&epoch.board, self.at.rank);
         let beats = board.beats(rank).load(Ordering::Relaxed);
-        let progress = board.progress(rank).load(Ordering::Relaxed);
-        self.say(&FromAgent::Beat { epoch: epoch.number, beats, progress, phase: board.phase(rank) });
+        let [moves, progress] = [board.moves(rank), board.progress(rank)].map(|word| word.load(Ordering::Relaxed));
+        self.say(&FromAgent::Beat { epoch: self.charge.epoch(), beats, moves, progress, phase: board.phase(rank) });
     }
 
     /// Makes a verdict known here. The worker may say its last word.
-    fn heed(&mut self, verdict: Verdict, evidence: String) {
-        let Some(epoch) = &mut self.epoch else { return };
+    fn heed(&self, verdict: Verdict) {
+        let Some(epoch) = &self.epoch else { return };
         epoch.board.pronounce(verdict);
         epoch.over.store(true, Ordering::Relaxed);
-        epoch.until = Some(Moment::now().after(LAST_WORDS));
         if let Some(worker) = &epoch.worker {
             // It fails only if the worker is gone.
             let _ = worker.stream.shutdown(Shutdown::Write);
         }
-        self.sentence = Some((verdict, evidence));
     }
 
     fn keep(&mut self, file: u64, piece: &str, is_last: bool) -> RunResult<()> {
@@ -248,9 +241,7 @@ impl Agent<'_> {
         }
         let answer = Answer::Kept { file, path: arriving.path() };
         self.files.insert(file, arriving);
-        if let Some(epoch) = &self.epoch {
-            self.say(&FromAgent::Answer { epoch: epoch.number, answer });
-        }
+        self.say(&FromAgent::Answer { epoch: self.charge.epoch(), answer });
         Ok(())
     }
 
@@ -258,7 +249,6 @@ impl Agent<'_> {
     fn end_worker(&mut self, patience: Duration) {
         let Some(epoch) = &mut self.epoch else { return };
         epoch.over.store(true, Ordering::Relaxed);
-        epoch.until = None;
         let Some(worker) = epoch.worker.take() else { return };
         let _ = worker.stream.shutdown(Shutdown::Write);
         let mut child = worker.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,10 +264,7 @@ impl Agent<'_> {
     /// The coordinator has ended the job.
     fn ended(&mut self) -> RunResult<()> {
         self.end_worker(LAST_WORDS);
-        match self.sentence.take() {
-            None => Ok(()),
-            Some((verdict, evidence)) => Err(RunError::Ended { verdict, evidence, reports: Vec::new() }),
-        }
+        self.sentenced().map_or(Ok(()), Err)
     }
 
     /// The coordinator is gone: nobody is left who could decide.
@@ -291,10 +278,13 @@ impl Agent<'_> {
         }
         self.end_worker(LAST_WORDS);
         let machine = self.at.machine.name().to_owned();
-        match self.sentence.take() {
-            Some((verdict, evidence)) => RunError::Ended { verdict, evidence, reports: Vec::new() },
-            None => RunError::Abandoned { rank, machine, phase, finished, source },
-        }
+        self.sentenced().unwrap_or(RunError::Abandoned { rank, machine, phase, finished, source })
+    }
+
+    /// How the last epoch ended, if it did.
+    fn sentenced(&self) -> Option<RunError> {
+        let (verdict, evidence) = self.charge.sentence().cloned()?;
+        Some(RunError::Ended { verdict, evidence, reports: Vec::new() })
     }
 }
 
@@ -307,9 +297,13 @@ impl Drop for Agent<'_> {
 
 /// Passes on what a worker says, and at last how it ended.
 fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: u64) {
+    let mut said = None;
     let end = loop {
         match inbox.receive() {
             Ok(Some(answer)) => {
+                if let Answer::Failed { .. } = answer {
+                    said = Some(Answer::clone(&answer));
+                }
                 // A connection that breaks is noticed where messages are received.
                 let _ = post.send(&FromAgent::Answer { epoch, answer });
             }
@@ -326,5 +320,5 @@ fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: 
             Ok(None) | Err(_) => break end.to_string(),
         }
     };
-    let _ = post.send(&FromAgent::Ended { epoch, how });
+    let _ = post.send(&FromAgent::Ended { epoch, how, said });
 }

@@ -2,11 +2,14 @@
 
 use super::files::{Library, SharedFile};
 use super::frame::sealed;
-use super::member::{Heard, Member};
+use super::judge::{Heard, Judge};
+use super::member::Member;
 use super::messages::{Answer, Command as Order, Finding, Ordered, Task, ToAgent};
 use super::plane::{Joined, Plane};
+use super::question::Question;
 use super::rendezvous::Rendezvous;
 use crate::board::{Board, BoardShape, Cause, Verdict};
+use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
 use crate::footprint;
 use crate::group::Group;
@@ -66,11 +69,9 @@ pub struct Job {
     pub(super) id: [u8; 32],
     pub(super) epoch: u64,
     tasks: u64,
+    /// What is known of the ranks of this epoch, and decided from it.
+    pub(super) judge: Judge,
     pub(super) over: Option<Verdict>,
-    /// What ranks said went wrong, heard while the verdict was still open.
-    pub(super) reports: Vec<(Rank, String)>,
-    /// Ranks whose agents are gone: they cannot come back.
-    pub(super) left: Vec<Rank>,
 }
 
 impl Job {
@@ -152,9 +153,8 @@ impl Job {
             id,
             epoch: 1,
             tasks: 0,
+            judge: Judge::new(0, Moment::now(), []),
             over: None,
-            reports: Vec::new(),
-            left: Vec::new(),
         })
     }
 
@@ -164,14 +164,14 @@ impl Job {
     /// [`RunError::Departed`] if an agent is gone, for its rank cannot come back; otherwise as for [`Self::launch`].
     pub fn rebuild(&mut self, command: impl FnMut(Rank) -> Command) -> RunResult<()> {
         self.note_departures();
-        if let Some(&rank) = self.left.first() {
+        if let Some(rank) = self.judge.departed() {
             return Err(RunError::Departed { rank, machine: self.machine_of(rank) });
         }
         self.members.iter_mut().for_each(Member::reap);
         self.members.clear();
         self.epoch += 1;
         self.board = Board::create(self.board.shape())?;
-        (self.over, self.reports) = (None, Vec::new());
+        self.over = None;
         self.muster(command)
     }
 
@@ -279,43 +279,26 @@ impl Job {
         self.tasks += 1;
         let (job, plan) = (self.tasks, ensemble.digest());
         self.order_each(|job_, rank| Order::Prepare { job, task: task(paths[job_.machine_index(rank)].clone()) })?;
-        let differs = |theirs: String| (Cause::Disagrees, ensemble.difference(&theirs));
-        if self.options.hosts.any_apart(Group::all(self.members.len()).ranks()) {
-            let doors = self.gather(
-                Phase::Prepare,
-                self.options.ready_limit,
-                |_| true,
-                |_, answer| match answer {
-                    Answer::Listening { job: at, plan: theirs, doors } if at == job && theirs == plan => Ok(doors),
-                    Answer::Listening { plan: theirs, .. } => Err(differs(theirs)),
-                    other => Err(unexpected(&other)),
-                },
-            )?;
-            self.order_each(|_, _| Order::Connect { job, doors: doors.clone() })?;
-        }
-        self.gather(
-            Phase::Prepare,
-            self.options.ready_limit,
-            |_| true,
-            |_, answer| match answer {
-                Answer::Ready { job: ready, plan: theirs } if ready == job && theirs == plan => Ok(()),
-                Answer::Ready { plan: theirs, .. } => Err(differs(theirs)),
-                other => Err(unexpected(&other)),
-            },
-        )?;
-        self.order_each(|_, _| Order::Run { job })?;
-        self.gather(
-            Phase::Work,
-            self.options.work_limit,
-            |_| true,
-            |rank, answer| match answer {
-                Answer::Done { job: done, finding } if done == job => {
-                    let wrong = || (Cause::Failed, "it reported on another task".to_owned());
-                    accept(rank, finding).ok_or_else(wrong)
-                }
-                other => Err(unexpected(&other)),
-            },
-        )
+        let mut question = match self.options.hosts.any_apart(Group::all(self.members.len()).ranks()) {
+            true => Question::Listening { job, plan },
+            false => Question::Ready { job, plan },
+        };
+        let mut ordered = None;
+        let answers = loop {
+            let in_time = if question.phase() == Phase::Work { self.options.work_limit } else { self.options.ready_limit };
+            let answers = self.gather(question.clone(), in_time, |_| true, ordered.as_ref())?;
+            let Some((order, next)) = question.then(&answers) else { break answers };
+            self.order_each(|_, _| order.clone())?;
+            (ordered, question) = (Some(order), next);
+        };
+        let findings = answers.into_iter().map(|(rank, answer)| match answer {
+            Answer::Done { finding, .. } => accept(rank, finding).ok_or(rank),
+            _ => Err(rank),
+        });
+        findings.collect::<Result<_, _>>().map_err(|rank| {
+            let verdict = Verdict { rank, cause: Cause::Failed, phase: Phase::Report };
+            self.end(verdict, "it reported on another task".to_owned())
+        })
     }
 
     /// Where the workers of each machine find these files: they are sent where they are not.
@@ -329,11 +312,12 @@ impl Job {
             }
             file.send(|message| plane.tell_leaders(message)).map_err(RunError::system("sending a plan"))?;
             let leads = |rank| leaders.contains(&rank);
-            let kept = self.gather(Phase::Prepare, self.options.ready_limit, leads, |_, answer| match answer {
-                Answer::Kept { file: kept, path } if kept == file.id() => Ok(path),
-                other => Err(unexpected(&other)),
-            })?;
-            let forgotten = self.library.keep(file, kept);
+            let kept = self.gather(Question::Kept { file: file.id() }, self.options.ready_limit, leads, None)?;
+            let paths = kept.into_iter().filter_map(|(_, answer)| match answer {
+                Answer::Kept { path, .. } => Some(path),
+                _ => None,
+            });
+            let forgotten = self.library.keep(file, paths.collect());
             if !forgotten.is_empty() {
                 plane.tell_leaders(&ToAgent::Forget { files: forgotten });
             }
@@ -367,10 +351,4 @@ impl Job {
         }
         Ok(())
     }
-}
-
-/// The verdict on who says something that it was not asked.
-pub(super) fn unexpected(answer: &Answer) -> (Cause, String) {
-    let text: String = format!("{answer:?}").chars().take(200).collect();
-    (Cause::Failed, format!("it said out of turn: {text}"))
 }

@@ -4,10 +4,10 @@
 //! after. What either says arrives as [`Heard`], in one channel.
 
 use super::frame::{Inbox, send, send_descriptor};
-use super::messages::{Answer, Command as Order, ToAgent, Welcome};
+use super::judge::{Event, Heard};
+use super::messages::{Command as Order, ToAgent, Welcome};
 use super::plane::Plane;
 use crate::board::Board;
-use crate::clock::Moment;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -17,22 +17,6 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use topology::Rank;
-
-/// What was heard of a rank.
-pub(super) enum Event {
-    Answer(Answer),
-    /// The worker is gone; how, as far as that is known.
-    Gone(String),
-    /// The agent is gone, and its worker with it.
-    Left(String),
-}
-
-/// What was heard, of whom, and to which epoch it belongs.
-pub(super) struct Heard {
-    pub(super) epoch: u64,
-    pub(super) rank: Rank,
-    pub(super) event: Event,
-}
 
 /// The way to a worker.
 enum Line {
@@ -45,9 +29,6 @@ pub(super) struct Member {
     rank: Rank,
     epoch: u64,
     line: Line,
-    /// The last sign of life and when it changed.
-    pub(super) beat: (u64, Moment),
-    pub(super) gone: bool,
 }
 
 impl Member {
@@ -80,12 +61,12 @@ impl Member {
         };
         std::thread::Builder::new().name(format!("rank {rank}")).spawn(read)?;
         let line = Line::Child { child, stream };
-        Ok(Self { rank, epoch, line, beat: (0, Moment::now()), gone: false })
+        Ok(Self { rank, epoch, line })
     }
 
     /// The worker of an agent.
     pub(super) fn of_agent(rank: Rank, epoch: u64, plane: Arc<Plane>) -> Self {
-        Self { rank, epoch, line: Line::Agent(plane), beat: (0, Moment::now()), gone: false }
+        Self { rank, epoch, line: Line::Agent(plane) }
     }
 
     /// Lets the worker join. An agent knows the secret by itself.

@@ -37,7 +37,7 @@ pub(crate) enum Command {
         job: u64,
         doors: Vec<Doors>,
     },
-    /// Run what was prepared.
+    /// Run what was prepared: all ranks have voted for it. The task's number begins the numbers of its collectives.
     Run {
         job: u64,
     },
@@ -123,6 +123,7 @@ pub(crate) enum Answer {
         plan: String,
         doors: Doors,
     },
+    /// The vote: this plan is prepared. Said again by who hears nothing.
     Ready {
         job: u64,
         plan: String,
@@ -187,15 +188,17 @@ pub(crate) enum FromAgent {
         epoch: u64,
         answer: Answer,
     },
-    /// The worker's process has ended.
+    /// The worker's process has ended; with what it said, so that this does not come before that.
     Ended {
         epoch: u64,
         how: String,
+        said: Option<Answer>,
     },
     /// What the worker has done by now.
     Beat {
         epoch: u64,
         beats: u64,
+        moves: u64,
         progress: u64,
         phase: Phase,
     },

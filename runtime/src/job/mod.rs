@@ -24,16 +24,22 @@
 //! ```
 
 mod agent;
+mod charge;
 mod clocks;
+mod duty;
 mod files;
 mod frame;
+mod judge;
 mod launcher;
 mod machine;
 mod member;
 mod messages;
 mod muster;
 mod plane;
+mod question;
 mod rendezvous;
+#[cfg(test)]
+mod simulation;
 mod verdicts;
 mod worker;
 

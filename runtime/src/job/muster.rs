@@ -1,11 +1,12 @@
 //! How the workers of an epoch join: first every machine gets its shared memory, then every worker its place.
 
-use super::launcher::{Job, unexpected};
+use super::launcher::Job;
 use super::member::Member;
 use super::messages::{Answer, Muster, PROTOCOL, Terms, ToAgent, Welcome};
 use super::plane::Plane;
-use crate::board::Cause;
-use crate::error::{Phase, RunError, RunResult};
+use super::question::Question;
+use crate::clock::Moment;
+use crate::error::{RunError, RunResult};
 use crate::tcp::Secret;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -32,6 +33,7 @@ impl Job {
             };
             self.members.push(member);
         }
+        self.judge = self.judge.next(self.epoch, Moment::now(), self.members.iter().map(Member::has_agent));
         if let Some(plane) = plane {
             plane.begin(self.epoch, &self.board).map_err(RunError::system("starting the courier"))?;
             self.muster_machines(&plane)?;
@@ -42,19 +44,7 @@ impl Job {
             // A worker that is gone already shows as `Gone`, with how it ended.
             let _ = self.members[rank.index()].welcome(&self.board, welcome);
         }
-        self.gather(
-            Phase::Prepare,
-            limit,
-            |_| true,
-            |_, answer| match answer {
-                Answer::Hello { protocol: PROTOCOL, .. } => Ok(()),
-                Answer::Hello { protocol, .. } => {
-                    Err((Cause::Disagrees, format!("it speaks protocol {protocol}, the launcher {PROTOCOL}")))
-                }
-                other => Err(unexpected(&other)),
-            },
-        )?;
-        Ok(())
+        self.gather(Question::Hello, limit, |_| true, None).map(drop)
     }
 
     /// Has a board made on every other machine, and tells the agents of each where it is.
@@ -78,11 +68,8 @@ impl Job {
                 // A broken connection shows as `Left`.
                 let _ = plane.tell(rank, &ToAgent::Muster { epoch: self.epoch, muster });
             }
-            let mustered = self.gather(Phase::Prepare, limit, of_turn, |rank, answer| match answer {
-                Answer::Mustered { machine, board } => Ok((rank, machine, board)),
-                other => Err(unexpected(&other)),
-            })?;
-            for (rank, machine, board) in mustered {
+            for (rank, answer) in self.gather(Question::Mustered, limit, of_turn, None)? {
+                let Answer::Mustered { machine, board } = answer else { continue };
                 self.machines[rank.index()] = machine;
                 places.extend(board.map(|place| (plane.machine(rank), place)));
             }

@@ -6,7 +6,7 @@
 
 use super::clocks::Clock;
 use super::frame::{Inbox, Post};
-use super::member::{Event, Heard};
+use super::judge::{Event, Heard};
 use super::messages::{FromAgent, ToAgent};
 use crate::board::Board;
 use crate::clock::Moment;
@@ -251,11 +251,11 @@ impl Plane {
     fn heard(&self, rank: Rank, message: FromAgent) {
         let event = match message {
             FromAgent::Pong { at, here } => return self.pong(rank, at, here),
-            FromAgent::Beat { epoch, beats, progress, phase } => {
+            FromAgent::Beat { epoch, beats, moves, progress, phase } => {
                 let present = self.present();
                 if let Some(board) = present.board.as_ref().filter(|_| present.epoch == epoch && self.machine(rank) > 0)
                 {
-                    board.mirror(rank, beats, progress, phase);
+                    board.mirror(rank, beats, (moves, progress), phase);
                 }
                 return;
             }
@@ -263,7 +263,12 @@ impl Plane {
                 return self.arrived(self.machine(rank), epoch, round, Duration::from_nanos(lead_ns));
             }
             FromAgent::Answer { epoch, answer } => Heard { epoch, rank, event: Event::Answer(answer) },
-            FromAgent::Ended { epoch, how } => Heard { epoch, rank, event: Event::Gone(how) },
+            FromAgent::Ended { epoch, how, said } => {
+                if let Some(answer) = said {
+                    let _ = self.events.send(Heard { epoch, rank, event: Event::Answer(answer) });
+                }
+                Heard { epoch, rank, event: Event::Gone(how) }
+            }
         };
         // Nobody listens any more once the job is over.
         let _ = self.events.send(event);

@@ -5,7 +5,9 @@
 //! file) the control thread ends all waiting, and the process if that does not help. The kernel's parent-death
 //! signal is not used: it follows the launching *thread*, which may end while its job goes on.
 
+use super::duty::{Duty, Heed, Patience};
 use super::frame::{Inbox, receive_descriptor, send};
+use super::judge::BEAT;
 use super::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
@@ -28,17 +30,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use topology::{Rank, Topology};
-
-/// How often a worker gives a sign of life.
-pub(super) const BEAT: Duration = Duration::from_millis(50);
-
-/// How often the agents of so many ranks pass such a sign on: the coordinator hears all of them.
-pub(super) fn distant_beat(ranks: usize) -> Duration {
-    BEAT + BEAT * (ranks / 256) as u32
-}
 
 /// The launcher decides about deadlines; a worker decides alone only this much later.
 const BACKSTOP: Duration = Duration::from_secs(2);
@@ -102,9 +96,12 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         .name("control".to_owned())
         .spawn(move || listen(inbox, &watched, rank, commands))
         .map_err(channel_error("starting the control thread"))?;
+    // Everybody has that long for each of three answers, and the coordinator for the verdict.
+    let duty = Duty::new(3 * options.ready_limit + BACKSTOP);
     Worker {
         board,
         rank,
+        duty: RefCell::new(duty),
         options,
         first_here: terms.first_here,
         secret,
@@ -179,6 +176,7 @@ fn listen(mut inbox: Inbox<UnixStream>, board: &Board, rank: Rank, commands: Sen
 struct Worker {
     board: Board,
     rank: Rank,
+    duty: RefCell<Duty>,
     options: Options,
     /// Whether it prepares the shared memory for all ranks of its machine.
     first_here: bool,
@@ -217,7 +215,7 @@ impl Worker {
     }
 
     fn trials(&self, loader: &dyn Loader) -> RunResult<()> {
-        while let Ok(command) = self.commands.recv() {
+        while let Some(command) = self.hear()? {
             let Command::Prepare { job, task } = command else {
                 return Err(self.unexpected(&command, "what to prepare"));
             };
@@ -311,13 +309,48 @@ impl Worker {
 
     /// The next command in the middle of a task.
     fn next(&self) -> RunResult<Command> {
-        self.commands.recv().or_else(|_| {
-            self.board.check_verdict()?;
-            Err(RunError::Protocol { rank: self.rank, fault: "the launcher left without a word".to_owned() })
-        })
+        self.hear()?.map_or_else(
+            || {
+                self.board.check_verdict()?;
+                Err(RunError::Protocol { rank: self.rank, fault: "the launcher left without a word".to_owned() })
+            },
+            Ok,
+        )
+    }
+
+    /// The next command that is to be obeyed now; `None` if no more will come.
+    fn hear(&self) -> RunResult<Option<Command>> {
+        loop {
+            match self.commands.recv_timeout(BEAT) {
+                Ok(command) => match self.duty.borrow_mut().heed(&command) {
+                    Heed::Obey => return Ok(Some(command)),
+                    Heed::Ignore => {}
+                    Heed::Refuse => return Err(self.unexpected(&command, "what may follow")),
+                },
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {
+                    let patience = self.duty.borrow_mut().wait(Moment::now());
+                    match patience {
+                        Patience::Wait => {}
+                        Patience::Ask(answer) => self.say(&answer)?,
+                        Patience::GiveUp(waited) => return Err(self.undecided(waited)),
+                    }
+                }
+            }
+        }
+    }
+
+    fn undecided(&self, waited: Duration) -> RunError {
+        let (rank, phase, place) = (self.rank, self.board.phase(self.rank), "the launcher's decision".to_owned());
+        RunError::Deadline { rank, peer: None, phase, place, waited_ms: waited.as_millis() as u64, finished: 0 }
     }
 
     fn answer(&self, answer: &Answer) -> RunResult<()> {
+        self.duty.borrow_mut().said(Moment::now(), answer);
+        self.say(answer)
+    }
+
+    fn say(&self, answer: &Answer) -> RunResult<()> {
         send(&self.control, answer).map_err(RunError::system("answering the launcher"))
     }
 

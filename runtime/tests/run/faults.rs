@@ -117,7 +117,7 @@ fn a_cut_connection_is_named_by_its_ends_and_ends_the_job() {
     assert!(begin.elapsed() < limit, "the error came after {:?}", begin.elapsed());
     cutter.join().unwrap();
     let RunError::Ended { verdict, evidence, .. } = error else { panic!("{error}") };
-    assert_eq!(verdict.cause, Cause::Failed, "{evidence}");
+    assert_eq!(verdict.cause, Cause::Cut, "{evidence}");
     assert!(evidence.contains("rank 1"), "{evidence}");
     assert!(!processes.iter().any(|&process| is_running(process)), "a process is left");
 }

@@ -1,0 +1,359 @@
+//! What the coordinator decides. No sockets, threads or clocks: what was heard and seen comes in with its moment, and
+//! decisions go out. A [`Job`](super::Job) drives it with real ones, the simulation with invented ones.
+//!
+//! The principal type is [`Judge`]. One question is open at a time; it ends with the answers of all, or with a verdict.
+
+use super::messages::Answer;
+use super::question::{Judgement, Question};
+use crate::board::{Cause, Verdict};
+use crate::clock::Moment;
+use crate::error::Phase;
+use std::time::Duration;
+use topology::Rank;
+
+/// How often a worker gives a sign of life.
+pub(super) const BEAT: Duration = Duration::from_millis(50);
+/// How long live ranks have to say their last word after a verdict.
+pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
+/// A rank that missed so many signs of life is not running.
+const MISSED: u32 = 8;
+/// How much longer those of other machines may take.
+const DISTANCE: Duration = Duration::from_millis(400);
+/// How long to wait for others to say whom they lost: who lost a rank says so before it is known that the rank is dead.
+const SUSPICION: Duration = Duration::from_millis(250);
+/// A coordinator that looked away for so long did not run.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How often the agents of so many ranks pass a sign of life on: the coordinator hears all of them.
+pub(super) fn distant_beat(ranks: usize) -> Duration {
+    BEAT + BEAT * (ranks / 256) as u32
+}
+
+/// What was heard of a rank.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Event {
+    Answer(Answer),
+    /// The worker is gone; how, as far as that is known.
+    Gone(String),
+    /// The agent is gone, and its worker with it.
+    Left(String),
+}
+
+/// What was heard, of whom, and to which epoch it belongs.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Heard {
+    pub(super) epoch: u64,
+    pub(super) rank: Rank,
+    pub(super) event: Event,
+}
+
+/// What ranks show of themselves without being asked.
+pub(super) trait Sight {
+    /// Signs of life.
+    fn beats(&self, rank: Rank) -> u64;
+    /// Steps that it has finished.
+    fn progress(&self, rank: Rank) -> u64;
+    fn phase(&self, rank: Rank) -> Phase;
+    /// Changes whenever anything moves anywhere.
+    fn activity(&self) -> u64;
+}
+
+/// What the coordinator is to do.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Decision {
+    Wait,
+    /// Tell this rank once more what was ordered last.
+    Repeat(Rank),
+    /// All that were asked have answered; by rank.
+    Complete(Vec<(Rank, Answer)>),
+    /// The epoch is over: the verdict, and its evidence.
+    End(Verdict, String),
+}
+
+/// What is known of a rank.
+#[derive(Clone, PartialEq, Debug)]
+struct Seat {
+    /// Whether an agent looks after it.
+    distant: bool,
+    /// The last sign of life, and when it changed.
+    beat: (u64, Moment),
+    gone: bool,
+    /// Whether its agent is gone, so that it cannot come back.
+    left: bool,
+    /// Whether it has said why it ends.
+    said: bool,
+}
+
+/// A rank that lost another.
+#[derive(Clone, PartialEq, Debug)]
+struct Complaint {
+    by: Rank,
+    peer: Rank,
+    phase: Phase,
+    reason: String,
+}
+
+/// A question while it is open.
+#[derive(Clone, PartialEq, Debug)]
+struct Inquiry {
+    question: Question,
+    /// The longest time without any movement.
+    limit: Duration,
+    /// By rank; `None` for those who are not asked.
+    answers: Vec<Option<Option<Answer>>>,
+    /// When something moved last.
+    moved: Moment,
+    activity: u64,
+    /// Until when to hear who lost whom, once somebody has.
+    suspicion: Option<Moment>,
+    complaints: Vec<Complaint>,
+}
+
+/// What the coordinator knows of an epoch.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Judge {
+    epoch: u64,
+    seats: Vec<Seat>,
+    inquiry: Option<Inquiry>,
+    /// When it looked last.
+    looked: Moment,
+    /// When it noticed last that it had not run, and for how long.
+    slept: (Moment, Duration),
+    /// What ranks said at their end that is not the evidence.
+    reports: Vec<(Rank, String)>,
+}
+
+impl Judge {
+    /// At the begin of an epoch; `distant` says which ranks have agents.
+    pub(super) fn new(epoch: u64, now: Moment, distant: impl IntoIterator<Item = bool>) -> Self {
+        let seat = |distant| Seat { distant, beat: (0, now), gone: false, left: false, said: false };
+        let seats = distant.into_iter().map(seat).collect();
+        Self { epoch, seats, inquiry: None, looked: now, slept: (now, Duration::ZERO), reports: Vec::new() }
+    }
+
+    /// The same for the next epoch: others remember that the coordinator has slept.
+    pub(super) fn next(&self, epoch: u64, now: Moment, distant: impl IntoIterator<Item = bool>) -> Self {
+        Self { slept: self.slept, ..Self::new(epoch, now, distant) }
+    }
+
+    /// Opens a question to those who are `asked`; a rank is overdue when nothing has moved for `limit`.
+    pub(super) fn ask(
+        &mut self,
+        now: Moment,
+        (question, limit): (Question, Duration),
+        asked: impl Fn(Rank) -> bool,
+        sight: &dyn Sight,
+    ) {
+        let answers = self.ranks().map(|rank| asked(rank).then_some(None)).collect();
+        let (activity, complaints) = (sight.activity(), Vec::new());
+        self.inquiry = Some(Inquiry { question, limit, answers, moved: now, activity, suspicion: None, complaints });
+        self.looked = now;
+        // Nobody had to look while nothing was asked.
+        self.seats.iter_mut().for_each(|seat| seat.beat.1 = now);
+    }
+
+    /// The first rank whose agent has left.
+    pub(super) fn departed(&self) -> Option<Rank> {
+        self.ranks().find(|rank| self.seats[rank.index()].left)
+    }
+
+    /// Whether every worker has ended.
+    pub(super) fn all_gone(&self) -> bool {
+        self.seats.iter().all(|seat| seat.gone)
+    }
+
+    /// What ranks said at their end, by rank, once.
+    pub(super) fn take_reports(&mut self) -> Vec<(Rank, String)> {
+        let mut reports = std::mem::take(&mut self.reports);
+        reports.sort();
+        reports
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.seats.len()).map(Rank::from_index)
+    }
+
+    /// What follows from what was heard.
+    pub(super) fn hear(&mut self, now: Moment, heard: Heard, sight: &dyn Sight) -> Decision {
+        self.wake(now);
+        let Heard { epoch, rank, event } = heard;
+        let Some(seat) = self.seats.get_mut(rank.index()) else { return Decision::Wait };
+        match event {
+            Event::Left(how) => {
+                seat.left = true;
+                self.lost(rank, how, sight)
+            }
+            // What belongs to an epoch that is over says nothing about this one.
+            _ if epoch != self.epoch => Decision::Wait,
+            Event::Gone(how) => self.lost(rank, how, sight),
+            Event::Answer(Answer::Failed { phase, reason, peer }) => {
+                if std::mem::replace(&mut seat.said, true) {
+                    return Decision::Wait;
+                }
+                self.failed(now, rank, peer, phase, reason)
+            }
+            Event::Answer(answer) => self.answered(rank, answer),
+        }
+    }
+
+    /// A rank has ended; who said why before is heard already.
+    fn lost(&mut self, rank: Rank, how: String, sight: &dyn Sight) -> Decision {
+        let seat = &mut self.seats[rank.index()];
+        let known = std::mem::replace(&mut seat.gone, true) || seat.said;
+        match &self.inquiry {
+            Some(inquiry) if !known => {
+                let phase = inquiry.question.phase();
+                let phase = if phase == Phase::Work { sight.phase(rank) } else { phase };
+                self.end(Verdict { rank, cause: Cause::Died, phase }, how)
+            }
+            _ => Decision::Wait,
+        }
+    }
+
+    fn failed(&mut self, now: Moment, rank: Rank, peer: Option<Rank>, phase: Phase, reason: String) -> Decision {
+        let Some(inquiry) = &mut self.inquiry else {
+            self.reports.push((rank, reason));
+            return Decision::Wait;
+        };
+        match peer {
+            None => self.end(Verdict { rank, cause: Cause::Failed, phase }, reason),
+            Some(peer) => {
+                inquiry.suspicion.get_or_insert(now.after(SUSPICION));
+                inquiry.complaints.push(Complaint { by: rank, peer, phase, reason });
+                Decision::Wait
+            }
+        }
+    }
+
+    fn answered(&mut self, rank: Rank, answer: Answer) -> Decision {
+        let Some(inquiry) = &mut self.inquiry else { return Decision::Wait };
+        match inquiry.question.judge(&answer) {
+            Judgement::Right => match inquiry.answers.get_mut(rank.index()) {
+                Some(Some(open @ None)) => *open = Some(answer),
+                // Twice, or nobody asked for it.
+                _ => {}
+            },
+            Judgement::Late => {}
+            Judgement::Repeated => return Decision::Repeat(rank),
+            Judgement::Wrong(cause, evidence) => {
+                let phase = inquiry.question.phase();
+                return self.end(Verdict { rank, cause, phase }, evidence);
+            }
+        }
+        Decision::Wait
+    }
+
+    /// What follows from what is to be seen now, and from time.
+    pub(super) fn look(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
+        self.wake(now);
+        for (index, seat) in self.seats.iter_mut().enumerate() {
+            let beats = sight.beats(Rank::from_index(index));
+            if beats != seat.beat.0 {
+                seat.beat = (beats, now);
+            }
+        }
+        let Some(inquiry) = &mut self.inquiry else { return Decision::Wait };
+        if !inquiry.answers.contains(&Some(None)) {
+            let answers = std::mem::take(&mut inquiry.answers).into_iter().enumerate();
+            let by_rank = answers.filter_map(|(index, answer)| Some((Rank::from_index(index), answer??)));
+            let complete = Decision::Complete(by_rank.collect());
+            self.inquiry = None;
+            return complete;
+        }
+        if let Some(until) = inquiry.suspicion.filter(|&until| now >= until) {
+            return self.suspect(now, until, sight);
+        }
+        let activity = sight.activity();
+        if activity != inquiry.activity {
+            (inquiry.moved, inquiry.activity) = (now, activity);
+        }
+        if now.since(inquiry.moved) > inquiry.limit { self.overdue(now, sight) } else { Decision::Wait }
+    }
+
+    /// Time that the coordinator itself did not run for is nobody else's delay.
+    fn wake(&mut self, now: Moment) {
+        let away = now.since(self.looked);
+        self.looked = now;
+        if away < PAUSE {
+            return;
+        }
+        self.slept = (now, away);
+        self.seats.iter_mut().for_each(|seat| seat.beat.1 = now);
+        if let Some(inquiry) = &mut self.inquiry {
+            inquiry.moved = now;
+        }
+    }
+
+    /// The longest that a running rank shows no sign of life.
+    fn patience(&self, rank: Rank) -> Duration {
+        let distant = distant_beat(self.seats.len()) * MISSED + DISTANCE;
+        if self.seats[rank.index()].distant { distant } else { BEAT * MISSED }
+    }
+
+    /// How long a rank has not shown any.
+    fn silence(&self, rank: Rank, now: Moment) -> Duration {
+        now.since(self.seats[rank.index()].beat.1)
+    }
+
+    /// The verdict when ranks lost each other and none of them is known to be dead: on one that is silent, else on the one
+    /// that most losses have in common, else on the first who said so.
+    fn suspect(&mut self, now: Moment, until: Moment, sight: &dyn Sight) -> Decision {
+        let complaints = self.inquiry.as_ref().map_or(Vec::new(), |inquiry| inquiry.complaints.clone());
+        let Some(first) = complaints.first() else { return Decision::Wait };
+        // Who has said why it ends shows no more signs of life.
+        let may_be_silent = |peer: &Rank| self.seats.get(peer.index()).is_some_and(|seat| !seat.said);
+        let peers = || complaints.iter().map(|complaint| complaint.peer).filter(may_be_silent);
+        if let Some(rank) = peers().find(|&peer| self.silence(peer, now) > self.patience(peer)) {
+            let verdict = Verdict { rank, cause: Cause::Silent, phase: sight.phase(rank) };
+            return self.end(verdict, first.reason.clone());
+        }
+        let is_doubtful = |peer| self.silence(peer, now) > self.patience(peer) / 2;
+        if peers().any(is_doubtful) && now.since(until) < DISTANCE {
+            return Decision::Wait;
+        }
+        let touches = |rank: Rank| move |complaint: &&Complaint| complaint.by == rank || complaint.peer == rank;
+        let count = |rank: Rank| complaints.iter().filter(touches(rank)).count();
+        let most = self.ranks().map(count).max().unwrap_or_default();
+        let mut common = self.ranks().filter(|&rank| count(rank) == most);
+        let rank = match (common.next(), common.next()) {
+            (Some(rank), None) => rank,
+            _ => first.by,
+        };
+        let found = complaints.iter().find(touches(rank)).unwrap_or(first);
+        let (evidence, by) = (found.reason.clone(), found.by);
+        let phase = if rank == by { found.phase } else { sight.phase(rank) };
+        let others = complaints.iter().filter(|complaint| complaint.by != rank);
+        self.reports.extend(others.map(|complaint| (complaint.by, complaint.reason.clone())));
+        self.end(Verdict { rank, cause: Cause::Cut, phase }, evidence)
+    }
+
+    /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.
+    fn overdue(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
+        let Some(inquiry) = &self.inquiry else { return Decision::Wait };
+        let open = |rank: &Rank| inquiry.answers[rank.index()] == Some(None);
+        let waiting: Vec<Rank> = self.ranks().filter(open).collect();
+        let silent = |rank: &&Rank| self.silence(**rank, now) > self.patience(**rank);
+        // Who still prepares has not begun, however much it did before.
+        let done = |rank: Rank| (sight.phase(rank) != Phase::Prepare, sight.progress(rank), sight.phase(rank));
+        let behind = waiting.iter().min_by_key(|&&rank| done(rank));
+        let (rank, cause) = match (waiting.iter().find(silent), behind) {
+            (Some(&rank), _) => (rank, Cause::Silent),
+            (None, Some(&rank)) => (rank, Cause::Late),
+            (None, None) => return Decision::Wait,
+        };
+        let (phase, limit) = (inquiry.question.phase(), inquiry.limit);
+        let phase = if phase == Phase::Work { sight.phase(rank) } else { phase };
+        self.end(Verdict { rank, cause, phase }, format!("nothing moved for {limit:?}"))
+    }
+
+    /// Closes the question. Who did not run for longer than others wait has caused whatever they say.
+    fn end(&mut self, verdict: Verdict, evidence: String) -> Decision {
+        let limit = self.inquiry.take().map_or(Duration::MAX, |inquiry| inquiry.limit);
+        let (woke, away) = self.slept;
+        if away <= limit || self.looked.since(woke) > limit {
+            return Decision::End(verdict, evidence);
+        }
+        let evidence = format!("it did not run for {away:?}; then {verdict}: {evidence}");
+        Decision::End(Verdict { rank: Rank(0), cause: Cause::Silent, phase: verdict.phase }, evidence)
+    }
+}
