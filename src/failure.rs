@@ -30,17 +30,27 @@ pub(crate) struct Failure {
     kind: Kind,
     error: anyhow::Error,
     hints: Vec<String>,
+    afterwards: Option<Afterwards>,
+}
+
+/// What is left to do when a failure has been shown: somebody else waits to hear of it.
+struct Afterwards(Box<dyn FnOnce(&str)>);
+
+impl fmt::Debug for Afterwards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Afterwards(…)")
+    }
 }
 
 impl Failure {
     /// The answer is "no", because of `error`.
     pub(crate) fn no(error: impl Into<anyhow::Error>) -> Self {
-        Self { kind: Kind::No, error: error.into(), hints: Vec::new() }
+        Self { kind: Kind::No, error: error.into(), hints: Vec::new(), afterwards: None }
     }
 
     /// The input is bad, because of `error`.
     pub(crate) fn bad_input(error: impl Into<anyhow::Error>) -> Self {
-        Self { kind: Kind::BadInput, error: error.into(), hints: Vec::new() }
+        Self { kind: Kind::BadInput, error: error.into(), hints: Vec::new(), afterwards: None }
     }
 
     /// Says what was being done, before the cause.
@@ -66,8 +76,18 @@ impl Failure {
         }
     }
 
-    /// The exit code of the process.
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    /// Once it has been shown, `tell` is called with its text.
+    #[must_use]
+    pub(crate) fn and_tell(mut self, tell: impl FnOnce(&str) + 'static) -> Self {
+        self.afterwards = Some(Afterwards(Box::new(tell)));
+        self
+    }
+
+    /// What is left to do when it has been shown; the exit code of the process.
+    pub(crate) fn finish(mut self) -> ExitCode {
+        if let Some(Afterwards(tell)) = self.afterwards.take() {
+            tell(&self.to_string());
+        }
         match self.kind {
             Kind::No => ExitCode::from(1),
             Kind::BadInput => ExitCode::from(2),

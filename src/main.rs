@@ -1,6 +1,7 @@
 //! The command line: parse, do, print, exit. Everything interesting happens in the crates; this one wires them
 //! together, owns the terminal, and decides the exit code.
 
+mod amounts;
 mod cli;
 mod commands;
 mod failure;
@@ -13,21 +14,37 @@ mod screen;
 mod workbench;
 
 use clap::Parser;
-use cli::{Cli, Command};
+use cli::{Cli, Command, LaunchArgs};
 use failure::Outcome;
+use launch::Waiting;
 use screen::Screen;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refused(&error),
+    };
     let screen = Screen::new(&cli.voice);
     match dispatch(cli.command, &screen).and_then(|()| screen.close()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             screen.fail(&failure);
-            failure.exit_code()
+            failure.finish()
         }
     }
+}
+
+/// A command line that makes no sense: if this process is one of several ranks, the others hear that it does not come.
+fn refused(error: &clap::Error) -> ExitCode {
+    drop(error.print());
+    if error.use_stderr()
+        && let Some(role) = LaunchArgs::guess().and_then(|args| Waiting::of(&args))
+    {
+        let text = error.to_string();
+        role.call_off(text.lines().next().unwrap_or_default());
+    }
+    ExitCode::from(error.exit_code() as u8)
 }
 
 fn dispatch(command: Command, screen: &Screen) -> Outcome {

@@ -4,6 +4,7 @@
 //! process however it ends; every rank loads, verifies and lowers them for itself, and the runtime compares the
 //! hashes of what came out.
 
+use crate::amounts::bytes;
 use crate::cli::{LoweringArgs, TransportChoice};
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
@@ -11,16 +12,16 @@ use crate::launch::{self, Launch};
 use crate::plan;
 use crate::program;
 use runtime::{
-    Assignment, Cause, DType, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport,
+    Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport,
 };
-use schedule::program::{Layout, VerifiedProgram};
-use schedule::{Collective, ReduceOp, Request, VerifiedSchedule, file};
+use schedule::program::{Layout, VerifiedProgram, play};
+use schedule::{ReduceOp, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use topology::{Probe, Rank, Topology};
+use topology::{Micros, Probe, Rank, Topology};
 
 /// What to measure on.
 pub(crate) struct Setup {
@@ -32,8 +33,8 @@ pub(crate) struct Setup {
     pub emulate: Option<(String, f64)>,
     /// How long all ranks together may take to get ready.
     pub ready_timeout: Duration,
-    /// How long the ranks may go without progress.
-    pub timeout: Duration,
+    /// How long the ranks may go without progress, if that is not to follow from what they do.
+    pub timeout: Option<Duration>,
     /// How plans become programs.
     pub lowering: LoweringArgs,
 }
@@ -42,6 +43,8 @@ pub(crate) struct Setup {
 pub(crate) struct Workbench {
     ranks: Ranks,
     form: Form,
+    timeout: Option<Duration>,
+    slowdown: f64,
 }
 
 enum Ranks {
@@ -55,6 +58,8 @@ pub(crate) struct Installed {
     topology: SharedFile,
     kind: PlanKind,
     request: Request,
+    /// How long it takes at the size that it was made for, by the model.
+    predicted: Micros,
     /// For the kinds of calls that the plan serves.
     out_of_place: Option<VerifiedProgram>,
     in_place: Option<VerifiedProgram>,
@@ -111,7 +116,7 @@ struct Source {
 impl Workbench {
     /// Starts the ranks.
     pub(crate) fn open(setup: &Setup) -> Outcome<Self> {
-        let (ready_limit, work_limit) = (setup.ready_timeout, setup.timeout);
+        let (ready_limit, work_limit) = (setup.ready_timeout, setup.timeout.unwrap_or(PATIENCE));
         let mut options = runtime::Options { ready_limit, work_limit, ..runtime::Options::default() };
         let (mut emulated_source, count) = (String::new(), setup.launch.ranks());
         if let Some((spec, slowdown)) = &setup.emulate {
@@ -137,9 +142,10 @@ impl Workbench {
             }
             (Launch::Of(at), transport) => {
                 let binary = launch::binary()?;
-                let job = Job::form(&spec, at, |_| launch::worker(&binary)).map_err(fault)?;
+                let mut job = Job::form(&spec, at.meet(), |_| launch::worker(&binary)).map_err(fault)?;
                 if transport == TransportChoice::Shm && job.machine_count() > 1 {
                     let what = format!("the ranks are on {} machines, which share no memory", job.machine_count());
+                    job.call_off(&what);
                     return Err(
                         Failure::bad_input(anyhow::anyhow!(what)).hint("--transport auto uses TCP between them")
                     );
@@ -148,7 +154,24 @@ impl Workbench {
             }
         };
         let form = Form { lowering: setup.lowering.clone(), unfused: setup.emulate.is_some() };
-        Ok(Self { ranks, form })
+        let slowdown = setup.emulate.as_ref().map_or(1.0, |(_, slowdown)| *slowdown);
+        Ok(Self { ranks, form, timeout: setup.timeout, slowdown })
+    }
+
+    /// Ends the job because of `failure`, which all ranks hear.
+    pub(crate) fn call_off(&mut self, failure: &Failure) {
+        if let Ranks::Processes(job) = &mut self.ranks {
+            job.call_off(&failure.to_string());
+        }
+    }
+
+    /// How long trials at the same time may go without any progress.
+    fn patience(&self, trials: &[(&Installed, Group, Trial)]) -> Duration {
+        let predicted = trials.iter().map(|(plan, _, trial)| plan.predicted(trial).0).sum::<f64>();
+        let handled = |(plan, group, trial): &(&Installed, Group, Trial)| {
+            bytes(&plan.request, trial) as f64 * group.ranks().len() as f64
+        };
+        patience(Micros(predicted * self.slowdown), trials.iter().map(handled).sum())
     }
 
     /// Writes a plan where the ranks find it, and lowers it both ways.
@@ -161,6 +184,7 @@ impl Workbench {
             topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
             kind: PlanKind::Schedule,
             request,
+            predicted: schedule.schedule().makespan(),
             out_of_place: Some(self.form.compile(schedule, Memory::OutOfPlace)?),
             in_place,
         })
@@ -173,11 +197,13 @@ impl Workbench {
         let (out_of_place, in_place) = (of(Memory::OutOfPlace)?, of(Memory::InPlace)?);
         let either = out_of_place.as_ref().or(in_place.as_ref());
         let request = either.map(|program| program.program().demand.request().clone());
+        let played = either.and_then(|program| play(program, topology).ok());
         Ok(Installed {
             plan: unnamed(|out| out.write_all(source.text.as_bytes()))?,
             topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
             kind,
             request: request.ok_or_else(|| Failure::no(anyhow::anyhow!("the plan serves no kind of call")))?,
+            predicted: played.map_or(Micros::ZERO, |played| played.timeline.makespan()),
             out_of_place,
             in_place,
         })
@@ -222,14 +248,32 @@ impl Workbench {
             words.push(serde_json::to_string(&source).map_err(Failure::no)?);
             files.push([&plan.plan, &plan.topology]);
         }
+        let limit = self.timeout.unwrap_or_else(|| self.patience(trials));
         match &mut self.ranks {
-            Ranks::Threads { count, options } => runtime::try_together(*count, &assignments, options).map_err(fault),
+            Ranks::Threads { count, options } => {
+                options.work_limit = limit;
+                runtime::try_together(*count, &assignments, options).map_err(fault)
+            }
             Ranks::Processes(job) => {
+                job.allow(limit);
                 let sources = words.iter().zip(&files).map(|(words, files)| runtime::Source { words, files });
                 job.run_together(&sources.zip(assignments).collect::<Vec<_>>()).map_err(fault)
             }
         }
     }
+}
+
+/// The longest that ranks go without progress who do nothing that takes long.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A message, during which nothing need move, may take so many times as long as the whole plan is predicted to.
+const SLACK: f64 = 2.0;
+/// How many bytes per second all ranks of a slow computer fill and check together.
+const HANDLING: f64 = 2e8;
+
+/// How long ranks may go without any progress that are predicted to take so long, with so many bytes in all buffers.
+fn patience(predicted: Micros, bytes: f64) -> Duration {
+    let longest = SLACK * predicted.0 * 1e-6 + bytes / HANDLING;
+    PATIENCE.saturating_add(Duration::try_from_secs_f64(longest).unwrap_or(Duration::MAX))
 }
 
 const SECRETS: &str = "all ranks need the same secret: --secret-file F, ANTIPHON_SECRET, or a shared home folder";
@@ -339,6 +383,12 @@ impl Installed {
         &self.request
     }
 
+    /// How long a trial's collective takes, by the model: no longer than in proportion to its size.
+    fn predicted(&self, trial: &Trial) -> Micros {
+        let ratio = bytes(&self.request, trial) as f64 / (self.request.size_bytes.max(1)) as f64;
+        self.predicted * ratio.max(1.0)
+    }
+
     /// Whether it can be called in this way.
     pub(crate) fn serves(&self, memory: Memory) -> bool {
         self.program(memory).is_some()
@@ -359,28 +409,17 @@ impl Installed {
     }
 }
 
-/// How many elements of `dtype` a block has for a total of at most `size_bytes`, and the bytes in all. The elements are
-/// a multiple of `granularity`, at least one.
-pub(crate) fn count(request: &Request, size_bytes: u64, dtype: DType, granularity: u64) -> (u64, u64) {
-    let blocks = match request.collective {
-        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => request.members.len() as u64,
-        Collective::Gather | Collective::Scatter => request.members.len() as u64,
-        _ => 1,
-    };
-    let unit = blocks * dtype.size() as u64;
-    let count = match (size_bytes / unit, granularity) {
-        (count, 0 | 1) => count,
-        (count, granularity) => (count / granularity).max(1) * granularity,
-    };
-    (count, count * unit)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// busbw / algbw, as nccl-tests defines it.
-pub(crate) fn bus_factor(request: &Request) -> f64 {
-    let members = request.members.len() as f64;
-    match request.collective {
-        Collective::AllReduce => 2.0 * (members - 1.0) / members,
-        Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Custom => 1.0,
-        _ => (members - 1.0) / members,
+    #[test]
+    fn what_takes_long_may_and_what_takes_a_moment_may_not() {
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        let of = |predicted_us: f64, bytes: f64| patience(Micros(predicted_us), bytes);
+        assert!(of(6e8, 0.0) > minutes(10), "ten minutes");
+        assert!(of(1e3, 4096.0) < Duration::from_secs(11), "a millisecond");
+        assert!(of(1e3, 64e9) > minutes(5), "large buffers take long to fill");
+        assert!(of(f64::INFINITY, 0.0) > minutes(1_000_000));
     }
 }

@@ -215,6 +215,50 @@ fn another_secret_another_size_and_an_absent_rank_are_named_everywhere() {
     }
 }
 
+#[test]
+fn a_rank_that_cannot_take_part_says_why_and_nobody_waits_for_it() {
+    let good = "run --collective allreduce --size 1KB";
+    let cases = [
+        (0, "run nowhere.json", "nowhere.json"),
+        (0, "run --collective allreduce --size 1KB --no-such-option", "--no-such-option"),
+        (1, "run --collective allreduce --size 1KB --no-such-option", "--no-such-option"),
+        (2, "run --collective allreduce --size 1KB --interface nowhere7", "nowhere7"),
+    ];
+    for (odd, bad, expected) in cases {
+        let port = free_port();
+        let begin = Instant::now();
+        let run = Launched::start(&["a", "a", "b", "c"], "", |rank| {
+            let line = if rank == odd { bad } else { good };
+            (format!("{line} --rank {rank} --world-size 4 --master 127.0.0.1:{port}"), Vec::new())
+        });
+        for (rank, ran) in run.end().into_iter().enumerate() {
+            let words = &ran.stderr;
+            assert_eq!(ran.code, if rank == odd { 2 } else { 1 }, "{bad}: rank {rank}: {words}");
+            assert!(words.contains(expected), "{bad}: rank {rank}: {words}");
+            assert!(rank == odd || words.contains(&format!("rank {odd} cannot take part")), "rank {rank}: {words}");
+        }
+        assert!(begin.elapsed() < Duration::from_secs(15), "{bad}: others waited {:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn a_rank_0_that_fails_later_tells_the_others() {
+    // No temporary file can be written, which shows when all have come; and memory cannot be shared between machines.
+    for (options, variable, expected) in
+        [("", ("TMPDIR", "/nowhere/at/all"), "temporary file"), ("--transport shm", ("NOTHING", ""), "share no memory")]
+    {
+        let (port, begin) = (free_port(), Instant::now());
+        let run = Launched::start(&["a", "b", "b"], "run --collective allreduce --size 1KB", |rank| {
+            let variable = [(variable.0.to_owned(), variable.1.to_owned())];
+            (format!("{options} --rank {rank} --world-size 3 --master 127.0.0.1:{port}"), variable.into())
+        });
+        for (rank, ran) in run.end().into_iter().enumerate() {
+            assert!(ran.code != 0 && ran.stderr.contains(expected), "rank {rank}: {}", ran.stderr);
+        }
+        assert!(begin.elapsed() < Duration::from_secs(15), "{expected}: {:?}", begin.elapsed());
+    }
+}
+
 /// The children of a process.
 fn children_of(process: u32) -> Vec<u32> {
     let processes =

@@ -266,7 +266,15 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
-    /// The coordinator does not want this rank.
+    /// A rank came only to say that it does not take part.
+    #[error("{reason}")]
+    Declined {
+        /// Who.
+        rank: Rank,
+        /// Why, in its words.
+        reason: String,
+    },
+    /// The coordinator does not want this rank, or ends the job for a reason of its own.
     #[error("rank {rank} was turned away: {reason}")]
     Refused {
         /// Who.

@@ -1,7 +1,7 @@
 //! Who starts the ranks: the options that every command with ranks takes.
 
 use super::values::duration;
-use clap::Args;
+use clap::{Args, CommandFactory, FromArgMatches};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,4 +34,13 @@ pub(crate) struct LaunchArgs {
     /// How long all ranks together may take to get ready.
     #[arg(long, default_value = "30s", value_name = "T", value_parser = duration)]
     pub ready_timeout: Duration,
+}
+
+impl LaunchArgs {
+    /// What a command line says about ranks that makes no sense elsewhere; `None` if it does not say that, either.
+    pub(crate) fn guess() -> Option<Self> {
+        let matches = super::Cli::command().ignore_errors(true).try_get_matches().ok()?;
+        let (command, matches) = matches.subcommand()?;
+        ["run", "profile"].contains(&command).then(|| Self::from_arg_matches(matches).ok()).flatten()
+    }
 }

@@ -68,9 +68,9 @@ pub(crate) struct RunArgs {
     /// How local ranks talk.
     #[arg(long, default_value = "auto")]
     pub transport: TransportChoice,
-    /// Give up when no rank makes progress for this long.
-    #[arg(long, default_value = "60s", value_name = "T", value_parser = duration)]
-    pub timeout: Duration,
+    /// Give up when no rank makes progress for this long (default: 10 s, and more for what is predicted to take long).
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub timeout: Option<Duration>,
     /// Seed of the input data.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

@@ -4,13 +4,14 @@
 //! links. In each, for three collectives and three sizes: the best classic algorithm (stock) and our plan, both under
 //! the same sketch, verified, run by real processes on real buffers, checked, measured in turn, and compared.
 
+use crate::amounts::count;
 use crate::cli::{DemoArgs, LoweringArgs, TransportChoice};
 use crate::commands::profile;
 use crate::failure::{Failure, Outcome, io_failure, write_to};
 use crate::launch::Launch;
 use crate::plan::{self, Content};
 use crate::screen::{Screen, bytes, percent, table, time};
-use crate::workbench::{Memory, Setup, Workbench, count};
+use crate::workbench::{Memory, Setup, Workbench};
 use runtime::{Check, DType, Trial};
 use schedule::{Collective, Request, VerifiedSchedule, export};
 use serde::Serialize;
@@ -148,7 +149,7 @@ fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>
         transport: TransportChoice::Shm,
         emulate: arena.emulate.clone(),
         ready_timeout: Duration::from_secs(30),
-        timeout: Duration::from_secs(30),
+        timeout: Some(Duration::from_secs(30)),
         lowering: LoweringArgs::default(),
     };
     let mut bench = Workbench::open(&setup)?;

@@ -34,11 +34,11 @@ pub(crate) struct Profile {
 
 /// Runs the command.
 pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
-    let launch = match Role::take(&args.launch)? {
-        Role::Agent => return Ok(()),
-        Role::Coordinator(launch) => launch,
-        Role::Open => Launch::Local(RANKS),
-    };
+    Role::take(&args.launch)?.play(|launch| conduct(args, launch.unwrap_or(Launch::Local(RANKS)), screen))
+}
+
+/// Runs it as the process that decides.
+fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
     let ranks = launch.ranks();
     if !LIMITS.contains(&ranks) {
         let (least, most) = (LIMITS.start(), LIMITS.end());
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
         transport: args.transport,
         emulate,
         ready_timeout: args.launch.ready_timeout,
-        timeout: TIMEOUT,
+        timeout: Some(TIMEOUT),
         lowering: LoweringArgs::default(),
     });
     let options = if args.quick { ProfileOptions::quick() } else { ProfileOptions::default() };
@@ -140,7 +140,7 @@ impl Subject {
             transport: TransportChoice::Shm,
             emulate: None,
             ready_timeout: TIMEOUT,
-            timeout: TIMEOUT,
+            timeout: Some(TIMEOUT),
             lowering: LoweringArgs::default(),
         })
     }

@@ -12,8 +12,11 @@ use crate::failure::{Failure, Outcome};
 use crate::workbench::fault;
 use environment::{Environment, Found, launcher};
 use runtime::{Machine, Rendezvous};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
 use topology::Rank;
 
 /// Who starts the ranks.
@@ -21,7 +24,58 @@ pub(crate) enum Launch {
     /// This process, so many.
     Local(usize),
     /// Somebody else; this is rank 0.
-    Of(Box<Rendezvous>),
+    Of(Waiting),
+}
+
+/// A rank that somebody else has started, until it meets the others, who wait for it.
+#[derive(Clone)]
+pub(crate) struct Waiting {
+    at: Box<Rendezvous>,
+    /// For how long.
+    limit: Duration,
+    has_met: Rc<Cell<bool>>,
+}
+
+impl Waiting {
+    /// What options and environment make of this process, if it is one of several ranks.
+    pub(crate) fn of(args: &LaunchArgs) -> Option<Self> {
+        let environment = Environment::of_process();
+        let found = if args.ranks.is_none() { launcher(args, &environment).ok()?? } else { return None };
+        Self::found(args, &environment, found).ok()
+    }
+
+    /// # Errors
+    /// Bad input if there is no secret, or this machine is unknown.
+    fn found(args: &LaunchArgs, environment: &Environment, found: Found) -> Outcome<Self> {
+        let Found { rank, ranks, masters } = found;
+        let machine = match environment.get("ANTIPHON_HOST") {
+            Some(name) => Machine::named(name),
+            None => Machine::here().map_err(Failure::no)?,
+        };
+        let secret = key::secret(args.secret_file.as_deref(), environment)?;
+        let (rank, ranks, interfaces) = (Rank(rank), ranks as usize, Vec::new());
+        let at = Box::new(Rendezvous { rank, ranks, masters, secret, machine, interfaces, found: Vec::new() });
+        Ok(Self { at, limit: args.ready_timeout, has_met: Rc::default() })
+    }
+
+    /// Where it meets the others. From now on they hear of it there.
+    pub(crate) fn meet(&self) -> &Rendezvous {
+        self.has_met.set(true);
+        &self.at
+    }
+
+    /// Tells the others that this rank does not come, and why, if they still wait.
+    pub(crate) fn call_off(&self, reason: &str) {
+        if !self.has_met.get() {
+            self.at.call_off(self.limit, reason);
+        }
+    }
+
+    /// What the others are told about a failure once it has been shown.
+    fn excuse(&self, failure: Failure) -> Failure {
+        let waiting = self.clone();
+        failure.and_tell(move |reason| waiting.call_off(reason))
+    }
 }
 
 /// What this process is.
@@ -39,7 +93,7 @@ impl Launch {
     pub(crate) fn ranks(&self) -> usize {
         match self {
             Self::Local(ranks) => *ranks,
-            Self::Of(at) => at.ranks,
+            Self::Of(waiting) => waiting.at.ranks,
         }
     }
 }
@@ -55,23 +109,31 @@ impl Role {
         }
         let environment = Environment::of_process();
         let Some(found) = launcher(args, &environment)? else { return Ok(Self::Open) };
-        let Found { rank, ranks, masters } = found;
-        let machine = match environment.get("ANTIPHON_HOST") {
-            Some(name) => Machine::named(name),
-            None => Machine::here().map_err(Failure::no)?,
-        };
-        let secret = key::secret(args.secret_file.as_deref(), &environment)?;
+        let mut waiting = Waiting::found(args, &environment, found)?;
         let named = environment.get("ANTIPHON_INTERFACE").filter(|_| args.interface.is_empty());
         let named = named.map(|list| list.split(',').map(str::to_owned).collect());
-        let interfaces = interfaces::addresses(&named.unwrap_or_else(|| args.interface.clone()))?;
-        let found = interfaces::found();
-        let at = Rendezvous { rank: Rank(rank), ranks: ranks as usize, masters, secret, machine, interfaces, found };
-        if rank == 0 {
-            return Ok(Self::Coordinator(Launch::Of(Box::new(at))));
+        waiting.at.interfaces = interfaces::addresses(&named.unwrap_or_else(|| args.interface.clone()))
+            .map_err(|failure| waiting.excuse(failure))?;
+        waiting.at.found = interfaces::found();
+        if waiting.at.rank == Rank(0) {
+            return Ok(Self::Coordinator(Launch::Of(waiting)));
         }
-        let binary = binary()?;
-        runtime::attend(&at, args.ready_timeout, &mut || worker(&binary)).map_err(fault)?;
+        let binary = binary().map_err(|failure| waiting.excuse(failure))?;
+        runtime::attend(waiting.meet(), args.ready_timeout, &mut || worker(&binary)).map_err(fault)?;
         Ok(Self::Agent)
+    }
+
+    /// Has `conduct` run the command where this process does. If it fails before the ranks have met, the others hear why.
+    pub(crate) fn play(self, conduct: impl FnOnce(Option<Launch>) -> Outcome) -> Outcome {
+        match self {
+            Self::Agent => Ok(()),
+            Self::Open => conduct(None),
+            Self::Coordinator(Launch::Of(waiting)) => {
+                let launch = Launch::Of(waiting.clone());
+                conduct(Some(launch)).map_err(|failure| waiting.excuse(failure))
+            }
+            Self::Coordinator(launch) => conduct(Some(launch)),
+        }
     }
 }
 

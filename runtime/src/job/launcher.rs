@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use topology::Rank;
 
@@ -175,6 +176,18 @@ impl Job {
         self.muster(command)
     }
 
+    /// From now on tasks may go without any progress of any rank for so long.
+    pub fn allow(&mut self, work_limit: Duration) {
+        self.options.work_limit = work_limit;
+    }
+
+    /// Ends the job for a reason of the caller's, which all ranks hear.
+    pub fn call_off(&mut self, reason: &str) {
+        if let (Some(plane), None) = (&self.plane, self.over) {
+            plane.tell_all(&ToAgent::Refused { reason: reason.to_owned() });
+        }
+    }
+
     /// How many ranks.
     pub fn rank_count(&self) -> usize {
         self.members.len()
@@ -278,7 +291,11 @@ impl Job {
         let paths = self.provide(files)?;
         self.tasks += 1;
         let (job, plan) = (self.tasks, ensemble.digest());
-        self.order_each(|job_, rank| Order::Prepare { job, task: task(paths[job_.machine_index(rank)].clone()) })?;
+        let limit_ms = self.options.work_limit.as_millis() as u64;
+        self.order_each(|job_, rank| {
+            let task = task(paths[job_.machine_index(rank)].clone());
+            Order::Prepare { job, limit_ms, task }
+        })?;
         let mut question = match self.options.hosts.any_apart(Group::all(self.members.len()).ranks()) {
             true => Question::Listening { job, plan },
             false => Question::Ready { job, plan },

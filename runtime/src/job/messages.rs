@@ -30,6 +30,8 @@ pub(crate) enum Command {
     /// answer [`Answer::Ready`].
     Prepare {
         job: u64,
+        /// The longest time without progress while it runs.
+        limit_ms: u64,
         task: Task,
     },
     /// Connect with the others; rank r listens at `doors[r]`. Only where ranks are on different computers.

@@ -7,19 +7,19 @@
 
 use super::frame::sealed;
 use super::machine::Machine;
-use super::messages::{PROTOCOL, ToAgent};
+use super::messages::{Answer, FromAgent, PROTOCOL, ToAgent};
 use crate::clock::Moment;
-use crate::error::{RunError, RunResult};
+use crate::error::{Phase, RunError, RunResult};
 use crate::interfaces::{self, Interface};
 use crate::tcp::{Claim, Gate, Proven, Secret, introduce};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use topology::Rank;
 
-/// The first bytes of every claim.
-const MAGIC: [u8; 4] = *b"anti";
+/// The first bytes of every claim, of who comes and of who only says why it does not.
+const MAGIC: [[u8; 4]; 2] = [*b"anti", *b"ant!"];
 /// How long one attempt to reach the coordinator may take.
 const ATTEMPT: Duration = Duration::from_secs(3);
 /// How long to wait before the next one.
@@ -54,12 +54,14 @@ struct Identity {
     rank: Rank,
     ranks: u32,
     machine: [u8; 16],
+    /// Whether it comes only to say why it does not take part.
+    declines: bool,
 }
 
 impl Identity {
     fn claim(self) -> Claim {
         let mut claim = [0; 32];
-        claim[..4].copy_from_slice(&MAGIC);
+        claim[..4].copy_from_slice(&MAGIC[usize::from(self.declines)]);
         for (place, word) in claim[4..16].chunks_mut(4).zip([self.protocol, self.rank.0, self.ranks]) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -73,7 +75,8 @@ impl Identity {
         let &[magic, protocol, rank, ranks] = words else { return None };
         let word = u32::from_le_bytes;
         let machine = machine.try_into().ok()?;
-        (magic == MAGIC).then(|| Self { protocol: word(protocol), rank: Rank(word(rank)), ranks: word(ranks), machine })
+        let declines = MAGIC.iter().position(|known| *known == magic)? == 1;
+        Some(Self { protocol: word(protocol), rank: Rank(word(rank)), ranks: word(ranks), machine, declines })
     }
 }
 
@@ -103,7 +106,7 @@ impl Rendezvous {
     ///
     /// # Errors
     /// [`RunError::Absent`] with those who did not come, [`RunError::Mismatch`] if one of them has another idea of the
-    /// job, or the error of the operating system.
+    /// job, [`RunError::Declined`] if one cannot take part, or the error of the operating system.
     pub(super) fn receive(&self, limit: Duration) -> RunResult<Vec<Arrival>> {
         let mut here: BTreeMap<Rank, Arrival> = BTreeMap::new();
         if self.ranks <= 1 {
@@ -123,11 +126,16 @@ impl Rendezvous {
             for ((identity, address), proven) in
                 gate.admit(known).map_err(RunError::system("waiting for other ranks"))?
             {
-                let Identity { rank, machine, .. } = identity;
+                let Identity { rank, machine, declines, .. } = identity;
                 let arrival = Arrival { rank, machine, proven };
                 if let Some(what) = self.objection(identity, address) {
-                    turn_away(here.into_values().chain([arrival]), &what);
+                    self.turn_all_away(gate, here.into_values().chain([arrival]).collect(), deadline, &what);
                     return Err(RunError::Mismatch { what });
+                }
+                if declines {
+                    let reason = excuse(&arrival.proven);
+                    self.turn_all_away(gate, here.into_values().chain([arrival]).collect(), deadline, &reason);
+                    return Err(RunError::Declined { rank, reason });
                 }
                 match here.get(&rank) {
                     Some(first) if !has_left(&first.proven.stream) => {
@@ -138,6 +146,37 @@ impl Rendezvous {
             }
         }
         Ok(here.into_values().collect())
+    }
+
+    /// Tells the other ranks that this one does not take part, and why; for `limit` at most.
+    pub fn call_off(&self, limit: Duration, reason: &str) {
+        let reason = format!("rank {} cannot take part: {reason}", self.rank);
+        if self.rank == Rank(0) {
+            // Where it cannot listen, nobody is told; they have a limit of their own.
+            if let Ok(listener) = self.listen() {
+                let gate = Gate::new(vec![listener], &self.secret);
+                self.turn_all_away(gate, Vec::new(), Moment::now().after(limit), &reason);
+            }
+        } else if let Ok(proven) = self.reach_as(limit, true)
+            && let Ok((post, _)) = sealed(proven, false, ATTEMPT)
+        {
+            let answer = Answer::Failed { phase: Phase::Prepare, reason, peer: None };
+            // If rank 0 is gone, the others know.
+            let _ = post.send(&FromAgent::Answer { epoch: 0, answer });
+        }
+    }
+
+    /// Says why to those who are here, and to the others as they come: nobody shall wait for what will not be.
+    fn turn_all_away(&self, mut gate: Gate<'_>, here: Vec<Arrival>, deadline: Moment, reason: &str) {
+        let mut told: BTreeSet<Rank> = here.iter().map(|arrival| arrival.rank).collect();
+        turn_away(here, reason);
+        while told.len() + 1 < self.ranks && Moment::now() < deadline {
+            let Ok(come) = gate.admit(|claim, _| Identity::of(claim)) else { return };
+            for (Identity { rank, machine, .. }, proven) in come {
+                turn_away([Arrival { rank, machine, proven }], reason);
+                told.insert(rank);
+            }
+        }
     }
 
     /// What is wrong with somebody who knows the secret.
@@ -180,9 +219,13 @@ impl Rendezvous {
     /// [`RunError::Unreachable`] with the last reason when the limit has passed, or at once when who listens there does
     /// not know the secret.
     pub(super) fn reach(&self, limit: Duration) -> RunResult<Proven> {
+        self.reach_as(limit, false)
+    }
+
+    fn reach_as(&self, limit: Duration, declines: bool) -> RunResult<Proven> {
         let deadline = Moment::now().after(limit);
         let ranks = self.ranks as u32;
-        let identity = Identity { protocol: PROTOCOL, rank: self.rank, ranks, machine: self.machine.key() };
+        let identity = Identity { protocol: PROTOCOL, rank: self.rank, ranks, machine: self.machine.key(), declines };
         let lost = |source| RunError::Unreachable { rank: self.rank, at: self.at(), limit, source };
         loop {
             let mut reason = io::Error::new(ErrorKind::NotFound, "the name has no address");
@@ -217,6 +260,21 @@ fn turn_away(who: impl IntoIterator<Item = Arrival>, reason: &str) {
         if let Ok((post, _)) = sealed(arrival.proven, true, PAUSE) {
             let _ = post.send(&ToAgent::Refused { reason: reason.to_owned() });
         }
+    }
+}
+
+/// Why a rank does not take part, in its own words.
+fn excuse(proven: &Proven) -> String {
+    let hear = || {
+        let proven = Proven { stream: proven.stream.try_clone()?, session: proven.session.clone() };
+        let (_post, mut inbox) = sealed(proven, true, PAUSE)?;
+        inbox.stream().set_read_timeout(Some(ATTEMPT))?;
+        inbox.receive()
+    };
+    let heard: io::Result<_> = hear();
+    match heard {
+        Ok(Some(FromAgent::Answer { answer: Answer::Failed { reason, .. }, .. })) => reason,
+        _ => "it does not say why".to_owned(),
     }
 }
 
@@ -315,6 +373,108 @@ mod tests {
             assert_eq!(refusal(first), odd);
             assert!(matches!(coordinator.join().unwrap(), Err(RunError::Mismatch { what }) if what == odd));
         });
+    }
+
+    #[test]
+    fn another_protocol_ends_the_job_with_both_numbers() {
+        let at = free("127.0.0.1");
+        std::thread::scope(|scope| {
+            let coordinator = scope.spawn(|| rendezvous(&at, 0, 2, b"key").receive(LIMIT));
+            let odd = rendezvous(&at, 1, 2, b"key");
+            let identity =
+                Identity { protocol: PROTOCOL + 1, rank: Rank(1), ranks: 2, machine: [0; 16], declines: false };
+            let deadline = Moment::now().after(LIMIT);
+            let proven = loop {
+                match introduce(at.parse().unwrap(), identity.claim(), &odd.secret, deadline) {
+                    Ok(proven) => break proven,
+                    Err(error) => assert!(Moment::now() < deadline, "{error}"),
+                }
+            };
+            let said = refusal(proven);
+            assert!(said.contains(&format!("protocol {}, rank 0 speaks {PROTOCOL}", PROTOCOL + 1)), "{said}");
+            assert!(matches!(coordinator.join().unwrap(), Err(RunError::Mismatch { what }) if what == said));
+        });
+    }
+
+    #[test]
+    fn a_handshake_that_is_replayed_is_refused_and_the_job_is_formed() {
+        let at = free("127.0.0.1");
+        std::thread::scope(|scope| {
+            let coordinator = scope.spawn(|| rendezvous(&at, 0, 3, b"key").receive(LIMIT));
+            // Rank 1 is heard on its way, and what it said is said again by somebody else.
+            let (proxy, said) = eavesdrop(at.parse().unwrap());
+            rendezvous(&proxy.to_string(), 1, 3, b"key").reach(LIMIT).map(drop).unwrap();
+            let mut replay = TcpStream::connect(&at).unwrap();
+            replay.set_read_timeout(Some(LIMIT)).unwrap();
+            replay.write_all(&said.join().unwrap()).unwrap();
+            let mut heard = Vec::new();
+            // A nonce, and the refusal, which is all zeroes; then it is closed.
+            let _ = std::io::Read::read_to_end(&mut replay, &mut heard);
+            assert_eq!(heard.len(), 64, "{heard:?}");
+            assert!(heard[32..].iter().all(|&byte| byte == 0), "{heard:?}");
+            let again = rendezvous(&at, 1, 3, b"key").reach(LIMIT).unwrap();
+            let second = rendezvous(&at, 2, 3, b"key").reach(LIMIT).unwrap();
+            let ranks: Vec<_> = coordinator.join().unwrap().unwrap().iter().map(|arrival| arrival.rank.0).collect();
+            assert_eq!(ranks, [1, 2]);
+            drop((again, second));
+        });
+    }
+
+    /// Listens at an address of its own and passes on what somebody says in a handshake with `at`; what that was.
+    fn eavesdrop(at: SocketAddr) -> (SocketAddr, std::thread::JoinHandle<Vec<u8>>) {
+        use std::io::Read;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let listen = move || {
+            let (mut near, _) = listener.accept().unwrap();
+            let deadline = Moment::now().after(LIMIT);
+            let mut far = loop {
+                match TcpStream::connect(at) {
+                    Ok(far) => break far,
+                    Err(error) => assert!(Moment::now() < deadline, "{error}"),
+                }
+            };
+            let pass = |from: &mut TcpStream, to: &mut TcpStream, bytes: usize| {
+                let mut said = vec![0; bytes];
+                from.read_exact(&mut said).unwrap();
+                to.write_all(&said).unwrap();
+                said
+            };
+            pass(&mut far, &mut near, 32);
+            let said = pass(&mut near, &mut far, 96);
+            pass(&mut far, &mut near, 32);
+            said
+        };
+        (address, std::thread::spawn(listen))
+    }
+
+    #[test]
+    fn who_does_not_take_part_says_why_to_all() {
+        for odd in 0..3 {
+            let at = free("127.0.0.1");
+            std::thread::scope(|scope| {
+                let spoil = scope.spawn(|| rendezvous(&at, odd, 3, b"key").call_off(LIMIT, "no plan"));
+                let expected = format!("rank {odd} cannot take part: no plan");
+                let others: Vec<_> = (1..3).filter(|&rank| rank != odd).collect();
+                let others = others.into_iter().map(|rank| {
+                    let at = &at;
+                    scope.spawn(move || rendezvous(at, rank, 3, b"key").reach(LIMIT).map(refusal))
+                });
+                let others: Vec<_> = others.collect();
+                if odd > 0 {
+                    let error = rendezvous(&at, 0, 3, b"key").receive(LIMIT).err().unwrap();
+                    assert!(matches!(&error, RunError::Declined { rank, .. } if rank.0 == odd), "{error}");
+                    assert_eq!(error.to_string(), expected);
+                }
+                spoil.join().unwrap();
+                for other in others {
+                    match other.join().unwrap() {
+                        Ok(said) => assert_eq!(said, expected),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
     }
 
     fn refusal(proven: Proven) -> String {

@@ -192,7 +192,7 @@ struct Worker {
 
 impl Worker {
     /// Serves trials until the launcher closes the channel; tells it what went wrong.
-    fn work(self, loader: &dyn Loader) -> RunResult<()> {
+    fn work(mut self, loader: &dyn Loader) -> RunResult<()> {
         let result = self.trials(loader).map_err(|error| self.explained(error));
         if let Err(error) = &result {
             let (phase, reason, peer) = (self.board.phase(self.rank), error.chain(), error.lost_peer());
@@ -214,11 +214,12 @@ impl Worker {
         error
     }
 
-    fn trials(&self, loader: &dyn Loader) -> RunResult<()> {
+    fn trials(&mut self, loader: &dyn Loader) -> RunResult<()> {
         while let Some(command) = self.hear()? {
-            let Command::Prepare { job, task } = command else {
+            let Command::Prepare { job, limit_ms, task } = command else {
                 return Err(self.unexpected(&command, "what to prepare"));
             };
+            self.options.work_limit = Duration::from_millis(limit_ms) + BACKSTOP;
             self.board.enter(self.rank, Phase::Prepare);
             let finding = match task {
                 Task::Trial(ordered) => Finding::Trial(self.trial(job, &ordered, &programs(&ordered, loader)?)?),

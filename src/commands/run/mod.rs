@@ -4,11 +4,12 @@ mod fixed;
 mod report;
 mod stock;
 
+use crate::amounts::{bus_factor, count};
 use crate::cli::RunArgs;
 use crate::failure::{Failure, Outcome};
 use crate::launch::{Launch, Role};
 use crate::screen::Screen;
-use crate::workbench::{Installed, Memory, Setup, Workbench, bus_factor, count};
+use crate::workbench::{Installed, Memory, Setup, Workbench};
 use fixed::Fixed;
 use report::{Row, Together, report};
 use runtime::{Check, Group, Trial, TrialReport};
@@ -21,13 +22,15 @@ const BOTH: [Memory; 2] = [Memory::OutOfPlace, Memory::InPlace];
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
-    let role = Role::take(&args.launch)?;
-    if let Role::Agent = role {
-        return Ok(());
-    }
+    Role::take(&args.launch)?.play(|launch| conduct(args, launch, screen))
+}
+
+/// Runs it as the process that decides.
+fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
     let fixed = args.files.iter().map(|path| fixed::open(path, args, screen)).collect::<Outcome<Vec<_>>>()?;
-    let launch = launch(role, args, &fixed)?;
-    let groups = groups(args, &fixed, launch.ranks())?;
+    let launch = launch.map_or_else(|| local(args, &fixed), Ok)?;
+    let ranks = launch.ranks();
+    let groups = groups(args, &fixed, ranks)?;
     let setup = Setup {
         launch,
         transport: args.transport,
@@ -37,19 +40,34 @@ pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
         lowering: args.lowering.clone(),
     };
     let mut bench = Workbench::open(&setup)?;
+    let rows = rows(args, &mut bench, (&fixed, &groups, ranks), screen).inspect_err(|error| bench.call_off(error))?;
+    screen.say(&report(&rows));
+    match rows.iter().map(|row| row.wrong).sum::<u64>() {
+        0 => Ok(()),
+        wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
+    }
+}
+
+/// Measures all plans at all sizes.
+fn rows(
+    args: &RunArgs,
+    bench: &mut Workbench,
+    (fixed, groups, ranks): (&[Fixed], &[Group], usize),
+    screen: &Screen,
+) -> Outcome<Vec<Row>> {
     let sizes: Vec<Option<u64>> = match &args.size[..] {
         [] => vec![None],
         sizes => sizes.iter().copied().map(Some).collect(),
     };
     let mut rows = Vec::new();
     for size in sizes {
-        let parts = match &fixed[..] {
-            [] => stock::parts(args, &groups, setup.launch.ranks(), size.unwrap_or_default(), &bench)?,
-            fixed => fixed_parts(args, fixed, &groups, &bench)?,
+        let parts = match fixed {
+            [] => stock::parts(args, groups, ranks, size.unwrap_or_default(), bench)?,
+            fixed => fixed_parts(args, fixed, groups, bench)?,
         };
         let first = rows.len();
         for memory in BOTH {
-            measure(args, &mut bench, &parts, (size, memory), |row| {
+            measure(args, bench, &parts, (size, memory), |row| {
                 if screen.is_json() {
                     screen.line(&serde_json::to_string(&row).unwrap_or_default());
                 }
@@ -58,18 +76,11 @@ pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
         }
         rows[first..].sort_by_key(|row| row.together.as_ref().map(|together| together.number));
     }
-    screen.say(&report(&rows));
-    match rows.iter().map(|row| row.wrong).sum::<u64>() {
-        0 => Ok(()),
-        wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
-    }
+    Ok(rows)
 }
 
-/// Who starts the ranks; as many local ones as the plans, or the groups, need if nobody says how many.
-fn launch(role: Role, args: &RunArgs, fixed: &[Fixed]) -> Outcome<Launch> {
-    if let Role::Coordinator(launch) = role {
-        return Ok(launch);
-    }
+/// As many local ranks as the plans, or the groups, need.
+fn local(args: &RunArgs, fixed: &[Fixed]) -> Outcome<Launch> {
     let needed = match &args.split {
         Some(split) => split.least_ranks(),
         None => fixed.first().map(|fixed| fixed.request().ranks),

@@ -477,7 +477,7 @@ impl World {
         }
         self.job += 1;
         let (job, task) = (self.job, Task::Trial(Vec::new()));
-        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { job, task: task.clone() }));
+        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { job, limit_ms: 1, task: task.clone() }));
         self.ask(Question::Listening { job, plan: PLAN.to_owned() }, None);
     }
 
