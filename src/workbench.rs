@@ -11,9 +11,7 @@ use crate::foreign;
 use crate::launch::{self, Launch};
 use crate::plan;
 use crate::program;
-use runtime::{
-    Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport,
-};
+use runtime::{Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport};
 use schedule::program::{Layout, VerifiedProgram, play};
 use schedule::{ReduceOp, Request, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};

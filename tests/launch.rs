@@ -13,7 +13,7 @@ fn free_port() -> u16 {
 }
 
 /// Processes of one launch, killed with it.
-struct Launched {
+pub(crate) struct Launched {
     children: Vec<Option<Child>>,
     _home: tempfile::TempDir,
 }
@@ -21,7 +21,11 @@ struct Launched {
 impl Launched {
     /// Starts `antiphon ARGUMENTS` for every machine named in `hosts`, rank by rank; `place` gives the options and the
     /// variables that tell a rank which one it is.
-    fn start(hosts: &[&str], arguments: &str, place: impl Fn(usize) -> (String, Vec<(String, String)>)) -> Self {
+    pub(crate) fn start(
+        hosts: &[&str],
+        arguments: &str,
+        place: impl Fn(usize) -> (String, Vec<(String, String)>),
+    ) -> Self {
         let home = tempfile::tempdir().unwrap();
         let start = |(rank, host): (usize, &&str)| {
             let (options, variables) = place(rank);
@@ -35,15 +39,25 @@ impl Launched {
     }
 
     /// With explicit options.
-    fn explicit(hosts: &[&str], arguments: &str) -> Self {
+    pub(crate) fn explicit(hosts: &[&str], arguments: &str) -> Self {
         let (port, ranks) = (free_port(), hosts.len());
         Self::start(hosts, arguments, |rank| {
             (format!("--rank {rank} --world-size {ranks} --master 127.0.0.1:{port}"), Vec::new())
         })
     }
 
+    /// The processes that have been started, by rank.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.children.iter().flatten().map(Child::id).collect()
+    }
+
+    /// The process of a rank, which is not waited for any more.
+    pub(crate) fn take(&mut self, rank: usize) -> Option<Child> {
+        self.children[rank].take()
+    }
+
     /// Waits for all; by rank.
-    fn end(mut self) -> Vec<Ran> {
+    pub(crate) fn end(mut self) -> Vec<Ran> {
         let wait = |child: Child| {
             let output = child.wait_with_output().unwrap();
             let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -260,7 +274,7 @@ fn a_rank_0_that_fails_later_tells_the_others() {
 }
 
 /// The children of a process.
-fn children_of(process: u32) -> Vec<u32> {
+pub(crate) fn children_of(process: u32) -> Vec<u32> {
     let processes =
         std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let parent = |process: &u32| -> Option<u32> {
@@ -270,7 +284,7 @@ fn children_of(process: u32) -> Vec<u32> {
     processes.filter(|child| parent(child) == Some(process)).collect()
 }
 
-fn is_running(process: u32) -> bool {
+pub(crate) fn is_running(process: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 

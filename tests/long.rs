@@ -3,6 +3,7 @@
 
 use crate::binary::{antiphon, read, repository};
 use crate::checker::{Wish, judge};
+use crate::random::Random;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,27 +14,6 @@ fn cases(short: u64, long: u64) -> std::ops::Range<u64> {
     match std::env::var("ANTIPHON_TEST_EFFORT").as_deref() {
         Ok("long") => 0..long,
         _ => 0..short,
-    }
-}
-
-/// A small generator with a fixed stream (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        &items[self.below(items.len() as u64) as usize]
     }
 }
 

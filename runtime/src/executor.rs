@@ -240,15 +240,15 @@ fn play(
         }
         watch.check()?;
         let now = Moment::now();
+        let anywhere = watch.moved_anywhere(now, limit);
+        wake = wake.min(now.after(limit / 4));
         for player in players.iter_mut().filter(|player| player.end.is_none()) {
             if player.moves {
                 player.moved = now;
             }
-            let deadline = player.moved.after(limit);
+            let deadline = player.moved.max(anywhere).after(limit);
             wake = wake.min(deadline);
-            if now > deadline && !watch.has_stalled() {
-                player.moved = now;
-            } else if now > deadline {
+            if now > deadline {
                 let overdue = player.interpreter.overdue(now.since(player.moved));
                 return Err(RunError::in_work(player.work, works)(overdue));
             }

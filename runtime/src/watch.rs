@@ -6,6 +6,7 @@ use crate::doorbell::Waiter;
 use crate::error::RunResult;
 use crate::tcp::Poller;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use topology::Rank;
 
 /// One rank's connection with its job while it works.
@@ -15,20 +16,29 @@ pub(crate) struct Watch<'a> {
     waiter: Waiter<'a>,
     /// Steps that earlier runs finished.
     before: u64,
-    /// What all ranks had done when this one was overdue last.
-    activity: u64,
+    /// What all ranks had done when this one looked last, when that had changed, and when that was.
+    activity: (u64, Moment),
+    looked: Moment,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(board: &'a Board, rank: Rank, poller: Option<&'a Poller>) -> Self {
         let waiter = Waiter::new(board.bell(rank), board.patience()).with_poller(poller);
-        Self { board, rank, waiter, before: board.progress(rank).load(Ordering::Relaxed), activity: board.activity() }
+        let before = board.progress(rank).load(Ordering::Relaxed);
+        Self { board, rank, waiter, before, activity: (0, Moment(0)), looked: Moment(0) }
     }
 
-    /// Whether no rank at all has moved since this was asked last: who waits for a slow one is not lost.
-    pub(crate) fn has_stalled(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.activity, self.board.activity());
-        before == self.activity
+    /// When any rank moved last, as far as a look in every quarter of `limit` shows: who waits for a slow one is not
+    /// lost.
+    pub(crate) fn moved_anywhere(&mut self, now: Moment, limit: Duration) -> Moment {
+        if now.since(self.looked) >= limit / 4 {
+            self.looked = now;
+            let activity = self.board.activity();
+            if activity != self.activity.0 {
+                self.activity = (activity, now);
+            }
+        }
+        self.activity.1
     }
 
     /// # Errors
@@ -54,7 +64,6 @@ impl<'a> Watch<'a> {
 mod tests {
     use super::*;
     use crate::board::BoardShape;
-    use std::time::Duration;
 
     #[test]
     fn a_watch_is_made_without_asking_the_kernel() {

@@ -1,7 +1,7 @@
 //! Who starts the ranks: the options that every command with ranks takes.
 
 use super::values::duration;
-use clap::{Args, CommandFactory, FromArgMatches};
+use clap::{Args, FromArgMatches};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,8 +39,23 @@ pub(crate) struct LaunchArgs {
 impl LaunchArgs {
     /// What a command line says about ranks that makes no sense elsewhere; `None` if it does not say that, either.
     pub(crate) fn guess() -> Option<Self> {
-        let matches = super::Cli::command().ignore_errors(true).try_get_matches().ok()?;
-        let (command, matches) = matches.subcommand()?;
-        ["run", "profile"].contains(&command).then(|| Self::from_arg_matches(matches).ok()).flatten()
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let command = words.iter().find(|word| !word.starts_with('-'))?;
+        if command != "run" && command != "profile" {
+            return None;
+        }
+        let parser = Self::augment_args(clap::Command::new("ranks"));
+        let known: Vec<String> =
+            parser.get_arguments().filter_map(|known| Some(format!("--{}", known.get_long()?))).collect();
+        let mut kept = vec![String::new()];
+        for (index, word) in words.iter().enumerate() {
+            let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+            if let (true, Some(value)) =
+                (known.iter().any(|known| known == name), value.or(words.get(index + 1).map(String::as_str)))
+            {
+                kept.push(format!("{name}={value}"));
+            }
+        }
+        Self::from_arg_matches(&parser.try_get_matches_from(kept).ok()?).ok()
     }
 }

@@ -8,10 +8,10 @@
 use super::charge::{Charge, Overdue};
 use super::files::Receiving;
 use super::frame::{Inbox, Post, sealed, send, send_descriptor};
+use super::judge::{BEAT, LAST_WORDS, distant_beat};
 use super::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcome};
 use super::muster::data_secret;
 use super::rendezvous::Rendezvous;
-use super::judge::{BEAT, LAST_WORDS, distant_beat};
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};

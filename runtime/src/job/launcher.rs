@@ -302,7 +302,8 @@ impl Job {
         };
         let mut ordered = None;
         let answers = loop {
-            let in_time = if question.phase() == Phase::Work { self.options.work_limit } else { self.options.ready_limit };
+            let in_time =
+                if question.phase() == Phase::Work { self.options.work_limit } else { self.options.ready_limit };
             let answers = self.gather(question.clone(), in_time, |_| true, ordered.as_ref())?;
             let Some((order, next)) = question.then(&answers) else { break answers };
             self.order_each(|_, _| order.clone())?;

@@ -10,6 +10,7 @@
 //! The coordinator alone decides: when a rank dies, stops, or lags, it pronounces one verdict that every wait of every
 //! rank sees within milliseconds, collects what the live ranks say, and has all workers ended. An epoch ends with its
 //! first verdict; [`Job::rebuild`] begins the next with new workers, and nothing of the old one is heard any more.
+//! What each party decides is in `judge`, `charge` and `duty`, which know no sockets, threads or clocks.
 //!
 //! ```text
 //! coordinator                       agent (between machines)            worker
@@ -18,8 +19,8 @@
 //!   memory, Welcome  ──────────────  secret derived ──────────────────▶
 //!                    ◀────────────────────────────────────────────────  Hello         protocol compared
 //!   Prepare(plan)    ─────────────────────────────────────────────────▶               loads, verifies, allocates
-//!                    ◀────────────────────────────────────────────────  Ready(hash)   hashes compared
-//!   Run              ─────────────────────────────────────────────────▶               all repetitions
+//!                    ◀────────────────────────────────────────────────  Ready(hash)   the vote: hashes compared
+//!   Run(number)      ─────────────────────────────────────────────────▶               the commit: all repetitions
 //!                    ◀────────────────────────────────────────────────  Done(report)
 //! ```
 

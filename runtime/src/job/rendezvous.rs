@@ -123,25 +123,30 @@ impl Rendezvous {
                 return Err(absent);
             }
             let known = |claim: &Claim, address| Identity::of(claim).map(|identity| (identity, address));
-            for ((identity, address), proven) in
-                gate.admit(known).map_err(RunError::system("waiting for other ranks"))?
-            {
-                let Identity { rank, machine, declines, .. } = identity;
-                let arrival = Arrival { rank, machine, proven };
-                if let Some(what) = self.objection(identity, address) {
-                    self.turn_all_away(gate, here.into_values().chain([arrival]).collect(), deadline, &what);
-                    return Err(RunError::Mismatch { what });
-                }
-                if declines {
-                    let reason = excuse(&arrival.proven);
-                    self.turn_all_away(gate, here.into_values().chain([arrival]).collect(), deadline, &reason);
-                    return Err(RunError::Declined { rank, reason });
+            let mut come = gate.admit(known).map_err(RunError::system("waiting for other ranks"))?.into_iter();
+            while let Some(((identity, address), proven)) = come.next() {
+                let arrival = |identity: Identity, proven| {
+                    let Identity { rank, machine, .. } = identity;
+                    Arrival { rank, machine, proven }
+                };
+                let (rank, declines) = (identity.rank, identity.declines);
+                let objection = self.objection(identity, address);
+                let arrived = arrival(identity, proven);
+                if objection.is_some() || declines {
+                    let reason = objection.clone().unwrap_or_else(|| excuse(&arrived.proven));
+                    let others = come.map(|((identity, _), proven)| arrival(identity, proven));
+                    let all = here.into_values().chain([arrived]).chain(others).collect();
+                    self.turn_all_away(gate, all, deadline, &reason);
+                    return Err(match objection {
+                        Some(what) => RunError::Mismatch { what },
+                        None => RunError::Declined { rank, reason },
+                    });
                 }
                 match here.get(&rank) {
                     Some(first) if !has_left(&first.proven.stream) => {
-                        turn_away([arrival], &format!("rank {rank} has come already, from elsewhere"));
+                        turn_away([arrived], &format!("rank {rank} has come already, from elsewhere"));
                     }
-                    _ => drop(here.insert(rank, arrival)),
+                    _ => drop(here.insert(rank, arrived)),
                 }
             }
         }

@@ -19,11 +19,15 @@ pub(crate) struct Spread {
 
 impl Spread {
     pub(crate) fn form(machines: &[&str], work_limit: Duration) -> Self {
+        Self::with(machines, work_limit, Duration::from_secs(20))
+    }
+
+    pub(crate) fn with(machines: &[&str], work_limit: Duration, ready_limit: Duration) -> Self {
         let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let ranks = machines.len();
         let start = |(rank, machine): (usize, &&str)| start_agent(rank, ranks, &at, machine);
         let agents = machines.iter().enumerate().skip(1).map(start).collect();
-        let options = Options { work_limit, ready_limit: Duration::from_secs(20), ..Options::default() };
+        let options = Options { work_limit, ready_limit, ..Options::default() };
         let spec = JobSpec { ranks, options, ..JobSpec::default() };
         let job = Job::form(&spec, &rendezvous(0, ranks, &at, machines[0]), |_| command(Mischief::None)).unwrap();
         Self { job: Some(job), agents }
@@ -33,9 +37,19 @@ impl Spread {
         self.job.as_mut().unwrap()
     }
 
+    /// The process of an agent.
+    pub(crate) fn agent(&self, rank: usize) -> u32 {
+        self.agents[rank - 1].id()
+    }
+
+    /// The workers of all agents.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        (1..=self.agents.len()).map(|rank| self.worker(rank)).collect()
+    }
+
     /// The worker of an agent.
-    fn worker(&self, rank: usize) -> u32 {
-        let parent = self.agents[rank - 1].id();
+    pub(crate) fn worker(&self, rank: usize) -> u32 {
+        let parent = self.agent(rank);
         let processes = std::fs::read_dir("/proc").unwrap();
         let mut numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
         let is_child = |child: &u32| {
@@ -46,7 +60,7 @@ impl Spread {
     }
 
     /// Ends the job; how the agents ended.
-    fn end(mut self) -> Vec<i32> {
+    pub(crate) fn end(mut self) -> Vec<i32> {
         drop(self.job.take());
         self.agents.iter_mut().map(|agent| agent.wait().unwrap().code().unwrap_or(-1)).collect()
     }
@@ -62,7 +76,7 @@ impl Drop for Spread {
     }
 }
 
-fn run(job: &mut Job, spec: &PlanSpec, trial: &Trial) -> RunResult<u64> {
+pub(crate) fn run(job: &mut Job, spec: &PlanSpec, trial: &Trial) -> RunResult<u64> {
     job.run(&spec.to_string(), &[], &spec.program(), trial).map(|report| {
         // Times of all machines are those of one clock: nobody ends before somebody starts.
         for (repetition, span) in report.spans().iter().enumerate() {
@@ -74,16 +88,20 @@ fn run(job: &mut Job, spec: &PlanSpec, trial: &Trial) -> RunResult<u64> {
     })
 }
 
-fn plan(ranks: usize) -> PlanSpec {
+pub(crate) fn plan(ranks: usize) -> PlanSpec {
     PlanSpec { chunks: 2, ..PlanSpec::new(&format!("ring:{ranks}"), Collective::AllReduce) }
 }
 
-fn endless() -> Trial {
+pub(crate) fn endless() -> Trial {
     Trial { repetitions: 1_000_000, ..Trial::once(1000, DType::F32) }
 }
 
-fn kill(process: u32) {
-    assert!(Command::new("kill").args(["-KILL", &process.to_string()]).status().unwrap().success());
+pub(crate) fn kill(process: u32) {
+    signal(process, "-KILL");
+}
+
+pub(crate) fn signal(process: u32, name: &str) {
+    assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
 }
 
 #[test]
@@ -103,7 +121,7 @@ fn ranks_of_several_machines_run_every_collective() {
 }
 
 /// Does something to a worker's job as soon as the worker has the memory of a collective.
-fn when_it_works(worker: u32, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+pub(crate) fn when_it_works(worker: u32, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let deadline = Instant::now() + Duration::from_secs(20);
         let maps = || std::fs::read_to_string(format!("/proc/{worker}/maps")).unwrap_or_default();

@@ -29,7 +29,7 @@ fn endless() -> Trial {
     Trial { repetitions: 1_000_000, ..Trial::once(1000, DType::F32) }
 }
 
-fn is_running(process: u32) -> bool {
+pub(crate) fn is_running(process: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 

@@ -8,6 +8,7 @@
 mod agents;
 mod emulated;
 mod faults;
+mod matrix;
 mod plans;
 mod probes;
 mod processes;

@@ -2,7 +2,8 @@
 
 use super::host::Parting;
 use super::naive;
-use super::world::{Fault, Party, Setup, State, World};
+use super::setup::{Fault, Party, Setup};
+use super::world::{State, World};
 use super::{FOR_EVER, play};
 use crate::board::{Cause, Verdict};
 use topology::Rank;
@@ -50,7 +51,8 @@ fn ours(scenario: Scenario) -> (World, Vec<Ending>) {
         Scenario::KnowsTheAnswer(rank) => Fault::OtherPlan(rank),
     };
     // The rank has joined, and prepares its first task.
-    let world = play(Setup { seed: 3, ranks: RANKS, tasks: 1, delay: 2, lost: 0, doubled: 0, faults: vec![(110, fault)] });
+    let world =
+        play(Setup { seed: 3, ranks: RANKS, tasks: 1, delay: 2, lost: 0, doubled: 0, faults: vec![(110, fault)] });
     let decided = match world.outcomes.first() {
         Some(Err((verdict, _))) => verdict.to_string(),
         Some(Ok(_)) => "measured".to_owned(),

@@ -7,7 +7,8 @@ use super::super::charge::{Charge, Overdue};
 use super::super::duty::{Duty, Heed, Patience};
 use super::super::judge::{BEAT, Event, Heard, LAST_WORDS, Sight};
 use super::super::messages::{Answer, Command, Finding, PROTOCOL, ToAgent};
-use super::world::{Fault, Happening, LIMIT, PLAN, Party, State, World};
+use super::setup::{Fault, PLAN, Party};
+use super::world::{Happening, LIMIT, State, World};
 use crate::board::{Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::Phase;
@@ -243,7 +244,9 @@ impl World {
 
     pub(super) fn worker(&mut self, rank: usize, happening: Happening) {
         match happening {
-            Happening::Command { epoch, command } if epoch == self.hosts[rank].epoch => self.order_worker(rank, command),
+            Happening::Command { epoch, command } if epoch == self.hosts[rank].epoch => {
+                self.order_worker(rank, command)
+            }
             Happening::Worker { epoch, wake } if epoch == self.hosts[rank].epoch => match wake {
                 Wake::Starts => {
                     let odd = self.hosts[rank].odd == Some(Fault::OtherProtocol(rank));

@@ -4,17 +4,20 @@
 //! decides and every rank ends in bounded time; a verdict names a rank that was hit; nothing of an epoch that is over
 //! changes anything; and a job that was rebuilt works.
 
+mod coordinator;
 mod history;
 mod host;
 mod naive;
+mod setup;
 mod world;
 
 use crate::board::Cause;
 use crate::clock::Moment;
 use host::Parting;
+use setup::{Fault, Party, Random, Setup};
 use std::time::Duration;
 use topology::Rank;
-use world::{Fault, Outcome, Party, Random, Setup, State, World};
+use world::{Outcome, State, World};
 
 /// How long a job may take: four epochs of seven questions, with a limit each and the time that ranks need.
 const LONGEST: Duration = Duration::from_secs(100);

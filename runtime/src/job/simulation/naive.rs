@@ -118,8 +118,7 @@ impl Rank {
 
 /// Plays a scenario: how each of `ranks` ends.
 pub(super) fn play(scenario: Scenario, ranks: usize) -> Vec<Ending> {
-    let mut all: Vec<Rank> =
-        (0..ranks).map(|rank| Rank { scenario, rank, place: Place::Begin, measured: 0 }).collect();
+    let mut all: Vec<Rank> = (0..ranks).map(|rank| Rank { scenario, rank, place: Place::Begin, measured: 0 }).collect();
     let mut endings: Vec<Option<Ending>> = vec![None; ranks];
     let mut calls: Vec<Option<Call>> = vec![None; ranks];
     let mut last: Vec<Option<Outcome>> = vec![None; ranks];

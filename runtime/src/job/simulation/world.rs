@@ -1,18 +1,19 @@
-//! Time, network and faults of the simulation, and the coordinator in it.
+//! Time, network and faults of the simulation.
 //!
 //! The principal type is [`World`]: a queue of what happens when. Every party decides by the code that a real job decides
 //! by: the coordinator by its `Judge`, agents by a `Charge`, workers by a `Duty`. What the parties do then is imitated
-//! here and in `host`. Messages between coordinator and agents may be late, lost, doubled and out of order, which is worse
+//! in `coordinator` and `host`. Messages between coordinator and agents may be late, lost, doubled and out of order, which is worse
 //! than TCP is.
 
-use super::super::judge::{Decision, Event, Heard, Judge, LAST_WORDS, Sight};
-use super::super::messages::{Answer, Command, Muster, PROTOCOL, Task, Terms, ToAgent};
+use super::super::judge::{Event, Heard, Judge};
+use super::super::messages::{Command, ToAgent};
 use super::super::question::Question;
+use super::coordinator::Seen;
 use super::host::{Host, Wake};
-use crate::board::{BoardShape, Verdict};
+use super::setup::{Fault, Party, Random, Setup};
+use crate::board::Verdict;
 use crate::clock::Moment;
 use crate::error::Phase;
-use crate::wiring::Hosts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use topology::Rank;
@@ -20,85 +21,33 @@ use topology::Rank;
 /// How long ranks may take to get ready, and to work, without any movement.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
 /// How often a waiting coordinator looks around.
-const GLANCE: Duration = Duration::from_millis(20);
+pub(super) const GLANCE: Duration = Duration::from_millis(20);
 /// How many epochs a job may have.
-const EPOCHS: u64 = 4;
-/// The plan that the coordinator has.
-pub(super) const PLAN: &str = "the plan";
-
-/// A small generator with a fixed stream (SplitMix64).
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let value = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (value ^ (value >> 31)) % limit
-    }
-
-    pub(super) fn millis(&mut self, limit: u64) -> Duration {
-        Duration::from_micros(50 + self.below(1000 * limit))
-    }
-}
-
-/// Who acts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Party {
-    Coordinator,
-    /// What looks after a rank but 0.
-    Agent(usize),
-    Worker(usize),
-}
-
-/// What goes wrong.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fault {
-    Crash(Party),
-    /// For so many milliseconds.
-    Stop(Party, u64),
-    /// Nothing passes between the coordinator and an agent for so many milliseconds.
-    Silence(usize, u64),
-    /// The data connection between two neighbours breaks.
-    CutLane(usize),
-    /// The worker prepares another plan.
-    OtherPlan(usize),
-    /// It finds none.
-    NoPlan(usize),
-    /// It speaks another version of the protocol.
-    OtherProtocol(usize),
-    /// It works so slowly that others nearly give up.
-    Slow(usize),
-}
-
-/// One schedule.
-#[derive(Clone, Debug)]
-pub(super) struct Setup {
-    pub(super) seed: u64,
-    pub(super) ranks: usize,
-    pub(super) tasks: u64,
-    /// The longest that a message takes, in milliseconds.
-    pub(super) delay: u64,
-    /// How many of a hundred messages are lost, and doubled.
-    pub(super) lost: u64,
-    pub(super) doubled: u64,
-    /// After so many milliseconds.
-    pub(super) faults: Vec<(u64, Fault)>,
-}
+pub(super) const EPOCHS: u64 = 4;
 
 /// What arrives at a party, or wakes it.
 #[derive(Clone, Debug)]
 pub(super) enum Happening {
     /// In this order.
     Heard(Vec<Heard>),
-    Beat { rank: usize, epoch: u64, seen: (u64, u64, Phase) },
+    Beat {
+        rank: usize,
+        epoch: u64,
+        seen: (u64, u64, Phase),
+    },
     Glance,
     ToAgent(ToAgent),
     /// The coordinator's end of the connection is closed.
     Closed,
     AgentWakes,
-    Command { epoch: u64, command: Command },
-    Worker { epoch: u64, wake: Wake },
+    Command {
+        epoch: u64,
+        command: Command,
+    },
+    Worker {
+        epoch: u64,
+        wake: Wake,
+    },
     Befalls(Fault),
     Resumes,
 }
@@ -119,27 +68,6 @@ pub(super) enum State {
 /// How a task ended, for the coordinator.
 pub(super) type Outcome = Result<u64, (Verdict, String)>;
 
-/// What the coordinator has seen of its ranks: beats, steps, phase.
-pub(super) struct Seen(Vec<(u64, u64, Phase)>);
-
-impl Sight for Seen {
-    fn beats(&self, rank: Rank) -> u64 {
-        self.0[rank.index()].0
-    }
-
-    fn progress(&self, rank: Rank) -> u64 {
-        self.0[rank.index()].1
-    }
-
-    fn phase(&self, rank: Rank) -> Phase {
-        self.0[rank.index()].2
-    }
-
-    fn activity(&self) -> u64 {
-        self.0.iter().map(|(_, progress, phase)| progress * 8 + *phase as u64).sum()
-    }
-}
-
 pub(super) struct World {
     pub(super) setup: Setup,
     pub(super) random: Random,
@@ -151,12 +79,12 @@ pub(super) struct World {
     pub(super) coordinator: State,
     pub(super) epoch: u64,
     pub(super) job: u64,
-    judge: Judge,
+    pub(super) judge: Judge,
     pub(super) seen: Seen,
-    question: Question,
-    ordered: Option<Command>,
-    closing: Option<Moment>,
-    glances: u64,
+    pub(super) question: Question,
+    pub(super) ordered: Option<Command>,
+    pub(super) closing: Option<Moment>,
+    pub(super) glances: u64,
     pub(super) hosts: Vec<Host>,
     /// Plans by collective and rank, of those who began it.
     pub(super) collectives: BTreeMap<(u64, u64), BTreeMap<usize, String>>,
@@ -365,154 +293,5 @@ impl World {
         }
         let delay = self.random.millis(self.setup.delay);
         self.later(delay, party, happening);
-    }
-
-    fn tell(&mut self, rank: usize, message: ToAgent) {
-        self.send(rank, Party::Agent(rank), Happening::ToAgent(message));
-    }
-
-    /// An order reaches rank 0's worker at once, the others by their agents.
-    fn order(&mut self, rank: usize, command: Command) {
-        let epoch = self.epoch;
-        match rank {
-            0 => self.later(Duration::ZERO, Party::Worker(0), Happening::Command { epoch, command }),
-            _ => self.tell(rank, ToAgent::Order { epoch, command }),
-        }
-    }
-
-    fn begin_epoch(&mut self) {
-        self.epoch += 1;
-        self.closing = None;
-        let ranks = self.setup.ranks;
-        self.judge = self.judge.next(self.epoch, self.now, (0..ranks).map(|rank| rank > 0));
-        self.seen = Seen(vec![(0, 0, Phase::Prepare); ranks]);
-        for rank in 1..ranks {
-            let silence_ms = LIMIT.as_millis() as u64;
-            let muster = Muster { job: [0; 32], board: shape(ranks), place: None, absent: Vec::new(), silence_ms };
-            self.tell(rank, ToAgent::Muster { epoch: self.epoch, muster });
-        }
-        self.ask(Question::Mustered, None);
-    }
-
-    fn ask(&mut self, question: Question, ordered: Option<Command>) {
-        let asked = |rank: Rank| rank != Rank(0) || question != Question::Mustered;
-        self.judge.ask(self.now, (question.clone(), LIMIT), asked, &self.seen);
-        (self.question, self.ordered) = (question, ordered);
-    }
-
-    fn hear(&mut self, heard: Heard) {
-        match self.judge.look(self.now, &self.seen) {
-            Decision::Wait => {}
-            decision => self.obey(decision),
-        }
-        let is_old = heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
-        let known = is_old.then(|| self.judge.clone());
-        let decision = self.judge.hear(self.now, heard, &self.seen);
-        if let Some(known) = known {
-            assert!(known == self.judge && decision == Decision::Wait, "an epoch that is over was heard");
-        }
-        self.obey(decision);
-    }
-
-    fn glance(&mut self) {
-        let decision = self.judge.look(self.now, &self.seen);
-        self.obey(decision);
-        if self.closing.is_some_and(|until| self.now >= until) {
-            self.conclude();
-        }
-        self.glances += 1;
-        for rank in 1..self.setup.ranks {
-            if self.glances.is_multiple_of(5) {
-                self.tell(rank, ToAgent::Ping { at: self.now, activity: self.seen.activity() });
-            }
-        }
-        if self.coordinator != State::Gone {
-            self.later(GLANCE, Party::Coordinator, Happening::Glance);
-        }
-    }
-
-    fn obey(&mut self, decision: Decision) {
-        match decision {
-            Decision::Wait => {}
-            Decision::Repeat(rank) => {
-                if let Some(order) = self.ordered.clone() {
-                    self.order(rank.index(), order);
-                }
-            }
-            Decision::Complete(answers) => self.proceed(&answers),
-            Decision::End(verdict, evidence) => {
-                for rank in 1..self.setup.ranks {
-                    let verdict = ToAgent::Verdict { epoch: self.epoch, verdict, evidence: evidence.clone() };
-                    self.tell(rank, verdict);
-                }
-                self.hosts[0].verdict.get_or_insert(verdict);
-                self.outcomes.push(Err((verdict, evidence)));
-                self.closing = Some(self.now.after(LAST_WORDS));
-            }
-        }
-    }
-
-    /// All have answered: the next step of the protocol.
-    fn proceed(&mut self, answers: &[(Rank, Answer)]) {
-        let ranks = self.setup.ranks;
-        if let Some((order, question)) = self.question.then(answers) {
-            (0..ranks).for_each(|rank| self.order(rank, order.clone()));
-            return self.ask(question, Some(order));
-        }
-        match self.question {
-            Question::Mustered => {
-                for rank in 1..ranks {
-                    let terms = terms(rank, ranks);
-                    self.tell(rank, ToAgent::Enlist { epoch: self.epoch, terms });
-                }
-                self.start_worker(0, self.epoch);
-                return self.ask(Question::Hello, None);
-            }
-            Question::Done { job } => self.outcomes.push(Ok(job)),
-            _ => {}
-        }
-        if self.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64 == self.setup.tasks {
-            self.closing = Some(self.now);
-            return;
-        }
-        self.job += 1;
-        let (job, task) = (self.job, Task::Trial(Vec::new()));
-        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { job, limit_ms: 1, task: task.clone() }));
-        self.ask(Question::Listening { job, plan: PLAN.to_owned() }, None);
-    }
-
-    /// The epoch is over: the next one begins without faults, or the job ends.
-    fn conclude(&mut self) {
-        self.closing = None;
-        self.kill_worker(0);
-        let is_done = self.outcomes.last().is_some_and(Result::is_ok);
-        if is_done || self.judge.departed().is_some() || self.epoch == EPOCHS {
-            (1..self.setup.ranks).for_each(|rank| self.tell(rank, ToAgent::End));
-            self.crash(Party::Coordinator);
-            return;
-        }
-        self.calm = true;
-        self.hosts.iter_mut().for_each(Host::mend);
-        self.begin_epoch();
-    }
-}
-
-fn shape(ranks: usize) -> BoardShape {
-    BoardShape { ranks, clocks: 0, arena: 0, spread: true }
-}
-
-fn terms(rank: usize, ranks: usize) -> Terms {
-    Terms {
-        protocol: PROTOCOL,
-        rank: Rank::from_index(rank),
-        board: shape(ranks),
-        first_here: true,
-        ring_bytes: 0,
-        tile_bytes: None,
-        work_limit_ms: 0,
-        emulation: None,
-        hosts: Hosts::Each,
-        interfaces: Vec::new(),
-        ready_limit_ms: 0,
     }
 }

@@ -1,0 +1,151 @@
+//! Faults of many kinds in every phase of a job: the right verdict in time, no process left, and after it a new epoch
+//! that works.
+
+use crate::agents::{Spread, endless, kill, plan, run, signal, when_it_works};
+use crate::faults::{cut, is_running};
+use crate::worker::{Mischief, command};
+use runtime::{Cause, DType, RunError, Trial};
+use std::time::{Duration, Instant};
+use topology::Rank;
+
+/// How long a job may go without progress.
+const LIMIT: Duration = Duration::from_secs(1);
+/// How long ranks may take to get ready.
+const READY: Duration = Duration::from_secs(5);
+/// What an error may take beyond that: ranks have their last words, and this computer is busy with other tests.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// What goes wrong with a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    KillWorker,
+    StopWorker,
+    /// It goes on after twice the longest limit.
+    PauseWorker,
+    KillAgent,
+    StopAgent,
+    CutData,
+    CutControl,
+}
+
+/// When.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// While the plan is loaded.
+    Prepare,
+    WarmUp,
+    Work,
+    /// Between two collectives.
+    After,
+}
+
+const KINDS: [Kind; 7] = [
+    Kind::KillWorker,
+    Kind::StopWorker,
+    Kind::PauseWorker,
+    Kind::KillAgent,
+    Kind::StopAgent,
+    Kind::CutData,
+    Kind::CutControl,
+];
+const PHASES: [Phase; 4] = [Phase::Prepare, Phase::WarmUp, Phase::Work, Phase::After];
+
+/// Does it to a rank.
+fn act(kind: Kind, agent: u32, worker: u32) {
+    match kind {
+        Kind::KillWorker => kill(worker),
+        Kind::StopWorker => signal(worker, "-STOP"),
+        Kind::PauseWorker => {
+            signal(worker, "-STOP");
+            let until = Instant::now() + 2 * READY;
+            std::thread::spawn(move || {
+                while Instant::now() < until {
+                    std::thread::park_timeout(until - Instant::now());
+                }
+                // It may be gone by then, which is as good.
+                let _ = std::process::Command::new("kill").args(["-CONT", &worker.to_string()]).output();
+            });
+        }
+        Kind::KillAgent => kill(agent),
+        Kind::StopAgent => signal(agent, "-STOP"),
+        Kind::CutData => assert!(cut(worker), "the worker has no connection"),
+        Kind::CutControl => assert!(cut(agent), "the agent has no connection"),
+    }
+}
+
+fn check(kind: Kind, phase: Phase, victim: usize) {
+    let mut spread = Spread::with(&["a", "b", "c"], LIMIT, READY);
+    let (agent, worker) = (spread.agent(victim), spread.worker(victim));
+    let all: Vec<u32> = spread.workers();
+    let once = Trial::once(1000, DType::F32);
+    let trial = match phase {
+        Phase::Prepare | Phase::Work | Phase::After => endless(),
+        Phase::WarmUp => Trial { warmups: 1_000_000, ..endless() },
+    };
+    let acts = match phase {
+        // Before it is asked: it will not answer.
+        Phase::Prepare => {
+            act(kind, agent, worker);
+            None
+        }
+        Phase::WarmUp | Phase::Work => Some(when_it_works(worker, move || act(kind, agent, worker))),
+        Phase::After => {
+            assert_eq!(run(spread.job(), &plan(3), &once).unwrap(), 0);
+            act(kind, agent, worker);
+            None
+        }
+    };
+    // Between collectives a fault shows when the next one is prepared.
+    let limit = if matches!(phase, Phase::Prepare | Phase::After) { READY } else { LIMIT };
+    let begin = Instant::now();
+    let error = run(spread.job(), &plan(3), &trial).unwrap_err();
+    let took = begin.elapsed();
+    acts.map(|acts| acts.join().unwrap());
+    let what = format!("{kind:?} of rank {victim} in {phase:?}");
+    let RunError::Ended { verdict, evidence, .. } = error else { panic!("{what}: {error}") };
+    assert!(took < limit + GRACE, "{what}: after {took:?}: {verdict}: {evidence}");
+    let cause = match kind {
+        Kind::KillWorker | Kind::KillAgent | Kind::CutControl => Cause::Died,
+        Kind::StopWorker | Kind::PauseWorker | Kind::StopAgent => Cause::Silent,
+        Kind::CutData => Cause::Cut,
+    };
+    assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), cause), "{what}: {verdict}: {evidence}");
+    if matches!(kind, Kind::KillWorker | Kind::StopWorker | Kind::PauseWorker | Kind::CutData) {
+        spread.job().rebuild(|_| command(Mischief::None)).unwrap();
+        let many = Trial { repetitions: 1000, ..Trial::once(1000, DType::F32) };
+        assert_eq!(run(spread.job(), &plan(3), &many).unwrap(), 0, "{what}");
+    }
+    if kind == Kind::StopAgent {
+        signal(agent, "-CONT");
+    }
+    spread.end();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while all.iter().any(|&process| is_running(process)) {
+        assert!(Instant::now() < deadline, "{what}: a worker is left");
+        std::thread::yield_now();
+    }
+}
+
+/// Data is cut where there is a connection to cut: while ranks work.
+fn is_possible(kind: Kind, phase: Phase) -> bool {
+    kind != Kind::CutData || matches!(phase, Phase::WarmUp | Phase::Work)
+}
+
+#[test]
+fn each_kind_of_fault_is_named_in_some_phase_and_the_job_goes_on() {
+    for (index, kind) in KINDS.into_iter().enumerate() {
+        let phase = PHASES[index % 4];
+        check(kind, if is_possible(kind, phase) { phase } else { Phase::Work }, 1 + index % 2);
+    }
+}
+
+#[test]
+fn long_each_kind_of_fault_is_named_in_every_phase_and_the_job_goes_on() {
+    let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
+    let victims = if is_long { 1..=2 } else { 1..=0 };
+    for (kind, phase) in KINDS.into_iter().flat_map(|kind| PHASES.map(|phase| (kind, phase))) {
+        for victim in victims.clone().filter(|_| is_possible(kind, phase)) {
+            check(kind, phase, victim);
+        }
+    }
+}
