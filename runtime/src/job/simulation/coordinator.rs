@@ -180,6 +180,7 @@ fn terms(rank: usize, ranks: usize) -> Terms {
         emulation: None,
         hosts: Hosts::Each,
         interfaces: Vec::new(),
+        spare_interfaces: false,
         ready_limit_ms: 0,
     }
 }

@@ -12,6 +12,7 @@ use super::world::{Happening, LIMIT, State, World};
 use crate::board::{Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::Phase;
+use crate::tcp::Doors;
 use std::time::Duration;
 use topology::Rank;
 
@@ -309,7 +310,7 @@ impl World {
         let is_odd = self.hosts[rank].odd == Some(Fault::OtherPlan(rank));
         let plan = if is_odd { "another plan" } else { PLAN }.to_owned();
         self.hosts[rank].plan.clone_from(&plan);
-        self.answer(rank, Answer::Listening { job, plan, addresses: Vec::new() });
+        self.answer(rank, Answer::Listening { job, plan, doors: Doors { addresses: Vec::new(), spare: false } });
     }
 
     /// One step, if the neighbour that sends has come so far.
