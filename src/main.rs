@@ -7,6 +7,7 @@ mod commands;
 mod failure;
 mod foreign;
 mod heatmap;
+mod known;
 mod launch;
 mod plan;
 mod program;

@@ -3,10 +3,20 @@
 use crate::failure::{Failure, Outcome};
 use schedule::VerifiedSchedule;
 use schedule::program::{LowerOptions, Program, VerifiedProgram, check, lower, replicate};
+use topology::Topology;
 
 /// The program of a schedule.
 pub(crate) fn lowered(schedule: &VerifiedSchedule, options: &LowerOptions) -> Outcome<VerifiedProgram> {
     checked(lower(schedule, options).map_err(Failure::no)?)
+}
+
+/// The program of a schedule for a topology, with the rates of its links.
+pub(crate) fn timed(
+    schedule: &VerifiedSchedule,
+    topology: &Topology,
+    options: &LowerOptions,
+) -> Outcome<VerifiedProgram> {
+    checked(lower(schedule, options).map_err(Failure::no)?.with_rates(topology))
 }
 
 /// The program in instances.

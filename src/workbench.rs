@@ -176,14 +176,14 @@ impl Workbench {
     pub(crate) fn install(&self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
         let request = schedule.schedule().demand.request().clone();
         let serves_in_place = Layout::new(schedule.schedule().demand.clone(), true).is_ok();
-        let in_place = serves_in_place.then(|| self.form.compile(schedule, Memory::InPlace)).transpose()?;
+        let in_place = serves_in_place.then(|| self.form.compile(schedule, topology, Memory::InPlace)).transpose()?;
         Ok(Installed {
             plan: unnamed(|out| file::write(schedule, out))?,
             topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
             kind: PlanKind::Schedule,
             request,
             predicted: schedule.schedule().makespan(),
-            out_of_place: Some(self.form.compile(schedule, Memory::OutOfPlace)?),
+            out_of_place: Some(self.form.compile(schedule, topology, Memory::OutOfPlace)?),
             in_place,
         })
     }
@@ -325,7 +325,7 @@ fn load(source: &Source, files: &[PathBuf]) -> Outcome<VerifiedProgram> {
     match source.kind {
         PlanKind::Schedule => {
             let schedule = file::read(&text, origin).map_err(Failure::bad_input)?;
-            source.form.compile(&schedule.verify(&topology).map_err(Failure::no)?, source.memory)
+            source.form.compile(&schedule.verify(&topology).map_err(Failure::no)?, &topology, source.memory)
         }
         PlanKind::Foreign(op) => {
             let plan = ForeignSource { text: &text, origin, op };
@@ -336,8 +336,8 @@ fn load(source: &Source, files: &[PathBuf]) -> Outcome<VerifiedProgram> {
 }
 
 impl Form {
-    fn compile(&self, schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgram> {
-        self.finish(program::lowered(schedule, &self.lowering.options(memory == Memory::InPlace))?)
+    fn compile(&self, schedule: &VerifiedSchedule, topology: &Topology, memory: Memory) -> Outcome<VerifiedProgram> {
+        self.finish(program::timed(schedule, topology, &self.lowering.options(memory == Memory::InPlace))?)
     }
 
     /// What a plan of another tool does in one kind of call; `None` if it does not serve it.

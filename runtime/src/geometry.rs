@@ -136,7 +136,7 @@ pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::program::{RankProgram, Shape};
+    use schedule::program::{RankProgram, Shape, Tempo};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
 
@@ -145,7 +145,8 @@ mod tests {
         let own = RankProgram { input_parts, scratch_parts: vec![parts - 1, 0], ..RankProgram::default() };
         let demand = Demand::new(Request::new(Collective::AllGather, 1, 0)).unwrap();
         let (connections, ranks, shape) = (Vec::new(), vec![own], Shape::Equal { parts });
-        Program { demand: Arc::new(demand), op: None, in_place: false, shape, uniform: false, connections, ranks }
+        let (op, tempo) = (None, Tempo::default());
+        Program { demand: Arc::new(demand), op, in_place: false, shape, uniform: false, connections, ranks, tempo }
     }
 
     fn slice(buffer: Buffer, count: u32) -> Slice {

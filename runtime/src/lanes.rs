@@ -148,6 +148,11 @@ impl Ends<dyn ReceiveLane> {
         })
     }
 
+    /// Lets so many bytes more in (see [`ReceiveLane::admit`]).
+    pub(crate) fn admit(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
+        self.with(id, |end| end.lane.admit(bytes))
+    }
+
     /// Gives back what was used.
     pub(crate) fn release(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
         self.with(id, |end| {

@@ -39,6 +39,7 @@ mod tcp;
 mod threads;
 mod transport;
 mod trial;
+mod turns;
 mod watch;
 mod wiring;
 mod work;

@@ -11,9 +11,9 @@
 //! its resources; only where that closes a circle does a message pass those that start before it. All waits of the
 //! program point backwards in that line-up, whatever the sizes of messages and rings.
 
-use schedule::program::{Program, Step};
+use schedule::program::{Connection, ConnectionId, Program, Step};
 use std::collections::{BTreeMap, BTreeSet};
-use topology::{LinkId, Rank, ResourceId, Topology};
+use topology::{Rank, Topology};
 
 /// What precedes and follows one transfer on its resources.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,15 +38,16 @@ impl ResourceOrder {
             return order;
         }
         let mut last: Vec<Option<(u32, Rank)>> = vec![None; topology.resources().len()];
-        for (transfer, link) in line_up(program, topology) {
-            let link = topology.link(link);
-            for resource in &link.resources {
-                let before = last[resource.index()].replace((transfer, link.from));
-                if link.from == rank {
+        let shared = program.connections.iter().map(|lane| resources(topology, lane)).collect::<Vec<_>>();
+        for (transfer, lane) in line_up(program, &shared) {
+            let from = program.connections[lane.index()].from;
+            for &resource in &shared[lane.index()] {
+                let before = last[resource].replace((transfer, from));
+                if from == rank {
                     order.entry(transfer).before.extend(before.map(|(earlier, _)| earlier));
                 }
-                if let Some((earlier, _)) = before.filter(|&(_, from)| from == rank && link.from != rank) {
-                    order.entry(earlier).next.push(link.from);
+                if let Some((earlier, _)) = before.filter(|&(_, other)| other == rank && from != rank) {
+                    order.entry(earlier).next.push(from);
                 }
             }
         }
@@ -63,41 +64,43 @@ impl ResourceOrder {
     }
 }
 
+/// What a lane shares with others of an emulated machine.
+fn resources(topology: &Topology, lane: &Connection) -> Vec<usize> {
+    topology.link(lane.link).resources.iter().map(|resource| resource.index()).collect()
+}
+
 fn steps(program: &Program) -> impl Iterator<Item = &Step> {
     program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps)
 }
 
-/// Every transfer with the link it takes.
-fn senders(program: &Program) -> BTreeMap<u32, LinkId> {
-    let sends = steps(program).filter_map(|step| {
-        let to = step.instruction.sends_to()?;
-        Some((step.transfer?, program.connections[to.index()].link))
-    });
-    sends.collect()
+/// Every transfer with the lane it takes.
+fn senders(program: &Program) -> BTreeMap<u32, ConnectionId> {
+    steps(program).filter_map(|step| Some((step.transfer?, step.instruction.sends_to()?))).collect()
 }
 
 /// The transfers in an order in which they can take place one after the other, each sent and received at once; of
 /// those that can be next, the one that the schedule starts first among those that are next on their resources, or
 /// where there is none, the one that it starts first. What waits in a circle, which only a program has that no
-/// schedule was lowered to, is left out: no order helps it.
-fn line_up(program: &Program, topology: &Topology) -> Vec<(u32, LinkId)> {
+/// schedule was lowered to, is left out: no order helps it. `shared` has the resources of each connection.
+pub(crate) fn line_up(program: &Program, shared: &[Vec<usize>]) -> Vec<(u32, ConnectionId)> {
     let waits = Waits::of(program);
     let mut open = vec![0u32; waits.nodes];
     waits.edges.iter().for_each(|&(_, node)| open[node] += 1);
     let senders = senders(program);
     let transfer = |node: usize| node.checked_sub(waits.locals).map(|index| index as u32);
-    let taken = |node: usize| -> &[ResourceId] {
-        let link = transfer(node).and_then(|transfer| senders.get(&transfer));
-        link.map_or(&[], |&link| &topology.link(link).resources)
+    let taken = |node: usize| -> &[usize] {
+        let lane = transfer(node).and_then(|transfer| senders.get(&transfer));
+        lane.map_or(&[], |lane| &shared[lane.index()])
     };
-    let mut queues = vec![BTreeSet::new(); topology.resources().len()];
+    let count = shared.iter().flatten().max().map_or(0, |last| last + 1);
+    let mut queues = vec![BTreeSet::new(); count];
     for node in 0..waits.nodes {
-        for resource in taken(node) {
-            queues[resource.index()].insert(node);
+        for &resource in taken(node) {
+            queues[resource].insert(node);
         }
     }
     let is_next = |queues: &[BTreeSet<usize>], node: usize| {
-        taken(node).iter().all(|resource| queues[resource.index()].first() == Some(&node))
+        taken(node).iter().all(|&resource| queues[resource].first() == Some(&node))
     };
     let mut ready: BTreeSet<usize> = (0..waits.nodes).filter(|&node| open[node] == 0).collect();
     let mut due: BTreeSet<usize> = ready.iter().copied().filter(|&node| is_next(&queues, node)).collect();
@@ -107,9 +110,9 @@ fn line_up(program: &Program, topology: &Topology) -> Vec<(u32, LinkId)> {
         due.remove(&node);
         order.extend(transfer(node).and_then(|transfer| Some((transfer, *senders.get(&transfer)?))));
         let mut changed = Vec::new();
-        for resource in taken(node) {
-            queues[resource.index()].remove(&node);
-            changed.extend(queues[resource.index()].first().filter(|&next| ready.contains(next)));
+        for &resource in taken(node) {
+            queues[resource].remove(&node);
+            changed.extend(queues[resource].first().filter(|&next| ready.contains(next)));
         }
         for &(_, follower) in waits.from(node) {
             open[follower] -= 1;
@@ -179,12 +182,10 @@ pub(crate) fn transfer_count(program: &Program) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::program::{
-        Buffer, Connection, ConnectionId, Instruction, RankProgram, Shape, Slice, StepRef, Threadblock,
-    };
+    use schedule::program::{Buffer, Instruction, RankProgram, Shape, Slice, StepRef, Tempo, Threadblock};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
-    use topology::{Latency, Link, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};
+    use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};
 
     /// Ranks 0 and 1 send to rank 2 through one port; links 2 and 3 from rank 2 and rank 0 to rank 1 share nothing.
     fn machine() -> Topology {
@@ -244,6 +245,7 @@ mod tests {
             uniform: false,
             connections: LINKS.into_iter().enumerate().map(connection).collect(),
             ranks: ranks.map(rank).into(),
+            tempo: Tempo::default(),
         }
     }
 
@@ -253,7 +255,9 @@ mod tests {
     }
 
     fn line(program: &Program) -> Vec<u32> {
-        line_up(program, &machine()).into_iter().map(|(transfer, _)| transfer).collect()
+        let machine = machine();
+        let shared: Vec<_> = program.connections.iter().map(|lane| resources(&machine, lane)).collect();
+        line_up(program, &shared).into_iter().map(|(transfer, _)| transfer).collect()
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::trial::first_epoch;
 use crate::wiring::Wiring;
 use crate::work::{Ensemble, Work};
 use schedule::program::{
-    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Threadblock,
+    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Tempo, Threadblock,
 };
 use schedule::{Collective, Demand, Request};
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,7 @@ impl Flows {
             uniform: false,
             connections: Vec::with_capacity(flows.len()),
             ranks: vec![nobody; ranks],
+            tempo: Tempo::default(),
         };
         let mut transfers = 0;
         for (index, flow) in flows.iter().enumerate() {

@@ -7,12 +7,13 @@ use crate::board::{Arena, Board};
 use crate::error::{RunError, RunResult, Stamp};
 use crate::geometry::Geometry;
 use crate::heap::{Area, Heap, PeerHeap};
-use crate::interpreter::{Interpreter, RankPlan};
+use crate::interpreter::{Interpreter, Order, RankPlan};
 use crate::lanes::Lanes;
 use crate::memory::{Call, Memory, Span};
 use crate::order::ResourceOrder;
 use crate::pace::{Emulation, Pacer};
 use crate::ring::Rings;
+use crate::turns::{Keeper, Turns};
 use crate::wiring::{Wires, Wiring};
 use crate::work::Work;
 use schedule::ReduceOp;
@@ -49,6 +50,8 @@ pub(crate) struct Seat<'a> {
     /// Made when the first run begins: only then do all ranks have their memory.
     lanes: Option<Lanes>,
     order: ResourceOrder,
+    /// Present where messages between computers keep their plan's order; made with the lanes.
+    turns: Option<Turns>,
     /// Taken by whoever fills and reads them.
     buffers: Option<Buffers>,
     scratch: Area,
@@ -91,7 +94,7 @@ impl<'a> Seat<'a> {
         let order = emulation.map_or_else(ResourceOrder::default, |emulation| {
             ResourceOrder::of(plan.program, emulation.topology(), plan.rank, plan.geometry.tiles())
         });
-        Self { place, lanes: None, order, buffers: Some(Buffers { input, output }), scratch }
+        Self { place, lanes: None, order, turns: None, buffers: Some(Buffers { input, output }), scratch }
     }
 
     /// Memory for the calls of this rank, once. Messages in it are read in place by their receivers.
@@ -157,7 +160,12 @@ impl<'a> Seat<'a> {
         let (heap, peers) = if self.is_direct(emulation) { (Some(heap), peers) } else { (None, &[][..]) };
         let &Place { ref arena, first, backlog, ref plan, .. } = &self.place;
         let rings = Rings { board, arena, heap, peers };
-        self.lanes = Some(Lanes::new(plan.rank, &plan.connections, &mut Wires { rings, wiring, first, backlog })?);
+        // A sender that must run ahead of its receiver waits for nobody's turn.
+        let ordered = emulation.is_none() && backlog == 0;
+        self.turns = ordered.then(|| Turns::of(plan, |lane| wiring.hosts.apart(lane.from, lane.to))).flatten();
+        let rates = self.turns.as_ref().map(|turns| turns.rates(plan));
+        self.lanes =
+            Some(Lanes::new(plan.rank, &plan.connections, &mut Wires { rings, wiring, first, backlog, rates })?);
         Ok(())
     }
 
@@ -176,9 +184,10 @@ impl<'a> Seat<'a> {
         let unlinked = || RunError::Program { rank: plan.rank, fault: "it runs before its lanes are open".to_owned() };
         let lanes = self.lanes.as_mut().ok_or_else(unlinked)?;
         let pacer = emulation.map(|of| Pacer::new(board, &self.place.arena, of, plan, &self.order, epoch));
+        let keeper = self.turns.as_ref().map(|turns| Keeper::new(turns, plan));
         let memory = Memory { call, scratch: &mut self.scratch };
         let stamp = Stamp::new(epoch, self.place.digest, self.place.work);
-        Ok(Interpreter::new(plan, lanes, memory, pacer, stamp))
+        Ok(Interpreter::new(plan, lanes, memory, Order { pacer, keeper }, stamp))
     }
 }
 

@@ -137,7 +137,8 @@ mod tests {
     use crate::Check;
     use crate::pace::Emulation;
     use schedule::program::{
-        Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, StepRef, Threadblock,
+        Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, StepRef, Tempo,
+        Threadblock,
     };
     use schedule::{Collective, Demand, ReduceOp, Request};
     use std::sync::Arc;
@@ -181,6 +182,7 @@ mod tests {
             uniform: false,
             connections: (1..ranks).map(connection).collect(),
             ranks: (0..ranks).map(of_rank).collect(),
+            tempo: Tempo::default(),
         }
     }
 
@@ -312,6 +314,7 @@ mod tests {
             uniform: false,
             connections: [(0, 0, 1), (1, 1, 0)].map(lane).into(),
             ranks: blocks.map(of_rank).into(),
+            tempo: Tempo::default(),
         }
     }
 

@@ -85,6 +85,14 @@ pub(crate) trait ReceiveLane: Send {
     /// If the peer cannot be reached any more.
     fn release(&mut self, bytes: usize) -> io::Result<()>;
 
+    /// Lets the sender send so many bytes more, where it waits for that.
+    ///
+    /// # Errors
+    /// If the peer cannot be reached any more.
+    fn admit(&mut self, _bytes: usize) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Receives what has arrived into the beginning of `into`; how many bytes.
     ///
     /// # Errors

@@ -4,10 +4,11 @@
 //! do not, and [`Wires`] picks a lane for each connection.
 
 use crate::ring::Rings;
-use crate::tcp::{Poller, Streams};
+use crate::tcp::{InTurn, Poller, Streams};
 use crate::transport::{ReceiveLane, SendLane, Transport};
 use schedule::program::{Connection, ConnectionId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
 use topology::Rank;
 
@@ -69,6 +70,8 @@ pub(crate) struct Wires<'a> {
     pub(crate) first: u32,
     /// The bytes that a lane must take though its receiver does not.
     pub(crate) backlog: usize,
+    /// Where messages between computers have turns: how fast lanes are to be, in bytes per second, if that matters.
+    pub(crate) rates: Option<BTreeMap<ConnectionId, f64>>,
 }
 
 impl Wires<'_> {
@@ -82,13 +85,18 @@ impl Wires<'_> {
         let Wiring { hosts, streams, poller } = &mut *self.wiring;
         poller.as_ref().filter(|_| hosts.apart(connection.from, connection.to)).map(|poller| (streams, poller))
     }
+
+    /// What a lane is to know about its turns, if it has any.
+    fn turns(&self, id: ConnectionId) -> Option<InTurn> {
+        self.rates.as_ref().map(|rates| InTurn { rate: rates.get(&id).copied() })
+    }
 }
 
 impl Transport for Wires<'_> {
     fn sender(&mut self, id: ConnectionId, connection: &Connection) -> io::Result<Box<dyn SendLane>> {
-        let (first, backlog) = (self.first, self.backlog);
+        let (first, backlog, turns) = (self.first, self.backlog, self.turns(id));
         match self.remote(connection) {
-            Some((streams, poller)) => streams.sender(ConnectionId(first + id.0), backlog, poller),
+            Some((streams, poller)) => streams.sender(ConnectionId(first + id.0), backlog, turns, poller),
             None => Ok(Box::new(self.rings.sender(id, connection)?)),
         }
     }

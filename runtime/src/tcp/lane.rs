@@ -4,6 +4,7 @@
 //! Payload goes from the caller's buffer to the kernel and from the kernel to the caller's buffer; only the few words that
 //! precede a message, and operands of reductions, pass through memory of the lane.
 
+use super::leave::{Admitting, Leave};
 use super::stripes::{Incoming, Outgoing};
 use crate::transport::{ReceiveLane, SendLane};
 use std::collections::VecDeque;
@@ -26,12 +27,19 @@ pub(super) struct TcpSender {
     pending: VecDeque<u8>,
     /// The most bytes of messages in `pending`.
     backlog: usize,
+    /// Where the receiver says what may come.
+    leave: Option<Leave>,
 }
 
 impl TcpSender {
     pub(super) fn new(sockets: Vec<TcpStream>, backlog: usize) -> Self {
         let stripes = Outgoing::new(sockets);
-        Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog }
+        Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog, leave: None }
+    }
+
+    /// The same, of a receiver that admits what may come.
+    pub(super) fn with_leave(self) -> Self {
+        Self { leave: Some(Leave::default()), ..self }
     }
 
     /// Hands on what came before anything else that is sent; whether all of it went, or is some socket's to send.
@@ -61,9 +69,16 @@ impl SendLane for TcpSender {
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<usize> {
+        let data = match &mut self.leave {
+            Some(leave) => &data[..leave.most(&self.stripes.sockets[0], data.len())?],
+            None => data,
+        };
         let taken = if self.flush_pending()? { self.stripes.write(data)? } else { 0 };
         let kept = (data.len() - taken).min(self.backlog.saturating_sub(self.pending.len()));
         self.pending.extend(&data[taken..taken + kept]);
+        if let Some(leave) = &mut self.leave {
+            leave.sent(taken + kept);
+        }
         Ok(taken + kept)
     }
 
@@ -78,16 +93,18 @@ pub(super) struct TcpReceiver {
     held: Vec<u8>,
     start: usize,
     end: usize,
+    admitting: Admitting,
 }
 
 impl TcpReceiver {
     pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
-        Self { stripes: Incoming::new(sockets), held: vec![0; HELD], start: 0, end: 0 }
+        Self { stripes: Incoming::new(sockets), held: vec![0; HELD], start: 0, end: 0, admitting: Admitting::default() }
     }
 }
 
 impl ReceiveLane for TcpReceiver {
     fn peek(&mut self, most: usize) -> io::Result<&[u8]> {
+        self.admitting.flush(&self.stripes.sockets[0])?;
         let most = most.min(HELD);
         // Never more than asked for: what follows may be read straight into its place.
         if self.end - self.start < most.min(LEAST) {
@@ -104,6 +121,10 @@ impl ReceiveLane for TcpReceiver {
         Ok(())
     }
 
+    fn admit(&mut self, bytes: usize) -> io::Result<()> {
+        self.admitting.admit(&self.stripes.sockets[0], bytes)
+    }
+
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let held = (self.end - self.start).min(into.len());
         into[..held].copy_from_slice(&self.held[self.start..self.start + held]);
@@ -111,6 +132,7 @@ impl ReceiveLane for TcpReceiver {
         if held == into.len() {
             return Ok(held);
         }
+        self.admitting.flush(&self.stripes.sockets[0])?;
         // What is held must be handed over even if the peer is gone by now; the next call says so.
         match self.stripes.read(&mut into[held..]) {
             Ok(bytes) => Ok(held + bytes),
@@ -194,6 +216,27 @@ pub(super) mod tests {
         assert_eq!(sender.send(&data).unwrap(), 1 << 20);
         assert_eq!((sender.send(&data).unwrap(), sender.flush().unwrap()), (0, false));
         drop(far);
+    }
+
+    #[test]
+    fn a_message_without_leave_stops_after_its_beginning() {
+        const BYTES: usize = 1 << 20;
+        let (near, far) = pair();
+        let mut sender = TcpSender::new(vec![near], 0).with_leave();
+        let mut receiver = TcpReceiver::new(vec![far]);
+        let (data, mut into) = (vec![7; BYTES], vec![0; BYTES]);
+        let (mut sent, mut received) = (0, 0);
+        for leave in [0, BYTES] {
+            receiver.admit(leave).unwrap();
+            // Much longer than the little that may go needs.
+            for _ in 0..100_000 {
+                sent += sender.send(&data[sent..]).unwrap();
+                received += receiver.receive(&mut into[received..]).unwrap();
+            }
+            assert_eq!(sent, received);
+            assert_eq!(sent < BYTES / 2, leave == 0, "{sent} bytes");
+        }
+        assert!(sent == BYTES && into == data);
     }
 
     #[test]

@@ -6,12 +6,17 @@
 //!
 //! * [`meeting`] forms the connections; nothing listens before or after.
 //! * [`handshake`] lets the two ends prove to each other that they know the job's [`secret`], before anything else is read.
-//! * [`lane`] moves bytes without ever blocking, over as many sockets as there are ways ([`stripes`]).
+//! * [`lane`] moves bytes without ever blocking, over as many sockets as there are ways ([`stripes`]). Where messages have
+//!   turns, [`leave`] says what may come, and [`options`] keep a socket from taking more, or sending it faster, than its
+//!   plan counts on.
 //! * [`poller`] lets a rank sleep until one of its sockets, or a rank of its own computer, has something for it.
 
 mod handshake;
 mod lane;
+mod leave;
 mod meeting;
+#[expect(unsafe_code, reason = "sets options of sockets that have no safe form")]
+mod options;
 mod poller;
 mod secret;
 mod stripes;
@@ -29,8 +34,24 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
 
+/// What a socket takes beyond what it is sending, where messages have turns.
+const UNSENT: u32 = 32 << 10;
+
+/// Faster than this, in bytes per second, a timer for every segment costs more than queues do.
+const FASTEST_PACED: f64 = 2.5e9;
+
+/// By how much a socket may be faster than its plan, whose rates were measured, and which a pause must not hold up for good.
+const HEADROOM: f64 = 1.05;
+
 /// The sockets of each connection.
 type Sockets = BTreeMap<ConnectionId, Vec<TcpStream>>;
+
+/// What the sender of a lane knows where messages have turns.
+#[derive(Clone, Copy)]
+pub(crate) struct InTurn {
+    /// How fast the plan counts on it to be, in bytes per second, if that matters.
+    pub(crate) rate: Option<f64>,
+}
 
 /// The sockets of one rank, connected and authenticated.
 #[derive(Default)]
@@ -49,7 +70,8 @@ impl Streams {
         self.outgoing.values().chain(self.incoming.values()).flatten().map(TcpStream::try_clone).collect()
     }
 
-    /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take.
+    /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take; where
+    /// messages have turns, it waits for the receiver's leave.
     ///
     /// # Errors
     /// If there is no such socket, or it was taken.
@@ -57,11 +79,20 @@ impl Streams {
         &mut self,
         id: ConnectionId,
         backlog: usize,
+        turns: Option<InTurn>,
         poller: &Poller,
     ) -> io::Result<Box<dyn SendLane>> {
         let sockets = self.outgoing.remove(&id).ok_or_else(missing)?;
         sockets.iter().try_for_each(|socket| poller.watch(socket))?;
-        Ok(Box::new(TcpSender::new(sockets, backlog)))
+        let Some(InTurn { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
+        // Of several ways each takes what it can.
+        if let [socket] = &sockets[..] {
+            options::limit_unsent(socket, UNSENT)?;
+            if let Some(rate) = rate.filter(|&rate| rate < FASTEST_PACED) {
+                options::pace(socket, rate * HEADROOM)?;
+            }
+        }
+        Ok(Box::new(TcpSender::new(sockets, backlog).with_leave()))
     }
 
     /// Takes the receiver's end of a connection.

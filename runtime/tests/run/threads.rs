@@ -3,8 +3,8 @@
 use crate::plans::{COLLECTIVES, PlanSpec};
 use runtime::{Call, DType, Options, RunError, Trial, run_threads, try_threads};
 use schedule::program::{
-    Buffer, Connection, ConnectionId, Instruction, LowerOptions, Program, RankProgram, Shape, Slice, Step, Threadblock,
-    Threadblocks, VerifiedProgram, check as check_program, lower,
+    Buffer, Connection, ConnectionId, Instruction, LowerOptions, Program, RankProgram, Shape, Slice, Step, Tempo,
+    Threadblock, Threadblocks, VerifiedProgram, check as check_program, lower,
 };
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::sync::Arc;
@@ -109,6 +109,7 @@ fn eager() -> VerifiedProgram {
         uniform: false,
         connections: vec![lane(0), lane(1)],
         ranks: vec![of_rank(0), of_rank(1)],
+        tempo: Tempo::default(),
     };
     schedule::program::check(program).unwrap()
 }

@@ -40,7 +40,7 @@ pub use timing::{NoLink, Played, play};
 use crate::{Demand, ReduceOp};
 use serde::Serialize;
 use std::sync::Arc;
-use topology::{LinkId, Rank};
+use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology};
 
 /// Index of a connection in [`Program::connections`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -160,9 +160,34 @@ pub struct Program {
     pub connections: Vec<Connection>,
     /// One per rank of the topology; ranks without work have no threadblocks.
     pub ranks: Vec<RankProgram>,
+    /// How early and how fast. Nothing else that a rank does depends on it, so the digest leaves it out.
+    pub tempo: Tempo,
+}
+
+/// What is known about the times of a program's messages.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Tempo {
+    /// When the schedule has each transfer on its link, from start to end, at the size that it was made for; empty
+    /// without a schedule.
+    pub times: Vec<[Micros; 2]>,
+    /// What a byte takes on each connection; empty where that is not known.
+    pub rates: Vec<MicrosPerByte>,
 }
 
 impl Program {
+    /// The same program, lowered for this topology, with the rates of its links: each as fast as the slowest of what its
+    /// messages occupy.
+    #[must_use]
+    pub fn with_rates(mut self, topology: &Topology) -> Self {
+        let rate = |lane: &Connection| {
+            let link = topology.link(lane.link);
+            let shared = link.resources.iter().map(|&id| topology.resource(id).beta);
+            shared.fold(link.beta, |slowest, beta| if beta.0 > slowest.0 { beta } else { slowest })
+        };
+        self.tempo.rates = self.connections.iter().map(rate).collect();
+        self
+    }
+
     /// The same program with every fused step as two.
     #[must_use]
     pub fn unfused(mut self) -> Self {

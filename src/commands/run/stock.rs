@@ -3,6 +3,7 @@
 use super::{BOTH, Fixed, Part, Plans, Ready};
 use crate::cli::{Chunks, RequestArgs, RunArgs};
 use crate::failure::{Failure, Outcome};
+use crate::known;
 use crate::plan;
 use crate::program;
 use crate::workbench::{Memory, Workbench};
@@ -13,9 +14,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use synth::{Options, StrategyKind};
-use topology::Rank;
+use topology::{Rank, Topology};
 
-/// What runs in each group where no plan is given. Groups of one size run one plan, with the links of equal ranks; on an
+/// What runs in each group where no plan is given. All ranks together run one for machines with an interface each; parts
+/// of them, by their size, one for equal ranks; on an
 /// emulated machine, whose links are where they are, each has its own.
 pub(super) fn parts(
     args: &RunArgs,
@@ -31,13 +33,17 @@ pub(super) fn parts(
             args.members.clone().map_or(group.ranks().to_vec(), |members| members.into_iter().map(Rank).collect());
         let (group, plans) = match (&args.emulate, known.get(&group.ranks().len())) {
             (Some(machine), _) => {
-                let asked = asked(args, machine.clone(), Some(&members));
-                (Group::all(ranks), Rc::new(installed(plans(asked, size, true)?, args, bench)?))
+                let (asked, topology) = (asked(args, machine.clone(), Some(&members)), plan::topology(machine)?);
+                (Group::all(ranks), Rc::new(installed(plans(asked, topology, size, true)?, args, bench)?))
             }
             (None, Some(plans)) => (group.clone(), plans.clone()),
             (None, None) => {
-                let asked = asked(args, format!("clique:{}", group.ranks().len()), None);
-                let plans = Rc::new(installed(plans(asked, size, false)?, args, bench)?);
+                let equal = format!("clique:{}", group.ranks().len());
+                let topology = match bench.machines().filter(|machines| machines.len() > 1) {
+                    Some(machines) if *group == Group::all(ranks) => known::machines(&machines)?,
+                    _ => plan::topology(&equal)?,
+                };
+                let plans = Rc::new(installed(plans(asked(args, equal, None), topology, size, false)?, args, bench)?);
                 known.insert(group.ranks().len(), plans.clone());
                 (group.clone(), plans)
             }
@@ -76,8 +82,12 @@ fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestA
 
 /// The best classic algorithm for a size: on the emulated machine, or among equal ranks. Where chunks are listed one
 /// by one, or not all ranks take part, whatever is best. For calls in place it may be another one.
-fn plans(asked: RequestArgs, size: u64, emulated: bool) -> Outcome<Vec<(Fixed, &'static [Memory])>> {
-    let topology = plan::topology(&asked.topology)?;
+fn plans(
+    asked: RequestArgs,
+    topology: Topology,
+    size: u64,
+    emulated: bool,
+) -> Outcome<Vec<(Fixed, &'static [Memory])>> {
     let request = plan::request(&asked, &topology, size)?;
     let is_classic = asked.members.is_none() && asked.matrix.is_none() && asked.demand.is_none();
     let (shared, content) = (Arc::new(topology.clone()), plan::content(&asked)?);

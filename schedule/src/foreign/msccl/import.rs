@@ -13,7 +13,7 @@ use super::document::{Algorithm, Block, Kind, Location, Operation, Place, Space,
 use super::violation::{Rule, Violation};
 use crate::program::{
     self, Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Slot, StepAt, StepRef,
-    Threadblock,
+    Tempo, Threadblock,
 };
 use crate::{Collective, Demand, Request};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +92,7 @@ pub fn import(algorithm: &Algorithm, in_place: bool, size_bytes: u64) -> Result<
         uniform: true,
         connections: importer.lanes.connections,
         ranks,
+        tempo: Tempo::default(),
         demand,
     };
     Ok(Imported { program, origins, gpus: starts })

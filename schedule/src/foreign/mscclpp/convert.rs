@@ -13,7 +13,7 @@ use super::resolve::{Action, Operand, Script};
 use super::touched::{accesses, slots};
 use super::violation::{Fault, Location, OpAt, PlanViolation};
 use crate::program::{
-    Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Shape, Slice, Step, StepRef,
+    Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Shape, Slice, Step, StepRef, Tempo,
     Threadblock,
 };
 use crate::{Demand, ReduceOp, Request};
@@ -115,6 +115,7 @@ pub(super) fn convert(
         uniform: true,
         connections,
         ranks: programs,
+        tempo: Tempo::default(),
     };
     Ok(Converted { program, origins, overwritten })
 }

@@ -24,7 +24,7 @@ mod place;
 mod reduction;
 
 use super::rewrite::{Pairing, assign, pair, replicate};
-use super::{Buffer, Connection, ConnectionId, Layout, Program, Slot, Step};
+use super::{Buffer, Connection, ConnectionId, Layout, Program, Slot, Step, Tempo};
 use crate::{ChunkId, Collective, Schedule, Transfer, VerifiedSchedule};
 use emit::Emitter;
 use flow::Flow;
@@ -144,6 +144,10 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
         uniform: false,
         connections: connections.list,
         ranks,
+        tempo: Tempo {
+            times: schedule.transfers.iter().map(|transfer| [transfer.start, transfer.end]).collect(),
+            rates: Vec::new(),
+        },
     };
     if options.threadblocks == Threadblocks::Paired {
         program = paired(program, schedule, options);

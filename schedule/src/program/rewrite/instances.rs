@@ -8,7 +8,7 @@
 use super::{expand, resliced, row};
 use crate::program::{
     Buffer, Connection, ConnectionId, Instruction, Layout, LowerError, Program, RankProgram, Slice, Step, StepRef,
-    Threadblock,
+    Tempo, Threadblock,
 };
 use crate::{Chunk, ChunkId, Demand, MAX_CHUNKS};
 use std::sync::Arc;
@@ -49,7 +49,8 @@ pub fn replicate(program: Program, instances: u32) -> Result<Program, LowerError
         threadblocks: copies.iter().flat_map(|copy| copy.threadblocks(rank)).collect(),
     });
     let (ranks, shape) = (ranks.collect(), target.shape().clone());
-    Ok(Program { demand, shape, connections, ranks, ..program })
+    // Instances have messages of their own, and no schedule says when.
+    Ok(Program { demand, shape, connections, ranks, tempo: Tempo::default(), ..program })
 }
 
 /// The program with no slice that leaves a block of `block` slots.

@@ -5,16 +5,19 @@
 //! So any message passes through a bounded ring, and one thread serves any number of threadblocks, of several programs
 //! too. Who drives it sleeps when nothing moves ([`Executor`](crate::executor::Executor)).
 //!
-//! One instruction is one arm of [`Interpreter::execute`].
+//! * [`carry`] moves bytes: one instruction is one arm there.
+
+mod carry;
 
 use crate::clock::Moment;
 use crate::dtype::{DType, Kernel};
 use crate::error::{Phase, RunError, RunResult, Stamp};
 use crate::geometry::Geometry;
 use crate::lanes::Lanes;
-use crate::memory::{Memory, MemoryFault, Span};
+use crate::memory::{Memory, Span};
 use crate::pace::{Pacer, Turn};
-use schedule::program::{Connection, ConnectionId, Instruction, Program, RankProgram, Slice, Step, StepRef};
+use crate::turns::Keeper;
+use schedule::program::{Connection, ConnectionId, Instruction, Program, RankProgram, Step, StepRef};
 use std::time::Duration;
 use topology::Rank;
 
@@ -50,7 +53,7 @@ impl<'a> RankPlan<'a> {
 }
 
 /// How much of a slice is done: whole slots, and bytes of the next.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, PartialEq, Default)]
 struct Extent {
     slot: u32,
     offset: usize,
@@ -83,6 +86,14 @@ pub(crate) enum Poll {
 
 const NEVER: Moment = Moment(u64::MAX);
 
+/// What keeps messages in order, if anything does.
+pub(crate) struct Order<'a> {
+    /// On an emulated machine.
+    pub(crate) pacer: Option<Pacer<'a>>,
+    /// Between computers.
+    pub(crate) keeper: Option<Keeper<'a>>,
+}
+
 /// One run of a rank's program.
 pub(crate) struct Interpreter<'a> {
     plan: &'a RankPlan<'a>,
@@ -90,6 +101,7 @@ pub(crate) struct Interpreter<'a> {
     lanes: &'a mut Lanes,
     memory: Memory<'a>,
     pacer: Option<Pacer<'a>>,
+    keeper: Option<Keeper<'a>>,
     stamp: Stamp,
     /// For each threadblock, the first slot of a send that has not been offered ahead of its turn: tile, step, slot.
     ahead: Vec<(usize, usize, u32)>,
@@ -105,7 +117,7 @@ impl<'a> Interpreter<'a> {
         plan: &'a RankPlan<'a>,
         lanes: &'a mut Lanes,
         memory: Memory<'a>,
-        pacer: Option<Pacer<'a>>,
+        Order { pacer, keeper }: Order<'a>,
         stamp: Stamp,
     ) -> Self {
         let own = plan.own();
@@ -113,7 +125,7 @@ impl<'a> Interpreter<'a> {
         let opened = vec![false; plan.connections.len()];
         let ends = vec![Moment::default(); cursors.len()];
         let ahead = vec![(0, 0, 0); cursors.len()];
-        Self { plan, own, lanes, memory, pacer, stamp, ahead, opened, cursors, ends, finished: 0 }
+        Self { plan, own, lanes, memory, pacer, keeper, stamp, ahead, opened, cursors, ends, finished: 0 }
     }
 
     /// Before the first round: when everybody starts.
@@ -129,6 +141,7 @@ impl<'a> Interpreter<'a> {
     /// A peer that executes something else, a broken lane, or a program that no verifier accepts.
     pub(crate) fn sweep(&mut self) -> RunResult<Poll> {
         let (mut moved, mut working, mut wake) = (false, false, NEVER);
+        self.admit()?;
         for block in 0..self.cursors.len() {
             match self.poll(block)? {
                 Poll::Done => continue,
@@ -155,12 +168,18 @@ impl<'a> Interpreter<'a> {
         self.ends
     }
 
-    fn average(&mut self) -> RunResult<()> {
-        for (span, by) in &self.plan.averages {
-            let fault = |fault: MemoryFault| RunError::Program { rank: self.plan.rank, fault: fault.to_string() };
-            self.plan.dtype.divide(self.memory.write(span).map_err(fault)?, *by);
+    /// Lets messages in whose turn has come.
+    fn admit(&mut self) -> RunResult<()> {
+        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        while let Some((lane, bytes)) = keeper.admit() {
+            self.lanes.incoming.admit(lane, bytes)?;
         }
         Ok(())
+    }
+
+    /// Whether what a step sends may leave.
+    fn in_turn(&mut self, block: usize, index: usize, tile: usize) -> bool {
+        self.keeper.as_mut().is_none_or(|keeper| keeper.may_send(block, index, tile))
     }
 
     fn step(&self, block: usize) -> &'a Step {
@@ -176,7 +195,8 @@ impl<'a> Interpreter<'a> {
         let mut opened = false;
         if !self.cursors[block].started {
             let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
-            if !self.near_the_last(tile) || !self.dependencies_met(block, index, tile) {
+            let ready = self.near_the_last(tile) && self.dependencies_met(block, index, tile);
+            if !ready || !self.in_turn(block, index, tile) {
                 return Ok(Poll::Blocked(NEVER));
             }
             if let Some(wait) = self.open(block, step)? {
@@ -315,96 +335,6 @@ impl<'a> Interpreter<'a> {
         }
         self.cursors[block].not_before = pacer.finish(block, index, ready);
         Ok(None)
-    }
-
-    /// Moves up to a piece of the current step; whether anything moved. Of a fused step, what has been received is
-    /// sent on as far as there is room; the receive never waits for that room.
-    fn advance(&mut self, block: usize, step: &Step) -> RunResult<bool> {
-        let (whole, send) = step.instruction.halves();
-        let Cursor { tile, done, forwarded, .. } = self.cursors[block];
-        let end = Extent { slot: whole.shape().count, offset: 0 };
-        let received = self.piecewise(&whole, tile, done, end)?;
-        let sent = match send {
-            Some(send) => self.piecewise(&send, tile, forwarded, received.0)?,
-            None => (forwarded, false),
-        };
-        let cursor = &mut self.cursors[block];
-        (cursor.done, cursor.forwarded) = (received.0, sent.0);
-        Ok(received.1 || sent.1)
-    }
-
-    /// Carries out up to a piece of what lies between two extents; where it stopped, and whether anything moved.
-    fn piecewise(
-        &mut self,
-        instruction: &Instruction,
-        tile: usize,
-        from: Extent,
-        to: Extent,
-    ) -> RunResult<(Extent, bool)> {
-        let shape = instruction.shape();
-        let (mut at, mut moved) = (from, 0);
-        // A lane may deliver a part of an element, which is not sent on before the rest is there.
-        let to = Extent { offset: to.offset - to.offset % self.plan.dtype.size(), ..to };
-        while moved < PIECE && (at.slot, at.offset) < (to.slot, to.offset) {
-            let whole = self.plan.geometry.piece(shape, at.slot, tile).len();
-            let end = if at.slot == to.slot { to.offset } else { whole };
-            let length = end - at.offset;
-            let take = if length == 0 { 0 } else { self.execute(instruction, tile, at.slot, at.offset, length)? };
-            if take < length && take == 0 {
-                break;
-            }
-            moved += take;
-            at.offset += take;
-            if at.offset == whole {
-                at = Extent { slot: at.slot + 1, offset: 0 };
-            }
-        }
-        Ok((at, (at.slot, at.offset) != (from.slot, from.offset)))
-    }
-
-    /// Carries out one instruction on at most `length` bytes from `offset` of a slot on; how many were done.
-    fn execute(
-        &mut self,
-        instruction: &Instruction,
-        tile: usize,
-        slot: u32,
-        offset: usize,
-        length: usize,
-    ) -> RunResult<usize> {
-        let Self { plan, lanes, memory, .. } = self;
-        let at = |slice: Slice, bytes: usize| {
-            let start = plan.geometry.piece(slice, slot, tile).start + offset;
-            Span { buffer: slice.buffer, bytes: start..start + bytes }
-        };
-        let piece = length.min(PIECE);
-        let program_fault = |fault: String| RunError::Program { rank: plan.rank, fault };
-        let fault = |fault: MemoryFault| program_fault(fault.to_string());
-        let kernel = || plan.kernel.ok_or_else(|| program_fault("it reduces without an operator".to_owned()));
-        Ok(match *instruction {
-            Instruction::Send { to, src } => lanes.outgoing.send(to, memory.read(&at(src, length)))?,
-            Instruction::Receive { from, dst } => {
-                lanes.incoming.receive(from, memory.write(&at(dst, length)).map_err(fault)?)?
-            }
-            Instruction::ReceiveReduce { from, src, dst } => {
-                let data = lanes.incoming.peek(from, piece)?;
-                let take = data.len().min(piece) / plan.dtype.size() * plan.dtype.size();
-                if take > 0 {
-                    memory.combine(kernel()?, &at(src, take), &data[..take], &at(dst, take)).map_err(fault)?;
-                    lanes.incoming.release(from, take)?;
-                }
-                take
-            }
-            Instruction::Copy { src, dst } => {
-                memory.copy(&at(src, piece), &at(dst, piece)).map_err(fault)?;
-                piece
-            }
-            Instruction::Reduce { src, dst } => {
-                memory.accumulate(kernel()?, &at(src, piece), &at(dst, piece)).map_err(fault)?;
-                piece
-            }
-            // Their halves are carried out one by one.
-            Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => 0,
-        })
     }
 
     /// Names the first step that waits for a peer, or else the first that waits.

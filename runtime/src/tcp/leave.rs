@@ -1,0 +1,119 @@
+//! Leave to send: what the receiver of a lane has let in, told over the way back of its first socket.
+//!
+//! The principal types are [`Leave`], the sender's side, and [`Admitting`], the receiver's. A receiver counts the bytes of
+//! all messages that it has admitted so far, and says that number now and then; a sender is always free to send
+//! [`AHEAD`] bytes more, so that small messages wait for nobody.
+
+use super::stripes::now;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+/// How many bytes a sender is ahead of the leave it has. More hides a longer way back; less keeps the order better.
+const AHEAD: u64 = 64 << 10;
+
+/// What a sender may send.
+#[derive(Default)]
+pub(super) struct Leave {
+    admitted: u64,
+    sent: u64,
+    /// The beginning of a number.
+    partial: Vec<u8>,
+}
+
+impl Leave {
+    /// How many of `wanted` bytes may be sent now.
+    pub(super) fn most(&mut self, socket: &TcpStream, wanted: usize) -> io::Result<usize> {
+        if self.free() < wanted as u64 {
+            self.listen(socket)?;
+        }
+        Ok(self.free().min(wanted as u64) as usize)
+    }
+
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    fn free(&self) -> u64 {
+        (self.admitted + AHEAD).saturating_sub(self.sent)
+    }
+
+    fn listen(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+        let mut words = [0; 512];
+        while let Some(bytes) = now(socket.read(&mut words))? {
+            if bytes == 0 {
+                return Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection"));
+            }
+            self.partial.extend(&words[..bytes]);
+        }
+        let (numbers, _) = self.partial.as_chunks::<8>();
+        // A later number includes the earlier ones.
+        if let Some(&last) = numbers.last() {
+            self.admitted = self.admitted.max(u64::from_le_bytes(last));
+            self.partial.drain(..8 * numbers.len());
+        }
+        Ok(())
+    }
+}
+
+/// What a receiver has admitted.
+#[derive(Default)]
+pub(super) struct Admitting {
+    admitted: u64,
+    told: u64,
+    /// What the kernel has not taken.
+    unsent: Vec<u8>,
+}
+
+impl Admitting {
+    /// Lets in so many bytes more.
+    pub(super) fn admit(&mut self, socket: &TcpStream, bytes: usize) -> io::Result<()> {
+        self.admitted += bytes as u64;
+        if self.admitted - self.told >= AHEAD / 2 {
+            self.told = self.admitted;
+            self.unsent.extend(self.told.to_le_bytes());
+        }
+        self.flush(socket)
+    }
+
+    /// Says what is still to be said.
+    pub(super) fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            let Some(taken) = now(socket.write(&self.unsent))? else { break };
+            self.unsent.drain(..taken);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn pair() -> [TcpStream; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        near.set_nonblocking(true).unwrap();
+        [near, far]
+    }
+
+    #[test]
+    fn a_sender_is_a_little_ahead_of_its_leave() {
+        let [near, far] = pair();
+        let (mut leave, mut admitting) = (Leave::default(), Admitting::default());
+        let ahead = AHEAD as usize;
+        assert_eq!(leave.most(&near, 2 * ahead).unwrap(), ahead);
+        leave.sent(ahead);
+        assert_eq!(leave.most(&near, 1).unwrap(), 0);
+        // Too little to be worth a word, then enough.
+        admitting.admit(&far, ahead / 2 - 1).unwrap();
+        assert_eq!(leave.most(&near, 1).unwrap(), 0);
+        admitting.admit(&far, 1).unwrap();
+        admitting.admit(&far, ahead).unwrap();
+        // The words may take a moment.
+        assert!((0..1_000_000).any(|_| leave.most(&near, 2 * ahead).unwrap() == 3 * ahead / 2));
+        drop(far);
+        assert!((0..1_000_000).any(|_| leave.most(&near, 2 * ahead).is_err()));
+    }
+}

@@ -1,0 +1,359 @@
+//! The order of messages between computers.
+//!
+//! The principal types are [`Turns`], the order that a rank keeps, and [`Keeper`], which keeps it in one run. A plan counts
+//! on messages that share a network interface to pass it one after the other, or as far apart as their times say.
+//! Sockets would share it evenly among all messages that are ready: what others wait for comes last, and where many
+//! meet, queues overflow. So a rank begins to send a message in its turn, and lets messages in in theirs: beyond its
+//! first bytes, a message needs leave ([`crate::transport::ReceiveLane::admit`]).
+//!
+//! A message whose turn has come need not wait for the end of those before it, only until as much of them has passed as
+//! the plan has by then. Both orders are taken from one line-up of all messages ([`crate::order::line_up`]) and all waits
+//! of the program point backwards in it, so no circle closes; tiles follow each other, as everywhere.
+
+use crate::interpreter::RankPlan;
+use crate::order::line_up;
+use schedule::program::{Connection, ConnectionId, RankProgram, Step};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use topology::Micros;
+
+/// One message of a rank.
+#[derive(Clone, Debug)]
+struct Passage {
+    lane: ConnectionId,
+    /// Where its steps are.
+    block: usize,
+    steps: Range<usize>,
+    /// When the plan has it on its way.
+    times: [Micros; 2],
+}
+
+/// The order of one rank's messages to and from other computers.
+#[derive(Clone, Debug)]
+pub(crate) struct Turns {
+    sends: Vec<Passage>,
+    receives: Vec<Passage>,
+    /// For each step of each threadblock, its message's place in the line of its direction.
+    places: Vec<Vec<Option<usize>>>,
+}
+
+impl Turns {
+    /// The order for a rank; `None` where there is no plan to follow, or where one step receives and sends. All ranks come
+    /// to the same conclusion.
+    pub(crate) fn of(plan: &RankPlan<'_>, remote: impl Fn(&Connection) -> bool) -> Option<Self> {
+        let (program, own) = (plan.program, plan.own());
+        let mut steps = program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
+        let apart = plan.connections.iter().any(&remote);
+        if !apart || program.tempo.times.is_empty() || steps.any(|step| step.instruction.is_fused()) {
+            return None;
+        }
+        let ways = |lane: &Connection| match remote(lane) {
+            true => vec![2 * lane.from.index(), 2 * lane.to.index() + 1],
+            false => Vec::new(),
+        };
+        let shared: Vec<Vec<usize>> = plan.connections.iter().map(ways).collect();
+        let mut messages = messages(own);
+        let mut turns = Self { sends: Vec::new(), receives: Vec::new(), places: Vec::new() };
+        turns.places.extend(own.threadblocks.iter().map(|block| vec![None; block.steps.len()]));
+        for (transfer, lane) in line_up(program, &shared) {
+            if shared[lane.index()].is_empty() {
+                continue;
+            }
+            let Some((block, steps)) = messages.remove(&transfer) else { continue };
+            let sends = plan.connections[lane.index()].from == plan.rank;
+            let line = if sends { &mut turns.sends } else { &mut turns.receives };
+            turns.places[block][steps.clone()].fill(Some(line.len()));
+            line.push(Passage { lane, block, steps, times: program.tempo.times[transfer as usize] });
+        }
+        Some(turns)
+    }
+
+    /// How fast the plan counts on this rank to send to other computers, in bytes per second; only on lanes with messages
+    /// that are long enough to fill queues.
+    pub(crate) fn rates(&self, plan: &RankPlan<'_>) -> BTreeMap<ConnectionId, f64> {
+        let beta = |lane: ConnectionId| plan.program.tempo.rates.get(lane.index());
+        let long = self.sends.iter().filter(|passage| passage.bytes(plan, 0) > LEAD);
+        long.filter_map(|passage| Some((passage.lane, 1e6 / beta(passage.lane)?.0))).collect()
+    }
+}
+
+impl Passage {
+    /// The bytes of one tile.
+    fn bytes(&self, plan: &RankPlan<'_>, tile: usize) -> usize {
+        plan.message_bytes(&plan.own().threadblocks[self.block].steps[self.steps.clone()], tile)
+    }
+}
+
+/// The threadblock and the steps of each message of a rank.
+fn messages(own: &RankProgram) -> BTreeMap<u32, (usize, Range<usize>)> {
+    let mut messages = BTreeMap::new();
+    for (block, threadblock) in own.threadblocks.iter().enumerate() {
+        let mut at = 0;
+        for steps in threadblock.steps.chunk_by(|a, b| a.transfer == b.transfer) {
+            let end = at + steps.len();
+            messages.extend(steps[0].transfer.map(|transfer| (transfer, (block, at..end))));
+            at = end;
+        }
+    }
+    messages
+}
+
+/// A message that has had its turn and has not all passed.
+struct UnderWay {
+    /// In the line of all tiles.
+    place: usize,
+    bytes: usize,
+    left: usize,
+}
+
+/// Messages of one direction in one run.
+struct Gate<'a> {
+    line: &'a [Passage],
+    plan: &'a RankPlan<'a>,
+    /// A message may begin so many bytes early: the next ones are on their way while the last ones pass.
+    lead: usize,
+    /// How many have had their turn.
+    opened: usize,
+    under_way: Vec<UnderWay>,
+}
+
+impl<'a> Gate<'a> {
+    fn new(line: &'a [Passage], plan: &'a RankPlan<'a>, lead: usize) -> Self {
+        Self { line, plan, lead, opened: 0, under_way: Vec::new() }
+    }
+
+    /// Gives the next message its turn, if it has come: its lane and bytes.
+    fn open_next(&mut self) -> Option<(ConnectionId, usize)> {
+        if self.line.is_empty() {
+            return None;
+        }
+        let (tile, place) = (self.opened / self.line.len(), self.opened % self.line.len());
+        if tile == self.plan.geometry.tiles() || self.under_way.iter().any(|other| other.left > self.spare(other)) {
+            return None;
+        }
+        let (lane, bytes) = (self.line[place].lane, self.line[place].bytes(self.plan, tile));
+        if bytes > 0 {
+            self.under_way.push(UnderWay { place: self.opened, bytes, left: bytes });
+        }
+        self.opened += 1;
+        Some((lane, bytes))
+    }
+
+    /// How much of a message need not have passed when the next one begins.
+    fn spare(&self, other: &UnderWay) -> usize {
+        let count = self.line.len();
+        let (before, next) = (&self.line[other.place % count], &self.line[self.opened % count]);
+        if before.lane == next.lane {
+            // A lane has an order of its own.
+            return usize::MAX;
+        }
+        let [start, end] = before.times.map(|time| time.0);
+        let together = other.place / count == self.opened / count && end > start;
+        let share = if together { ((end - next.times[0].0) / (end - start)).clamp(0.0, 1.0) } else { 0.0 };
+        self.lead + (other.bytes as f64 * share) as usize
+    }
+
+    fn passed(&mut self, place: usize, bytes: usize) {
+        if let Some(at) = self.under_way.iter().position(|other| other.place == place) {
+            let message = &mut self.under_way[at];
+            message.left = message.left.saturating_sub(bytes);
+            if message.left == 0 {
+                self.under_way.swap_remove(at);
+            }
+        }
+    }
+}
+
+/// Keeps the order in one run.
+pub(crate) struct Keeper<'a> {
+    turns: &'a Turns,
+    sends: Gate<'a>,
+    receives: Gate<'a>,
+}
+
+/// A receiver lets in the next message this many bytes before the end of the last: about what is on the way, or in
+/// queues, between two computers.
+const LEAD: usize = 64 << 10;
+
+impl<'a> Keeper<'a> {
+    pub(crate) fn new(turns: &'a Turns, plan: &'a RankPlan<'a>) -> Self {
+        Self { turns, sends: Gate::new(&turns.sends, plan, 0), receives: Gate::new(&turns.receives, plan, LEAD) }
+    }
+
+    /// Whether a step may begin to send; others may in any case.
+    pub(crate) fn may_send(&mut self, block: usize, index: usize, tile: usize) -> bool {
+        let Some(place) = self.turns.places[block][index] else { return true };
+        let steps = &self.sends.plan.own().threadblocks[block].steps;
+        if steps[index].instruction.sends_to().is_none() {
+            return true;
+        }
+        let place = tile * self.sends.line.len() + place;
+        while self.sends.opened <= place && self.sends.open_next().is_some() {}
+        place < self.sends.opened
+    }
+
+    /// So many bytes of a step have been sent, or received.
+    pub(crate) fn passed(&mut self, block: usize, step: &Step, index: usize, tile: usize, bytes: usize) {
+        let Some(place) = self.turns.places[block][index] else { return };
+        let gate = if step.instruction.sends_to().is_some() { &mut self.sends } else { &mut self.receives };
+        gate.passed(tile * gate.line.len() + place, bytes);
+    }
+
+    /// The next message that may come in: its lane and bytes.
+    pub(crate) fn admit(&mut self) -> Option<(ConnectionId, usize)> {
+        self.receives.open_next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::geometry::Geometry;
+    use schedule::program::{Buffer, Instruction, Program, Shape, Slice, Tempo, Threadblock};
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::{LinkId, Rank};
+
+    /// Messages of 1000 bytes between rank 0 and others, in the order of the plan: whether rank 0 sends it, to or from
+    /// whom, and when.
+    fn program(messages: &[(bool, u32, [f64; 2])]) -> Program {
+        let mut connections: Vec<Connection> = Vec::new();
+        let mut ranks = vec![RankProgram::default(); 4];
+        for (transfer, &(sends, peer, _)) in messages.iter().enumerate() {
+            let (from, to) = if sends { (Rank(0), Rank(peer)) } else { (Rank(peer), Rank(0)) };
+            let known = connections.iter().position(|lane| (lane.from, lane.to) == (from, to));
+            let lane = known.unwrap_or_else(|| {
+                for rank in [from, to] {
+                    ranks[rank.index()].threadblocks.push(Threadblock::default());
+                }
+                connections.push(Connection { from, to, channel: 0, link: LinkId(0) });
+                connections.len() - 1
+            });
+            let id = ConnectionId(lane as u32);
+            for (rank, sends) in [(from, true), (to, false)] {
+                let own = &mut ranks[rank.index()];
+                let slice = Slice { buffer: Buffer::Scratch, index: own.scratch_parts.len() as u32, count: 1 };
+                own.scratch_parts.push(0);
+                let instruction = match sends {
+                    true => Instruction::Send { to: id, src: slice },
+                    false => Instruction::Receive { from: id, dst: slice },
+                };
+                let of_rank = connections[..=lane].iter().filter(|lane| lane.from == rank || lane.to == rank);
+                let block = of_rank.count() - 1;
+                own.threadblocks[block].steps.push(Step { transfer: Some(transfer as u32), ..Step::new(instruction) });
+            }
+        }
+        Program {
+            demand: Arc::new(Demand::new(Request::new(Collective::AllGather, 4, 0)).unwrap()),
+            op: None,
+            in_place: false,
+            shape: Shape::Equal { parts: 1 },
+            uniform: false,
+            connections,
+            ranks,
+            tempo: Tempo { times: messages.iter().map(|message| message.2.map(Micros)).collect(), rates: Vec::new() },
+        }
+    }
+
+    /// What rank 0 does where a slot has so many bytes.
+    fn plan(program: &Program, bytes: u64, tiles: u32) -> RankPlan<'_> {
+        RankPlan {
+            rank: Rank(0),
+            number: Rank(0),
+            program,
+            connections: program.connections.clone(),
+            geometry: Geometry::new(program, Rank(0), bytes, DType::U8, tiles).unwrap(),
+            dtype: DType::U8,
+            kernel: None,
+            averages: Vec::new(),
+        }
+    }
+
+    /// The keeper of rank 0 for messages of 1000 bytes that all leave their computer.
+    fn with_keeper(program: &Program, tiles: u32, test: impl FnOnce(&mut Keeper<'_>, &dyn Fn(usize) -> Step)) {
+        let plan = plan(program, 1000 * u64::from(tiles), tiles);
+        let turns = Turns::of(&plan, |_| true).unwrap();
+        let step = |block: usize| program.ranks[0].threadblocks[block].steps[0].clone();
+        test(&mut Keeper::new(&turns, &plan), &step);
+    }
+
+    #[test]
+    fn a_message_leaves_when_the_one_before_it_has_left() {
+        let program = program(&[(true, 1, [0.0, 10.0]), (true, 2, [10.0, 20.0]), (true, 1, [20.0, 30.0])]);
+        with_keeper(&program, 1, |keeper, step| {
+            assert!(!keeper.may_send(1, 0, 0) && keeper.may_send(0, 0, 0));
+            keeper.passed(0, &step(0), 0, 0, 999);
+            assert!(!keeper.may_send(1, 0, 0));
+            keeper.passed(0, &step(0), 0, 0, 1);
+            assert!(keeper.may_send(1, 0, 0) && !keeper.may_send(0, 1, 0));
+            keeper.passed(1, &step(1), 0, 0, 1000);
+            assert!(keeper.may_send(0, 1, 0));
+        });
+    }
+
+    #[test]
+    fn messages_that_the_plan_has_at_once_leave_as_far_apart() {
+        let program = program(&[(true, 1, [0.0, 40.0]), (true, 2, [10.0, 20.0]), (true, 3, [10.0, 20.0])]);
+        with_keeper(&program, 1, |keeper, step| {
+            assert!(keeper.may_send(0, 0, 0));
+            keeper.passed(0, &step(0), 0, 0, 249);
+            assert!(!keeper.may_send(1, 0, 0));
+            keeper.passed(0, &step(0), 0, 0, 1);
+            assert!(keeper.may_send(1, 0, 0) && keeper.may_send(2, 0, 0));
+        });
+    }
+
+    #[test]
+    fn messages_of_a_lane_follow_each_other_without_a_pause() {
+        let program = program(&[(true, 1, [0.0, 10.0]), (true, 1, [10.0, 20.0]), (true, 2, [20.0, 30.0])]);
+        with_keeper(&program, 1, |keeper, _| {
+            assert!(keeper.may_send(0, 1, 0) && !keeper.may_send(1, 0, 0));
+        });
+    }
+
+    #[test]
+    fn a_tile_follows_all_of_the_one_before() {
+        let program = program(&[(true, 1, [0.0, 10.0]), (true, 2, [0.0, 10.0])]);
+        with_keeper(&program, 2, |keeper, step| {
+            assert!(keeper.may_send(0, 0, 0) && keeper.may_send(1, 0, 0));
+            keeper.passed(0, &step(0), 0, 0, 1000);
+            assert!(!keeper.may_send(0, 0, 1));
+            keeper.passed(1, &step(1), 0, 0, 1000);
+            assert!(keeper.may_send(1, 0, 1) && !keeper.may_send(0, 0, 2));
+        });
+    }
+
+    #[test]
+    fn messages_are_let_in_shortly_before_their_turn() {
+        let program = program(&[(false, 1, [0.0, 10.0]), (false, 2, [10.0, 20.0]), (true, 3, [0.0, 5.0])]);
+        with_keeper(&program, 1, |keeper, _| {
+            // Both are shorter than the lead; what is sent has a line of its own.
+            assert_eq!(
+                [(); 3].map(|()| keeper.admit()),
+                [Some((ConnectionId(0), 1000)), Some((ConnectionId(1), 1000)), None]
+            );
+            assert!(keeper.may_send(2, 0, 0));
+        });
+        let plan = plan(&program, 1 << 20, 1);
+        let turns = Turns::of(&plan, |_| true).unwrap();
+        let mut keeper = Keeper::new(&turns, &plan);
+        assert_eq!([(); 2].map(|()| keeper.admit()), [Some((ConnectionId(0), 1 << 20)), None]);
+        let step = program.ranks[0].threadblocks[0].steps[0].clone();
+        keeper.passed(0, &step, 0, 0, (1 << 20) - LEAD - 1);
+        assert_eq!(keeper.admit(), None);
+        keeper.passed(0, &step, 0, 0, 1);
+        assert_eq!(keeper.admit(), Some((ConnectionId(1), 1 << 20)));
+    }
+
+    #[test]
+    fn without_a_plan_there_is_no_order() {
+        let mut program = program(&[(true, 1, [0.0, 10.0])]);
+        assert!(
+            Turns::of(&plan(&program, 1, 1), |_| true).is_some()
+                && Turns::of(&plan(&program, 1, 1), |_| false).is_none()
+        );
+        program.tempo = Tempo::default();
+        assert!(Turns::of(&plan(&program, 1, 1), |_| true).is_none());
+    }
+}
