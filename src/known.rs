@@ -39,7 +39,6 @@ pub(crate) fn machines(machines: &[Vec<Rank>]) -> Outcome<Topology> {
         machines: machines.to_vec(),
         links: pairs.map(link).collect(),
         resources: (0..machines.len()).flat_map(interface).collect(),
-        ..TopologyParts::default()
     })?)
 }
 
