@@ -12,8 +12,8 @@
 
 use crate::interpreter::RankPlan;
 use crate::order::line_up;
-use schedule::program::{Connection, ConnectionId, RankProgram, Step};
-use std::collections::BTreeMap;
+use schedule::program::{Connection, ConnectionId, Program, RankProgram, Step};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use topology::Micros;
 
@@ -38,13 +38,11 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// The order for a rank; `None` where there is no plan to follow, or where one step receives and sends. All ranks come
-    /// to the same conclusion.
+    /// The order for a rank; `None` where there is no plan to follow, where threadblocks have orders of their own, or where
+    /// no order suits. All ranks come to the same conclusion.
     pub(crate) fn of(plan: &RankPlan<'_>, remote: impl Fn(&Connection) -> bool) -> Option<Self> {
         let (program, own) = (plan.program, plan.own());
-        let mut steps = program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
-        let apart = plan.connections.iter().any(&remote);
-        if !apart || program.tempo.times.is_empty() || steps.any(|step| step.instruction.is_fused()) {
+        if !plan.connections.iter().any(&remote) || program.tempo.times.is_empty() || !has_free_ends(program) {
             return None;
         }
         let ways = |lane: &Connection| match remote(lane) {
@@ -55,7 +53,12 @@ impl Turns {
         let mut messages = messages(own);
         let mut turns = Self { sends: Vec::new(), receives: Vec::new(), places: Vec::new() };
         turns.places.extend(own.threadblocks.iter().map(|block| vec![None; block.steps.len()]));
-        for (transfer, lane) in line_up(program, &shared) {
+        let line = line_up(program, &shared);
+        // Who is not in line would never be let in.
+        if line.len() != sent(program) {
+            return None;
+        }
+        for (transfer, lane) in line {
             if shared[lane.index()].is_empty() {
                 continue;
             }
@@ -82,6 +85,26 @@ impl Passage {
     fn bytes(&self, plan: &RankPlan<'_>, tile: usize) -> usize {
         plan.message_bytes(&plan.own().threadblocks[self.block].steps[self.steps.clone()], tile)
     }
+}
+
+/// Whether every threadblock is one end of one connection, or local.
+fn has_free_ends(program: &Program) -> bool {
+    let ends = |step: &Step| (step.instruction.receives_from(), step.instruction.sends_to());
+    program.ranks.iter().flat_map(|rank| &rank.threadblocks).all(|block| {
+        let mut steps = block.steps.iter();
+        let first = steps.next().map(ends);
+        !matches!(first, Some((Some(_), Some(_)))) && steps.all(|step| Some(ends(step)) == first)
+    })
+}
+
+/// How many transfers are sent.
+fn sent(program: &Program) -> usize {
+    let steps = program.ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
+    steps
+        .filter(|step| step.instruction.sends_to().is_some())
+        .filter_map(|step| step.transfer)
+        .collect::<BTreeSet<_>>()
+        .len()
 }
 
 /// The threadblock and the steps of each message of a rank.
@@ -210,7 +233,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::geometry::Geometry;
-    use schedule::program::{Buffer, Instruction, Program, Shape, Slice, Tempo, Threadblock};
+    use schedule::program::{Buffer, Instruction, Shape, Slice, Tempo, Threadblock};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::{LinkId, Rank};
@@ -344,6 +367,16 @@ mod tests {
         assert_eq!(keeper.admit(), None);
         keeper.passed(0, &step, 0, 0, 1);
         assert_eq!(keeper.admit(), Some((ConnectionId(1), 1 << 20)));
+    }
+
+    #[test]
+    fn threadblocks_with_an_order_of_their_own_keep_it() {
+        let mut program = program(&[(true, 1, [0.0, 10.0]), (false, 2, [0.0, 10.0])]);
+        assert!(Turns::of(&plan(&program, 1, 1), |_| true).is_some());
+        let blocks = &mut program.ranks[0].threadblocks;
+        let receive = blocks.remove(1).steps;
+        blocks[0].steps.extend(receive);
+        assert!(Turns::of(&plan(&program, 1, 1), |_| true).is_none());
     }
 
     #[test]
