@@ -228,11 +228,12 @@ impl Judge {
     fn answered(&mut self, rank: Rank, answer: Answer) -> Decision {
         let Some(inquiry) = &mut self.inquiry else { return Decision::Wait };
         match inquiry.question.judge(&answer) {
-            Judgement::Right => match inquiry.answers.get_mut(rank.index()) {
-                Some(Some(open @ None)) => *open = Some(answer),
-                // Twice, or nobody asked for it.
-                _ => {}
-            },
+            // What comes twice, or was not asked for, changes nothing.
+            Judgement::Right => {
+                if let Some(Some(open @ None)) = inquiry.answers.get_mut(rank.index()) {
+                    *open = Some(answer);
+                }
+            }
             Judgement::Late => {}
             Judgement::Repeated => return Decision::Repeat(rank),
             Judgement::Wrong(cause, evidence) => {
