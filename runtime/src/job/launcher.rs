@@ -64,7 +64,7 @@ pub struct Job {
     /// What each rank's machine is called; empty where there is only one.
     pub(super) machines: Vec<String>,
     /// What agents have of the files that plans come in.
-    library: Library,
+    shelf: Library,
     pub(super) secret: Secret,
     /// Tells jobs with the same secret apart.
     pub(super) id: [u8; 32],
@@ -149,7 +149,7 @@ impl Job {
             events,
             plane,
             machines: Vec::new(),
-            library: Library::default(),
+            shelf: Library::default(),
             secret,
             id,
             epoch: 1,
@@ -325,7 +325,7 @@ impl Job {
         let leaders: Vec<Rank> = self.plane.iter().flat_map(|plane| plane.leaders().iter().copied().skip(1)).collect();
         let Some(plane) = self.plane.clone().filter(|_| !leaders.is_empty()) else { return Ok(paths) };
         for file in files {
-            if self.library.has(file) {
+            if self.shelf.has(file) {
                 continue;
             }
             file.send(|message| plane.tell_leaders(message)).map_err(RunError::system("sending a plan"))?;
@@ -335,12 +335,12 @@ impl Job {
                 Answer::Kept { path, .. } => Some(path),
                 _ => None,
             });
-            let forgotten = self.library.keep(file, paths.collect());
+            let forgotten = self.shelf.keep(file, paths.collect());
             if !forgotten.is_empty() {
                 plane.tell_leaders(&ToAgent::Forget { files: forgotten });
             }
         }
-        paths.extend((0..leaders.len()).map(|machine| self.library.paths(files, machine)));
+        paths.extend((0..leaders.len()).map(|machine| self.shelf.paths(files, machine)));
         Ok(paths)
     }
 
