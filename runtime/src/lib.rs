@@ -50,7 +50,9 @@ pub use dtype::DType;
 pub use error::{Phase, RunError, RunResult, Stamp};
 pub use group::{Choice, Group, NamedTwice};
 pub use interfaces::Interface;
-pub use job::{Job, JobSpec, Loader, Machine, Rendezvous, SharedFile, Source, attend, control_from_stdin, serve};
+pub use job::{
+    Job, JobSpec, Loader, Machine, Rendezvous, SharedFile, Source, Watch, attend, control_from_stdin, serve,
+};
 pub use memory::Call;
 pub use options::Options;
 pub use pace::Emulation;

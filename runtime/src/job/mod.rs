@@ -42,6 +42,7 @@ mod rendezvous;
 #[cfg(test)]
 mod simulation;
 mod verdicts;
+mod watch;
 mod worker;
 
 pub use agent::attend;
@@ -49,4 +50,5 @@ pub use files::SharedFile;
 pub use launcher::{Job, JobSpec, Source};
 pub use machine::Machine;
 pub use rendezvous::Rendezvous;
+pub use watch::Watch;
 pub use worker::{Loader, control_from_stdin, serve};

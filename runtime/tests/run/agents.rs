@@ -120,13 +120,14 @@ fn ranks_of_several_machines_run_every_collective() {
     }
 }
 
-/// Does something to a worker's job as soon as the worker has the memory of a collective.
-pub(crate) fn when_it_works(worker: u32, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+/// Does something as soon as a rank has finished another step: then all have voted for the plan that is run.
+pub(crate) fn when_it_works(job: &Job, rank: usize, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let (watch, rank) = (job.watch(), Rank::from_index(rank));
+    let before = watch.steps(rank);
     std::thread::spawn(move || {
         let deadline = Instant::now() + Duration::from_secs(20);
-        let maps = || std::fs::read_to_string(format!("/proc/{worker}/maps")).unwrap_or_default();
-        while maps().matches("memfd:antiphon").count() < 2 {
-            assert!(Instant::now() < deadline, "worker {worker} does not work");
+        while watch.steps(rank) == before {
+            assert!(Instant::now() < deadline, "rank {rank} does not work");
             std::thread::yield_now();
         }
         act();
@@ -137,7 +138,7 @@ pub(crate) fn when_it_works(worker: u32, act: impl FnOnce() + Send + 'static) ->
 fn fault(spread: &mut Spread, victim: usize) {
     let ranks = spread.agents.len() + 1;
     let worker = spread.worker(victim);
-    let killer = when_it_works(worker, move || kill(worker));
+    let killer = when_it_works(spread.job(), victim, move || kill(worker));
     let error = run(spread.job(), &plan(ranks), &endless()).unwrap_err();
     killer.join().unwrap();
     let RunError::Ended { verdict, evidence, reports } = error else { panic!("{error}") };
@@ -179,8 +180,8 @@ fn a_local_job_is_rebuilt_as_well() {
 fn a_cut_control_connection_ends_the_job_on_both_sides() {
     let limit = Duration::from_secs(10);
     let mut spread = Spread::form(&["a", "b", "c"], limit);
-    let (agent, worker) = (spread.agents[1].id(), spread.worker(2));
-    let cutter = when_it_works(worker, move || assert!(cut(agent), "the agent has no connection"));
+    let agent = spread.agent(2);
+    let cutter = when_it_works(spread.job(), 2, move || assert!(cut(agent), "the agent has no connection"));
     let begin = Instant::now();
     let error = run(spread.job(), &plan(3), &endless()).unwrap_err();
     cutter.join().unwrap();

@@ -88,7 +88,7 @@ fn check(kind: Kind, phase: Phase, victim: usize) {
             act(kind, agent, worker);
             None
         }
-        Phase::WarmUp | Phase::Work => Some(when_it_works(worker, move || act(kind, agent, worker))),
+        Phase::WarmUp | Phase::Work => Some(when_it_works(spread.job(), victim, move || act(kind, agent, worker))),
         Phase::After => {
             assert_eq!(run(spread.job(), &plan(3), &once).unwrap(), 0);
             act(kind, agent, worker);
