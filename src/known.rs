@@ -2,8 +2,11 @@
 //!
 //! The principal function is [`machines`]. How fast all that is nobody knows; the rates are of the usual order, and high
 //! enough that the runtime does not hold anybody to them.
+//!
+//! Many ranks are linked to few others each: that messages cost the time of a core, and connections memory, no link says.
 
 use crate::failure::Outcome;
+use schedule::Collective;
 use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
 /// A message in a machine, and between two.
@@ -11,23 +14,37 @@ const ALPHA: [Micros; 2] = [Micros(1.0), Micros(30.0)];
 /// 10 GB/s in a machine, 3 GB/s between two.
 const BETA: [MicrosPerByte; 2] = [MicrosPerByte(1e-4), MicrosPerByte(1.0 / 3e3)];
 
-/// Machines of these ranks, each with one interface that all its ranks share.
-pub(crate) fn machines(machines: &[Vec<Rank>]) -> Outcome<Topology> {
+/// What a message costs beyond that where ranks outnumber cores: to be woken up for, and for each of those that wait for a
+/// core as well.
+const TURN: Micros = Micros(5.0);
+/// So many ranks are all linked to each other in any case.
+const FEW: usize = 8;
+/// And so many where every one has a core, or has something for every other.
+const SOME: usize = 128;
+
+/// Machines of these ranks, each with one interface that all its ranks share, and the links that `collective` may use.
+pub(crate) fn machines(machines: &[Vec<Rank>], collective: Collective) -> Outcome<Topology> {
     let ranks: usize = machines.iter().map(Vec::len).sum();
+    let longest = machines.iter().map(Vec::len).max().unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let has_cores = longest <= cores;
+    let waiting = if has_cores { Micros::ZERO } else { TURN * (longest as f64 / cores as f64) };
+    let is_dense = ranks <= FEW || ranks <= SOME && (has_cores || is_personal(collective));
     let mut home = vec![0; ranks];
     for (machine, members) in machines.iter().enumerate() {
         members.iter().for_each(|rank| home[rank.index()] = machine);
     }
     let interface =
         |machine: usize| ["out", "in"].map(|way| Resource { name: format!("machine{machine}.{way}"), beta: BETA[1] });
-    let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))).filter(|(from, to)| from != to);
+    let is_linked = |&(from, to): &(usize, usize)| from != to && (is_dense || are_near(from, to, ranks));
+    let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))).filter(is_linked);
     let link = |(from, to): (usize, usize)| {
         let apart = usize::from(home[from] != home[to]);
         let ways = [2 * home[from], 2 * home[to] + 1].map(ResourceId::from_index);
         Link {
             from: Rank::from_index(from),
             to: Rank::from_index(to),
-            alpha: ALPHA[apart],
+            alpha: ALPHA[apart] + waiting,
             beta: BETA[apart],
             latency: Latency::Occupies,
             resources: ways.into_iter().filter(|_| apart == 1).collect(),
@@ -42,13 +59,25 @@ pub(crate) fn machines(machines: &[Vec<Rank>]) -> Outcome<Topology> {
     })?)
 }
 
+/// Whether every pair of ranks has data of its own, so that ways over others carry it more than once.
+fn is_personal(collective: Collective) -> bool {
+    use Collective::{AllToAll, AllToAllV, Gather, Scatter};
+    matches!(collective, AllToAll | AllToAllV | Gather | Scatter)
+}
+
+/// Whether a power of two apart: rings, trees, doubling and Bruck's algorithm need no other links.
+fn are_near(from: usize, to: usize, ranks: usize) -> bool {
+    let apart = from.abs_diff(to);
+    apart.is_power_of_two() || (ranks - apart).is_power_of_two()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn ranks_of_a_machine_share_its_interface() {
-        let topology = machines(&[vec![Rank(0), Rank(2)], vec![Rank(1)]]).unwrap();
+        let topology = machines(&[vec![Rank(0), Rank(2)], vec![Rank(1)]], Collective::AllReduce).unwrap();
         let shares = |from, to| {
             let link = topology.link(topology.between(Rank(from), Rank(to)).next().unwrap());
             link.resources.iter().map(|&id| topology.resource(id).name.as_str()).collect::<Vec<_>>()
@@ -56,5 +85,18 @@ mod tests {
         assert_eq!(shares(0, 1), ["machine0.out", "machine1.in"]);
         assert_eq!(shares(1, 2), ["machine1.out", "machine0.in"]);
         assert!(shares(0, 2).is_empty());
+    }
+
+    #[test]
+    fn many_ranks_have_few_links_unless_all_have_something_for_each() {
+        let of = |ranks: u32, collective| {
+            let topology = machines(&[(0..ranks).map(Rank).collect()], collective).unwrap();
+            topology.links().len()
+        };
+        assert_eq!(of(8, Collective::AllReduce), 8 * 7);
+        assert_eq!(of(100, Collective::AllToAll), 100 * 99);
+        // Distances of 1, 2, 4 … 512 both ways, of which 512 is the same.
+        assert_eq!(of(1024, Collective::AllReduce), 1024 * 19);
+        assert_eq!(of(1024, Collective::AllToAll), 1024 * 19);
     }
 }

@@ -24,33 +24,13 @@ fn two_machines() -> String {
     text
 }
 
-#[test]
-fn an_imitated_cluster_is_measured_as_it_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let here = |line: &str| antiphon_in(folder.path(), line).ok();
-    std::fs::write(folder.path().join("truth.yaml"), two_machines()).unwrap();
-    let line = "profile --ranks 4 --quick --check 4 --emulate ./truth.yaml --slowdown 4 --svg m.svg";
-    let ran = here(&format!("{line} -o m.yaml"));
-    assert!(
-        ran.stdout.contains("bandwidth, row → column") && ran.stderr.contains("2 machines"),
-        "{}{}",
-        ran.stdout,
-        ran.stderr
-    );
-    assert!(
-        ran.stderr.contains("Predicted and then timed: 2 single messages and 2 sets"),
-        "{}{}",
-        ran.stdout,
-        ran.stderr
-    );
-
-    let show = |file: &str| here(&format!("topology show ./{file} --json")).json();
-    let (truth, measured) = (show("truth.yaml"), show("m.yaml"));
-    assert_eq!(measured["machines"], truth["machines"]);
-    let name_of = |topology: &serde_json::Value, id: &serde_json::Value| {
-        let all = topology["resources"].as_array().unwrap();
+/// What a measured topology of two machines of two ranks has wrong.
+fn differences(truth: &serde_json::Value, measured: &serde_json::Value) -> Vec<String> {
+    let name_of = |id: &serde_json::Value| {
+        let all = measured["resources"].as_array().unwrap();
         all.iter().find(|shared| shared["id"] == *id).unwrap()["name"].as_str().unwrap().to_owned()
     };
+    let mut wrong = Vec::new();
     let links = measured["links"].as_array().unwrap();
     assert_eq!(links.len(), 12);
     for link in links {
@@ -58,19 +38,42 @@ fn an_imitated_cluster_is_measured_as_it_is() {
         let known = truth["links"].as_array().unwrap().iter().find(same).unwrap();
         for cost in ["alpha_us", "beta_us_per_byte"] {
             let ratio = link[cost].as_f64().unwrap() / known[cost].as_f64().unwrap();
-            // Loose, because other work may share the machine.
-            assert!((0.85..1.3).contains(&ratio), "{cost}: {link} measured, {known} is true");
+            if !(0.85..1.3).contains(&ratio) {
+                wrong.push(format!("{cost}: {link} measured, {known} is true"));
+            }
         }
         let near = link["from"].as_u64().unwrap() / 2 == link["to"].as_u64().unwrap() / 2;
         let shared = link["resources"].as_array().map_or(&[][..], Vec::as_slice);
-        let names: Vec<String> = shared.iter().map(|id| name_of(&measured, id)).collect();
+        let names: Vec<String> = shared.iter().map(name_of).collect();
         let from = link["from"].as_u64().unwrap() / 2;
         // What leaves one of two machines enters the other: either name is right.
         let right = [format!("machine{from}.nic.tx"), format!("machine{}.nic.rx", 1 - from)];
-        assert!(
-            if near { names.is_empty() } else { names.len() == 1 && right.contains(&names[0]) },
-            "{link}: {names:?}"
-        );
+        if if near { !names.is_empty() } else { names.len() != 1 || !right.contains(&names[0]) } {
+            wrong.push(format!("{link}: {names:?}"));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn an_imitated_cluster_is_measured_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line).ok();
+    std::fs::write(folder.path().join("truth.yaml"), two_machines()).unwrap();
+    let show = |file: &str| here(&format!("topology show ./{file} --json")).json();
+    let truth = show("truth.yaml");
+    // Other work may share the computer, and nothing that is measured then is as it is.
+    for attempt in 1.. {
+        let ran = here("profile --ranks 4 --quick --check 4 --emulate ./truth.yaml --slowdown 4 --svg m.svg -o m.yaml");
+        let words = &ran.stderr;
+        assert!(ran.stdout.contains("bandwidth, row → column") && words.contains("2 machines"), "{words}");
+        assert!(words.contains("Predicted and then timed: 2 single messages and 2 sets"), "{words}");
+        let measured = show("m.yaml");
+        let wrong = differences(&truth, &measured);
+        if wrong.is_empty() && measured["machines"] == truth["machines"] {
+            break;
+        }
+        assert!(attempt < 3, "{wrong:#?}");
     }
     let picture = std::fs::read_to_string(folder.path().join("m.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("0 → 2: α"));

@@ -81,8 +81,9 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
             let ranks = list(ranks.iter().map(ToString::to_string).collect());
             format!("cut around ranks {ranks}: {:.3} GB/s leave", capacity.gbps())
         }
-        Certificate::Volume { bytes, capacity } => {
-            format!("{bytes:.0} bytes in all deliveries, {:.3} GB/s over all links", capacity.gbps())
+        Certificate::Volume { bytes, capacity, groups } => {
+            let between = if groups.is_empty() { String::new() } else { format!(" between {} groups", groups.len()) };
+            format!("{bytes:.0} bytes in all deliveries{between}, {:.3} GB/s over all links", capacity.gbps())
         }
         Certificate::Prices { links, resources } => {
             let priced = |prices: &[f64]| prices.iter().filter(|&&price| price > 0.0).count();

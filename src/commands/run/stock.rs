@@ -39,11 +39,13 @@ pub(super) fn parts(
             (None, Some(plans)) => (group.clone(), plans.clone()),
             (None, None) => {
                 let equal = format!("clique:{}", group.ranks().len());
-                let topology = match bench.machines().filter(|machines| machines.len() > 1) {
-                    Some(machines) if *group == Group::all(ranks) => known::machines(&machines)?,
-                    _ => plan::topology(&equal)?,
+                let machines = match bench.machines() {
+                    Some(machines) if *group == Group::all(ranks) => machines,
+                    _ => vec![(0..group.ranks().len()).map(Rank::from_index).collect()],
                 };
-                let plans = Rc::new(installed(plans(asked(args, equal, None), topology, size, false)?, args, bench)?);
+                let asked = asked(args, equal, None);
+                let topology = known::machines(&machines, asked.collective)?;
+                let plans = Rc::new(installed(plans(asked, topology, size, false)?, args, bench)?);
                 known.insert(group.ranks().len(), plans.clone());
                 (group.clone(), plans)
             }
@@ -80,6 +82,9 @@ fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestA
     }
 }
 
+/// For more ranks it is not worth the time to look for another plan for calls in place.
+const FEW: usize = 16;
+
 /// The best classic algorithm for a size: on the emulated machine, or among equal ranks. Where chunks are listed one
 /// by one, or not all ranks take part, whatever is best. For calls in place it may be another one.
 fn plans(
@@ -96,7 +101,7 @@ fn plans(
     let options = Options { strategy: Some(strategy), ..Options::default() };
     let best = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
     // An emulated machine has nothing but its links.
-    let other = match is_classic && !emulated {
+    let other = match is_classic && !emulated && topology.rank_count() <= FEW {
         true => in_place(&best, &plan::problems(&shared, &request, &content, None, Some(1))?)?,
         false => None,
     };

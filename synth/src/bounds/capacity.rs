@@ -1,12 +1,13 @@
 //! How many bytes per µs a set of links carries at most, given what they share.
 //!
 //! The principal function is [`capacity`]. Without resources it is a sum. With them it is a maximum flow in which
-//! every resource is a vertex of limited throughput and every link leads through its resources in turn: exact
-//! where each link has a sending and a receiving port, an upper estimate (so still a valid bound) otherwise.
+//! every resource is a vertex of limited throughput and every link leads through its resources in turn, those of few
+//! senders first and those of few receivers last: exact where each link has a sending and a receiving port, an upper
+//! estimate (so still a valid bound) otherwise.
 
 use super::flow::{Network, UNLIMITED, Work};
 use std::collections::BTreeMap;
-use topology::{LinkId, Topology};
+use topology::{Link, LinkId, Rank, ResourceId, Topology};
 
 /// What one flow may cost: a tenth of a second. Flows over a million links cost less.
 const WORK: Work = Work::new(20_000_000);
@@ -18,12 +19,8 @@ pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
     if links.iter().all(|&id| topology.link(id).resources.is_empty()) {
         return alone();
     }
-    let used = links.iter().flat_map(|&id| topology.link(id).resources.iter().copied());
-    let mut vertex_of = BTreeMap::new();
-    used.for_each(|resource| {
-        let next = 2 + 2 * vertex_of.len();
-        vertex_of.entry(resource).or_insert(next);
-    });
+    let places = places(topology, links);
+    let vertex_of: BTreeMap<ResourceId, usize> = places.keys().copied().zip((2..).step_by(2)).collect();
     let (source, sink) = (0, 1);
     let mut network = Network::new(2 + 2 * vertex_of.len());
     for (&resource, &vertex) in &vertex_of {
@@ -34,9 +31,11 @@ pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
         let mut at = source;
         // The link's own limit everywhere, so that others which share a resource cannot borrow its way in or out.
         let own = rate(link.beta.0).min(UNLIMITED);
-        for resource in &link.resources {
-            network.connect(at, vertex_of[resource], own);
-            at = vertex_of[resource] + 1;
+        let mut way = link.resources.to_vec();
+        way.sort_by(|a, b| places[a].total_cmp(&places[b]));
+        for resource in way {
+            network.connect(at, vertex_of[&resource], own);
+            at = vertex_of[&resource] + 1;
         }
         network.connect(at, sink, own);
     }
@@ -45,10 +44,25 @@ pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
     if flow < UNLIMITED * 1e-3 { flow } else { f64::INFINITY }
 }
 
+/// Where on the way of bytes each resource comes: how many ranks send through it for each that receives. A port of one
+/// sender leads to many receivers, and an up-link lies between such ports.
+fn places(topology: &Topology, links: &[LinkId]) -> BTreeMap<ResourceId, f64> {
+    let ranks = |end: fn(&Link) -> Rank| {
+        let at =
+            |id: LinkId| topology.link(id).resources.iter().map(move |&resource| (resource, end(topology.link(id))));
+        let mut pairs: Vec<(ResourceId, Rank)> = links.iter().flat_map(|&id| at(id)).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs.chunk_by(|a, b| a.0 == b.0).map(|ranks| (ranks[0].0, ranks.len() as f64)).collect::<Vec<_>>()
+    };
+    let (senders, receivers) = (ranks(|link| link.from), ranks(|link| link.to));
+    senders.into_iter().zip(receivers).map(|((resource, from), (_, to))| (resource, from / to)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, TopologyParts};
+    use topology::{Latency, Micros, MicrosPerByte, Resource, TopologyParts};
 
     #[test]
     fn shared_ports_limit_a_cut() {

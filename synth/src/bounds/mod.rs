@@ -52,13 +52,16 @@ pub enum Certificate {
         #[serde(rename = "capacity_us_per_byte")]
         capacity: MicrosPerByte,
     },
-    /// What all deliveries together put on the links has to share all of them.
+    /// What all deliveries from one group of ranks to another put on the links has to share all of them.
     Volume {
         /// The bytes of all deliveries that no schedule can do without.
         bytes: f64,
-        /// The inverse throughput of all links together, under the resources they share.
+        /// The inverse throughput of all links between groups together, under the resources they share.
         #[serde(rename = "capacity_us_per_byte")]
         capacity: MicrosPerByte,
+        /// The groups; every rank is one where there are none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        groups: Vec<Vec<Rank>>,
     },
     /// A byte that takes the time β of a link or a resource pays β times its price. As the prices add up to 1, all
     /// that the bytes pay on their cheapest ways is no more than the time that every seller has.
@@ -296,7 +299,7 @@ mod tests {
                 egress OneChunkPerMessage 1250.7000
                 cut AnyChunking 40001.3000
                 cut_tail ThisChunking 43752.7000
-                wire AnyChunking 6186.2670
+                wire AnyChunking 40001.3000
                 flow AnyChunking 2652.2152
             "#]],
         );
@@ -316,7 +319,7 @@ mod tests {
                 egress OneChunkPerMessage 469.4500
                 cut AnyChunking 40001.3000
                 cut_tail ThisChunking 40471.4500
-                wire AnyChunking 6186.2670
+                wire AnyChunking 40001.3000
                 flow AnyChunking 2652.2152
             "#]],
         );
@@ -336,7 +339,7 @@ mod tests {
                 egress OneChunkPerMessage 7500.7000
                 cut AnyChunking 320001.3000
                 cut_tail ThisChunking 320001.3000
-                wire AnyChunking 6186.2670
+                wire AnyChunking 320001.3000
                 flow AnyChunking 320001.3000
             "#]],
         );

@@ -222,12 +222,11 @@ fn farthest(problem: &Problem, chunk: ChunkId, tree: &PathTree) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::by_hand::random_machine;
     use crate::{Options, StrategyKind, synthesize};
-    use rand_pcg::Pcg64Mcg;
-    use rand_pcg::rand_core::{Rng, SeedableRng};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
-    use topology::{Latency, Link, MicrosPerByte, Resource, TopologyParts, resolve};
+    use topology::resolve;
 
     fn all_to_all(topology: Topology, pair_bytes: u64) -> Problem {
         let ranks = topology.rank_count();
@@ -286,36 +285,6 @@ mod tests {
             assert!((bound.value.0 / expected - 1.0).abs() < 1e-8, "{spec}: {} µs, not {expected}", bound.value);
             assert!((bound.value.0 / proven(&problem, &bound.certificate) - 1.0).abs() < 1e-11, "{spec}");
         }
-    }
-
-    /// A ring with some chords, in which links may share any of a few resources.
-    fn random_machine(seed: u64) -> Topology {
-        let mut random = Pcg64Mcg::seed_from_u64(seed);
-        let mut below = |limit: u32| random.next_u32() % limit;
-        let ranks = 3 + below(4);
-        let beta = |step: u32| MicrosPerByte(f64::from(1 + step) / 1000.0);
-        let resources: Vec<Resource> =
-            (0..1 + below(4)).map(|_| Resource { name: "shared".to_owned(), beta: beta(below(4)) }).collect();
-        let chords = below(2 * ranks);
-        let ends: Vec<(u32, u32)> = (0..ranks)
-            .map(|rank| (rank, (rank + 1) % ranks))
-            .chain((0..chords).map(|_| {
-                let from = below(ranks);
-                (from, (from + 1 + below(ranks - 1)) % ranks)
-            }))
-            .collect();
-        let links = ends.into_iter().map(|(from, to)| {
-            let mut shared: Vec<ResourceId> =
-                (0..below(3)).map(|_| ResourceId(below(resources.len() as u32))).collect();
-            shared.sort_unstable();
-            shared.dedup();
-            let slowest = shared.iter().map(|id| resources[id.index()].beta).fold(beta(below(4)), MicrosPerByte::max);
-            let latency = if below(2) == 0 { Latency::Occupies } else { Latency::Pipelines };
-            let alpha = Micros(f64::from(below(5)) / 4.0);
-            Link { from: Rank(from), to: Rank(to), alpha, beta: slowest, latency, resources: shared.into() }
-        });
-        let parts = TopologyParts { ranks: ranks as usize, links: links.collect(), ..TopologyParts::default() };
-        Topology::new(TopologyParts { resources, ..parts }).expect("a valid topology")
     }
 
     #[test]

@@ -4,40 +4,193 @@
 //! be complete somewhere for the first time, and one more for everybody else who wants it: no delivery can be
 //! both, for whoever passes a complete sum on had it before the first rank did. For AllReduce this is the
 //! 2·(k − 1)·M over the total bandwidth.
+//!
+//! All of this holds as well between groups of ranks, over the links from one group to another: what is delivered inside
+//! a group, by links that may be far faster, only helps. So it is asked of single ranks, of machines, and of the
+//! groups that the faster links join.
 
 use super::{Bound, Certificate, Scope, capacity::capacity};
 use crate::Problem;
+use petgraph::unionfind::UnionFind;
 use schedule::Chunk;
-use topology::{LinkId, Micros, MicrosPerByte};
+use std::collections::BTreeMap;
+use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology};
+
+/// Links that differ by less are of one speed: measured rates are never quite equal.
+const SPEEDS: f64 = 1.25;
+/// The most groupings by speed: the slower ones, where they are more.
+const GROUPINGS: usize = 6;
 
 /// `None` where nothing has to move.
 pub(super) fn wire(problem: &Problem) -> Option<Bound> {
+    let bounds = groupings(problem).into_iter().filter_map(|grouping| between(problem, &grouping));
+    bounds.max_by(|a, b| a.value.total_cmp(&b.value))
+}
+
+/// The group of each rank.
+type Grouping = Vec<usize>;
+
+fn between(problem: &Problem, group: &Grouping) -> Option<Bound> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
-    let of = |(id, chunk)| deliveries(chunk) as f64 * demand.bytes_of(id).0;
+    let mut meetings = Meetings::new(group);
+    let of = |(id, chunk)| meetings.deliveries(chunk) as f64 * demand.bytes_of(id).0;
     let bytes: f64 = demand.chunk_ids().zip(demand.chunks()).map(of).sum();
-    let links: Vec<LinkId> = topology.link_ids().filter(|&link| problem.allows_link(link)).collect();
+    let crosses = |&id: &LinkId| {
+        let link = topology.link(id);
+        problem.allows_link(id) && group[link.from.index()] != group[link.to.index()]
+    };
+    let links: Vec<LinkId> = topology.link_ids().filter(crosses).collect();
     let alpha = links.iter().map(|&link| topology.link(link).alpha.0).fold(f64::INFINITY, f64::min);
     let capacity = capacity(topology, &links);
     if bytes == 0.0 || capacity == 0.0 {
         return None;
     }
     let value = Micros(alpha + bytes / capacity);
-    let certificate = Certificate::Volume { bytes, capacity: MicrosPerByte(1.0 / capacity) };
+    let certificate = Certificate::Volume { bytes, capacity: MicrosPerByte(1.0 / capacity), groups: members(group) };
     Some(Bound { name: "wire", scope: Scope::AnyChunking, value, certificate })
 }
 
-/// How many times a chunk must at least be delivered to a rank.
-fn deliveries(chunk: &Chunk) -> usize {
-    let having = chunk.holders.iter().filter(|&&rank| chunk.wanted_by.has(rank)).count();
-    let lacking = chunk.wanted_by.len() - having;
-    if !chunk.combine {
-        return lacking;
+/// The ranks of each group; nothing where every rank is alone.
+fn members(group: &Grouping) -> Vec<Vec<Rank>> {
+    let mut groups: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
+    group.iter().enumerate().for_each(|(rank, &group)| groups.entry(group).or_default().push(Rank::from_index(rank)));
+    if groups.len() == group.len() { Vec::new() } else { groups.into_values().collect() }
+}
+
+/// Every rank alone, the machines, and what links above some speed join.
+fn groupings(problem: &Problem) -> Vec<Grouping> {
+    let topology = &*problem.topology;
+    let ranks = topology.rank_count();
+    let mut found = vec![(0..ranks).collect(), topology.ranks().map(|rank| topology.machine_of(rank)).collect()];
+    let mut links: Vec<(f64, LinkId)> = topology.link_ids().map(|id| (slowest(topology, id), id)).collect();
+    links.retain(|&(_, id)| problem.allows_link(id));
+    links.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut joined = UnionFind::new(ranks);
+    let mut by_speed = Vec::new();
+    for speed in links.chunk_by(|a, b| b.0 <= a.0 * SPEEDS) {
+        let mut is_new = false;
+        for &(_, id) in speed {
+            let link = topology.link(id);
+            is_new |= joined.union(link.from.index(), link.to.index());
+        }
+        if is_new {
+            by_speed.push(joined.clone().into_labeling());
+        }
     }
-    let both = chunk.wanted_by.len() - lacking;
-    if chunk.wanted_by.is_empty() {
-        return 0;
+    // The last one joins all that can be.
+    found.extend(by_speed.into_iter().rev().skip(1).take(GROUPINGS));
+    found.dedup();
+    found
+}
+
+/// The time that a byte takes on the slowest part of its way over a link.
+fn slowest(topology: &Topology, id: LinkId) -> f64 {
+    let link = topology.link(id);
+    let shared = link.resources.iter().map(|&resource| topology.resource(resource).beta.0);
+    shared.fold(link.beta.0, f64::max)
+}
+
+/// Counts groups without a list for each chunk.
+struct Meetings<'a> {
+    group: &'a Grouping,
+    /// By group, for which list of ranks it was seen last.
+    holds: Vec<u64>,
+    wants: Vec<u64>,
+    list: u64,
+}
+
+impl<'a> Meetings<'a> {
+    fn new(group: &'a Grouping) -> Self {
+        Self { group, holds: vec![0; group.len()], wants: vec![0; group.len()], list: 0 }
     }
-    // The first rank to be complete saves most if it both contributes and wants.
-    let saved = if both > 0 { 2 } else { 1 };
-    (chunk.holders.len() + chunk.wanted_by.len()).saturating_sub(saved)
+
+    /// How many times a chunk must at least be delivered from one group to another.
+    fn deliveries(&mut self, chunk: &Chunk) -> usize {
+        self.list += 1;
+        let (list, group) = (self.list, self.group);
+        let first_time = |seen: &mut u64| std::mem::replace(seen, list) != list;
+        let holding = chunk.holders.iter().filter(|rank| first_time(&mut self.holds[group[rank.index()]])).count();
+        let wanting = |rank: &&Rank| first_time(&mut self.wants[group[rank.index()]]);
+        let wanting: Vec<usize> = chunk.wanted_by.iter().filter(wanting).map(|rank| group[rank.index()]).collect();
+        let both = wanting.iter().filter(|&&group| self.holds[group] == list).count();
+        if !chunk.combine {
+            return wanting.len() - both;
+        }
+        if wanting.is_empty() {
+            return 0;
+        }
+        // The first to be complete saves most if it both contributes and wants.
+        let saved = if both > 0 { 2 } else { 1 };
+        (holding + wanting.len()).saturating_sub(saved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::bounds;
+    use crate::by_hand::random_machine;
+    use crate::{Options, synthesize};
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use std::time::Duration;
+    use topology::{Latency, Link, Resource, ResourceId, TopologyParts};
+
+    fn problem(topology: Arc<Topology>, collective: Collective, bytes: u64) -> Problem {
+        let request = Request::new(collective, topology.rank_count(), bytes);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    /// Ranks that all reach each other through ports of 1 byte per µs: 2i leaves NIC i, 2i + 1 enters it. Ranks of one NIC
+    /// reach each other faster.
+    fn behind(nics: &[u32]) -> Arc<Topology> {
+        let pairs = (0..nics.len()).flat_map(|from| (0..nics.len()).map(move |to| (from, to)));
+        let link = |(from, to): (usize, usize)| {
+            let mut ports = vec![ResourceId(2 * nics[from]), ResourceId(2 * nics[to] + 1)];
+            ports.sort_unstable();
+            let is_near = nics[from] == nics[to];
+            Link {
+                from: Rank::from_index(from),
+                to: Rank::from_index(to),
+                alpha: Micros(1.0),
+                beta: MicrosPerByte(if is_near { 0.01 } else { 1.0 }),
+                latency: Latency::Pipelines,
+                resources: if is_near { Box::default() } else { ports.into() },
+            }
+        };
+        let links = pairs.filter(|(from, to)| from != to).map(link).collect();
+        let ports = 2 * (1 + nics.iter().max().expect("a NIC"));
+        let resource = |id| Resource { name: format!("port {id}"), beta: MicrosPerByte(1.0) };
+        let parts = TopologyParts { ranks: nics.len(), links, ..TopologyParts::default() };
+        let resources = (0..ports).map(resource).collect();
+        Arc::new(Topology::new(TopologyParts { resources, ..parts }).expect("a valid topology"))
+    }
+
+    #[test]
+    fn what_shares_a_port_counts_once() {
+        // By NICs k: an AllReduce delivers 2·(k − 1) times what it reduces, k ports at once; groups where there are any.
+        for (nics, groups) in [(&[0, 1, 2, 3][..], 0), (&[0, 1, 2, 2], 3), (&[0, 0, 0, 1, 1, 2, 2], 3)] {
+            let bound = wire(&problem(behind(nics), Collective::AllReduce, 8400)).expect("something moves");
+            let count = f64::from(1 + nics.iter().max().expect("a NIC"));
+            let expected = 1.0 + 2.0 * (count - 1.0) * 8400.0 / count;
+            assert!((bound.value.0 - expected).abs() < 1e-6, "{nics:?}: {} µs, not {expected}", bound.value);
+            let Certificate::Volume { groups: found, .. } = bound.certificate else { panic!("{bound:?}") };
+            assert_eq!(found.len(), groups, "{nics:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn no_schedule_of_a_random_machine_is_faster() {
+        let options = Options { time_limit: Some(Duration::from_millis(100)), ..Options::default() };
+        for seed in 0..20 {
+            let topology = Arc::new(random_machine(seed));
+            for collective in [Collective::AllGather, Collective::AllReduce, Collective::ReduceScatter] {
+                let problem = problem(topology.clone(), collective, 60_000);
+                let bound = bounds(&problem).best_at_any_chunking();
+                let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule");
+                let makespan = found.schedule.schedule().makespan();
+                assert!(makespan.0 >= bound.value.0 * (1.0 - 1e-9), "{collective} on machine {seed}: {bound:?}");
+            }
+        }
+    }
 }
