@@ -1,11 +1,12 @@
 //! Ranks that somebody else starts: real processes over loopback, some of which pretend to be on other machines.
 
+mod faults;
 mod refusals;
 
 use crate::binary::Ran;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,14 @@ impl Launched {
     /// The processes that have been started, by rank.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.children.iter().flatten().map(Child::id).collect()
+    }
+
+    /// Waits for rank 0 to print a row; what it will print after that.
+    fn first_row(&mut self) -> BufReader<ChildStdout> {
+        let mut rows = BufReader::new(self.children[0].as_mut().unwrap().stdout.take().unwrap());
+        let mut row = String::new();
+        assert!(rows.read_line(&mut row).unwrap() > 0, "rank 0 has ended without a row");
+        rows
     }
 
     /// The process of a rank, which is not waited for any more.
@@ -186,99 +195,6 @@ pub(crate) fn children_of(process: u32) -> Vec<u32> {
 
 pub(crate) fn is_running(process: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-}
-
-/// Polls until `condition`; fails with `what` if that takes too long.
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
-    }
-}
-
-/// Whom a fault befalls.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Victim {
-    /// The process that the launcher started.
-    Rank(usize),
-    /// The worker behind it.
-    Worker(usize),
-}
-
-/// Sends `signal` to `victim` in the middle of a run; what the live ranks said, and how long that took.
-fn fault(hosts: &[&str], signal: &str, victim: Victim) -> (Vec<(usize, Ran)>, Duration) {
-    let arguments = "run --collective allreduce --size 1MB --iterations 1000000 --timeout 2s --ready-timeout 20s";
-    let mut launched = Launched::explicit(hosts, arguments);
-    let ranks: Vec<u32> = launched.children.iter().flatten().map(Child::id).collect();
-    let mut workers = Vec::new();
-    wait_until("not every rank has a worker", || {
-        workers = ranks.iter().flat_map(|&rank| children_of(rank)).collect();
-        workers.len() == ranks.len()
-    });
-    // The plan is with all of them when every worker has the memory of a collective.
-    wait_until("the ranks have no plan", || {
-        workers.iter().all(|worker| {
-            let maps = std::fs::read_to_string(format!("/proc/{worker}/maps")).unwrap_or_default();
-            maps.matches("memfd:antiphon").count() > 1
-        })
-    });
-    let (target, dead) = match victim {
-        Victim::Rank(rank) => (ranks[rank], Some(rank)),
-        Victim::Worker(rank) => (workers[rank], None),
-    };
-    let begin = Instant::now();
-    assert!(Command::new("kill").args([signal, &target.to_string()]).status().unwrap().success());
-    let silent = dead.and_then(|rank| launched.children[rank].take());
-    let live: Vec<usize> = (0..ranks.len()).filter(|&rank| Some(rank) != dead).collect();
-    let said: Vec<_> = live.into_iter().zip(launched.end()).collect();
-    let took = begin.elapsed();
-    if let Some(mut child) = silent {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    wait_until("a worker outlives its job", || !workers.iter().any(|&worker| is_running(worker)));
-    (said, took)
-}
-
-const APART: [&str; 4] = ["alpha", "alpha", "beta", "gamma"];
-
-#[test]
-fn a_rank_that_dies_or_stops_is_named_with_its_machine_by_every_live_rank() {
-    let cases = [
-        ("-KILL", Victim::Worker(1), "rank 1 died", "alpha"),
-        ("-KILL", Victim::Worker(2), "rank 2 died", "beta"),
-        ("-KILL", Victim::Rank(3), "rank 3 died", "gamma"),
-        ("-STOP", Victim::Worker(3), "rank 3 stopped responding", "gamma"),
-        ("-STOP", Victim::Rank(2), "rank 2 stopped responding", "beta"),
-    ];
-    for (signal, victim, expected, machine) in cases {
-        let (said, took) = fault(&APART, signal, victim);
-        assert_eq!(said.len(), if matches!(victim, Victim::Rank(_)) { 3 } else { 4 });
-        // Not all may have voted for the plan yet; to get ready has a deadline of its own.
-        let is_ready = !said.iter().any(|(_, ran)| ran.stderr.contains("during getting ready"));
-        for (rank, ran) in said {
-            let words = &ran.stderr;
-            assert_eq!(ran.code, 1, "{signal} {victim:?}, rank {rank}: {words}");
-            let place = format!("on machine {machine} has finished");
-            assert!(words.contains(expected) && words.contains(&place), "{signal} {victim:?}, rank {rank}: {words}");
-        }
-        let limit = Duration::from_secs(if is_ready { 2 } else { 20 });
-        assert!(took < limit + Duration::from_secs(6), "{signal} {victim:?}: {took:?}");
-    }
-}
-
-#[test]
-fn without_a_coordinator_every_rank_ends_and_says_so() {
-    for signal in ["-KILL", "-STOP"] {
-        let (said, took) = fault(&APART, signal, Victim::Rank(0));
-        assert_eq!(said.len(), 3);
-        for (rank, ran) in said {
-            let expected = format!("rank {rank} on machine {} lost the coordinator", APART[rank]);
-            assert!(ran.code == 1 && ran.stderr.contains(&expected), "{signal}: {}", ran.stderr);
-        }
-        assert!(took < Duration::from_secs(8), "{signal}: {took:?}");
-    }
 }
 
 #[test]

@@ -6,10 +6,13 @@ mod binary;
 mod certificates;
 mod checker;
 mod compressed;
+#[path = "../runtime/tests/run/cut.rs"]
+mod cut;
 mod demo;
 mod exact;
 mod execution;
 mod foreign;
+mod full_disk;
 mod hostile;
 mod house;
 mod injection;

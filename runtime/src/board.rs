@@ -157,6 +157,8 @@ impl Arena {
 pub(crate) struct Board {
     region: Arc<Region>,
     shape: BoardShape,
+    /// Why this process has given up, if it has: a verdict's word, or zero.
+    abandoned: Arc<AtomicU64>,
     /// Asked once: the kernel reads files to say how many cores there are, which takes longer than a small message.
     patience: Duration,
 }
@@ -180,7 +182,7 @@ impl Board {
     fn over(region: Region, shape: BoardShape) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = if shape.ranks <= cores { SPINNING } else { Duration::ZERO };
-        Self { region: Arc::new(region), shape, patience }
+        Self { region: Arc::new(region), shape, abandoned: Arc::default(), patience }
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -288,10 +290,17 @@ impl Board {
         first.err().and_then(Verdict::from_word).unwrap_or(verdict)
     }
 
+    /// Ends every wait of this process, and of no other: a rank that nobody looks after decides for itself only.
+    pub(crate) fn abandon(&self, verdict: Verdict) {
+        self.abandoned.store(verdict.to_word(), Ordering::Release);
+        self.ring_all();
+    }
+
     /// # Errors
     /// The verdict, if there is one.
     pub(crate) fn check_verdict(&self) -> RunResult<()> {
-        match Verdict::from_word(self.region.word64(VERDICT).load(Ordering::Acquire)) {
+        let words = [self.region.word64(VERDICT), &self.abandoned];
+        match words.into_iter().find_map(|word| Verdict::from_word(word.load(Ordering::Acquire))) {
             Some(verdict) => Err(RunError::Verdict(verdict)),
             None => Ok(()),
         }
@@ -438,6 +447,20 @@ mod tests {
         assert_eq!(board.pronounce(first), first);
         assert_eq!(board.pronounce(Verdict { rank: Rank(1), ..first }), first);
         assert!(matches!(board.check_verdict(), Err(RunError::Verdict(verdict)) if verdict == first));
+    }
+
+    #[test]
+    fn who_is_abandoned_ends_alone() {
+        let here = board(2);
+        let there = Board::open(here.descriptor().try_clone_to_owned().unwrap(), here.shape()).unwrap();
+        let orphaned = Verdict { rank: Rank(1), cause: Cause::Orphaned, phase: Phase::Work };
+        there.abandon(orphaned);
+        assert!(here.check_verdict().is_ok());
+        assert!(matches!(there.check_verdict(), Err(RunError::Verdict(verdict)) if verdict == orphaned));
+        // Whoever decides for all is still heard.
+        let verdict = Verdict { cause: Cause::Died, ..orphaned };
+        assert_eq!(here.pronounce(verdict), verdict);
+        assert!(matches!(there.check_verdict(), Err(RunError::Verdict(last)) if last == verdict));
     }
 
     #[test]

@@ -11,10 +11,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(4);
 
 const HOSTS: usize = 4;
-const VICTIM: usize = 2;
 
-/// Breaks a cluster while it works, and checks how the survivors end.
-fn broken(break_it: impl FnOnce(&Cluster)) {
+/// Breaks a host of a cluster while it works, and checks how everybody ends who is left.
+fn broken(victim: usize, break_it: impl FnOnce(&Cluster)) {
     let Some(cluster) = Cluster::or_skip(&Spec::star(&[200; HOSTS])) else { return };
     let limit = TIMEOUT.as_secs();
     let sizes = "--size 1KB,4MiB --iterations 300 --warmups 0";
@@ -26,10 +25,13 @@ fn broken(break_it: impl FnOnce(&Cluster)) {
     break_it(&cluster);
     for (rank, guest) in guests.into_iter().enumerate() {
         let ended = guest.wait(2 * TIMEOUT + GRACE);
-        if rank != VICTIM {
-            assert_eq!(ended.status.code(), Some(1), "rank {rank}: {ended:?}");
-            assert!(ended.stderr.contains(&format!("rank {VICTIM}")), "rank {rank}: {ended:?}");
-        }
+        let Some(code) = ended.status.code() else {
+            assert_eq!(rank, victim, "rank {rank}: {ended:?}");
+            continue;
+        };
+        let names = [format!("error: rank {victim} "), format!("lost the coordinator, rank {victim},")];
+        let is_named = names.iter().any(|name| ended.stderr.contains(name));
+        assert!(code == 1 && is_named, "rank {rank}: {ended:?}");
     }
     assert!(begin.elapsed() < TIMEOUT + GRACE, "took {:?}", begin.elapsed());
     for host in 0..HOSTS {
@@ -39,10 +41,15 @@ fn broken(break_it: impl FnOnce(&Cluster)) {
 
 #[test]
 fn a_host_that_dies_is_named_by_all_others() {
-    broken(|cluster| cluster.kill(VICTIM));
+    broken(2, |cluster| cluster.kill(2));
 }
 
 #[test]
 fn a_host_that_is_cut_off_is_named_by_all_others() {
-    broken(|cluster| cluster.cut(VICTIM, 0));
+    broken(2, |cluster| cluster.cut(2, 0));
+}
+
+#[test]
+fn a_coordinator_whose_host_is_cut_off_is_named_by_all_and_by_itself() {
+    broken(0, |cluster| cluster.cut(0, 0));
 }

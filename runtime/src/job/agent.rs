@@ -218,11 +218,14 @@ impl Agent<'_> {
         self.say(&FromAgent::Beat { epoch: self.charge.epoch(), beats, moves, progress, phase: board.phase(rank) });
     }
 
-    /// Makes a verdict known here. The worker may say its last word.
-    fn heed(&self, verdict: Verdict) {
+    /// Makes a verdict known here. The worker may say its last word, if it runs.
+    fn heed(&mut self, verdict: Verdict) {
         let Some(epoch) = &self.epoch else { return };
         epoch.board.pronounce(verdict);
         epoch.over.store(true, Ordering::Relaxed);
+        if (verdict.rank, verdict.cause) == (self.at.rank, Cause::Silent) {
+            return self.end_worker(Duration::ZERO);
+        }
         if let Some(worker) = &epoch.worker {
             // It fails only if the worker is gone.
             let _ = worker.stream.shutdown(Shutdown::Write);
@@ -274,7 +277,6 @@ impl Agent<'_> {
         if let Some(epoch) = &self.epoch {
             phase = epoch.board.phase(rank);
             finished = epoch.board.progress(rank).load(Ordering::Relaxed);
-            epoch.board.pronounce(Verdict { rank, cause: Cause::Orphaned, phase });
         }
         self.end_worker(LAST_WORDS);
         let machine = self.at.machine.name().to_owned();

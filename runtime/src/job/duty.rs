@@ -1,7 +1,9 @@
 //! What a worker may do and when: its part of the protocol without channels or clocks.
 //!
 //! The principal type is [`Duty`]. A plan that a worker has voted for becomes active with the order to run it, and with
-//! nothing else; the number of the task is in that order, and begins the numbers of all collectives that follow from it.
+//! nothing else. That order bears the number of the task, and goes out when every rank of the epoch has voted for the same
+//! number and hash. Tasks are numbered from 1 through all epochs of a job, and the k-th collective of task n has number
+//! n·2³² + k on every rank (see [`first_epoch`](crate::trial::first_epoch)), so two ranks never mean two plans by one number.
 //! Whoever has answered and hears nothing says it again, which is how it asks; after a while it gives up.
 
 use super::messages::{Answer, Command};

@@ -88,9 +88,12 @@ impl Member {
         }
     }
 
-    /// Whether an agent looks after it.
-    pub(super) fn has_agent(&self) -> bool {
-        matches!(self.line, Line::Agent(_))
+    /// The machine of the agent that looks after it, if one does.
+    pub(super) fn machine(&self) -> Option<usize> {
+        match &self.line {
+            Line::Child { .. } => None,
+            Line::Agent(plane) => Some(plane.machine(self.rank)),
+        }
     }
 
     /// The process, if it is a child.

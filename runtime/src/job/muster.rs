@@ -1,5 +1,6 @@
 //! How the workers of an epoch join: first every machine gets its shared memory, then every worker its place.
 
+use super::judge::LEAST_SILENCE;
 use super::launcher::Job;
 use super::member::Member;
 use super::messages::{Answer, Muster, PROTOCOL, Terms, ToAgent, Welcome};
@@ -12,9 +13,6 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 use topology::Rank;
-
-/// A coordinator that was silent for less may just be slow.
-const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
 impl Job {
     /// Makes the workers of an epoch join: machines first, so that their memory is there.
@@ -33,7 +31,7 @@ impl Job {
             };
             self.members.push(member);
         }
-        self.judge = self.judge.next(self.epoch, Moment::now(), self.members.iter().map(Member::has_agent));
+        self.judge = self.judge.next(self.epoch, Moment::now(), self.members.iter().map(Member::machine));
         if let Some(plane) = plane {
             plane.begin(self.epoch, &self.board).map_err(RunError::system("starting the courier"))?;
             self.muster_machines(&plane)?;

@@ -14,7 +14,7 @@ use crate::error::{RunError, RunResult};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,6 +38,8 @@ struct Agent {
     clock: Mutex<Clock>,
     /// Whether it has answered the last ping: who does not is not sent more of them.
     answered: AtomicBool,
+    /// How much it has said.
+    messages: AtomicU64,
 }
 
 /// Where an epoch is.
@@ -78,7 +80,7 @@ impl Plane {
         let (mut agents, mut inboxes) = (BTreeMap::new(), Vec::with_capacity(joined.len()));
         for Joined { rank, machine, post, inbox } in joined {
             let (clock, answered) = (Mutex::default(), AtomicBool::new(true));
-            agents.insert(rank, Agent { post, machine, clock, answered });
+            agents.insert(rank, Agent { post, machine, clock, answered, messages: AtomicU64::new(0) });
             inboxes.push((rank, inbox));
         }
         let arrived = vec![0; leaders.len()];
@@ -123,6 +125,11 @@ impl Plane {
     /// The machine of a rank.
     pub(super) fn machine(&self, rank: Rank) -> usize {
         self.agents.get(&rank).map_or(0, |agent| agent.machine)
+    }
+
+    /// How many messages of an agent have come.
+    pub(super) fn messages(&self, rank: Rank) -> u64 {
+        self.agents.get(&rank).map_or(0, |agent| agent.messages.load(Ordering::Relaxed))
     }
 
     /// Says something to an agent.
@@ -249,6 +256,9 @@ impl Plane {
     }
 
     fn heard(&self, rank: Rank, message: FromAgent) {
+        if let Some(agent) = self.agents.get(&rank) {
+            agent.messages.fetch_add(1, Ordering::Relaxed);
+        }
         let event = match message {
             FromAgent::Pong { at, here } => return self.pong(rank, at, here),
             FromAgent::Beat { epoch, beats, moves, progress, phase } => {
@@ -291,6 +301,8 @@ impl Plane {
         present.listening -= 1;
         let epoch = present.epoch;
         drop(present);
+        // Nobody need wait for its clock.
+        self.agents.get(&rank).inspect(|agent| agent.answered.store(true, Ordering::Relaxed));
         self.read.notify_all();
         let _ = self.events.send(Heard { epoch, rank, event: Event::Left(error.to_string()) });
     }

@@ -10,6 +10,9 @@ use crate::board::Cause;
 use crate::error::Phase;
 use topology::Rank;
 
+/// How much of a digest is shown: what lanes compare, too.
+const DIGITS: usize = 12;
+
 /// What the coordinator asks the ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Question {
@@ -23,8 +26,8 @@ pub(super) enum Question {
     Listening { job: u64, plan: String },
     /// The vote: has it prepared this plan?
     Ready { job: u64, plan: String },
-    /// What came out?
-    Done { job: u64 },
+    /// What came out of it?
+    Done { job: u64, plan: String },
 }
 
 impl Question {
@@ -44,9 +47,20 @@ impl Question {
                 let order = Command::Connect { job: *job, doors: doors.collect() };
                 Some((order, Self::Ready { job: *job, plan: plan.clone() }))
             }
-            Self::Ready { job, .. } => Some((Command::Run { job: *job }, Self::Done { job: *job })),
+            Self::Ready { job, plan } => {
+                Some((Command::Run { job: *job }, Self::Done { job: *job, plan: plan.clone() }))
+            }
             _ => None,
         }
+    }
+
+    /// The task that it is asked for, in words: its number, and the begins of its plans' digests.
+    pub(super) fn task(&self) -> Option<String> {
+        let (Self::Listening { job, plan } | Self::Ready { job, plan } | Self::Done { job, plan }) = self else {
+            return None;
+        };
+        let plans: Vec<&str> = plan.split('+').map(|digest| digest.get(..DIGITS).unwrap_or(digest)).collect();
+        Some(format!("task {job}, plan {}", plans.join(" with ")))
     }
 
     /// Where it comes among all questions of an epoch. Files are asked for between tasks, and known by their numbers.
@@ -57,7 +71,7 @@ impl Question {
             Self::Kept { .. } => None,
             Self::Listening { job, .. } => Some((*job, 0)),
             Self::Ready { job, .. } => Some((*job, 1)),
-            Self::Done { job } => Some((*job, 2)),
+            Self::Done { job, .. } => Some((*job, 2)),
         }
     }
 

@@ -4,35 +4,52 @@ use super::judge::{Decision, LAST_WORDS, Sight};
 use super::launcher::Job;
 use super::member::Member;
 use super::messages::{Answer, Command as Order, ToAgent};
+use super::plane::Plane;
 use super::question::Question;
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topology::Rank;
 
 /// How often a waiting launcher looks around.
 const GLANCE: Duration = Duration::from_millis(20);
-impl Sight for Board {
+
+/// Where the coordinator sees its ranks.
+pub(super) struct Eyes {
+    board: Board,
+    plane: Option<Arc<Plane>>,
+}
+
+impl Sight for Eyes {
     fn beats(&self, rank: Rank) -> u64 {
-        self.beats(rank).load(Ordering::Relaxed)
+        self.board.beats(rank).load(Ordering::Relaxed)
+    }
+
+    fn messages(&self, rank: Rank) -> u64 {
+        self.plane.as_ref().map_or(0, |plane| plane.messages(rank))
     }
 
     fn progress(&self, rank: Rank) -> u64 {
-        self.progress(rank).load(Ordering::Relaxed)
+        self.board.progress(rank).load(Ordering::Relaxed)
     }
 
     fn phase(&self, rank: Rank) -> Phase {
-        self.phase(rank)
+        self.board.phase(rank)
     }
 
     fn activity(&self) -> u64 {
-        self.activity()
+        self.board.activity()
     }
 }
 
 impl Job {
+    fn eyes(&self) -> Eyes {
+        Eyes { board: self.board.clone(), plane: self.plane.clone() }
+    }
+
     /// The answer of every rank that is `asked`, by rank; or a verdict. Who repeats its last answer is told once more
     /// what was `ordered` then. `limit` is the longest time without any movement.
     pub(super) fn gather(
@@ -42,11 +59,12 @@ impl Job {
         asked: impl Fn(Rank) -> bool,
         ordered: Option<&Order>,
     ) -> RunResult<Vec<(Rank, Answer)>> {
-        self.judge.ask(Moment::now(), (question, limit), asked, &self.board);
+        let eyes = self.eyes();
+        self.judge.ask(Moment::now(), (question, limit), asked, &eyes);
         loop {
-            let decision = match self.judge.look(Moment::now(), &self.board) {
+            let decision = match self.judge.look(Moment::now(), &eyes) {
                 Decision::Wait => match self.events.recv_timeout(GLANCE) {
-                    Ok(heard) => self.judge.hear(Moment::now(), heard, &self.board),
+                    Ok(heard) => self.judge.hear(Moment::now(), heard, &eyes),
                     Err(_) => Decision::Wait,
                 },
                 decision => decision,
@@ -69,7 +87,7 @@ impl Job {
     fn end_of(&mut self, rank: Rank) -> Option<String> {
         let member = &mut self.members[rank.index()];
         let deadline = Moment::now().after(GLANCE * 5);
-        while !member.has_agent() && Moment::now() < deadline {
+        while member.process().is_some() && Moment::now() < deadline {
             match member.status() {
                 Some(status) => return Some(status.to_string()),
                 None => std::thread::sleep(Duration::from_millis(1)),
@@ -78,21 +96,22 @@ impl Job {
         None
     }
 
-    /// Hears what ranks say at their end, for `limit` at most.
-    fn hear_last_words(&mut self, limit: Duration) {
-        let deadline = Moment::now().after(limit);
-        while !self.judge.all_gone() && Moment::now() < deadline {
-            self.judge.look(Moment::now(), &self.board);
+    /// Hears what ranks say at their end, for `limit` at most; of one that is silent nothing is expected.
+    fn hear_last_words(&mut self, limit: Duration, silent: Option<Rank>) {
+        let (deadline, eyes) = (Moment::now().after(limit), self.eyes());
+        while !self.judge.all_gone_but(silent) && Moment::now() < deadline {
+            self.judge.look(Moment::now(), &eyes);
             if let Ok(heard) = self.events.recv_timeout(GLANCE) {
-                self.judge.hear(Moment::now(), heard, &self.board);
+                self.judge.hear(Moment::now(), heard, &eyes);
             }
         }
     }
 
     /// Notes which agents have left while nobody waited.
     pub(super) fn note_departures(&mut self) {
+        let eyes = self.eyes();
         while let Ok(heard) = self.events.try_recv() {
-            self.judge.hear(Moment::now(), heard, &self.board);
+            self.judge.hear(Moment::now(), heard, &eyes);
         }
     }
 
@@ -119,7 +138,7 @@ impl Job {
         }
         // Wakes those who wait for an order.
         self.members.iter().for_each(Member::hang_up);
-        self.hear_last_words(LAST_WORDS);
+        self.hear_last_words(LAST_WORDS, (verdict.cause == Cause::Silent).then_some(verdict.rank));
         self.members.iter_mut().for_each(Member::reap);
         RunError::Ended { verdict, evidence, reports: self.judge.take_reports() }
     }

@@ -165,7 +165,7 @@ fn listen(mut inbox: Inbox<UnixStream>, board: &Board, rank: Rank, commands: Sen
         board.beats(rank).fetch_add(1, Ordering::Relaxed);
     };
     let cause = if gone.kind() == ErrorKind::UnexpectedEof { Cause::Orphaned } else { Cause::Failed };
-    board.pronounce(Verdict { rank, cause, phase: board.phase(rank) });
+    board.abandon(Verdict { rank, cause, phase: board.phase(rank) });
     // Ends a wait for the next command.
     drop(commands);
     // The main thread may be deep in a loader; nobody is left who could wait for it.

@@ -1,6 +1,6 @@
 //! Workers of agents: jobs on several machines, and what is left of them after a fault.
 
-use crate::faults::cut;
+use crate::cut::cut;
 use crate::plans::{COLLECTIVES, PlanSpec};
 use crate::worker::{Mischief, command, launch, rendezvous, start_agent};
 use runtime::{Cause, DType, Job, JobSpec, Options, RunError, RunResult, Trial};
@@ -23,14 +23,26 @@ impl Spread {
     }
 
     pub(crate) fn with(machines: &[&str], work_limit: Duration, ready_limit: Duration) -> Self {
+        let (spread, error) = Self::with_odd(machines, (work_limit, ready_limit), |_| Mischief::None);
+        assert!(error.is_none(), "{error:?}");
+        spread
+    }
+
+    /// With workers of agents that misbehave; the error, if the job cannot be formed.
+    pub(crate) fn with_odd(
+        machines: &[&str],
+        (work_limit, ready_limit): (Duration, Duration),
+        mischief: impl Fn(usize) -> Mischief,
+    ) -> (Self, Option<RunError>) {
         let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let ranks = machines.len();
-        let start = |(rank, machine): (usize, &&str)| start_agent(rank, ranks, &at, machine);
+        let start = |(rank, machine): (usize, &&str)| start_agent(rank, ranks, &at, machine, mischief(rank));
         let agents = machines.iter().enumerate().skip(1).map(start).collect();
         let options = Options { work_limit, ready_limit, ..Options::default() };
         let spec = JobSpec { ranks, options, ..JobSpec::default() };
-        let job = Job::form(&spec, &rendezvous(0, ranks, &at, machines[0]), |_| command(Mischief::None)).unwrap();
-        Self { job: Some(job), agents }
+        let job = Job::form(&spec, &rendezvous(0, ranks, &at, machines[0]), |_| command(Mischief::None));
+        let (job, error) = job.map_or_else(|error| (None, Some(error)), |job| (Some(job), None));
+        (Self { job, agents }, error)
     }
 
     pub(crate) fn job(&mut self) -> &mut Job {
@@ -121,7 +133,11 @@ fn ranks_of_several_machines_run_every_collective() {
 }
 
 /// Does something as soon as a rank has finished another step: then all have voted for the plan that is run.
-pub(crate) fn when_it_works(job: &Job, rank: usize, act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+pub(crate) fn when_it_works<T: Send + 'static>(
+    job: &Job,
+    rank: usize,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
     let (watch, rank) = (job.watch(), Rank::from_index(rank));
     let before = watch.steps(rank);
     std::thread::spawn(move || {
@@ -130,7 +146,7 @@ pub(crate) fn when_it_works(job: &Job, rank: usize, act: impl FnOnce() + Send + 
             assert!(Instant::now() < deadline, "rank {rank} does not work");
             std::thread::yield_now();
         }
-        act();
+        act()
     })
 }
 

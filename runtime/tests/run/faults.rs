@@ -1,5 +1,7 @@
 //! Ranks that die, stop, or disagree: nobody hangs, the right rank is named, no process is left.
 
+use crate::agents::when_it_works;
+use crate::cut::cut;
 use crate::plans::PlanSpec;
 use crate::worker::{Mischief, launch, start_launcher};
 use runtime::{Cause, DType, Hosts, JobSpec, Options, Phase, RunError, Trial, Verdict};
@@ -105,13 +107,8 @@ fn a_cut_connection_is_named_by_its_ends_and_ends_the_job() {
     let mut job = launch(&apart(limit, Hosts::Each), |_| Mischief::None).unwrap();
     let processes = job.process_ids();
     let victim = processes[1];
-    let cutter = std::thread::spawn(move || {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !cut(victim) {
-            assert!(Instant::now() < deadline, "rank 1 has no connections");
-            std::thread::yield_now();
-        }
-    });
+    // A connection that is cut while it is made may be made again.
+    let cutter = when_it_works(&job, 1, move || assert!(cut(victim), "rank 1 has no connections"));
     let begin = Instant::now();
     let error = job.run(&plan().to_string(), &[], &plan().program(), &endless()).unwrap_err();
     assert!(begin.elapsed() < limit, "the error came after {:?}", begin.elapsed());
@@ -120,28 +117,6 @@ fn a_cut_connection_is_named_by_its_ends_and_ends_the_job() {
     assert_eq!(verdict.cause, Cause::Cut, "{evidence}");
     assert!(evidence.contains("rank 1"), "{evidence}");
     assert!(!processes.iter().any(|&process| is_running(process)), "a process is left");
-}
-
-/// Cuts all TCP connections of a process, as a network would; whether there was one.
-pub(crate) fn cut(process: u32) -> bool {
-    use rustix::process::{ForeignRawFd, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-    let pidfd = pidfd_open(Pid::from_raw(process as i32).unwrap(), PidfdFlags::empty()).unwrap();
-    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
-    let sockets = descriptors.filter_map(|entry| {
-        let entry = entry.ok()?;
-        let is_socket = std::fs::read_link(entry.path()).ok()?.to_string_lossy().starts_with("socket:");
-        let number: ForeignRawFd = entry.file_name().to_str()?.parse().ok()?;
-        is_socket.then(|| pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty()).ok()).flatten()
-    });
-    let streams: Vec<_> = sockets.map(std::net::TcpStream::from).filter(|stream| stream.peer_addr().is_ok()).collect();
-    // A process may have several handles of a socket, and the first cut cuts them all.
-    let cut = |stream: &std::net::TcpStream| {
-        if let Err(error) = stream.shutdown(std::net::Shutdown::Both) {
-            assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
-        }
-    };
-    streams.iter().for_each(cut);
-    !streams.is_empty()
 }
 
 #[test]

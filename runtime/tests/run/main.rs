@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod agents;
+mod cut;
 mod emulated;
 mod faults;
 mod matrix;

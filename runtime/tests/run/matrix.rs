@@ -2,7 +2,9 @@
 //! that works.
 
 use crate::agents::{Spread, endless, kill, plan, run, signal, when_it_works};
-use crate::faults::{cut, is_running};
+use crate::cut::cut;
+use crate::faults::is_running;
+use crate::plans::PlanSpec;
 use crate::worker::{Mischief, command};
 use runtime::{Cause, DType, RunError, Trial};
 use std::time::{Duration, Instant};
@@ -50,8 +52,9 @@ const KINDS: [Kind; 7] = [
 ];
 const PHASES: [Phase; 4] = [Phase::Prepare, Phase::WarmUp, Phase::Work, Phase::After];
 
-/// Does it to a rank.
-fn act(kind: Kind, agent: u32, worker: u32) {
+/// Does it to a rank; when.
+fn act(kind: Kind, agent: u32, worker: u32) -> Instant {
+    let moment = Instant::now();
     match kind {
         Kind::KillWorker => kill(worker),
         Kind::StopWorker => signal(worker, "-STOP"),
@@ -71,6 +74,7 @@ fn act(kind: Kind, agent: u32, worker: u32) {
         Kind::CutData => assert!(cut(worker), "the worker has no connection"),
         Kind::CutControl => assert!(cut(agent), "the agent has no connection"),
     }
+    moment
 }
 
 fn check(kind: Kind, phase: Phase, victim: usize) {
@@ -82,27 +86,22 @@ fn check(kind: Kind, phase: Phase, victim: usize) {
         Phase::Prepare | Phase::Work | Phase::After => endless(),
         Phase::WarmUp => Trial { warmups: 1_000_000, ..endless() },
     };
+    if phase == Phase::After {
+        assert_eq!(run(spread.job(), &plan(3), &once).unwrap(), 0);
+    }
     let acts = match phase {
-        // Before it is asked: it will not answer.
-        Phase::Prepare => {
-            act(kind, agent, worker);
-            None
-        }
-        Phase::WarmUp | Phase::Work => Some(when_it_works(spread.job(), victim, move || act(kind, agent, worker))),
-        Phase::After => {
-            assert_eq!(run(spread.job(), &plan(3), &once).unwrap(), 0);
-            act(kind, agent, worker);
-            None
+        Phase::WarmUp | Phase::Work => when_it_works(spread.job(), victim, move || act(kind, agent, worker)),
+        Phase::Prepare | Phase::After => {
+            // Before it is asked: it will not answer.
+            let moment = act(kind, agent, worker);
+            std::thread::spawn(move || moment)
         }
     };
     // Between collectives a fault shows when the next one is prepared.
     let limit = if matches!(phase, Phase::Prepare | Phase::After) { READY } else { LIMIT };
-    let begin = Instant::now();
     let error = run(spread.job(), &plan(3), &trial).unwrap_err();
-    let took = begin.elapsed();
-    if let Some(acts) = acts {
-        acts.join().unwrap();
-    }
+    let end = Instant::now();
+    let took = end - acts.join().unwrap();
     let what = format!("{kind:?} of rank {victim} in {phase:?}");
     let RunError::Ended { verdict, evidence, .. } = error else { panic!("{what}: {error}") };
     assert!(took < limit + GRACE, "{what}: after {took:?}: {verdict}: {evidence}");
@@ -128,6 +127,64 @@ fn check(kind: Kind, phase: Phase, victim: usize) {
     }
 }
 
+/// A worker that is stopped for less than the limit but for longer than others are silent: it is waited for.
+fn check_nap(phase: Phase, victim: usize) {
+    const NAP: Duration = Duration::from_millis(1200);
+    let mut spread = Spread::with(&["a", "b", "c"], Duration::from_secs(8), Duration::from_secs(20));
+    let worker = spread.worker(victim);
+    let once = Trial::once(1000, DType::F32);
+    let trial = match phase {
+        Phase::WarmUp => Trial { warmups: 2000, ..once },
+        _ => Trial { repetitions: 2000, ..once },
+    };
+    if phase == Phase::After {
+        assert_eq!(run(spread.job(), &plan(3), &once).unwrap(), 0);
+    }
+    let wake = move || {
+        std::thread::sleep(NAP);
+        signal(worker, "-CONT");
+    };
+    let nap = if matches!(phase, Phase::WarmUp | Phase::Work) {
+        when_it_works(spread.job(), victim, move || {
+            signal(worker, "-STOP");
+            wake();
+        })
+    } else {
+        signal(worker, "-STOP");
+        std::thread::spawn(wake)
+    };
+    let wrong = run(spread.job(), &plan(3), &trial);
+    nap.join().unwrap();
+    assert_eq!(wrong.unwrap(), 0, "a nap of rank {victim} in {phase:?}");
+    assert_eq!(spread.end(), [0, 0]);
+}
+
+/// A worker that differs from the others, from the first plan or from the second.
+fn check_odd(mischief: Mischief, phase: Phase, victim: usize) {
+    let odd = |rank| if rank == victim { mischief } else { Mischief::None };
+    let begin = Instant::now();
+    let (mut spread, error) = Spread::with_odd(&["a", "b", "c"], (LIMIT, 4 * READY), odd);
+    let what = format!("{mischief:?} of rank {victim} in {phase:?}");
+    let once = Trial::once(1000, DType::F32);
+    let error = error.unwrap_or_else(|| {
+        if phase == Phase::After {
+            assert_eq!(run(spread.job(), &PlanSpec { chunks: 1, ..plan(3) }, &once).unwrap(), 0, "{what}");
+        }
+        run(spread.job(), &plan(3), &once).unwrap_err()
+    });
+    let RunError::Ended { verdict, evidence, .. } = error else { panic!("{what}: {error}") };
+    // No deadline has to pass.
+    assert!(begin.elapsed() < 4 * READY, "{what}: after {:?}", begin.elapsed());
+    let (cause, words) = match mischief {
+        Mischief::NoPlan => (Cause::Failed, "the file is gone"),
+        Mischief::OtherProtocol => (Cause::Disagrees, "it speaks protocol 9999, the launcher"),
+        _ => (Cause::Disagrees, "its plan is"),
+    };
+    assert_eq!((verdict.rank, verdict.cause), (Rank::from_index(victim), cause), "{what}: {verdict}: {evidence}");
+    assert!(evidence.contains(words), "{what}: {evidence}");
+    assert_eq!(spread.end(), [1, 1], "{what}");
+}
+
 /// Data is cut where there is a connection to cut: while ranks work.
 fn is_possible(kind: Kind, phase: Phase) -> bool {
     kind != Kind::CutData || matches!(phase, Phase::WarmUp | Phase::Work)
@@ -147,4 +204,21 @@ fn long_each_kind_of_fault_is_named_and_the_job_goes_on() {
             check(kind, if is_possible(kind, phase) { phase } else { Phase::Work }, 1 + index % 2);
         }
     }
+}
+
+#[test]
+fn long_a_rank_that_naps_is_waited_for_in_every_phase() {
+    let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
+    for (index, phase) in PHASES.into_iter().enumerate().filter(|(index, _)| is_long || *index == 2) {
+        check_nap(phase, 1 + index % 2);
+    }
+}
+
+#[test]
+fn a_rank_with_another_plan_or_protocol_or_none_is_named_on_every_machine() {
+    for (index, phase) in [Phase::Prepare, Phase::After].into_iter().enumerate() {
+        check_odd(Mischief::OtherPlan, phase, 1 + index);
+        check_odd(Mischief::NoPlan, phase, 2 - index);
+    }
+    (1..=2).for_each(|victim| check_odd(Mischief::OtherProtocol, Phase::Prepare, victim));
 }

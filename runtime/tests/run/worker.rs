@@ -5,6 +5,7 @@ use runtime::{
     DType, Job, JobSpec, Loader, Machine, Rendezvous, RunResult, Secret, Trial, attend, control_from_stdin, serve,
 };
 use schedule::program::VerifiedProgram;
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use topology::{Rank, Topology};
@@ -15,27 +16,36 @@ const ROLE: &str = "RUNTIME_TEST_WORKER";
 /// Set for launchers that are to be killed: the plan to run.
 const LAUNCHER: &str = "RUNTIME_TEST_LAUNCHER";
 
-/// Set for agents only: rank, number of ranks, where rank 0 is, and the machine to be on.
+/// Set for agents only: rank, number of ranks, where rank 0 is, the machine to be on, and what mischief its worker does.
 const AGENT: &str = "RUNTIME_TEST_AGENT";
 
 /// How a worker of a test misbehaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mischief {
     None,
-    /// Loads another plan than it is told.
+    /// Loads another plan than it is told, where that has several chunks.
     OtherPlan,
-    /// Finds no plan.
+    /// Finds no plan that has several chunks.
     NoPlan,
+    /// Speaks another version of the protocol.
+    OtherProtocol,
     /// Dies before it joins.
     DiesAtOnce,
 }
 
-const MISCHIEF: [(&str, Mischief); 4] = [
+const MISCHIEF: [(&str, Mischief); 5] = [
     ("none", Mischief::None),
     ("other-plan", Mischief::OtherPlan),
     ("no-plan", Mischief::NoPlan),
+    ("other-protocol", Mischief::OtherProtocol),
     ("dies-at-once", Mischief::DiesAtOnce),
 ];
+
+impl Mischief {
+    fn name(self) -> &'static str {
+        MISCHIEF.iter().find(|(_, known)| *known == self).unwrap().0
+    }
+}
 
 struct TestLoader(Mischief);
 
@@ -43,9 +53,9 @@ impl Loader for TestLoader {
     fn program(&self, source: &str, _files: &[std::path::PathBuf]) -> Result<VerifiedProgram, String> {
         let mut spec: PlanSpec = source.parse()?;
         match self.0 {
-            Mischief::OtherPlan => spec.chunks += 1,
-            Mischief::NoPlan => return Err("the file is gone".to_owned()),
-            Mischief::None | Mischief::DiesAtOnce => {}
+            Mischief::OtherPlan if spec.chunks > 1 => spec.chunks += 1,
+            Mischief::NoPlan if spec.chunks > 1 => return Err("the file is gone".to_owned()),
+            _ => {}
         }
         Ok(spec.program())
     }
@@ -59,12 +69,28 @@ impl Loader for TestLoader {
 #[test]
 fn worker_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let mischief = MISCHIEF.iter().find(|(name, _)| *name == role).unwrap().1;
+    let mischief = named(&role);
+    if mischief == Mischief::OtherProtocol {
+        return speak_otherwise();
+    }
     if mischief == Mischief::DiesAtOnce {
         std::process::exit(3);
     }
     let result = serve(control_from_stdin().unwrap(), &TestLoader(mischief));
     std::process::exit(i32::from(result.is_err()));
+}
+
+/// Greets the launcher in a later version of the protocol, and waits for it to leave.
+fn speak_otherwise() {
+    let mut control = control_from_stdin().unwrap();
+    let hello = r#"{"hello":{"protocol":9999,"rank":1}}"#;
+    control.write_all(&(hello.len() as u32).to_le_bytes()).and_then(|()| control.write_all(hello.as_bytes())).unwrap();
+    // The launcher may end it before it leaves.
+    drop(std::io::copy(&mut control, &mut std::io::sink()));
+}
+
+fn named(name: &str) -> Mischief {
+    MISCHIEF.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
 /// Not a test of its own: a launcher that prints its workers' process ids and then runs a trial without end.
@@ -80,13 +106,13 @@ fn launcher_process() {
     job.run(&spec.to_string(), &[], &spec.program(), &trial).unwrap();
 }
 
-/// Not a test of its own: an agent, whose worker does as it should.
+/// Not a test of its own: an agent.
 #[test]
 fn agent_process() {
     let Ok(place) = std::env::var(AGENT) else { return };
-    let [rank, ranks, at, machine] = place.split(' ').collect::<Vec<_>>()[..] else { panic!("{place}") };
+    let [rank, ranks, at, machine, mischief] = place.split(' ').collect::<Vec<_>>()[..] else { panic!("{place}") };
     let at = rendezvous(rank.parse().unwrap(), ranks.parse().unwrap(), at, machine);
-    let result = attend(&at, Duration::from_secs(20), &mut || command(Mischief::None));
+    let result = attend(&at, Duration::from_secs(20), &mut || command(named(mischief)));
     std::process::exit(i32::from(result.is_err()));
 }
 
@@ -104,9 +130,11 @@ pub(crate) fn rendezvous(rank: u32, ranks: usize, at: &str, machine: &str) -> Re
 }
 
 /// Starts [`agent_process`].
-pub(crate) fn start_agent(rank: usize, ranks: usize, at: &str, machine: &str) -> Child {
+pub(crate) fn start_agent(rank: usize, ranks: usize, at: &str, machine: &str, mischief: Mischief) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "worker::agent_process"]).env(AGENT, format!("{rank} {ranks} {at} {machine}"));
+    command
+        .args(["--exact", "worker::agent_process"])
+        .env(AGENT, format!("{rank} {ranks} {at} {machine} {}", mischief.name()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
@@ -124,9 +152,8 @@ pub(crate) fn launch(spec: &JobSpec, mischief: impl Fn(Rank) -> Mischief) -> Run
 
 /// The command that starts a worker.
 pub(crate) fn command(mischief: Mischief) -> Command {
-    let name = MISCHIEF.iter().find(|(_, known)| *known == mischief).unwrap().0;
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "worker::worker_process", "--nocapture"]).env(ROLE, name);
+    command.args(["--exact", "worker::worker_process", "--nocapture"]).env(ROLE, mischief.name());
     command.env_remove(LAUNCHER).env_remove(AGENT);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command

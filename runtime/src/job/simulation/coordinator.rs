@@ -7,17 +7,22 @@ use super::host::Host;
 use super::setup::{PLAN, Party};
 use super::world::{EPOCHS, GLANCE, Happening, LIMIT, State, World};
 use crate::board::BoardShape;
+use crate::clock::Moment;
 use crate::error::Phase;
 use crate::wiring::Hosts;
 use std::time::Duration;
 use topology::Rank;
 
-/// What the coordinator has seen of its ranks: beats, steps, phase.
-pub(super) struct Seen(pub(super) Vec<(u64, u64, Phase)>);
+/// What the coordinator has seen of its ranks: beats, steps, phase; and when agents said last what it has heard.
+pub(super) struct Seen(pub(super) Vec<(u64, u64, Phase)>, pub(super) Vec<Moment>);
 
 impl Sight for Seen {
     fn beats(&self, rank: Rank) -> u64 {
         self.0[rank.index()].0
+    }
+
+    fn messages(&self, rank: Rank) -> u64 {
+        self.1[rank.index()].0
     }
 
     fn progress(&self, rank: Rank) -> u64 {
@@ -51,8 +56,8 @@ impl World {
         self.epoch += 1;
         self.closing = None;
         let ranks = self.setup.ranks;
-        self.judge = self.judge.next(self.epoch, self.now, (0..ranks).map(|rank| rank > 0));
-        self.seen = Seen(vec![(0, 0, Phase::Prepare); ranks]);
+        self.judge = self.judge.next(self.epoch, self.now, (0..ranks).map(|rank| (rank > 0).then_some(rank)));
+        self.seen.0 = vec![(0, 0, Phase::Prepare); ranks];
         for rank in 1..ranks {
             let silence_ms = LIMIT.as_millis() as u64;
             let muster = Muster { job: [0; 32], board: shape(ranks), place: None, absent: Vec::new(), silence_ms };
@@ -135,7 +140,7 @@ impl World {
                 self.start_worker(0, self.epoch);
                 return self.ask(Question::Hello, None);
             }
-            Question::Done { job } => self.outcomes.push(Ok(job)),
+            Question::Done { job, .. } => self.outcomes.push(Ok(job)),
             _ => {}
         }
         if self.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64 == self.setup.tasks {

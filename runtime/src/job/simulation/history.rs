@@ -2,9 +2,9 @@
 
 use super::host::Parting;
 use super::naive;
-use super::setup::{Fault, Party, Setup};
+use super::play;
+use super::setup::{FOR_EVER, Fault, Party, Setup};
 use super::world::{State, World};
-use super::{FOR_EVER, play};
 use crate::board::{Cause, Verdict};
 use topology::Rank;
 

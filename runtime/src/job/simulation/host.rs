@@ -141,7 +141,7 @@ impl World {
                 }
                 let host = &self.hosts[rank];
                 let (epoch, seen) = (host.charge.epoch(), (host.beats, host.steps, host.phase));
-                self.send(rank, Party::Coordinator, Happening::Beat { rank, epoch, seen });
+                self.send(rank, Party::Coordinator, Happening::Beat { rank, epoch, sent: now, seen });
                 self.later(BEAT, Party::Agent(rank), Happening::AgentWakes);
             }
             other => panic!("an agent cannot meet {other:?}"),
@@ -153,7 +153,8 @@ impl World {
             ToAgent::Muster { epoch, .. } => {
                 self.kill_worker(rank);
                 let host = &mut self.hosts[rank];
-                (host.verdict, host.epoch) = (None, epoch);
+                // Its board is a new one.
+                (host.verdict, host.epoch, host.phase, host.beats, host.steps) = (None, epoch, Phase::Prepare, 0, 0);
                 let answer = Answer::Mustered { machine: String::new(), board: None };
                 self.answer_as(rank, epoch, answer);
             }
@@ -377,7 +378,7 @@ impl World {
         if rank == 0 && self.coordinator != State::Gone {
             let host = &self.hosts[0];
             let (epoch, seen) = (host.epoch, (host.beats, host.steps, host.phase));
-            self.later(Duration::ZERO, Party::Coordinator, Happening::Beat { rank, epoch, seen });
+            self.later(Duration::ZERO, Party::Coordinator, Happening::Beat { rank, epoch, sent: now, seen });
         }
         self.wake(rank, BEAT, Wake::Beats);
     }

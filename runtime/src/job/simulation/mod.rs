@@ -14,7 +14,7 @@ mod world;
 use crate::board::Cause;
 use crate::clock::Moment;
 use host::Parting;
-use setup::{Fault, Party, Random, Setup};
+use setup::{FOR_EVER, Fault, Party, Random, Setup};
 use std::time::Duration;
 use topology::Rank;
 use world::{Outcome, State, World};
@@ -23,8 +23,6 @@ use world::{Outcome, State, World};
 const LONGEST: Duration = Duration::from_secs(100);
 /// How long whoever is left may take after the coordinator: its silence, a worker's own deadline, last words.
 const AFTERWARDS: Duration = Duration::from_secs(12);
-/// Longer than anybody waits.
-const FOR_EVER: u64 = 1_000_000;
 
 /// A job from its begin to the end of every party that can end.
 fn play(setup: Setup) -> World {
@@ -57,19 +55,21 @@ fn assert_all_left(world: &World) {
 
 fn check(setup: Setup) -> World {
     let seed = setup.seed;
-    let (tasks, crashes) = (setup.tasks, setup.faults.clone());
+    let (ranks, tasks, crashes) = (setup.ranks, setup.tasks, setup.faults.clone());
     let world = play(setup);
     let right = world.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
     for outcome in &world.outcomes {
         let Err((verdict, evidence)) = outcome else { continue };
-        let was_hit = world.faulty.contains(&verdict.rank.index());
+        // Whether all others are lost, or the coordinator is to them, cannot be told.
+        let all_others = || verdict.cause == Cause::Cut && (1..ranks).all(|rank| world.faulty.contains(&rank));
+        let was_hit = world.faulty.contains(&verdict.rank.index()) || verdict.rank == Rank(0) && all_others();
         assert!(was_hit, "{verdict}: {evidence}, but it did nothing: {:?}, hit {:?}", world.setup, world.faulty);
     }
     assert!(!world.faulty.is_empty() || right == tasks, "seed {seed}: {:?}", world.outcomes);
     // Who can come back does: agents that died or were cut off cannot, nor can a coordinator that is gone.
     let is_final = |&(_, fault): &(u64, Fault)| match fault {
         Fault::Crash(party) | Fault::Stop(party, _) => !matches!(party, Party::Worker(_)),
-        Fault::Silence(..) => true,
+        Fault::Silence(..) | Fault::Isolation | Fault::CutOff => true,
         _ => false,
     };
     if !crashes.iter().any(is_final) && world.setup.lost == 0 {
@@ -90,13 +90,14 @@ fn random_setup(seed: u64) -> Setup {
             _ => Party::Worker(rank),
         };
         let millis = [300, 2500, FOR_EVER][random.below(3) as usize];
-        let fault = match random.below(9) {
+        let fault = match random.below(10) {
             0 | 1 => Fault::Crash(party),
             2 | 3 => Fault::Stop(party, millis),
             4 if rank > 0 => Fault::Silence(rank, millis),
             4 | 5 => Fault::CutLane(rank),
             6 => Fault::OtherPlan(rank),
             7 => Fault::NoPlan(rank),
+            8 => [Fault::CutOff, Fault::Isolation][random.below(2) as usize],
             _ => [Fault::OtherProtocol(rank), Fault::Slow(rank)][random.below(2) as usize],
         };
         faults.push((random.below(3000), fault));
@@ -155,6 +156,8 @@ fn each_fault_has_its_verdict() {
         (Fault::Stop(Party::Worker(2), FOR_EVER), Rank(2), Cause::Silent),
         (Fault::Stop(Party::Agent(1), 2500), Rank(1), Cause::Silent),
         (Fault::Silence(2, FOR_EVER), Rank(2), Cause::Silent),
+        (Fault::CutOff, Rank(0), Cause::Cut),
+        (Fault::Isolation, Rank(0), Cause::Cut),
         (Fault::OtherPlan(1), Rank(1), Cause::Disagrees),
         (Fault::NoPlan(2), Rank(2), Cause::Failed),
         (Fault::OtherProtocol(2), Rank(2), Cause::Disagrees),
@@ -172,6 +175,21 @@ fn a_slow_rank_is_waited_for_and_a_cut_lane_is_named_by_its_ends() {
     let world = with(vec![(0, Fault::CutLane(1))]);
     let Err((verdict, evidence)) = first(&world) else { panic!("a cut lane did nothing") };
     assert!(verdict.cause == Cause::Cut && [Rank(1), Rank(2)].contains(&verdict.rank), "{verdict}: {evidence}");
+}
+
+#[test]
+fn a_coordinator_that_still_hears_somebody_blames_whom_it_lost() {
+    let lost = |agents: std::ops::Range<usize>| {
+        let faults = agents.map(|rank| (400, Fault::Crash(Party::Agent(rank)))).collect();
+        check(Setup { seed: 1, ranks: 4, tasks: 2, delay: 2, lost: 0, doubled: 0, faults })
+    };
+    let world = lost(1..3);
+    let Err((verdict, _)) = first(&world) else { panic!("two crashes did nothing") };
+    assert!(verdict.cause == Cause::Died && verdict.rank != Rank(0), "{verdict}");
+    // If all are lost at once, that is more likely to be its own connection.
+    let world = lost(1..4);
+    let Err((verdict, _)) = first(&world) else { panic!("three crashes did nothing") };
+    assert_eq!((verdict.rank, verdict.cause), (Rank(0), Cause::Cut), "{verdict}");
 }
 
 #[test]

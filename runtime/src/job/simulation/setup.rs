@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// Longer than anybody waits, in milliseconds.
+pub(super) const FOR_EVER: u64 = 1_000_000;
 /// The plan that the coordinator has.
 pub(super) const PLAN: &str = "the plan";
 
@@ -38,6 +40,10 @@ pub(super) enum Fault {
     Stop(Party, u64),
     /// Nothing passes between the coordinator and an agent for so many milliseconds.
     Silence(usize, u64),
+    /// Nothing passes between the coordinator and any agent any more.
+    Isolation,
+    /// All connections of the coordinator break.
+    CutOff,
     /// The data connection between two neighbours breaks.
     CutLane(usize),
     /// The worker prepares another plan.

@@ -10,7 +10,7 @@ use super::super::messages::{Command, ToAgent};
 use super::super::question::Question;
 use super::coordinator::Seen;
 use super::host::{Host, Wake};
-use super::setup::{Fault, Party, Random, Setup};
+use super::setup::{FOR_EVER, Fault, Party, Random, Setup};
 use crate::board::Verdict;
 use crate::clock::Moment;
 use crate::error::Phase;
@@ -33,6 +33,7 @@ pub(super) enum Happening {
     Beat {
         rank: usize,
         epoch: u64,
+        sent: Moment,
         seen: (u64, u64, Phase),
     },
     Glance,
@@ -95,6 +96,8 @@ pub(super) struct World {
     pub(super) outcomes: Vec<Outcome>,
     /// Which agents cannot be reached, until when.
     silent: BTreeMap<usize, Moment>,
+    /// Whether none can.
+    isolated: bool,
     /// Whether nothing more goes wrong.
     pub(super) calm: bool,
 }
@@ -112,7 +115,7 @@ impl World {
             epoch: 0,
             job: 0,
             judge: Judge::new(0, Moment(1_000_000_000), []),
-            seen: Seen(Vec::new()),
+            seen: Seen(Vec::new(), vec![Moment(0); setup.ranks]),
             question: Question::Mustered,
             ordered: None,
             closing: None,
@@ -123,6 +126,7 @@ impl World {
             faulty: BTreeSet::new(),
             outcomes: Vec::new(),
             silent: BTreeMap::new(),
+            isolated: false,
             calm: false,
             setup,
         };
@@ -179,7 +183,9 @@ impl World {
     fn act(&mut self, party: Party, happening: Happening) {
         match (party, happening) {
             (Party::Coordinator, Happening::Heard(heard)) => heard.into_iter().for_each(|heard| self.hear(heard)),
-            (Party::Coordinator, Happening::Beat { rank, epoch, seen }) => {
+            (Party::Coordinator, Happening::Beat { rank, epoch, sent, seen }) => {
+                // What comes twice is no new sign of life.
+                self.seen.1[rank] = self.seen.1[rank].max(sent);
                 if epoch == self.epoch && seen.0 >= self.seen.0[rank].0 {
                     self.seen.0[rank] = seen;
                 }
@@ -203,12 +209,20 @@ impl World {
             Fault::Crash(party) | Fault::Stop(party, _) => rank_of(party),
             Fault::Slow(rank) => {
                 self.hosts[rank].slow = true;
+                if self.isolated {
+                    self.faulty.insert(rank);
+                }
                 return;
             }
             Fault::Silence(rank, _) | Fault::CutLane(rank) => rank,
+            Fault::Isolation | Fault::CutOff => 0,
             Fault::OtherPlan(rank) | Fault::NoPlan(rank) | Fault::OtherProtocol(rank) => rank,
         };
         self.faulty.insert(rank);
+        // Of two ends of a single connection nobody can tell which it was.
+        if self.setup.ranks == 2 && matches!(fault, Fault::Isolation | Fault::CutOff) {
+            self.faulty.insert(1);
+        }
         match fault {
             Fault::Crash(party) => self.crash(party),
             Fault::Stop(party, millis) if self.state(party) == State::Runs => {
@@ -218,6 +232,13 @@ impl World {
             Fault::Silence(rank, millis) => {
                 self.silent.insert(rank, self.now.after(Duration::from_millis(millis)));
             }
+            Fault::Isolation => {
+                self.isolated = true;
+                // Of whom nothing would have been heard for nearly as long, nothing more is.
+                let slow = (0..self.setup.ranks).filter(|&rank| self.hosts[rank].slow);
+                self.faulty.extend(slow);
+            }
+            Fault::CutOff => (1..self.setup.ranks).for_each(|rank| self.cut(rank)),
             Fault::CutLane(rank) => {
                 let next = (rank + 1) % self.setup.ranks;
                 self.faulty.insert(next);
@@ -242,10 +263,10 @@ impl World {
                 self.hosts[0].orphan();
             }
             Party::Agent(rank) => {
-                let event = Event::Left("its connection is closed".to_owned());
-                let heard = Heard { epoch: self.epoch, rank: Rank::from_index(rank), event };
                 let delay = self.random.millis(50);
-                self.later(delay, Party::Coordinator, Happening::Heard(vec![heard]));
+                if !self.is_silent(rank) {
+                    self.say_left(rank, delay);
+                }
                 self.hosts[rank].orphan();
             }
             Party::Worker(rank) => {
@@ -253,6 +274,20 @@ impl World {
                 self.say_gone(rank, epoch, delay);
             }
         }
+    }
+
+    /// The connection with an agent breaks, which both ends learn.
+    fn cut(&mut self, rank: usize) {
+        self.close(rank);
+        let delay = self.random.millis(40);
+        self.say_left(rank, delay);
+        self.silent.insert(rank, self.now.after(Duration::from_millis(FOR_EVER)));
+    }
+
+    fn say_left(&mut self, rank: usize, delay: Duration) {
+        let event = Event::Left("its connection is closed".to_owned());
+        let heard = Heard { epoch: self.epoch, rank: Rank::from_index(rank), event };
+        self.later(delay, Party::Coordinator, Happening::Heard(vec![heard]));
     }
 
     /// The coordinator's end of a connection is closed, which an agent learns if it can be reached.
@@ -277,14 +312,17 @@ impl World {
     }
 
     fn is_silent(&self, rank: usize) -> bool {
-        self.silent.get(&rank).is_some_and(|&until| self.now < until)
+        self.isolated || self.silent.get(&rank).is_some_and(|&until| self.now < until)
     }
 
     /// Sends between the coordinator and an agent.
     pub(super) fn send(&mut self, rank: usize, party: Party, happening: Happening) {
         let is_lost = !self.calm && self.random.below(100) < self.setup.lost;
-        if is_lost || self.is_silent(rank) {
+        if is_lost {
             self.faulty.insert(rank);
+        }
+        // Who cannot be reached was hit when that began.
+        if is_lost || self.is_silent(rank) {
             return;
         }
         if !self.calm && self.random.below(100) < self.setup.doubled {

@@ -2,6 +2,9 @@
 //! decisions go out. A [`Job`](super::Job) drives it with real ones, the simulation with invented ones.
 //!
 //! The principal type is [`Judge`]. One question is open at a time; it ends with the answers of all, or with a verdict.
+//! Whom a verdict names where that is not plain is found in `blame`.
+
+mod blame;
 
 use super::messages::Answer;
 use super::question::{Judgement, Question};
@@ -17,10 +20,12 @@ pub(super) const BEAT: Duration = Duration::from_millis(50);
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(500);
 /// A rank that missed so many signs of life is not running.
 const MISSED: u32 = 8;
-/// How much longer those of other machines may take.
+/// How much longer those with agents may take.
 const DISTANCE: Duration = Duration::from_millis(400);
 /// How long to wait for others to say whom they lost: who lost a rank says so before it is known that the rank is dead.
 const SUSPICION: Duration = Duration::from_millis(250);
+/// Who said nothing for less, to an agent or from one, may just be slow.
+pub(super) const LEAST_SILENCE: Duration = Duration::from_secs(1);
 /// A coordinator that looked away for so long did not run.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -49,8 +54,10 @@ pub(super) struct Heard {
 
 /// What ranks show of themselves without being asked.
 pub(super) trait Sight {
-    /// Signs of life.
+    /// Signs of life of the worker.
     fn beats(&self, rank: Rank) -> u64;
+    /// Grows with every message from the agent.
+    fn messages(&self, rank: Rank) -> u64;
     /// Steps that it has finished.
     fn progress(&self, rank: Rank) -> u64;
     fn phase(&self, rank: Rank) -> Phase;
@@ -73,10 +80,12 @@ pub(super) enum Decision {
 /// What is known of a rank.
 #[derive(Clone, PartialEq, Debug)]
 struct Seat {
-    /// Whether an agent looks after it.
-    distant: bool,
-    /// The last sign of life, and when it changed.
+    /// The machine of the agent that looks after it, if one does; 0 is the coordinator's.
+    machine: Option<usize>,
+    /// The last sign of life of the worker, and when it changed.
     beat: (u64, Moment),
+    /// The same of the agent.
+    message: (u64, Moment),
     gone: bool,
     /// Whether its agent is gone, so that it cannot come back.
     left: bool,
@@ -107,6 +116,8 @@ struct Inquiry {
     /// Until when to hear who lost whom, once somebody has.
     suspicion: Option<Moment>,
     complaints: Vec<Complaint>,
+    /// The first agent that has left and how, and until when to hear whether all others have left with it.
+    departure: Option<(Moment, Rank, String)>,
 }
 
 /// What the coordinator knows of an epoch.
@@ -124,16 +135,16 @@ pub(super) struct Judge {
 }
 
 impl Judge {
-    /// At the begin of an epoch; `distant` says which ranks have agents.
-    pub(super) fn new(epoch: u64, now: Moment, distant: impl IntoIterator<Item = bool>) -> Self {
-        let seat = |distant| Seat { distant, beat: (0, now), gone: false, left: false, said: false };
-        let seats = distant.into_iter().map(seat).collect();
+    /// At the begin of an epoch; `machines` says which ranks have agents, and where.
+    pub(super) fn new(epoch: u64, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
+        let seat = |machine| Seat { machine, beat: (0, now), message: (0, now), gone: false, left: false, said: false };
+        let seats = machines.into_iter().map(seat).collect();
         Self { epoch, seats, inquiry: None, looked: now, slept: (now, Duration::ZERO), reports: Vec::new() }
     }
 
     /// The same for the next epoch: others remember that the coordinator has slept.
-    pub(super) fn next(&self, epoch: u64, now: Moment, distant: impl IntoIterator<Item = bool>) -> Self {
-        Self { slept: self.slept, ..Self::new(epoch, now, distant) }
+    pub(super) fn next(&self, epoch: u64, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
+        Self { slept: self.slept, ..Self::new(epoch, now, machines) }
     }
 
     /// Opens a question to those who are `asked`; a rank is overdue when nothing has moved for `limit`.
@@ -146,10 +157,12 @@ impl Judge {
     ) {
         let answers = self.ranks().map(|rank| asked(rank).then_some(None)).collect();
         let (activity, complaints) = (sight.activity(), Vec::new());
-        self.inquiry = Some(Inquiry { question, limit, answers, moved: now, activity, suspicion: None, complaints });
+        let (suspicion, departure) = (None, None);
+        self.inquiry =
+            Some(Inquiry { question, limit, answers, moved: now, activity, suspicion, complaints, departure });
         self.looked = now;
         // Nobody had to look while nothing was asked.
-        self.seats.iter_mut().for_each(|seat| seat.beat.1 = now);
+        self.forgive(now);
     }
 
     /// The first rank whose agent has left.
@@ -157,9 +170,9 @@ impl Judge {
         self.ranks().find(|rank| self.seats[rank.index()].left)
     }
 
-    /// Whether every worker has ended.
-    pub(super) fn all_gone(&self) -> bool {
-        self.seats.iter().all(|seat| seat.gone)
+    /// Whether every worker has ended, but perhaps this one.
+    pub(super) fn all_gone_but(&self, silent: Option<Rank>) -> bool {
+        self.ranks().all(|rank| self.seats[rank.index()].gone || Some(rank) == silent)
     }
 
     /// What ranks said at their end, by rank, once.
@@ -181,7 +194,7 @@ impl Judge {
         match event {
             Event::Left(how) => {
                 seat.left = true;
-                self.lost(rank, how, sight)
+                self.left(now, rank, how)
             }
             // What belongs to an epoch that is over says nothing about this one.
             _ if epoch != self.epoch => Decision::Wait,
@@ -201,13 +214,22 @@ impl Judge {
         let seat = &mut self.seats[rank.index()];
         let known = std::mem::replace(&mut seat.gone, true) || seat.said;
         match &self.inquiry {
-            Some(inquiry) if !known => {
-                let phase = inquiry.question.phase();
-                let phase = if phase == Phase::Work { sight.phase(rank) } else { phase };
+            Some(_) if !known => {
+                let phase = self.phase(rank, sight);
                 self.end(Verdict { rank, cause: Cause::Died, phase }, how)
             }
             _ => Decision::Wait,
         }
+    }
+
+    /// An agent has left, and its worker with it. Whether all have, and so the coordinator is cut off, shows in a moment.
+    fn left(&mut self, now: Moment, rank: Rank, how: String) -> Decision {
+        let seat = &mut self.seats[rank.index()];
+        let known = std::mem::replace(&mut seat.gone, true) || seat.said;
+        if let (Some(inquiry), false) = (&mut self.inquiry, known) {
+            inquiry.departure.get_or_insert((now.after(BEAT), rank, how));
+        }
+        Decision::Wait
     }
 
     fn failed(&mut self, now: Moment, rank: Rank, peer: Option<Rank>, phase: Phase, reason: String) -> Decision {
@@ -248,12 +270,18 @@ impl Judge {
     pub(super) fn look(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
         self.wake(now);
         for (index, seat) in self.seats.iter_mut().enumerate() {
-            let beats = sight.beats(Rank::from_index(index));
-            if beats != seat.beat.0 {
-                seat.beat = (beats, now);
+            let rank = Rank::from_index(index);
+            for (last, count) in [(&mut seat.beat, sight.beats(rank)), (&mut seat.message, sight.messages(rank))] {
+                if count != last.0 {
+                    *last = (count, now);
+                }
             }
         }
         let Some(inquiry) = &mut self.inquiry else { return Decision::Wait };
+        if let Some((until, rank, how)) = &inquiry.departure {
+            let (rank, how) = (*rank, how.clone());
+            return if now < *until { Decision::Wait } else { self.blame(now, (rank, Cause::Died), how, sight) };
+        }
         if !inquiry.answers.contains(&Some(None)) {
             let answers = std::mem::take(&mut inquiry.answers).into_iter().enumerate();
             let by_rank = answers.filter_map(|(index, answer)| Some((Rank::from_index(index), answer??)));
@@ -268,7 +296,13 @@ impl Judge {
         if activity != inquiry.activity {
             (inquiry.moved, inquiry.activity) = (now, activity);
         }
-        if now.since(inquiry.moved) > inquiry.limit { self.overdue(now, sight) } else { Decision::Wait }
+        let (is_overdue, limit) = (now.since(inquiry.moved) > inquiry.limit, inquiry.limit);
+        if is_overdue { self.overdue(now, sight) } else { self.unheard(now, limit, sight) }
+    }
+
+    /// Nobody has been silent before this moment.
+    fn forgive(&mut self, now: Moment) {
+        self.seats.iter_mut().for_each(|seat| (seat.beat.1, seat.message.1) = (now, now));
     }
 
     /// Time that the coordinator itself did not run for is nobody else's delay.
@@ -279,72 +313,10 @@ impl Judge {
             return;
         }
         self.slept = (now, away);
-        self.seats.iter_mut().for_each(|seat| seat.beat.1 = now);
+        self.forgive(now);
         if let Some(inquiry) = &mut self.inquiry {
             inquiry.moved = now;
         }
-    }
-
-    /// The longest that a running rank shows no sign of life.
-    fn patience(&self, rank: Rank) -> Duration {
-        let distant = distant_beat(self.seats.len()) * MISSED + DISTANCE;
-        if self.seats[rank.index()].distant { distant } else { BEAT * MISSED }
-    }
-
-    /// How long a rank has not shown any.
-    fn silence(&self, rank: Rank, now: Moment) -> Duration {
-        now.since(self.seats[rank.index()].beat.1)
-    }
-
-    /// The verdict when ranks lost each other and none of them is known to be dead: on one that is silent, else on the one
-    /// that most losses have in common, else on the first who said so.
-    fn suspect(&mut self, now: Moment, until: Moment, sight: &dyn Sight) -> Decision {
-        let complaints = self.inquiry.as_ref().map_or(Vec::new(), |inquiry| inquiry.complaints.clone());
-        let Some(first) = complaints.first() else { return Decision::Wait };
-        // Who has said why it ends shows no more signs of life.
-        let may_be_silent = |peer: &Rank| self.seats.get(peer.index()).is_some_and(|seat| !seat.said);
-        let peers = || complaints.iter().map(|complaint| complaint.peer).filter(may_be_silent);
-        if let Some(rank) = peers().find(|&peer| self.silence(peer, now) > self.patience(peer)) {
-            let verdict = Verdict { rank, cause: Cause::Silent, phase: sight.phase(rank) };
-            return self.end(verdict, first.reason.clone());
-        }
-        let is_doubtful = |peer| self.silence(peer, now) > self.patience(peer) / 2;
-        if peers().any(is_doubtful) && now.since(until) < DISTANCE {
-            return Decision::Wait;
-        }
-        let touches = |rank: Rank| move |complaint: &&Complaint| complaint.by == rank || complaint.peer == rank;
-        let count = |rank: Rank| complaints.iter().filter(touches(rank)).count();
-        let most = self.ranks().map(count).max().unwrap_or_default();
-        let mut common = self.ranks().filter(|&rank| count(rank) == most);
-        let rank = match (common.next(), common.next()) {
-            (Some(rank), None) => rank,
-            _ => first.by,
-        };
-        let found = complaints.iter().find(touches(rank)).unwrap_or(first);
-        let (evidence, by) = (found.reason.clone(), found.by);
-        let phase = if rank == by { found.phase } else { sight.phase(rank) };
-        let others = complaints.iter().filter(|complaint| complaint.by != rank);
-        self.reports.extend(others.map(|complaint| (complaint.by, complaint.reason.clone())));
-        self.end(Verdict { rank, cause: Cause::Cut, phase }, evidence)
-    }
-
-    /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.
-    fn overdue(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
-        let Some(inquiry) = &self.inquiry else { return Decision::Wait };
-        let open = |rank: &Rank| inquiry.answers[rank.index()] == Some(None);
-        let waiting: Vec<Rank> = self.ranks().filter(open).collect();
-        let silent = |rank: &&Rank| self.silence(**rank, now) > self.patience(**rank);
-        // Who still prepares has not begun, however much it did before.
-        let done = |rank: Rank| (sight.phase(rank) != Phase::Prepare, sight.progress(rank), sight.phase(rank));
-        let behind = waiting.iter().min_by_key(|&&rank| done(rank));
-        let (rank, cause) = match (waiting.iter().find(silent), behind) {
-            (Some(&rank), _) => (rank, Cause::Silent),
-            (None, Some(&rank)) => (rank, Cause::Late),
-            (None, None) => return Decision::Wait,
-        };
-        let (phase, limit) = (inquiry.question.phase(), inquiry.limit);
-        let phase = if phase == Phase::Work { sight.phase(rank) } else { phase };
-        self.end(Verdict { rank, cause, phase }, format!("nothing moved for {limit:?}"))
     }
 
     /// Closes the question. Who did not run for longer than others wait has caused whatever they say.

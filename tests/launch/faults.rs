@@ -1,0 +1,144 @@
+//! Ranks and coordinators that are killed, stopped or cut off in the middle of a run: every live rank says who, in time.
+
+use super::{Launched, children_of, is_running};
+use crate::binary::Ran;
+use crate::cut::cut;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Polls until `condition`; fails with `what` if that takes too long.
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Whom a fault befalls.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Victim {
+    /// The process that the launcher started.
+    Rank(usize),
+    /// The worker behind it.
+    Worker(usize),
+}
+
+/// What befalls it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Blow {
+    Kill,
+    Stop,
+    /// All its TCP connections are cut.
+    Cut,
+}
+
+/// When.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Moment {
+    /// The ranks have their workers.
+    Joined,
+    /// All have the plan, and are in repetitions that do not count.
+    WarmUp,
+    /// All have the plan, and work.
+    Work,
+    /// A collective is done, and another one is prepared or under way.
+    Next,
+}
+
+/// Hits `victim` in the middle of a run; what the live ranks said, and how long that took.
+fn fault(hosts: &[&str], moment: Moment, blow: Blow, victim: Victim) -> (Vec<(usize, Ran)>, Duration) {
+    let repeated = match moment {
+        Moment::Joined | Moment::Work => "--size 1MB --iterations 1000000",
+        Moment::WarmUp => "--size 1MB --warmups 1000000",
+        Moment::Next => "--size 1KB,1MB,1KB,1MB,1KB,1MB,1KB,1MB --iterations 500 --json",
+    };
+    let arguments = format!("run --collective allreduce --timeout 2s --ready-timeout 20s {repeated}");
+    let mut launched = Launched::explicit(hosts, &arguments);
+    // Who prints to nobody fails.
+    let _rows = (moment == Moment::Next).then(|| launched.first_row());
+    let ranks: Vec<u32> = launched.children.iter().flatten().map(Child::id).collect();
+    let mut workers = Vec::new();
+    wait_until("not every rank has a worker", || {
+        workers = ranks.iter().flat_map(|&rank| children_of(rank)).collect();
+        workers.len() == ranks.len()
+    });
+    // The plan is with all of them when every worker has the memory of a collective.
+    wait_until("the ranks have no plan", || {
+        moment == Moment::Joined
+            || workers.iter().all(|worker| {
+                let maps = std::fs::read_to_string(format!("/proc/{worker}/maps")).unwrap_or_default();
+                maps.matches("memfd:antiphon").count() > 1
+            })
+    });
+    let (target, dead) = match victim {
+        Victim::Rank(rank) => (ranks[rank], (blow != Blow::Cut).then_some(rank)),
+        Victim::Worker(rank) => (workers[rank], None),
+    };
+    let begin = Instant::now();
+    let signal = |name: &str| Command::new("kill").args([name, &target.to_string()]).status().unwrap().success();
+    assert!(match blow {
+        Blow::Kill => signal("-KILL"),
+        Blow::Stop => signal("-STOP"),
+        Blow::Cut => cut(target),
+    });
+    let silent = dead.and_then(|rank| launched.children[rank].take());
+    let live: Vec<usize> = (0..ranks.len()).filter(|&rank| Some(rank) != dead).collect();
+    let said: Vec<_> = live.into_iter().zip(launched.end()).collect();
+    let took = begin.elapsed();
+    if let Some(mut child) = silent {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    wait_until("a worker outlives its job", || !workers.iter().any(|&worker| is_running(worker)));
+    (said, took)
+}
+
+const APART: [&str; 4] = ["alpha", "alpha", "beta", "gamma"];
+
+#[test]
+fn a_rank_that_dies_or_stops_is_named_with_its_machine_by_every_live_rank() {
+    let cases = [
+        (Blow::Kill, Victim::Worker(1), "rank 1 died", "alpha"),
+        (Blow::Kill, Victim::Rank(1), "rank 1 died", "alpha"),
+        (Blow::Kill, Victim::Worker(2), "rank 2 died", "beta"),
+        (Blow::Kill, Victim::Rank(3), "rank 3 died", "gamma"),
+        (Blow::Stop, Victim::Worker(3), "rank 3 stopped responding", "gamma"),
+        (Blow::Stop, Victim::Rank(2), "rank 2 stopped responding", "beta"),
+    ];
+    for (blow, victim, expected, machine) in cases {
+        let (said, took) = fault(&APART, Moment::Work, blow, victim);
+        assert_eq!(said.len(), if matches!(victim, Victim::Rank(_)) { 3 } else { 4 });
+        // Not all may have voted for the plan yet; to get ready has a deadline of its own.
+        let is_ready = !said.iter().any(|(_, ran)| ran.stderr.contains("during getting ready"));
+        for (rank, ran) in said {
+            let words = &ran.stderr;
+            assert_eq!(ran.code, 1, "{blow:?} {victim:?}, rank {rank}: {words}");
+            let place = format!("on machine {machine} has finished");
+            assert!(words.contains(expected) && words.contains(&place), "{blow:?} {victim:?}, rank {rank}: {words}");
+        }
+        let limit = Duration::from_secs(if is_ready { 2 } else { 20 });
+        assert!(took < limit + Duration::from_secs(6), "{blow:?} {victim:?}: {took:?}");
+    }
+}
+
+#[test]
+fn long_without_a_coordinator_every_rank_ends_and_says_so() {
+    let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
+    let moments = [Moment::Work, Moment::Joined, Moment::WarmUp, Moment::Next];
+    for moment in moments.into_iter().take(if is_long { 4 } else { 1 }) {
+        for blow in [Blow::Kill, Blow::Stop, Blow::Cut] {
+            let (said, took) = fault(&APART, moment, blow, Victim::Rank(0));
+            assert_eq!(said.len(), if blow == Blow::Cut { 4 } else { 3 });
+            for (rank, ran) in said {
+                let expected = match rank {
+                    0 => "error: rank 0 was cut off from others".to_owned(),
+                    _ => format!("rank {rank} on machine {} lost the coordinator, rank 0,", APART[rank]),
+                };
+                let words = &ran.stderr;
+                assert!(ran.code == 1 && words.contains(&expected), "{blow:?} in {moment:?}, rank {rank}: {words}");
+            }
+            assert!(took < Duration::from_secs(8), "{blow:?} in {moment:?}: {took:?}");
+        }
+    }
+}
