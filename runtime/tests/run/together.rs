@@ -204,7 +204,8 @@ fn one_plans_fault_ends_all_and_is_named() {
         .into_iter()
         .map(|ranks| {
             let group = Group::new(ranks.map(Rank)).unwrap();
-            Item::new(PlanSpec::new("ring:2", Collective::AllReduce), group, 1000, DType::F32)
+            let plan = PlanSpec { chunks: 2, ..PlanSpec::new("ring:2", Collective::AllReduce) };
+            Item::new(plan, group, 1000, DType::F32)
         })
         .collect();
     let error = run(&mut job, &items).unwrap_err();
