@@ -48,17 +48,15 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
         let is_free = is_delay && count <= FREE;
         bytes >= 1.0 && (is_free || slowest * bytes >= alpha) && routes <= large
     };
-    let counts = match request.collective {
-        Collective::Broadcast | Collective::Reduce => FOLLOWING,
-        _ if is_delay => PIPELINED,
-        _ => COUNTS,
+    let fastest = links.iter().map(|link| link.beta.0).fold(f64::INFINITY, f64::min);
+    let (counts, least) = match request.collective {
+        Collective::Broadcast | Collective::Reduce => {
+            (FOLLOWING, (request.size_bytes as f64 * fastest / alpha).sqrt() / COARSE)
+        }
+        _ if is_delay => (PIPELINED, 0.0),
+        _ => (COUNTS, 0.0),
     };
     let counts: Vec<u32> = std::iter::once(1).chain(counts.iter().copied().take_while(worthwhile)).collect();
-    let fastest = links.iter().map(|link| link.beta.0).fold(f64::INFINITY, f64::min);
-    let least = match request.collective {
-        Collective::Broadcast | Collective::Reduce => (request.size_bytes as f64 * fastest / alpha).sqrt() / COARSE,
-        _ => 0.0,
-    };
     let coarse = counts.iter().take_while(|&&count| f64::from(count) < least).count();
     counts[coarse.min(counts.len() - 1)..].to_vec()
 }

@@ -24,6 +24,17 @@ use topology::Rank;
 /// The bound of a half gets one in so many of the time left.
 const BOUND_PART: u32 = 20;
 
+/// Refuses sums for a strategy that only copies; [`propose`] never asks it for any.
+///
+/// # Errors
+/// [`SynthError::NotApplicable`].
+pub(crate) fn check_copies(problem: &Problem, strategy: &'static str) -> Result<(), SynthError> {
+    match problem.demand.has_sums() {
+        true => Err(SynthError::NotApplicable { strategy, why: "it reduces; plan its reversal".to_owned() }),
+        false => Ok(()),
+    }
+}
+
 /// What `strategy` proposes for `problem`; where values are reduced, by way of the reversed topology.
 ///
 /// # Errors

@@ -14,6 +14,7 @@ mod tree;
 
 use crate::distance::PathTree;
 use crate::reach::check_reachable;
+use crate::reversal::check_copies;
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
 use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, makespan, replay};
 use std::collections::BTreeMap;
@@ -91,10 +92,7 @@ impl Strategy for Classic {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
-            let why = "it reduces; plan its reversal".to_owned();
-            return Err(SynthError::NotApplicable { strategy: self.name(), why });
-        }
+        check_copies(problem, self.name())?;
         check_reachable(problem)?;
         let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
         if deliveries > MOST_HOPS {

@@ -18,6 +18,7 @@ pub use pareto::{Front, Point, Reach, Reason, Refuted, Relaxation, pareto};
 use crate::bounds::Proof;
 use crate::milp::solver::Controls;
 use crate::milp::timing::schedule_of;
+use crate::reversal::check_copies;
 use crate::{Attempt, Context, Problem, Progress, StopReason, Strategy, SynthError, check_reachable};
 use horizon::{Verdict, decide};
 use periods::{Messages, Periods, cuts};
@@ -44,9 +45,7 @@ impl Strategy for Exact {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
-            return Err(not_applicable("its models copy chunks; sums are planned backwards from a copy"));
-        }
+        check_copies(problem, NAME)?;
         refuse_rules(problem)?;
         let mut search = Search::new(problem, context);
         if routes(problem) > search.most {

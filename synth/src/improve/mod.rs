@@ -20,6 +20,7 @@ mod recreate;
 mod ruin;
 
 use crate::matching::Matching;
+use crate::reversal::check_copies;
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
 use anneal::Chain;
 use draft::Draft;
@@ -56,10 +57,7 @@ impl Strategy for Improve {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
-            let why = "it reduces; plan its reversal".to_owned();
-            return Err(SynthError::NotApplicable { strategy: self.name(), why });
-        }
+        check_copies(problem, self.name())?;
         let started = match context.incumbent {
             Some(_) => None,
             None => Matching.propose(problem, context)?.into_iter().find_map(|attempt| attempt.schedule),

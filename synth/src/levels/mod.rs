@@ -9,6 +9,7 @@
 
 mod balance;
 
+use crate::reversal::check_copies;
 use crate::{Attempt, Context, Deadline, Problem, StopReason, Strategy, SynthError};
 use balance::{Choice, balanced};
 use schedule::{Chunk, ChunkId, ChunkList, Message, Schedule, TransferKind, replay};
@@ -36,9 +37,7 @@ impl Strategy for Levels {
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         let demand = &*problem.demand;
         let refused = |why: &str| SynthError::NotApplicable { strategy: NAME, why: why.to_owned() };
-        if demand.has_sums() {
-            return Err(refused("it reduces; plan its reversal"));
-        }
+        check_copies(problem, NAME)?;
         if problem.constraints.limits_ways() || problem.constraints.own_chunks_first.is_some() {
             return Err(refused("the sketch limits ways or orders messages"));
         }

@@ -21,6 +21,7 @@ mod symmetric;
 
 use crate::distance::PathTree;
 use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
+use crate::reversal::check_copies;
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
 use bundles::Bundles;
 use instance::Instance;
@@ -71,10 +72,7 @@ impl Strategy for Matching {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        if problem.demand.has_sums() {
-            let why = "it reduces; plan its reversal".to_owned();
-            return Err(SynthError::NotApplicable { strategy: self.name(), why });
-        }
+        check_copies(problem, self.name())?;
         let (links, chunks) = (problem.topology.links().len(), problem.demand.chunks().len());
         if context.incumbent.is_some() && links * chunks > WORTH_ROUTING && problem.demand.is_unicast() {
             let why = "`flow` finds better routes for so many chunks".to_owned();

@@ -14,6 +14,7 @@ pub(crate) mod solver;
 pub(crate) mod timing;
 
 use crate::reach::check_reachable;
+use crate::reversal::check_copies;
 use crate::{Attempt, Context, Problem, Strategy, SynthError};
 
 /// The name of the strategy; its two formulations have their own.
@@ -33,10 +34,7 @@ impl Strategy for Milp {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
-            let why = "its models copy chunks; sums are planned backwards from a copy".to_owned();
-            return Err(SynthError::NotApplicable { strategy: NAME, why });
-        }
+        check_copies(problem, NAME)?;
         check_reachable(problem)?;
         let routes = problem.demand.chunks().len().saturating_mul(problem.topology.links().len());
         if routes > MAX_ROUTES[usize::from(context.options.strategy.is_none())] {

@@ -15,6 +15,7 @@ mod packing;
 mod play;
 
 use crate::matching::{Mirror, without_idle_copies};
+use crate::reversal::check_copies;
 use crate::{Attempt, Context, Deadline, Problem, StopReason, Strategy, SynthError};
 use jobs::Jobs;
 use justify::{Effort, justified};
@@ -143,9 +144,7 @@ fn refused(why: String) -> SynthError {
 /// Whether the problem is of a kind and size for it.
 fn check(problem: &Problem) -> Result<(), SynthError> {
     let demand = &problem.demand;
-    if demand.has_sums() {
-        return Err(refused("it reduces; plan its reversal".to_owned()));
-    }
+    check_copies(problem, NAME)?;
     if demand.is_unicast() {
         return Err(refused("every chunk has one destination".to_owned()));
     }
