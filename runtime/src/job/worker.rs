@@ -197,21 +197,29 @@ impl Worker {
         if let Err(error) = &result {
             let (phase, reason, peer) = (self.board.phase(self.rank), error.chain(), error.lost_peer());
             self.answer(&Answer::Failed { phase, reason, peer })?;
+            self.await_verdict(BACKSTOP);
         }
         result
+    }
+
+    /// Whoever leaves takes its connections along, and others would take that for the fault.
+    fn await_verdict(&self, limit: Duration) {
+        let deadline = Moment::now().after(limit);
+        while self.board.check_verdict().is_ok() && Moment::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Who dies takes its connections along, and the launcher knows a moment later who that was. Nobody who only lost
     /// a connection leaves before: the next would take that for the fault.
     fn explained(&self, error: RunError) -> RunError {
-        let deadline = Moment::now().after(EXPLANATION);
-        while error.lost_peer().is_some() && Moment::now() < deadline {
-            if let Err(verdict) = self.board.check_verdict() {
-                return verdict;
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        if error.lost_peer().is_some() {
+            self.await_verdict(EXPLANATION);
         }
-        error
+        match (error.lost_peer(), self.board.check_verdict()) {
+            (Some(_), Err(verdict)) => verdict,
+            _ => error,
+        }
     }
 
     fn trials(&mut self, loader: &dyn Loader) -> RunResult<()> {

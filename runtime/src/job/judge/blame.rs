@@ -10,6 +10,9 @@ use crate::error::Phase;
 use std::time::Duration;
 use topology::Rank;
 
+/// How much longer to wait for others to say whom they lost, while what was said fits several ranks alike.
+const OTHERS: Duration = Duration::from_millis(500);
+
 impl Judge {
     /// The longest that a running rank shows no sign of life.
     fn patience(&self, rank: Rank) -> Duration {
@@ -109,6 +112,8 @@ impl Judge {
         let mut common = self.ranks().filter(|&rank| count(rank) == most);
         let rank = match (common.next(), common.next()) {
             (Some(rank), None) => rank,
+            // The other end of what broke, and whoever else lost one of them, may say so yet.
+            _ if now.since(until) < OTHERS => return Decision::Wait,
             _ => first.by,
         };
         let found = complaints.iter().find(touches(rank)).unwrap_or(first);
@@ -147,5 +152,74 @@ impl Judge {
             (None, Some(&rank)) => self.blame(now, (rank, Cause::Late), evidence, sight),
             (None, None) => Decision::Wait,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::messages::Answer;
+    use super::super::super::question::Question;
+    use super::super::{Event, Heard, SUSPICION};
+    use super::*;
+    use std::cell::Cell;
+
+    /// Ranks that give a sign of life whenever somebody looks.
+    #[derive(Default)]
+    struct Alive(Cell<u64>);
+
+    impl Sight for Alive {
+        fn beats(&self, _: Rank) -> u64 {
+            self.0.set(self.0.get() + 1);
+            self.0.get()
+        }
+
+        fn messages(&self, rank: Rank) -> u64 {
+            self.beats(rank)
+        }
+
+        fn progress(&self, _: Rank) -> u64 {
+            0
+        }
+
+        fn phase(&self, _: Rank) -> Phase {
+            Phase::Work
+        }
+
+        fn activity(&self) -> u64 {
+            self.beats(Rank(0))
+        }
+    }
+
+    /// The verdict on ranks of three machines that say, after so many milliseconds, whom they lost; and when it came.
+    fn verdict(complaints: &[(u64, u32, u32)]) -> (Rank, u64) {
+        let (begin, sight) = (Moment(1_000_000_000), Alive::default());
+        let at = |millis| begin.after(Duration::from_millis(millis));
+        let mut judge = Judge::new(1, begin, [None, Some(1), Some(2)]);
+        let question = Question::Ready { job: 1, plan: String::new() };
+        judge.ask(begin, (question, Duration::from_secs(10)), |_| true, &sight);
+        for millis in 0..5000 {
+            let now = at(millis);
+            for &(_, by, peer) in complaints.iter().filter(|complaint| complaint.0 == millis) {
+                let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peer: Some(Rank(peer)) };
+                let heard = Heard { epoch: 1, rank: Rank(by), event: Event::Answer(answer) };
+                assert_eq!(judge.hear(now, heard, &sight), Decision::Wait);
+            }
+            if let Decision::End(verdict, _) = judge.look(now, &sight) {
+                assert_eq!(verdict.cause, Cause::Cut);
+                return (verdict.rank, millis);
+            }
+        }
+        panic!("no verdict on {complaints:?}");
+    }
+
+    #[test]
+    fn of_two_ends_the_one_is_named_that_others_lost_as_well() {
+        let (soon, late) = (SUSPICION.as_millis() as u64, (SUSPICION + OTHERS).as_millis() as u64);
+        assert_eq!(verdict(&[(0, 2, 1), (1, 1, 2), (2, 0, 1)]), (Rank(1), soon));
+        // On a busy computer the others say so later.
+        assert_eq!(verdict(&[(0, 2, 1), (600, 0, 1)]), (Rank(1), 600));
+        assert_eq!(verdict(&[(0, 2, 1), (300, 1, 2), (650, 0, 1)]), (Rank(1), 650));
+        // If nobody else lost anything, it was that connection alone.
+        assert_eq!(verdict(&[(0, 2, 1), (300, 1, 2)]), (Rank(2), late));
     }
 }
