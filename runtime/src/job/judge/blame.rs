@@ -11,7 +11,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// How much longer to wait for others to say whom they lost, while what was said fits several ranks alike.
-const OTHERS: Duration = Duration::from_millis(500);
+const OTHERS: Duration = Duration::from_millis(400);
 
 impl Judge {
     /// The longest that a running rank shows no sign of life.
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(verdict(&[(0, 2, 1), (1, 1, 2), (2, 0, 1)]), (Rank(1), soon));
         // On a busy computer the others say so later.
         assert_eq!(verdict(&[(0, 2, 1), (600, 0, 1)]), (Rank(1), 600));
-        assert_eq!(verdict(&[(0, 2, 1), (300, 1, 2), (650, 0, 1)]), (Rank(1), 650));
+        assert_eq!(verdict(&[(0, 2, 1), (300, 1, 2), (640, 0, 1)]), (Rank(1), 640));
         // If nobody else lost anything, it was that connection alone.
         assert_eq!(verdict(&[(0, 2, 1), (300, 1, 2)]), (Rank(2), late));
     }
