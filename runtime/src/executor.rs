@@ -103,7 +103,7 @@ impl<'a> Executor<'a> {
         options: &'a Options,
     ) -> RunResult<Self> {
         let (emulation, works) = (options.emulation.as_ref(), ensemble.works().len());
-        if emulation.is_some() {
+        if emulation.is_some() || wiring.poller.is_some() {
             // Emulated arrivals are timers: the default slack of 50 µs would be a measurable part of them.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
                 .map_err(std::io::Error::from)

@@ -163,7 +163,7 @@ impl<'a> Seat<'a> {
         // A sender that must run ahead of its receiver waits for nobody's turn.
         let ordered = emulation.is_none() && backlog == 0;
         self.turns = ordered.then(|| Turns::of(plan, |lane| wiring.hosts.apart(lane.from, lane.to))).flatten();
-        let rates = self.turns.as_ref().map(|turns| turns.rates(plan));
+        let rates = self.turns.as_ref().map(|turns| turns.rates());
         self.lanes =
             Some(Lanes::new(plan.rank, &plan.connections, &mut Wires { rings, wiring, first, backlog, rates })?);
         Ok(())

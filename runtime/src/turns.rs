@@ -6,16 +6,24 @@
 //! meet, queues overflow. So a rank begins to send a message in its turn, and lets messages in in theirs: beyond its
 //! first bytes, a message needs leave ([`crate::transport::ReceiveLane::admit`]).
 //!
+//! What a lane has taken has not left: it lies in the socket, and goes at the lane's rate. A message that is not all sent when
+//! the next begins is overtaken by it, in queues that take large packets whole. So who sends keeps count, and waits that long.
+//!
 //! A message whose turn has come need not wait for the end of those before it, only until as much of them has passed as
 //! the plan has by then. Both orders are taken from one line-up of all messages ([`crate::order::line_up`]) and all waits
 //! of the program point backwards in it, so no circle closes; tiles follow each other, as everywhere.
 
+use crate::clock::Moment;
 use crate::interpreter::RankPlan;
 use crate::order::line_up;
 use schedule::program::{Connection, ConnectionId, Program, RankProgram, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use topology::Micros;
+use std::time::Duration;
+use topology::{Micros, MicrosPerByte};
+
+/// A moment that does not come by itself.
+const NEVER: Moment = Moment(u64::MAX);
 
 /// One message of a rank.
 #[derive(Clone, Debug)]
@@ -26,6 +34,8 @@ struct Passage {
     steps: Range<usize>,
     /// When the plan has it on its way.
     times: [Micros; 2],
+    /// How fast this rank is to send it, in bytes per second, if that matters.
+    rate: Option<f64>,
 }
 
 /// The order of one rank's messages to and from other computers.
@@ -66,17 +76,41 @@ impl Turns {
             let sends = plan.connections[lane.index()].from == plan.rank;
             let line = if sends { &mut turns.sends } else { &mut turns.receives };
             turns.places[block][steps.clone()].fill(Some(line.len()));
-            line.push(Passage { lane, block, steps, times: program.tempo.times[transfer as usize] });
+            line.push(Passage { lane, block, steps, times: program.tempo.times[transfer as usize], rate: None });
         }
+        let paces = turns.paces(program);
+        turns.sends.iter_mut().for_each(|passage| passage.rate = paces.get(&passage.lane).copied());
         Some(turns)
     }
 
-    /// How fast the plan counts on this rank to send to other computers, in bytes per second; only on lanes with messages
-    /// that are long enough to fill queues.
-    pub(crate) fn rates(&self, plan: &RankPlan<'_>) -> BTreeMap<ConnectionId, f64> {
-        let beta = |lane: ConnectionId| plan.program.tempo.rates.get(lane.index());
-        let long = self.sends.iter().filter(|passage| passage.bytes(plan, 0) > LEAD);
-        long.filter_map(|passage| Some((passage.lane, 1e6 / beta(passage.lane)?.0))).collect()
+    /// How fast this rank is to send to other computers, in bytes per second.
+    pub(crate) fn rates(&self) -> BTreeMap<ConnectionId, f64> {
+        self.sends.iter().filter_map(|passage| Some((passage.lane, passage.rate?))).collect()
+    }
+
+    /// The rates of lanes to other computers: a little more than the plan counts on, but where a lane sends next to slower
+    /// ones, no more than these leave it of what they share. A plan takes a slow message for done with the sender's
+    /// interface once it could have left; in truth it goes at its receiver's pace, and would lose what others take.
+    fn paces(&self, program: &Program) -> BTreeMap<ConnectionId, f64> {
+        let mut lanes: BTreeMap<ConnectionId, Vec<[Micros; 2]>> = BTreeMap::new();
+        for passage in &self.sends {
+            lanes.entry(passage.lane).or_default().push(passage.times);
+        }
+        let per_second = |betas: &[MicrosPerByte], lane: ConnectionId| Some(1e6 / betas.get(lane.index())?.0);
+        let rate = |lane: ConnectionId| per_second(&program.tempo.rates, lane);
+        let meet = |a: &[[Micros; 2]], b: &[[Micros; 2]]| {
+            a.iter().any(|a| b.iter().any(|b| a[0].0 < b[1].0 && b[0].0 < a[1].0))
+        };
+        let pace = |(&lane, times): (&ConnectionId, &Vec<[Micros; 2]>)| {
+            let (own, port) = (rate(lane)?, per_second(&program.tempo.ports, lane)?);
+            let beside = lanes
+                .iter()
+                .filter(|(other, theirs)| rate(**other).is_some_and(|rate| rate < SLOWER * own) && meet(times, theirs));
+            let taken: f64 = beside.filter_map(|(&other, _)| rate(other)).sum();
+            let pace = own.min((port - taken).max(own / 2.0)) * HEADROOM;
+            Some((lane, pace)).filter(|_| pace < FASTEST_PACED)
+        };
+        lanes.iter().filter_map(pace).collect()
     }
 }
 
@@ -126,7 +160,35 @@ struct UnderWay {
     /// In the line of all tiles.
     place: usize,
     bytes: usize,
+    /// What its lane has not taken, or not brought.
     left: usize,
+    /// What its lane has taken and still holds, at a moment.
+    held: f64,
+    at: Moment,
+    /// How fast the lane lets go of it, in bytes per second, if that is known.
+    rate: Option<f64>,
+}
+
+impl UnderWay {
+    /// What the lane holds.
+    fn held(&self, now: Moment) -> f64 {
+        self.rate.map_or(0.0, |rate| (self.held - now.since(self.at).as_secs_f64() * rate).max(0.0))
+    }
+
+    fn passed(&mut self, bytes: usize, now: Moment) {
+        (self.held, self.at) = (self.held(now) + bytes as f64, now);
+        self.left = self.left.saturating_sub(bytes);
+    }
+
+    /// When no more than `spare` bytes of it are left; [`NEVER`] as long as that is not only a question of time.
+    fn has_passed_but(&self, spare: usize, now: Moment) -> Moment {
+        let over = self.left as f64 + self.held(now) - spare as f64 - EARLY;
+        match self.rate {
+            _ if self.left > spare => NEVER,
+            Some(rate) if over > 0.0 => now.after(Duration::try_from_secs_f64(over / rate).unwrap_or(Duration::MAX)),
+            _ => Moment::default(),
+        }
+    }
 }
 
 /// Messages of one direction in one run.
@@ -138,28 +200,36 @@ struct Gate<'a> {
     /// How many have had their turn.
     opened: usize,
     under_way: Vec<UnderWay>,
+    /// What has passed of messages before their turn, by place.
+    early: BTreeMap<usize, usize>,
 }
 
 impl<'a> Gate<'a> {
     fn new(line: &'a [Passage], plan: &'a RankPlan<'a>, lead: usize) -> Self {
-        Self { line, plan, lead, opened: 0, under_way: Vec::new() }
+        Self { line, plan, lead, opened: 0, under_way: Vec::new(), early: BTreeMap::new() }
     }
 
-    /// Gives the next message its turn, if it has come: its lane and bytes.
-    fn open_next(&mut self) -> Option<(ConnectionId, usize)> {
-        if self.line.is_empty() {
-            return None;
+    /// Gives the next message its turn, if it has come: its lane and bytes; else when it comes, if that is known.
+    fn open_next(&mut self, now: Moment) -> Result<(ConnectionId, usize), Moment> {
+        let count = self.line.len().max(1);
+        let (tile, place) = (self.opened / count, self.opened % count);
+        if self.line.is_empty() || tile == self.plan.geometry.tiles() {
+            return Err(NEVER);
         }
-        let (tile, place) = (self.opened / self.line.len(), self.opened % self.line.len());
-        if tile == self.plan.geometry.tiles() || self.under_way.iter().any(|other| other.left > self.spare(other)) {
-            return None;
+        let turns = self.under_way.iter().map(|other| other.has_passed_but(self.spare(other), now));
+        let turn = turns.max().unwrap_or_default();
+        if turn > now {
+            return Err(turn);
         }
-        let (lane, bytes) = (self.line[place].lane, self.line[place].bytes(self.plan, tile));
-        if bytes > 0 {
-            self.under_way.push(UnderWay { place: self.opened, bytes, left: bytes });
+        self.under_way.retain(|other| other.left > 0 || other.held(now) > 0.0);
+        let (Passage { lane, rate, .. }, bytes) = (&self.line[place], self.line[place].bytes(self.plan, tile));
+        let early = self.early.remove(&self.opened).unwrap_or(0);
+        if bytes > early {
+            let (place, left) = (self.opened, bytes - early);
+            self.under_way.push(UnderWay { place, bytes, left, held: 0.0, at: now, rate: *rate });
         }
         self.opened += 1;
-        Some((lane, bytes))
+        Ok((*lane, bytes))
     }
 
     /// How much of a message need not have passed when the next one begins.
@@ -177,12 +247,10 @@ impl<'a> Gate<'a> {
     }
 
     fn passed(&mut self, place: usize, bytes: usize) {
-        if let Some(at) = self.under_way.iter().position(|other| other.place == place) {
-            let message = &mut self.under_way[at];
-            message.left = message.left.saturating_sub(bytes);
-            if message.left == 0 {
-                self.under_way.swap_remove(at);
-            }
+        if place >= self.opened {
+            *self.early.entry(place).or_default() += bytes;
+        } else if let Some(message) = self.under_way.iter_mut().find(|other| other.place == place) {
+            message.passed(bytes, Moment::now());
         }
     }
 }
@@ -198,21 +266,37 @@ pub(crate) struct Keeper<'a> {
 /// queues, between two computers.
 const LEAD: usize = 64 << 10;
 
+/// The next message begins this many bytes before a lane has let go of the last, so that waking up leaves no gap.
+const EARLY: f64 = 16384.0;
+
+/// Faster than this, in bytes per second, a timer for every segment costs more than queues do.
+const FASTEST_PACED: f64 = 2.5e9;
+
+/// A lane is slower than another if it has less than this share of its rate: measured rates differ a little.
+const SLOWER: f64 = 0.8;
+
+/// By how much a lane may be faster than its plan, whose rates were measured, and which a pause must not hold up for good.
+const HEADROOM: f64 = 1.05;
+
 impl<'a> Keeper<'a> {
     pub(crate) fn new(turns: &'a Turns, plan: &'a RankPlan<'a>) -> Self {
         Self { turns, sends: Gate::new(&turns.sends, plan, 0), receives: Gate::new(&turns.receives, plan, LEAD) }
     }
 
-    /// Whether a step may begin to send; others may in any case.
-    pub(crate) fn may_send(&mut self, block: usize, index: usize, tile: usize) -> bool {
-        let Some(place) = self.turns.places[block][index] else { return true };
+    /// When a step may begin to send, as far as is known: in the past, if it may; others may in any case.
+    pub(crate) fn may_send(&mut self, block: usize, index: usize, tile: usize, now: Moment) -> Moment {
+        let Some(place) = self.turns.places[block][index] else { return now };
         let steps = &self.sends.plan.own().threadblocks[block].steps;
         if steps[index].instruction.sends_to().is_none() {
-            return true;
+            return now;
         }
         let place = tile * self.sends.line.len() + place;
-        while self.sends.opened <= place && self.sends.open_next().is_some() {}
-        place < self.sends.opened
+        while self.sends.opened <= place {
+            if let Err(turn) = self.sends.open_next(now) {
+                return turn;
+            }
+        }
+        now
     }
 
     /// So many bytes of a step have been sent, or received.
@@ -224,7 +308,7 @@ impl<'a> Keeper<'a> {
 
     /// The next message that may come in: its lane and bytes.
     pub(crate) fn admit(&mut self) -> Option<(ConnectionId, usize)> {
-        self.receives.open_next()
+        self.receives.open_next(Moment::now()).ok()
     }
 }
 
@@ -275,7 +359,7 @@ mod tests {
             uniform: false,
             connections,
             ranks,
-            tempo: Tempo { times: messages.iter().map(|message| message.2.map(Micros)).collect(), rates: Vec::new() },
+            tempo: Tempo { times: messages.iter().map(|message| message.2.map(Micros)).collect(), ..Tempo::default() },
         }
     }
 
@@ -301,17 +385,22 @@ mod tests {
         test(&mut Keeper::new(&turns, &plan), &step);
     }
 
+    fn may_send(keeper: &mut Keeper<'_>, [block, index, tile]: [usize; 3]) -> bool {
+        let now = Moment::now();
+        keeper.may_send(block, index, tile, now) <= now
+    }
+
     #[test]
     fn a_message_leaves_when_the_one_before_it_has_left() {
         let program = program(&[(true, 1, [0.0, 10.0]), (true, 2, [10.0, 20.0]), (true, 1, [20.0, 30.0])]);
         with_keeper(&program, 1, |keeper, step| {
-            assert!(!keeper.may_send(1, 0, 0) && keeper.may_send(0, 0, 0));
+            assert!(!may_send(keeper, [1, 0, 0]) && may_send(keeper, [0, 0, 0]));
             keeper.passed(0, &step(0), 0, 0, 999);
-            assert!(!keeper.may_send(1, 0, 0));
+            assert!(!may_send(keeper, [1, 0, 0]));
             keeper.passed(0, &step(0), 0, 0, 1);
-            assert!(keeper.may_send(1, 0, 0) && !keeper.may_send(0, 1, 0));
+            assert!(may_send(keeper, [1, 0, 0]) && !may_send(keeper, [0, 1, 0]));
             keeper.passed(1, &step(1), 0, 0, 1000);
-            assert!(keeper.may_send(0, 1, 0));
+            assert!(may_send(keeper, [0, 1, 0]));
         });
     }
 
@@ -319,19 +408,71 @@ mod tests {
     fn messages_that_the_plan_has_at_once_leave_as_far_apart() {
         let program = program(&[(true, 1, [0.0, 40.0]), (true, 2, [10.0, 20.0]), (true, 3, [10.0, 20.0])]);
         with_keeper(&program, 1, |keeper, step| {
-            assert!(keeper.may_send(0, 0, 0));
+            assert!(may_send(keeper, [0, 0, 0]));
             keeper.passed(0, &step(0), 0, 0, 249);
-            assert!(!keeper.may_send(1, 0, 0));
+            assert!(!may_send(keeper, [1, 0, 0]));
             keeper.passed(0, &step(0), 0, 0, 1);
-            assert!(keeper.may_send(1, 0, 0) && keeper.may_send(2, 0, 0));
+            assert!(may_send(keeper, [1, 0, 0]) && may_send(keeper, [2, 0, 0]));
         });
+    }
+
+    /// At 1 MB/s, 1 MB is under way for a second, though the socket took it at once.
+    #[test]
+    fn what_a_socket_has_taken_has_not_left() {
+        let mut program = program(&[(true, 1, [0.0, 10.0]), (true, 2, [10.0, 20.0])]);
+        program.tempo.rates = vec![MicrosPerByte(1.0); 2];
+        program.tempo.ports = vec![MicrosPerByte(1.0); 2];
+        let plan = plan(&program, 1_000_000, 1);
+        let turns = Turns::of(&plan, |_| true).unwrap();
+        let mut keeper = Keeper::new(&turns, &plan);
+        assert!(may_send(&mut keeper, [0, 0, 0]));
+        keeper.passed(0, &program.ranks[0].threadblocks[0].steps[0], 0, 0, 1_000_000);
+        let now = Moment::now();
+        let turn = keeper.may_send(1, 0, 0, now);
+        let waits = turn.since(now).as_secs_f64() * HEADROOM;
+        assert!((0.5..1.0).contains(&waits), "{waits} s");
+        assert!(keeper.may_send(1, 0, 0, turn.after(Duration::from_micros(1))) <= turn.after(Duration::from_micros(1)));
+    }
+
+    /// A fast message that is planned next to a slow one leaves it its rate of what both share.
+    #[test]
+    fn a_fast_message_leaves_a_slow_one_its_share() {
+        let mut program = program(&[(true, 1, [0.0, 40.0]), (true, 2, [10.0, 20.0]), (true, 3, [50.0, 60.0])]);
+        program.tempo.rates = [4.0, 1.0, 1.0].map(MicrosPerByte).into();
+        for (port, share) in [(1.0, 0.75), (0.5, 1.0)] {
+            program.tempo.ports = vec![MicrosPerByte(port); 3];
+            let rates = Turns::of(&plan(&program, 1000, 1), |_| true).unwrap().rates();
+            let found: Vec<f64> = rates.into_values().map(|rate| rate / HEADROOM / 1e6).collect();
+            assert!(
+                found.iter().zip([0.25, share, 1.0]).all(|(found, wanted)| (found - wanted).abs() < 1e-9),
+                "{found:?}"
+            );
+        }
+    }
+
+    /// What comes without leave counts once its turn has come.
+    #[test]
+    fn what_came_before_its_turn_has_passed() {
+        let program = program(&[(false, 1, [0.0, 10.0]), (false, 2, [10.0, 20.0]), (false, 3, [20.0, 30.0])]);
+        let plan = plan(&program, 1 << 20, 1);
+        let turns = Turns::of(&plan, |_| true).unwrap();
+        let mut keeper = Keeper::new(&turns, &plan);
+        let step = |block: usize| &program.ranks[0].threadblocks[block].steps[0];
+        assert!(keeper.admit().is_some() && keeper.admit().is_none());
+        keeper.passed(1, step(1), 0, 0, LEAD);
+        keeper.passed(0, step(0), 0, 0, 1 << 20);
+        assert_eq!(keeper.admit(), Some((ConnectionId(1), 1 << 20)));
+        keeper.passed(1, step(1), 0, 0, (1 << 20) - 2 * LEAD - 1);
+        assert_eq!(keeper.admit(), None);
+        keeper.passed(1, step(1), 0, 0, 1);
+        assert_eq!(keeper.admit(), Some((ConnectionId(2), 1 << 20)));
     }
 
     #[test]
     fn messages_of_a_lane_follow_each_other_without_a_pause() {
         let program = program(&[(true, 1, [0.0, 10.0]), (true, 1, [10.0, 20.0]), (true, 2, [20.0, 30.0])]);
         with_keeper(&program, 1, |keeper, _| {
-            assert!(keeper.may_send(0, 1, 0) && !keeper.may_send(1, 0, 0));
+            assert!(may_send(keeper, [0, 1, 0]) && !may_send(keeper, [1, 0, 0]));
         });
     }
 
@@ -339,11 +480,11 @@ mod tests {
     fn a_tile_follows_all_of_the_one_before() {
         let program = program(&[(true, 1, [0.0, 10.0]), (true, 2, [0.0, 10.0])]);
         with_keeper(&program, 2, |keeper, step| {
-            assert!(keeper.may_send(0, 0, 0) && keeper.may_send(1, 0, 0));
+            assert!(may_send(keeper, [0, 0, 0]) && may_send(keeper, [1, 0, 0]));
             keeper.passed(0, &step(0), 0, 0, 1000);
-            assert!(!keeper.may_send(0, 0, 1));
+            assert!(!may_send(keeper, [0, 0, 1]));
             keeper.passed(1, &step(1), 0, 0, 1000);
-            assert!(keeper.may_send(1, 0, 1) && !keeper.may_send(0, 0, 2));
+            assert!(may_send(keeper, [1, 0, 1]) && !may_send(keeper, [0, 0, 2]));
         });
     }
 
@@ -356,7 +497,7 @@ mod tests {
                 [(); 3].map(|()| keeper.admit()),
                 [Some((ConnectionId(0), 1000)), Some((ConnectionId(1), 1000)), None]
             );
-            assert!(keeper.may_send(2, 0, 0));
+            assert!(may_send(keeper, [2, 0, 0]));
         });
         let plan = plan(&program, 1 << 20, 1);
         let turns = Turns::of(&plan, |_| true).unwrap();

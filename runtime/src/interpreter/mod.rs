@@ -177,9 +177,10 @@ impl<'a> Interpreter<'a> {
         Ok(())
     }
 
-    /// Whether what a step sends may leave.
-    fn in_turn(&mut self, block: usize, index: usize, tile: usize) -> bool {
-        self.keeper.as_mut().is_none_or(|keeper| keeper.may_send(block, index, tile))
+    /// Until when what a step sends may not leave, if it may not.
+    fn turn(&mut self, block: usize, index: usize, tile: usize) -> Option<Moment> {
+        let (keeper, now) = (self.keeper.as_mut()?, Moment::now());
+        Some(keeper.may_send(block, index, tile, now)).filter(|&turn| turn > now)
     }
 
     fn step(&self, block: usize) -> &'a Step {
@@ -196,8 +197,11 @@ impl<'a> Interpreter<'a> {
         if !self.cursors[block].started {
             let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
             let ready = self.near_the_last(tile) && self.dependencies_met(block, index, tile);
-            if !ready || !self.in_turn(block, index, tile) {
+            if !ready {
                 return Ok(Poll::Blocked(NEVER));
+            }
+            if let Some(turn) = self.turn(block, index, tile) {
+                return Ok(Poll::Blocked(turn));
             }
             if let Some(wait) = self.open(block, step)? {
                 return Ok(Poll::Blocked(wait));

@@ -37,6 +37,11 @@ impl TcpSender {
         Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog, leave: None }
     }
 
+    /// The same, which cuts what it sends into packets of at most so many bytes.
+    pub(super) fn in_packets(self, packet: usize) -> Self {
+        Self { stripes: self.stripes.in_packets(packet), ..self }
+    }
+
     /// The same, of a receiver that admits what may come.
     pub(super) fn with_leave(self) -> Self {
         Self { leave: Some(Leave::default()), ..self }

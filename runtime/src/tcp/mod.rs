@@ -37,11 +37,11 @@ use std::net::TcpStream;
 /// What a socket takes beyond what it is sending, where messages have turns.
 const UNSENT: u32 = 32 << 10;
 
-/// Faster than this, in bytes per second, a timer for every segment costs more than queues do.
-const FASTEST_PACED: f64 = 2.5e9;
+/// How long a packet, which the kernel cuts into frames, may take on the wire. A paced socket makes them of 1 ms.
+const PACKET_SECONDS: f64 = 0.9e-3;
 
-/// By how much a socket may be faster than its plan, whose rates were measured, and which a pause must not hold up for good.
-const HEADROOM: f64 = 1.05;
+/// The least and the most bytes of a packet; the kernel makes none of more than 64 KiB with headers.
+const PACKETS: [usize; 2] = [4 << 10, 60 << 10];
 
 /// The sockets of each connection.
 type Sockets = BTreeMap<ConnectionId, Vec<TcpStream>>;
@@ -49,7 +49,7 @@ type Sockets = BTreeMap<ConnectionId, Vec<TcpStream>>;
 /// What the sender of a lane knows where messages have turns.
 #[derive(Clone, Copy)]
 pub(crate) struct InTurn {
-    /// How fast the plan counts on it to be, in bytes per second, if that matters.
+    /// How fast it is to be, in bytes per second, if that matters.
     pub(crate) rate: Option<f64>,
 }
 
@@ -88,11 +88,16 @@ impl Streams {
         // Of several ways each takes what it can.
         if let [socket] = &sockets[..] {
             options::limit_unsent(socket, UNSENT)?;
-            if let Some(rate) = rate.filter(|&rate| rate < FASTEST_PACED) {
-                options::pace(socket, rate * HEADROOM)?;
+            if let Some(rate) = rate {
+                options::pace(socket, rate)?;
+                options::heed_losses(socket)?;
             }
         }
-        Ok(Box::new(TcpSender::new(sockets, backlog).with_leave()))
+        let sender = TcpSender::new(sockets, backlog).with_leave();
+        Ok(Box::new(match rate {
+            Some(rate) => sender.in_packets(((rate * PACKET_SECONDS) as usize).clamp(PACKETS[0], PACKETS[1])),
+            None => sender,
+        }))
     }
 
     /// Takes the receiver's end of a connection.

@@ -2,9 +2,11 @@
 //!
 //! The principal types are [`Outgoing`] and [`Incoming`]. Over several sockets the stream is cut into turns. The sender
 //! gives the next one to a socket that takes it, and says before it which turn it is and how long: so a fast way carries
-//! more than a slow one. The receiver reads turns by their numbers, and leaves in the kernel what came before its time: it
-//! does not matter what arrives first. Over one socket only the bytes themselves travel.
+//! more than a slow one. The receiver hands over turns by their numbers, and keeps what came before its time, up to a limit:
+//! a fast way goes on while a slow one brings what is next. Over one socket only the bytes themselves travel.
 
+use rustix::net::SendFlags;
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 
@@ -14,6 +16,9 @@ pub(super) const TURN: usize = 16 << 10;
 /// What the kernel takes of a stream for one of its sockets, about. What it has taken must go that way, however slow it
 /// is; but it must last until this rank looks again.
 const AHEAD: usize = 32 << 10;
+/// How many whole turns a receiver keeps that came before their time; so much faster one way may be than another before
+/// it has to wait, times what the kernel takes.
+const KEPT: usize = 64;
 /// What precedes a turn: its number and its length, little endian.
 const HEADER: usize = 8;
 
@@ -35,6 +40,8 @@ pub(super) struct Outgoing {
     at: usize,
     /// The number of the next turn.
     number: u32,
+    /// The most bytes that one socket is given at once.
+    packet: usize,
 }
 
 impl Outgoing {
@@ -46,7 +53,12 @@ impl Outgoing {
                 let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, AHEAD);
             }
         }
-        Self { rests: vec![Vec::new(); sockets.len()], sockets, at: 0, number: 0 }
+        Self { rests: vec![Vec::new(); sockets.len()], sockets, at: 0, number: 0, packet: usize::MAX }
+    }
+
+    /// The same, which gives a socket packets of at most so many bytes.
+    pub(super) fn in_packets(self, packet: usize) -> Self {
+        Self { packet, ..self }
     }
 
     /// Sends as many bytes as go without waiting.
@@ -54,12 +66,18 @@ impl Outgoing {
     /// # Errors
     /// If a connection is broken.
     pub(super) fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if let [socket] = &mut self.sockets[..] {
-            return Ok(now(socket.write(data))?.unwrap_or(0));
+        if self.sockets.len() == 1 && data.len() <= self.packet {
+            return self.hand(data);
         }
         let mut passed = 0;
         while passed < data.len() {
-            match self.give(&data[passed..]) {
+            let rest = &data[passed..];
+            let given = match self.sockets.len() {
+                // Equal packets: the last one must not be a few bytes, which wait as long as a large one.
+                1 => self.hand(&rest[..rest.len().div_ceil(rest.len().div_ceil(self.packet))]),
+                _ => self.give(rest),
+            };
+            match given {
                 Ok(0) => break,
                 Ok(bytes) => passed += bytes,
                 // What has passed counts; the next call says what is wrong.
@@ -68,6 +86,13 @@ impl Outgoing {
             }
         }
         Ok(passed)
+    }
+
+    /// Gives the only socket a packet: the kernel sends it without what follows.
+    fn hand(&self, packet: &[u8]) -> io::Result<usize> {
+        let alone = if self.packet == usize::MAX { SendFlags::empty() } else { SendFlags::EOR };
+        let sent = rustix::net::send(&self.sockets[0], packet, SendFlags::NOSIGNAL | alone);
+        Ok(now(sent.map_err(io::Error::from))?.unwrap_or(0))
     }
 
     /// Gives a turn to the next socket that takes any of it; how long it is. What the socket does not take at once is
@@ -111,13 +136,15 @@ impl Outgoing {
 }
 
 /// What is known of the next turn on a socket.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Turn {
     header: [u8; HEADER],
     /// How much of the header has come.
     come: usize,
     /// How much of the turn has not been read.
     left: usize,
+    /// What was read before its time.
+    early: Vec<u8>,
 }
 
 impl Turn {
@@ -136,14 +163,17 @@ impl Turn {
 pub(super) struct Incoming {
     pub(super) sockets: Vec<TcpStream>,
     turns: Vec<Turn>,
-    /// The number of the turn at hand.
+    /// Whole turns that came before their time.
+    kept: BTreeMap<u32, Vec<u8>>,
+    /// The number of the turn at hand, and how much of it was handed over, if it was kept.
     number: u32,
+    handed: usize,
 }
 
 impl Incoming {
     pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
         let turns = vec![Turn::default(); sockets.len()];
-        Self { sockets, turns, number: 0 }
+        Self { sockets, turns, kept: BTreeMap::new(), number: 0, handed: 0 }
     }
 
     /// Reads what has arrived; 0 if nothing has.
@@ -169,7 +199,27 @@ impl Incoming {
 
     /// Reads from the turn at hand, if it has come.
     fn read_turn(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let Some(at) = self.at_hand()? else { return Ok(0) };
+        loop {
+            if let Some(turn) = self.kept.get(&self.number) {
+                let bytes = into.len().min(turn.len() - self.handed);
+                into[..bytes].copy_from_slice(&turn[self.handed..self.handed + bytes]);
+                self.handed += bytes;
+                if self.handed == turn.len() {
+                    self.kept.remove(&self.number);
+                    (self.handed, self.number) = (0, self.number.wrapping_add(1));
+                }
+                return Ok(bytes);
+            }
+            match self.at_hand()? {
+                Some(at) if self.turns[at].early.is_empty() => return self.read_from(at, into),
+                _ if !self.keep()? => return Ok(0),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads the turn at hand where it belongs.
+    fn read_from(&mut self, at: usize, into: &mut [u8]) -> io::Result<usize> {
         let turn = &mut self.turns[at];
         let most = into.len().min(turn.left);
         let bytes = some_of(now((&self.sockets[at]).read(&mut into[..most]))?)?;
@@ -179,6 +229,34 @@ impl Incoming {
             self.number = self.number.wrapping_add(1);
         }
         Ok(bytes)
+    }
+
+    /// Reads what came before its time; whether a turn was completed.
+    fn keep(&mut self) -> io::Result<bool> {
+        let (before, mut broken) = (self.kept.len(), None);
+        for (turn, mut socket) in self.turns.iter_mut().zip(&self.sockets).filter(|(turn, _)| turn.come == HEADER) {
+            // One that was begun is completed, whatever its number.
+            if self.kept.len() >= KEPT && turn.early.is_empty() {
+                continue;
+            }
+            let start = turn.early.len();
+            turn.early.resize(start + turn.left, 0);
+            let read = now(socket.read(&mut turn.early[start..])).and_then(some_of);
+            let bytes = read.unwrap_or_else(|error| {
+                broken = Some(error);
+                0
+            });
+            turn.early.truncate(start + bytes);
+            turn.left -= bytes;
+            if turn.left == 0 {
+                let whole = std::mem::take(turn);
+                self.kept.insert(whole.number(), whole.early);
+            }
+        }
+        match broken {
+            Some(error) if self.kept.len() == before => Err(error),
+            _ => Ok(self.kept.len() > before),
+        }
     }
 
     /// The socket on which the turn at hand comes.
@@ -282,6 +360,43 @@ mod tests {
             outgoing.flush().unwrap();
             received += incoming.read(&mut into[received..]).unwrap();
         }
+        assert!(into == data);
+    }
+
+    /// A slow way brings the first turn; all that came before it is out of the kernel by then, up to a limit.
+    #[test]
+    fn turns_before_their_time_hold_up_no_way() {
+        const AHEAD: u32 = 40;
+        let ((fast, far), (slow, slow_far)) = (pair(), pair());
+        let mut incoming = Incoming::new(vec![far, slow_far]);
+        let mut into = vec![0; TURN * (AHEAD as usize + 1)];
+        for number in 1..=AHEAD {
+            let turn = [&header(number, TURN as u32)[..], &vec![number as u8; TURN]].concat();
+            let mut at = 0;
+            while at < turn.len() {
+                at += now((&fast).write(&turn[at..])).unwrap().unwrap_or(0);
+                assert_eq!(incoming.read(&mut into).unwrap(), 0);
+            }
+        }
+        assert!((0..1_000_000).any(|_| incoming.read(&mut into).unwrap() > 0 || incoming.kept.len() == AHEAD as usize));
+        (&slow).write_all(&[&header(0, TURN as u32)[..], &[0; TURN]].concat()).unwrap();
+        let mut received = 0;
+        while received < into.len() {
+            received += read(&mut incoming, &mut into[received..]);
+        }
+        assert!(into.chunks(TURN).enumerate().all(|(number, turn)| turn.iter().all(|&byte| byte == number as u8)));
+    }
+
+    /// A packet is sent as it is, whatever follows, and none is much shorter than the others.
+    #[test]
+    fn a_message_is_cut_into_equal_packets() {
+        let (near, mut far) = pair();
+        let mut outgoing = Outgoing::new(vec![near]).in_packets(1000);
+        let data: Vec<u8> = (0..2001).map(|index| index as u8).collect();
+        assert_eq!(outgoing.write(&data).unwrap(), data.len());
+        far.set_nonblocking(false).unwrap();
+        let mut into = vec![0; data.len()];
+        far.read_exact(&mut into).unwrap();
         assert!(into == data);
     }
 

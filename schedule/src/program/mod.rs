@@ -39,8 +39,9 @@ pub use timing::{NoLink, Played, play};
 
 use crate::{Demand, ReduceOp};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology};
+use topology::{LinkId, Micros, MicrosPerByte, Rank, ResourceId, Topology};
 
 /// Index of a connection in [`Program::connections`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -172,6 +173,9 @@ pub struct Tempo {
     pub times: Vec<[Micros; 2]>,
     /// What a byte takes on each connection; empty where that is not known.
     pub rates: Vec<MicrosPerByte>,
+    /// What a byte takes of the slowest resource that each connection shares with others of its sender; 0 if there is
+    /// none, empty where that is not known.
+    pub ports: Vec<MicrosPerByte>,
 }
 
 impl Program {
@@ -184,7 +188,21 @@ impl Program {
             let shared = link.resources.iter().map(|&id| topology.resource(id).beta);
             shared.fold(link.beta, |slowest, beta| if beta.0 > slowest.0 { beta } else { slowest })
         };
+        let mut users: BTreeMap<(Rank, ResourceId), usize> = BTreeMap::new();
+        for lane in &self.connections {
+            for &id in &topology.link(lane.link).resources {
+                *users.entry((lane.from, id)).or_default() += 1;
+            }
+        }
+        let port = |lane: &Connection| {
+            let shared = topology.link(lane.link).resources.iter().filter(|&&id| users[&(lane.from, id)] > 1);
+            shared
+                .map(|&id| topology.resource(id).beta)
+                .max_by(|a, b| a.0.total_cmp(&b.0))
+                .unwrap_or(MicrosPerByte(0.0))
+        };
         self.tempo.rates = self.connections.iter().map(rate).collect();
+        self.tempo.ports = self.connections.iter().map(port).collect();
         self
     }
 

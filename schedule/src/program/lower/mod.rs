@@ -146,7 +146,7 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
         ranks,
         tempo: Tempo {
             times: schedule.transfers.iter().map(|transfer| [transfer.start, transfer.end]).collect(),
-            rates: Vec::new(),
+            ..Tempo::default()
         },
     };
     if options.threadblocks == Threadblocks::Paired {
