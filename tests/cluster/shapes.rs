@@ -55,7 +55,7 @@ fn racks_share_their_uplink() {
 #[test]
 fn a_second_nic_is_another_way() {
     let nics = vec![Nic::new(100), Nic { switch: 1, ..Nic::new(200) }];
-    let spec = Spec { hosts: vec![Host { nics }; 2], switches: vec![Switch::default(); 2] };
+    let spec = Spec { hosts: vec![Host { nics }; 2], switches: vec![Switch::default(); 2], ..Spec::default() };
     let Some(cluster) = Cluster::or_skip(&spec) else { return };
     for (nic, rate) in [(0, 100.0), (1, 200.0)] {
         assert_rates("a NIC", &rates(&cluster, &[(0, 1)], (nic, Family::V4), WINDOW), &[rate], Family::V4, 0.03);

@@ -9,7 +9,7 @@ use std::time::Duration;
 fn rails(hosts: usize, rates: &[u32]) -> Spec {
     let nic = |(switch, &rate): (usize, &u32)| Nic { switch, ..Nic::new(rate) };
     let nics: Vec<Nic> = rates.iter().enumerate().map(nic).collect();
-    Spec { hosts: vec![Host { nics }; hosts], switches: vec![Switch::default(); rates.len()] }
+    Spec { hosts: vec![Host { nics }; hosts], switches: vec![Switch::default(); rates.len()], ..Spec::default() }
 }
 
 /// The time of a message between two hosts, in µs.

@@ -7,7 +7,8 @@
 //!
 //! Three settings make rates hold even for short messages: a burst of 16 KB (a larger one is credit that a short
 //! message never pays back), segments of at most 16 KB (larger ones than the burst would be cut by the processor),
-//! and queues that count bytes (one that counts packets holds up acknowledgements behind megabytes).
+//! and queues that count bytes (one that counts packets holds up acknowledgements behind megabytes). Clusters that are
+//! `coarse` have none of them.
 
 pub(crate) mod cable;
 pub(crate) mod flow;
@@ -83,7 +84,7 @@ impl Cluster {
                 ("ipv4/conf/all/arp_ignore", "1"),
                 ("ipv4/conf/all/arp_announce", "2"),
             ];
-            configure(host, &settings)?;
+            configure(host, &settings[usize::from(self.spec.coarse)..])?;
             in_namespace("ip", host, &["link set lo up"])?;
         }
         let bridge = |id: usize| {
@@ -95,8 +96,8 @@ impl Cluster {
             let Some(Uplink { to, rate }) = switch.uplink else { continue };
             links.push(format!("link add dev up{id} type veth peer name down{id}"));
             for (end, bridge) in [(format!("up{id}"), id), (format!("down{id}"), to)] {
-                links.push(format!("link set {end} master s{bridge} gso_max_size 16384 up"));
-                shapes.extend(shape("add", &end, rate));
+                links.push(format!("link set {end} master s{bridge} {} up", self.segments()));
+                shapes.extend(self.shape(&end, rate));
             }
         }
         in_namespace("ip", &self.switches, &links)?;
@@ -118,12 +119,29 @@ impl Cluster {
         let up = [
             format!("addr add {v4}/24 dev {device}"),
             format!("addr add {v6}/64 dev {device} nodad"),
-            format!("link set {device} gso_max_size 16384 up"),
+            format!("link set {device} {} up", self.segments()),
         ];
         in_namespace("ip", home, &up)?;
-        in_namespace("ip", &self.switches, &[format!("link set {port} master s{switch} gso_max_size 16384 up")])?;
-        in_namespace("tc", home, &shape("add", &device, rate))?;
-        in_namespace("tc", &self.switches, &shape("add", &port, rate))
+        in_namespace("ip", &self.switches, &[format!("link set {port} master s{switch} {} up", self.segments())])?;
+        in_namespace("tc", home, &self.shape(&device, rate))?;
+        in_namespace("tc", &self.switches, &self.shape(&port, rate))
+    }
+
+    /// How large segments may be, in words of `ip`.
+    fn segments(&self) -> &'static str {
+        if self.spec.coarse { "" } else { "gso_max_size 16384" }
+    }
+
+    /// What makes a device send at a rate and no faster.
+    fn shape(&self, device: &str, rate: u32) -> Vec<String> {
+        if self.spec.coarse {
+            return vec![format!("qdisc add dev {device} root tbf rate {rate}mbit burst 64kb latency 100ms")];
+        }
+        vec![
+            format!("qdisc add dev {device} root handle 1: htb default 1 r2q 1000"),
+            class("add", device, 1, rate),
+            format!("qdisc add dev {device} parent 1:1 {QUEUE}"),
+        ]
     }
 
     /// Pulls the cable of a NIC. Both ends notice no more than that nothing comes.
@@ -207,15 +225,6 @@ impl Drop for Cluster {
 /// The switch's end of a NIC's cable.
 fn port(host: usize, nic: usize) -> String {
     format!("h{host}n{nic}")
-}
-
-/// What makes a device send at a rate and no faster.
-fn shape(verb: &str, device: &str, rate: u32) -> [String; 3] {
-    [
-        format!("qdisc {verb} dev {device} root handle 1: htb default 1 r2q 1000"),
-        class(verb, device, 1, rate),
-        format!("qdisc {verb} dev {device} parent 1:1 {QUEUE}"),
-    ]
 }
 
 fn class(verb: &str, device: &str, id: u32, rate: u32) -> String {

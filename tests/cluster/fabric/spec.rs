@@ -15,6 +15,8 @@ pub(crate) struct Spec {
     pub hosts: Vec<Host>,
     /// At least one.
     pub switches: Vec<Switch>,
+    /// Whether hosts are left as systems come: their congestion control, segments of 64 KB, and buckets of that size.
+    pub coarse: bool,
 }
 
 /// One machine.
@@ -67,7 +69,12 @@ impl Spec {
     /// One switch and a host for each rate (Mbit/s).
     pub(crate) fn star(rates: &[u32]) -> Self {
         let hosts = rates.iter().map(|&rate| Host { nics: vec![Nic::new(rate)] }).collect();
-        Self { hosts, switches: vec![Switch::default()] }
+        Self { hosts, switches: vec![Switch::default()], coarse: false }
+    }
+
+    /// The same, left as systems come.
+    pub(crate) fn coarse(self) -> Self {
+        Self { coarse: true, ..self }
     }
 
     /// A core switch, and behind it racks of `hosts` hosts each; Mbit/s of NICs and of each rack's up-link.
@@ -76,7 +83,7 @@ impl Spec {
         switches.resize(racks + 1, Switch { uplink: Some(Uplink { to: 0, rate: uplink }) });
         let nic = |rack: usize| Nic { switch: rack + 1, ..Nic::new(nic) };
         let hosts = (0..racks).flat_map(|rack| (0..hosts).map(move |_| Host { nics: vec![nic(rack)] })).collect();
-        Self { hosts, switches }
+        Self { hosts, switches, coarse: false }
     }
 
     /// The address of a NIC.
