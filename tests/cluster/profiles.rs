@@ -1,7 +1,7 @@
 //! `antiphon profile` between shaped hosts finds their rates and what they share, and predicts what it did not measure.
 
 use crate::binary::antiphon_in;
-use crate::fabric::{Cluster, Family, Place, Spec};
+use crate::fabric::{Cluster, Family, Host, Nic, Place, Spec, Switch, Uplink};
 use crate::ours::{finish, start};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -48,29 +48,50 @@ fn profile(cluster: &Cluster) -> Found {
     }
 }
 
+/// What is wrong with a profile.
+type Checked = Result<(), String>;
+
+fn check(holds: bool, what: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+/// A profile is right, of three at most: whatever else runs on this computer takes time from links that are as fast as its
+/// cores let them be.
+fn assert_found(cluster: &Cluster, check: impl Fn(&Found) -> Checked) {
+    let mut wrong = Vec::new();
+    while wrong.len() < 3 {
+        let found = profile(cluster);
+        match check(&found) {
+            Ok(()) => return,
+            Err(what) => wrong.push(format!("{what}: {found:?}")),
+        }
+    }
+    panic!("{wrong:#?}");
+}
+
 impl Found {
     /// Every link has the rate that `truth` says, and what was not measured was predicted.
-    fn assert_rates(&self, tolerance: f64, truth: impl Fn(u64, u64) -> f64) {
+    fn rates(&self, tolerance: f64, truth: impl Fn(u64, u64) -> f64) -> Checked {
         for &((from, to), rate) in &self.links {
             let ratio = rate / truth(from, to);
-            assert!((ratio - 1.0).abs() <= tolerance, "{from} to {to} has {ratio:.3} of its rate: {self:?}");
+            check((ratio - 1.0).abs() <= tolerance, || format!("{from} to {to} has {ratio:.3} of its rate"))?;
         }
-        assert!(self.error <= 10.0, "predictions are off by {} %: {self:?}", self.error);
+        check(self.error <= 10.0, || format!("predictions are off by {} %", self.error))
     }
 
     /// These pairs were found to share so many Mbit/s.
-    fn assert_shared(&self, users: impl IntoIterator<Item = (u64, u64)>, rate: f64) {
+    fn shares(&self, users: impl IntoIterator<Item = (u64, u64)>, rate: f64) -> Checked {
         let users: Pairs = users.into_iter().collect();
         let found = self.shared.iter().find(|(_, found, _)| *found == users);
-        let (name, _, found) = found.unwrap_or_else(|| panic!("nobody found what {users:?} share: {self:?}"));
-        assert!((found / rate - 1.0).abs() <= 0.1, "{name} has {found:.1} of {rate} Mbit/s");
+        let (name, _, found) = found.ok_or_else(|| format!("nobody found what {users:?} share"))?;
+        check((found / rate - 1.0).abs() <= 0.1, || format!("{name} has {found:.1} of {rate} Mbit/s"))
     }
 
     /// Cables carry both ways at once.
-    fn assert_duplex(&self) {
+    fn is_duplex(&self) -> Checked {
         let both = |users: &Pairs| users.iter().any(|&(from, to)| users.contains(&(to, from)));
         let phantoms: Vec<_> = self.shared.iter().filter(|(_, users, _)| both(users)).collect();
-        assert!(phantoms.is_empty(), "{phantoms:?}");
+        check(phantoms.is_empty(), || format!("{phantoms:?}"))
     }
 }
 
@@ -78,14 +99,15 @@ impl Found {
 fn a_slow_host_is_found_and_hides_nobody() {
     let rates = [200.0_f64, 200.0, 200.0, 50.0];
     let Some(cluster) = Cluster::or_skip(&Spec::star(&rates.map(|rate| rate as u32))) else { return };
-    let found = profile(&cluster);
-    found.assert_rates(0.1, |from, to| rates[from as usize].min(rates[to as usize]));
-    found.assert_duplex();
-    for (host, rate) in (0..).zip(rates) {
-        let others = || (0..4).filter(move |other| *other != host);
-        found.assert_shared(others().map(|other| (host, other)), rate);
-        found.assert_shared(others().map(|other| (other, host)), rate);
-    }
+    assert_found(&cluster, |found| {
+        found.rates(0.1, |from, to| rates[from as usize].min(rates[to as usize]))?;
+        found.is_duplex()?;
+        (0..).zip(rates).try_for_each(|(host, rate)| {
+            let others = || (0..4).filter(move |other| *other != host);
+            found.shares(others().map(|other| (host, other)), rate)?;
+            found.shares(others().map(|other| (other, host)), rate)
+        })
+    });
 }
 
 #[test]
@@ -94,10 +116,42 @@ fn a_slow_link_and_a_long_cable_are_found() {
     spec.hosts[2].nics[0].delay = Duration::from_millis(2);
     let Some(cluster) = Cluster::or_skip(&spec) else { return };
     cluster.narrow(0, 1, 50);
-    let found = profile(&cluster);
-    found.assert_rates(0.12, |from, to| if (from, to) == (0, 1) { 50.0 } else { 200.0 });
-    for (&((from, to), _), &alpha) in found.links.iter().zip(&found.alphas) {
-        let far = from == 2 || to == 2;
-        assert!(if far { (1900.0..3000.0).contains(&alpha) } else { alpha < 1000.0 }, "{from} to {to}: {found:?}");
-    }
+    assert_found(&cluster, |found| {
+        found.rates(0.12, |from, to| if (from, to) == (0, 1) { 50.0 } else { 200.0 })?;
+        found.links.iter().zip(&found.alphas).try_for_each(|(&((from, to), _), &alpha)| {
+            let far = from == 2 || to == 2;
+            let is_right = if far { (1900.0..3000.0).contains(&alpha) } else { alpha < 1000.0 };
+            check(is_right, || format!("{from} to {to} takes {alpha} µs"))
+        })
+    });
+}
+
+/// Pairs of hosts from one side to the other.
+fn across(from: [u64; 2], to: [u64; 2]) -> impl Iterator<Item = (u64, u64)> {
+    from.into_iter().flat_map(move |from| to.map(|to| (from, to)))
+}
+
+#[test]
+fn two_racks_and_the_thin_line_between_them_are_found() {
+    let Some(cluster) = Cluster::or_skip(&Spec::racks(2, 2, 300, 100)) else { return };
+    assert_found(&cluster, |found| {
+        found.rates(0.12, |from, to| if from / 2 == to / 2 { 300.0 } else { 100.0 })?;
+        found.is_duplex()?;
+        found.shares(across([0, 1], [2, 3]), 100.0)?;
+        found.shares(across([2, 3], [0, 1]), 100.0)
+    });
+}
+
+#[test]
+fn two_hosts_behind_one_nic_are_found() {
+    let mut spec = Spec::star(&[200, 200]);
+    spec.switches.push(Switch { uplink: Some(Uplink { to: 0, rate: 200 }) });
+    spec.hosts.extend(vec![Host { nics: vec![Nic { switch: 1, ..Nic::new(600) }] }; 2]);
+    let Some(cluster) = Cluster::or_skip(&spec) else { return };
+    assert_found(&cluster, |found| {
+        found.rates(0.15, |from, to| if from.min(to) == 2 { 600.0 } else { 200.0 })?;
+        found.is_duplex()?;
+        found.shares(across([0, 1], [2, 3]), 200.0)?;
+        found.shares(across([2, 3], [0, 1]), 200.0)
+    });
 }

@@ -13,6 +13,7 @@
 //! segments of up to 64 KB pass as a whole, so the time of one size is off by a part of that however often it is
 //! repeated: sizes that differ a little average it out. Wherever a line misses the shortest messages, α is theirs.
 
+use crate::line::{self, CONFIDENCE, Line, MODEL_ERROR};
 use crate::robust::middle;
 use crate::{Bytes, Latency, Micros, MicrosPerByte};
 use std::collections::BTreeMap;
@@ -88,11 +89,6 @@ pub enum FitError {
     BadTime(f64),
 }
 
-/// The share of a time that the linear model is not expected to explain.
-const MODEL_ERROR: f64 = 0.01;
-/// Standard deviations to each side of a 95 % interval.
-pub(crate) const CONFIDENCE: f64 = 1.96;
-
 /// α and β of one link.
 ///
 /// # Errors
@@ -130,6 +126,11 @@ pub fn fit_link(samples: &[Sample]) -> Result<LinkFit, FitError> {
 /// The relative error with which a line may miss the shortest message.
 const MISSED: f64 = 0.2;
 
+/// A message that takes so many times as long as the shortest does not pass at once,
+const BEYOND: f64 = 5.0;
+/// if it is more than a few segments, of which the last might.
+const SEGMENTS: u64 = 192 << 10;
+
 /// The fit with α from the shortest messages alone, where the line misses them: then long messages follow another law
 /// (credit of a shaper, another protocol), and their line says nothing about a message without bytes.
 fn by_shortest(points: &[Point], fit: &LinkFit) -> Option<LinkFit> {
@@ -164,8 +165,12 @@ fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
     let single = || points.iter().filter(|point| point.messages == 1);
     let first = single().min_by_key(|point| point.bytes)?;
     let whole = single().max_by_key(|point| point.bytes)?;
-    let long: Vec<&Point> = single().filter(|point| 2 * point.bytes + 64 >= whole.bytes).collect();
-    let line = Line::through(&long).filter(|_| 2 * first.bytes + 64 < whole.bytes)?;
+    // What takes much longer than α is beyond the credit.
+    let passes = |point: &Point| point.bytes < SEGMENTS || point.time < BEYOND * first.time;
+    let is_long = |point: &&Point| 2 * point.bytes + 64 >= whole.bytes || !passes(point);
+    let long: Vec<&Point> = single().filter(is_long).collect();
+    let placed: Vec<line::Point> = long.iter().map(|point| point.placed()).collect();
+    let line = Line::through(&placed).filter(|_| 2 * first.bytes + 64 < whole.bytes)?;
     let alpha = (first.time - line.beta * first.bytes as f64).max(0.0);
     // How far the line may be off where it begins: its slope is uncertain, and times are only so linear.
     // Few lengths say little of how far others are off.
@@ -192,40 +197,6 @@ fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
     })
 }
 
-/// A straight line through times of messages that differ in length alone.
-struct Line {
-    /// Time of no bytes.
-    begins: f64,
-    beta: f64,
-    /// Standard deviation of β.
-    noise: f64,
-}
-
-impl Line {
-    /// By weighted least squares; `None` for fewer than two lengths.
-    fn through(points: &[&Point]) -> Option<Self> {
-        let total: f64 = points.iter().map(|point| point.weight()).sum();
-        let mean =
-            |of: &dyn Fn(&Point) -> f64| points.iter().map(|point| point.weight() * of(point)).sum::<f64>() / total;
-        let (middle, time) = (mean(&|point| point.bytes as f64), mean(&|point| point.time));
-        let spread = mean(&|point| (point.bytes as f64 - middle).powi(2)) * total;
-        // With a single length this is no more than what rounding left.
-        if points.len() < 2 || spread <= 1e-9 * middle * middle * total {
-            return None;
-        }
-        let beta = mean(&|point| (point.bytes as f64 - middle) * point.time) * total / spread;
-        let begins = time - beta * middle;
-        let pull = |point: &&Point| point.weight() * (point.bytes as f64 - middle) / spread;
-        let scatter = |point: &&Point| (point.time - begins - beta * point.bytes as f64).powi(2);
-        let repeated: f64 = points.iter().map(|point| pull(point).powi(2) * point.variance).sum();
-        // Lengths that lie off the line say how far others do; of two lengths none is off.
-        let freedom = points.len().saturating_sub(2);
-        let share = if freedom == 0 { 0.0 } else { points.len() as f64 / freedom as f64 };
-        let lengths: f64 = share * points.iter().map(|point| pull(point).powi(2) * scatter(point)).sum::<f64>();
-        Some(Self { begins, beta, noise: repeated.max(lengths).sqrt() })
-    }
-}
-
 /// The repetitions of one setting, boiled down.
 struct Point {
     bytes: u64,
@@ -244,6 +215,10 @@ impl Point {
     /// What λ, γ and β are multiplied by.
     fn row(&self) -> [f64; 3] {
         [1.0, f64::from(self.messages), self.bytes()]
+    }
+
+    fn placed(&self) -> line::Point {
+        line::Point { bytes: self.bytes as f64, time: self.time, variance: self.variance }
     }
 
     fn weight(&self) -> f64 {

@@ -18,6 +18,7 @@ mod free_times;
 mod graph;
 pub mod import;
 mod interchange;
+mod line;
 mod machine;
 mod measured;
 mod probe;

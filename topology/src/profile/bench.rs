@@ -1,11 +1,12 @@
 //! Timing sets of exchanges, and what a byte more costs in them.
 //!
 //! The principal types are [`Bench`], which asks the probe and checks its answers, and [`Slope`]. The cost of a byte is
-//! the difference between two sizes, so that α cancels, and with it the credit that shaped links give to the first
-//! bytes. The two sizes take turns, so that a drift of the machine hits both alike.
+//! the slope between short and long messages, so that α cancels, and with it the credit that shaped links give to the
+//! first bytes. The two take turns, so that a drift of the machine hits both alike, and no turn has the lengths of
+//! another: shapers let the last segment pass as a whole, 64 KB of it, and repeating a length repeats that.
 
 use super::ProfileError;
-use crate::fit::CONFIDENCE;
+use crate::line::{CONFIDENCE, Line, Point};
 use crate::robust::{robust_middle, undisturbed, usual};
 use crate::rounds::Pair;
 use crate::{Exchange, Micros, Probe};
@@ -13,6 +14,15 @@ use std::ops::RangeInclusive;
 
 /// Repetitions in one run of the probe.
 pub(super) const REPETITIONS: u32 = 4;
+
+/// Parts of a whole message.
+pub(super) const PARTS: u64 = 64;
+
+/// By how many parts messages are longer or shorter in each turn.
+pub(super) fn shift(turn: u32) -> u64 {
+    const SHIFTS: [u64; 6] = [0, 5, 10, 3, 8, 1];
+    SHIFTS[(turn as usize - 1) % SHIFTS.len()]
+}
 
 /// What a byte more costs, and how well that is known (half a 95 % interval): in microseconds per byte of each flow.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -69,48 +79,54 @@ impl<'p> Bench<'p> {
         Err(ProfileError::WrongCount { asked, returned: times.iter().map(Vec::len).sum() })
     }
 
-    /// Runs flows at half and at whole length until the cost of a byte is known to `precision` (relative), as many times
-    /// as `turns` allows.
+    /// Runs flows at a quarter and at whole length until the cost of a byte is known to `precision` (relative), as many
+    /// times as `turns` allows.
     pub(super) fn slopes(
         &mut self,
         loads: &[Load],
         precision: f64,
         turns: RangeInclusive<u32>,
     ) -> Result<Slopes, ProfileError> {
-        let mut times = [vec![Vec::new(); loads.len()], vec![Vec::new(); loads.len()]];
         let longest = loads.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-        let mut all = Slope { beta: 0.0, margin: 0.0 };
+        let mut timed: Vec<Timed> = Vec::new();
         for turn in 1..=*turns.end() {
-            for (whole, divisor) in [(0, 2), (1, 1)] {
-                let exchange = |&(Pair { from, to }, bytes): &Load| Exchange {
-                    from,
-                    to,
-                    bytes: (bytes / divisor).max(1),
-                    messages: 1,
-                };
+            let shift = shift(turn);
+            for parts in [PARTS / 4 + shift, PARTS - shift] {
+                let share = |bytes: u64| (bytes * parts / PARTS).max(1);
+                let exchange =
+                    |&(Pair { from, to }, bytes): &Load| Exchange { from, to, bytes: share(bytes), messages: 1 };
                 let exchanges: Vec<Exchange> = loads.iter().map(exchange).collect();
-                for run in self.run(&exchanges, REPETITIONS)? {
-                    times[whole].iter_mut().zip(run).for_each(|(times, time)| times.push(time.0));
-                }
+                let runs = self.run(&exchanges, REPETITIONS)?;
+                let flow = |flow: usize| runs.iter().map(|times| times[flow].0).collect();
+                timed.push(Timed { parts, flows: (0..loads.len()).map(flow).collect() });
             }
-            if turn < *turns.start() {
-                continue;
-            }
-            all = slope([undisturbed(&spans(&times[0])), undisturbed(&spans(&times[1]))], longest);
-            if all.margin <= precision * all.beta {
+            let all = slope(&timed, longest, |timed| undisturbed(&spans(&timed.flows)));
+            if turn >= *turns.start() && all.margin <= precision * all.beta {
                 break;
             }
         }
-        let each = loads.iter().enumerate().map(|(flow, (_, bytes))| {
-            let middles = [&times[0][flow], &times[1][flow]].map(|times| robust_middle(times));
-            slope(middles, *bytes)
-        });
-        let middle = |flow: &usize| undisturbed(&times[1][*flow]).0;
-        let last = (0..loads.len()).max_by(|one, other| middle(one).total_cmp(&middle(other))).unwrap_or(0);
-        let lasting =
-            loads.iter().enumerate().map(|(flow, (_, bytes))| usual_mean(&times[1][flow]) / (*bytes).max(1) as f64);
-        Ok(Slopes { all, each: each.collect(), lasting: lasting.collect(), last })
+        let each =
+            |(flow, (_, bytes)): (usize, &Load)| slope(&timed, *bytes, |timed| robust_middle(&timed.flows[flow]));
+        let long = || timed.iter().filter(|timed| timed.parts > PARTS / 2);
+        let at_end = |flow: &usize| long().map(|timed| undisturbed(&timed.flows[*flow]).0).sum::<f64>();
+        let lasting = |(flow, (_, bytes)): (usize, &Load)| {
+            let bytes = long().map(|timed| bytes * timed.parts / PARTS).sum::<u64>().max(1);
+            long().map(|timed| usual_mean(&timed.flows[flow])).sum::<f64>() / bytes as f64
+        };
+        Ok(Slopes {
+            all: slope(&timed, longest, |timed| undisturbed(&spans(&timed.flows))),
+            each: loads.iter().enumerate().map(each).collect(),
+            lasting: loads.iter().enumerate().map(lasting).collect(),
+            last: (0..loads.len()).max_by(|one, other| at_end(one).total_cmp(&at_end(other))).unwrap_or(0),
+        })
     }
+}
+
+/// Times of flows, all at the same part of their length.
+struct Timed {
+    parts: u64,
+    /// The repetitions of each.
+    flows: Vec<Vec<f64>>,
 }
 
 /// When the last flow of each repetition arrived, given the times of each flow. What is an outlier among the times of
@@ -137,11 +153,13 @@ fn usual_mean(times: &[f64]) -> f64 {
     sum / f64::max(count, 1.0)
 }
 
-/// From the times, with variances, of a half and of a whole.
-fn slope([(half, half_variance), (whole, whole_variance)]: [(f64, f64); 2], bytes: u64) -> Slope {
-    let more = (bytes - (bytes / 2).max(1)).max(1) as f64;
-    Slope {
-        beta: ((whole - half) / more).max(0.0),
-        margin: CONFIDENCE * (half_variance + whole_variance).sqrt() / more,
-    }
+/// From times, with variances, of messages that are `bytes` long as a whole.
+fn slope(timed: &[Timed], bytes: u64, middle: impl Fn(&Timed) -> (f64, f64)) -> Slope {
+    let point = |timed: &Timed| {
+        let (time, variance) = middle(timed);
+        Point { bytes: (bytes * timed.parts / PARTS).max(1) as f64, time, variance }
+    };
+    let points: Vec<Point> = timed.iter().map(point).collect();
+    let line = Line::through(&points).unwrap_or(Line { begins: 0.0, beta: 0.0, noise: 0.0 });
+    Slope { beta: line.beta.max(0.0), margin: CONFIDENCE * line.noise }
 }

@@ -19,14 +19,15 @@ use std::ops::RangeInclusive;
 
 /// A trial is explained if it costs no more than this factor over what is known.
 pub(super) const EXPLAINED: f64 = 1.12;
-/// The same where ranks send and receive: acknowledgements queue behind data, and flows that cross are not fair.
-const DUPLEX: f64 = 1.3;
+/// The same where ranks send and receive: acknowledgements queue behind data, which costs BBR up to a third; what both
+/// directions really share takes twice as long.
+const DUPLEX: f64 = 1.5;
 /// A trial can show a suspect if its flows together would be so much slower than anything else makes them.
 const VISIBLE: f64 = 1.2;
 /// Flows are of about the same speed if the ratio is above this.
 const UNLIKE: f64 = 0.55;
 /// The least message of a trial.
-const LEAST: u64 = 32 << 10;
+const LEAST: u64 = 64 << 10;
 
 /// Flows that ran at the same time, and what a byte more of the longest cost until the last arrived.
 pub(super) struct Trial {
@@ -129,13 +130,13 @@ impl Case<'_> {
         };
         let least = [least(false), least(true)].map(|cost| if cost.is_finite() { cost } else { f64::MIN_POSITIVE });
         let cost = |pair: &Pair| self.alone.of(pair).max(least[usize::from(self.scene.is_far(pair))]);
-        let Some(fastest) = flows.iter().min_by(|one, other| cost(one).total_cmp(&cost(other))) else {
-            return Vec::new();
-        };
-        let share = |pair: &Pair| Some(cost(fastest) / cost(pair)).filter(|share| *share < UNLIKE).unwrap_or(1.0);
-        let together: f64 = flows.iter().map(share).sum();
-        let long = self.scene.view.load(*fastest).1 as f64 * 2.0 / together.max(2.0);
-        flows.iter().map(|pair| (*pair, ((long * share(pair)) as u64).max(LEAST))).collect()
+        let longest = |pair: &Pair| self.scene.view.load(*pair).1;
+        let sample = flows.iter().map(|pair| longest(pair) as f64 * cost(pair)).fold(0.0, f64::max);
+        let fastest = flows.iter().map(cost).fold(f64::INFINITY, f64::min);
+        let like = |pair: &Pair| if fastest / cost(pair) < UNLIKE { cost(pair) } else { fastest };
+        let time = 2.0 * sample / flows.len().max(2) as f64;
+        let bytes = |pair: &Pair| ((time / like(pair)) as u64).clamp(LEAST, (2 * longest(pair)).max(LEAST));
+        flows.iter().map(|pair| (*pair, bytes(pair))).collect()
     }
 
     /// What the slowest flow costs by itself; like all costs of loads, for a byte of the longest.
@@ -154,7 +155,7 @@ impl Case<'_> {
     pub(super) fn charge(&mut self, suspect: Suspect, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
         let loads = self.loads(&suspect.flows);
         self.suspects.push(suspect);
-        self.hear(self.suspects.len() - 1, loads, (0.05, 1..=5), bench)
+        self.hear(self.suspects.len() - 1, loads, (0.05, 2..=4), bench)
     }
 
     /// Makes a trial, which takes the place of what was known of the suspect; it is repeated until it is known to
@@ -211,7 +212,7 @@ impl Case<'_> {
             }
             let loads = self.clearest(suspect, &kept);
             if self.visibility(suspect, &kept, &loads) >= VISIBLE {
-                self.hear(id, loads, (0.05, 2..=5), bench)?;
+                self.hear(id, loads, (0.05, 2..=4), bench)?;
             }
             bench.report(id + 1, self.suspects.len());
         }
@@ -296,7 +297,9 @@ impl Case<'_> {
             let Slope { beta, margin } = trial.slope;
             let beta = if beta > without * EXPLAINED.sqrt() { beta } else { bound * load };
             let factor = if without > 0.0 { beta / without } else { 1.0 };
-            let beta = (beta / load).min(self.alone.fastest(&suspect.users));
+            // Nothing shared is slower than the fastest pair, but what that costs is known less well than what all do together.
+            let (beta, fastest) = (beta / load, self.alone.fastest(&suspect.users));
+            let beta = if beta > EXPLAINED * fastest { fastest } else { beta };
             Some(Finding { suspect, slope: Slope { beta, margin: margin / load }, factor })
         };
         kept.iter().filter_map(finding).collect()

@@ -1,14 +1,13 @@
 //! Whether pairs that are measured together are measured right.
 //!
-//! The principal function is [`disturbance`]. Each rank sends once alone what it sent in a round, over a distance that
-//! differs from rank to rank; where that is clearly faster, what the rounds show is an upper limit and no more.
+//! The principal function is [`disturbance`]. Some ranks of each round send alone what they sent in it, about each rank
+//! once; where that is clearly faster, what the rounds show is an upper limit and no more.
 
 use super::ProfileError;
 use super::bench::Bench;
 use super::contention::Alone;
 use super::suspects::Scene;
 use crate::rounds::{Pair, Round};
-use std::collections::BTreeSet;
 
 /// Pairs disturb each other if they are slower together by more than this.
 const CLEARLY: f64 = 1.15;
@@ -32,15 +31,15 @@ pub(super) fn disturbance(bench: &mut Bench<'_>, scene: &Scene<'_>) -> Result<Di
     let mut found = Disturbance { near: 1.0, far: 1.0, seen: Vec::new(), alone: Vec::new() };
     let rounds = &scene.view.rounds;
     let looked_at = rounds.len().min(ROUNDS);
+    let mut turns = vec![0; scene.places.rank_count()];
     for number in 0..looked_at {
         let round = &rounds[number * rounds.len() / looked_at];
         if round.len() < 2 {
             continue;
         }
-        let chosen = (0..round.len()).filter(|flow| flow % looked_at == number);
-        for flow in chosen {
+        for flow in chosen(round, scene.places.rank_count().div_ceil(looked_at), &mut turns) {
             let pair = round[flow];
-            let alone = bench.slopes(&[scene.view.load(pair)], 0.04, 2..=5)?.all;
+            let alone = bench.slopes(&[scene.view.load(pair)], 0.04, 2..=4)?.all;
             found.alone.push((pair, alone.beta));
             let Some(glimpse) = scene.view.pairs.get(&pair) else { continue };
             if glimpse.slope.beta <= CLEARLY * (alone.beta + alone.margin) {
@@ -59,12 +58,16 @@ pub(super) fn disturbance(bench: &mut Bench<'_>, scene: &Scene<'_>) -> Result<Di
     Ok(found)
 }
 
-impl Disturbance {
-    /// Whether any of these pairs was clearly slower.
-    pub(super) fn concerns(&self, pairs: &BTreeSet<Pair>) -> bool {
-        self.seen.iter().any(|(pair, ..)| pairs.contains(pair))
-    }
+/// The flows of a round, at most so many, whose senders had the fewest `turns`.
+fn chosen(round: &[Pair], most: usize, turns: &mut [usize]) -> Vec<usize> {
+    let mut flows: Vec<usize> = (0..round.len()).collect();
+    flows.sort_by_key(|&flow| turns[round[flow].from.index()]);
+    flows.truncate(most);
+    flows.iter().for_each(|&flow| turns[round[flow].from.index()] += 1);
+    flows
+}
 
+impl Disturbance {
     /// What pairs probably cost alone.
     pub(super) fn alone(&self, scene: &Scene<'_>) -> Alone {
         let factor = |pair: &Pair| if scene.is_far(pair) { self.far } else { self.near };

@@ -1,7 +1,7 @@
 //! Measures a machine: which exchanges to time, and what they say together.
 //!
 //! The principal function is [`profile`]; its result is a [`Measured`] topology. In order: a first look at every pair
-//! in N − 1 rounds ([`scout`]) finds the message sizes that suit each and, where nobody knows, which ranks share a
+//! in about 2 N rounds ([`scout`]) finds the message sizes that suit each and, where nobody knows, which ranks share a
 //! machine ([`machines`]); some pairs are compared with themselves alone ([`disturbance`]); sets of pairs that might
 //! share something run together, and what is shared is what nothing else explains ([`contention`], [`structure`]);
 //! then every pair is swept until it is known well enough, in rounds whose pairs share nothing that binds ([`sweep`]).
@@ -66,9 +66,9 @@ pub struct ProfileOptions {
 impl Default for ProfileOptions {
     fn default() -> Self {
         Self {
-            sample_time: Micros(25_000.0),
+            sample_time: Micros(100_000.0),
             longest: 4 << 20,
-            least: 512 << 10,
+            least: 1 << 20,
             glance: 0.08,
             precision: 0.03,
             alpha_precision: 0.05,
@@ -85,10 +85,17 @@ impl Default for ProfileOptions {
 impl ProfileOptions {
     /// Few repetitions, wide margins: a second or two where the full measurement takes ten.
     pub fn quick() -> Self {
-        let sample_time = Micros(8_000.0);
+        let sample_time = Micros(30_000.0);
         let (least_turns, most_turns) = (2, 2);
-        let (longest, least) = (1 << 20, 256 << 10);
+        let (longest, least) = (2 << 20, 512 << 10);
         Self { sample_time, longest, least, glance: 0.15, precision: 0.1, least_turns, most_turns, ..Self::default() }
+    }
+
+    /// The same for many ranks: rounds and suspects grow with them, so messages become shorter.
+    fn among(&self, ranks: usize) -> Self {
+        let share = (MANY / ranks.max(1) as f64).min(1.0);
+        let least = (self.least as f64 * share) as u64;
+        Self { sample_time: self.sample_time * share, least, ..self.clone() }
     }
 
     /// How long the longest message should be where a byte costs so much, in bytes.
@@ -107,8 +114,10 @@ impl ProfileOptions {
     }
 }
 
+/// From so many ranks on, messages are the shorter the more there are.
+const MANY: f64 = 16.0;
 /// A message may take so many times as long as it should, to be of a length that says something.
-const PATIENCE: f64 = 8.0;
+const PATIENCE: f64 = 4.0;
 /// Below so many bytes a shaped link hides its rate.
 const SHORTEST: f64 = 131_072.0;
 
@@ -170,6 +179,7 @@ pub fn profile(
         let count = u64::try_from(links).unwrap_or(u64::MAX);
         return Err(TopologyError::TooMany { what: "links", count, limit: MAX_LINKS as u64 }.into());
     }
+    let options = &options.among(ranks);
     // The machines alone, without links: checks that they partition the ranks before anything is timed.
     let known = options.machines.clone().unwrap_or_default();
     let mut places = placed(ranks, known)?;
@@ -229,8 +239,7 @@ fn investigate(
     bench.stage = "disturbance";
     let disturbance = disturbance::disturbance(bench, &scene)?;
     let alone: Alone = disturbance.alone(&scene);
-    // Where a rank sends as fast while it receives, nobody need ask what both directions share.
-    let suspects: Vec<_> = scene.usual().into_iter().filter(|it| !it.both || disturbance.concerns(&it.users)).collect();
+    let suspects = scene.usual();
     let mut case = Case { scene, alone, suspects: Vec::new(), trials: Vec::new() };
     bench.stage = "contention";
     let total = suspects.len();

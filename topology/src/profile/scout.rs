@@ -2,13 +2,14 @@
 //!
 //! The principal function is [`scout`]. What is a quick sample on one link takes minutes on another, so the longest
 //! message of a pair is found by doubling until it takes about as long as a sample should. All pairs of a round run
-//! at once: N − 1 rounds see them all, disturbed or not.
+//! at once, disturbed or not. Nobody sends while he receives: acknowledgements queue behind data, and what that costs
+//! says more about the congestion control than about the machine.
 
 use super::bench::{Bench, Load, REPETITIONS, Slope};
 use super::{ProfileError, ProfileOptions};
 use crate::Exchange;
 use crate::robust::median;
-use crate::rounds::{Pair, Round, shifts};
+use crate::rounds::{Pair, Round, apart, shifts};
 use std::collections::BTreeMap;
 
 /// The first message that tells something about bandwidth.
@@ -50,17 +51,14 @@ pub(super) fn scout(
     connected: &dyn Fn(&Pair) -> bool,
     options: &ProfileOptions,
 ) -> Result<View, ProfileError> {
-    let rounds: Vec<Round> = shifts(ranks)
-        .map(|round| round.into_iter().filter(connected).collect())
-        .filter(|r: &Round| !r.is_empty())
-        .collect();
+    let rounds = apart(ranks, 0, shifts(ranks).flatten().filter(connected), &|_| Vec::new());
     let mut pairs = BTreeMap::new();
     for (index, round) in rounds.iter().enumerate() {
         let loads = lengths(bench, round, options)?;
         let tiny: Vec<Exchange> =
             round.iter().map(|&Pair { from, to }| Exchange { from, to, bytes: TINY, messages: 1 }).collect();
         let times = bench.run(&tiny, REPETITIONS)?;
-        let slopes = bench.slopes(&loads, options.glance, 2..=4)?;
+        let slopes = bench.slopes(&loads, options.glance, 2..=3)?;
         for (flow, (pair, long)) in loads.into_iter().enumerate() {
             let alpha = median(times.iter().map(|times| times[flow].0).collect());
             pairs.insert(pair, Glimpse { long, alpha, slope: slopes.each[flow], lasting: slopes.lasting[flow] });

@@ -16,6 +16,13 @@ use crate::rounds::{Pair, Round};
 /// A flow counts as held up from this factor over what is known.
 const HELD_UP: f64 = 1.25;
 
+/// Flows that hold each other up.
+struct Crowd {
+    flows: Round,
+    /// What a byte takes of the least held up, on the average.
+    cost: f64,
+}
+
 impl Case<'_> {
     /// Tries the ranks of machines with a shared NIC two by two, where that may not be one NIC of all.
     pub(super) fn ask_for_nics(&mut self, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
@@ -100,7 +107,11 @@ impl Case<'_> {
             let mut group = vec![first];
             for &other in &homeless[1..] {
                 let near = match (places.machines()[first].first(), places.machines()[other].first()) {
-                    (Some(&from), Some(&to)) => self.passes(&kept, &crowd, Pair { from, to }, bench)?,
+                    // The crowd moves one way: whoever goes against it passes.
+                    (Some(&from), Some(&to)) => {
+                        self.passes(&kept, &crowd, Pair { from, to }, bench)?
+                            && self.passes(&kept, &crowd, Pair { from: to, to: from }, bench)?
+                    }
                     _ => false,
                 };
                 if near {
@@ -127,7 +138,7 @@ impl Case<'_> {
     }
 
     /// The round in which most flows between machines are slower than is known why; `None` if that happens nowhere.
-    fn most_held_up(&self, kept: &[(usize, f64)], bench: &mut Bench<'_>) -> Result<Option<Round>, ProfileError> {
+    fn most_held_up(&self, kept: &[(usize, f64)], bench: &mut Bench<'_>) -> Result<Option<Crowd>, ProfileError> {
         let slow = |round: &Round, cost: &dyn Fn(usize, &Pair) -> f64| {
             let far = round.iter().enumerate().filter(|(_, pair)| self.scene.is_far(pair));
             far.filter(|(flow, pair)| cost(*flow, pair) > HELD_UP * self.explained(kept, round, pair)).count()
@@ -141,7 +152,8 @@ impl Case<'_> {
         let crowd: Round = round.iter().filter(|pair| self.scene.is_far(pair)).copied().collect();
         let slopes = bench.slopes(&self.crowded(&crowd), 0.05, 2..=4)?;
         let again = slow(&crowd, &|flow, _| slopes.lasting[flow]);
-        Ok((again > 1).then_some(crowd))
+        let cost = slopes.lasting.iter().copied().fold(f64::INFINITY, f64::min);
+        Ok((again > 1).then_some(Crowd { flows: crowd, cost }))
     }
 
     fn crowded(&self, crowd: &[Pair]) -> Vec<Load> {
@@ -149,14 +161,16 @@ impl Case<'_> {
         crowd.iter().map(|pair| (*pair, shortest)).collect()
     }
 
-    /// Whether a flow is as fast as ever in the crowd, in which its ends trade their own partners.
+    /// Whether a flow is as fast as ever in the crowd, in which its ends trade their own partners, or far faster than the
+    /// crowd.
     fn passes(
         &self,
         kept: &[(usize, f64)],
-        crowd: &[Pair],
+        crowd: &Crowd,
         pair: Pair,
         bench: &mut Bench<'_>,
     ) -> Result<bool, ProfileError> {
+        let Crowd { flows: crowd, cost } = crowd;
         let sender = crowd.iter().find(|flow| flow.from == pair.from);
         let receiver = crowd.iter().find(|flow| flow.to == pair.to);
         let traded = match (sender, receiver) {
@@ -171,7 +185,8 @@ impl Case<'_> {
             return Ok(false);
         }
         let slopes = bench.slopes(&self.crowded(&flows), 0.05, 2..=3)?;
-        Ok(slopes.lasting[flows.len() - 1] <= HELD_UP * self.explained(kept, &flows, &pair))
+        let known = HELD_UP * self.explained(kept, &flows, &pair);
+        Ok(slopes.lasting[flows.len() - 1] <= known.max(cost / 2.0))
     }
 }
 

@@ -3,7 +3,7 @@
 //! The principal function is [`sweep`]. Every pass visits all rounds with all settings, in another order each time, so
 //! that a burst or a drift of the machine hits all pairs and settings alike; pairs that are known drop out.
 
-use super::bench::{Bench, REPETITIONS};
+use super::bench::{Bench, PARTS, REPETITIONS, shift};
 use super::scout::{TINY, View};
 use super::{ProfileError, ProfileOptions};
 use crate::Exchange;
@@ -13,14 +13,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Sizes in parts of the longest message, and how many messages follow each other; zero is a tiny message.
-const SETTINGS: [(u64, u32); 6] = [(0, 1), (16, 1), (4, 8), (0, 16), (2, 1), (WHOLE, 1)];
+const SETTINGS: [(u64, u32); 6] = [(0, 1), (HALF, 1), (PARTS / 32, 8), (0, 16), (PARTS / 16, 1), (PARTS, 1)];
 
-/// Parts of the longest message.
-const WHOLE: u64 = 32;
-
-/// By how many parts a long message is longer or shorter in each pass. The time of one length is off by up to a segment,
-/// however often it is repeated; not that of many.
-const SHIFTS: [u64; 6] = [0, 3, 6, 2, 5, 1];
+const HALF: u64 = PARTS / 2;
 
 /// A relative error of α + β·bytes at a measured setting that calls for another look.
 const MISSED: f64 = 0.1;
@@ -42,10 +37,9 @@ pub(super) fn sweep(
         for (index, round) in open.iter().enumerate() {
             for setting in 0..SETTINGS.len() {
                 let (parts, messages) = SETTINGS[(setting + turn as usize + index) % SETTINGS.len()];
-                let shift = SHIFTS[(turn as usize - 1) % SHIFTS.len()];
                 let parts = match parts {
-                    WHOLE => WHOLE - shift,
-                    16 => 16 + shift,
+                    PARTS => PARTS - shift(turn),
+                    HALF => HALF + shift(turn),
                     parts => parts,
                 };
                 let unknown = |pair: &&Pair| fits.get(*pair).is_none_or(|fit| is_open(fit, parts, turn, options));
@@ -65,7 +59,7 @@ pub(super) fn sweep(
             fits.insert(*pair, fit);
         }
         for round in &mut open {
-            let more = |fit: &LinkFit| is_open(fit, 0, turn + 1, options) || is_open(fit, WHOLE, turn + 1, options);
+            let more = |fit: &LinkFit| is_open(fit, 0, turn + 1, options) || is_open(fit, PARTS, turn + 1, options);
             round.retain(|pair| fits.get(pair).is_some_and(more));
         }
         open.retain(|round| !round.is_empty());
@@ -92,7 +86,7 @@ fn time(
     samples: &mut BTreeMap<Pair, Vec<Sample>>,
 ) -> Result<(), ProfileError> {
     let exchange = |&pair: &Pair| {
-        let bytes = (view.load(pair).1 * parts / WHOLE).max(TINY);
+        let bytes = (view.load(pair).1 * parts / PARTS).max(TINY);
         Exchange { from: pair.from, to: pair.to, bytes, messages }
     };
     let exchanges: Vec<Exchange> = round.iter().map(exchange).collect();
