@@ -104,7 +104,7 @@ impl<'a> Executor<'a> {
     ) -> RunResult<Self> {
         let (emulation, works) = (options.emulation.as_ref(), ensemble.works().len());
         if emulation.is_some() || wiring.poller.is_some() {
-            // Emulated arrivals are timers: the default slack of 50 µs would be a measurable part of them.
+            // Emulated arrivals are timers, and turns between computers: the default slack of 50 µs would be a measurable part.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
                 .map_err(std::io::Error::from)
                 .map_err(RunError::system("sharpening timers"))?;

@@ -202,10 +202,15 @@ impl Worker {
         result
     }
 
-    /// Whoever leaves takes its connections along, and others would take that for the fault.
-    fn await_verdict(&self, limit: Duration) {
+    /// Waits until it is decided why the job ends: whoever leaves takes its connections along, and others would take that
+    /// for the fault.
+    fn await_verdict(&self, limit: Duration) -> Option<RunError> {
         let deadline = Moment::now().after(limit);
-        while self.board.check_verdict().is_ok() && Moment::now() < deadline {
+        loop {
+            let verdict = self.board.check_verdict().err();
+            if verdict.is_some() || Moment::now() >= deadline {
+                return verdict;
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -213,13 +218,8 @@ impl Worker {
     /// Who dies takes its connections along, and the launcher knows a moment later who that was. Nobody who only lost
     /// a connection leaves before: the next would take that for the fault.
     fn explained(&self, error: RunError) -> RunError {
-        if error.lost_peer().is_some() {
-            self.await_verdict(EXPLANATION);
-        }
-        match (error.lost_peer(), self.board.check_verdict()) {
-            (Some(_), Err(verdict)) => verdict,
-            _ => error,
-        }
+        let verdict = error.lost_peer().and_then(|_| self.await_verdict(EXPLANATION));
+        verdict.unwrap_or(error)
     }
 
     fn trials(&mut self, loader: &dyn Loader) -> RunResult<()> {

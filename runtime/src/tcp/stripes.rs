@@ -73,8 +73,7 @@ impl Outgoing {
         while passed < data.len() {
             let rest = &data[passed..];
             let given = match self.sockets.len() {
-                // Equal packets: the last one must not be a few bytes, which wait as long as a large one.
-                1 => self.hand(&rest[..rest.len().div_ceil(rest.len().div_ceil(self.packet))]),
+                1 => self.hand(&rest[..next_packet(rest.len(), self.packet)]),
                 _ => self.give(rest),
             };
             match given {
@@ -133,6 +132,11 @@ impl Outgoing {
         }
         Ok(rest.is_empty())
     }
+}
+
+/// The length of the next of equal packets: the last one must not be a few bytes, which wait as long as a large one.
+fn next_packet(left: usize, most: usize) -> usize {
+    left.div_ceil(left.div_ceil(most).max(1))
 }
 
 /// What is known of the next turn on a socket.
@@ -390,6 +394,17 @@ mod tests {
     /// A packet is sent as it is, whatever follows, and none is much shorter than the others.
     #[test]
     fn a_message_is_cut_into_equal_packets() {
+        let packets = |mut left: usize, most: usize| {
+            let mut lengths = Vec::new();
+            while left > 0 {
+                lengths.push(next_packet(left, most));
+                left -= lengths[lengths.len() - 1];
+            }
+            lengths
+        };
+        assert_eq!(packets(2001, 1000), [667, 667, 667]);
+        assert_eq!(packets(65_536, 61_440), [32_768, 32_768]);
+        assert_eq!((packets(1000, 1000), packets(5, usize::MAX)), (vec![1000], vec![5]));
         let (near, mut far) = pair();
         let mut outgoing = Outgoing::new(vec![near]).in_packets(1000);
         let data: Vec<u8> = (0..2001).map(|index| index as u8).collect();

@@ -179,15 +179,11 @@ pub struct Tempo {
 }
 
 impl Program {
-    /// The same program, lowered for this topology, with the rates of its links: each as fast as the slowest of what its
-    /// messages occupy.
+    /// The same program, lowered for this topology, with the rates of its links and of what these share.
     #[must_use]
     pub fn with_rates(mut self, topology: &Topology) -> Self {
-        let rate = |lane: &Connection| {
-            let link = topology.link(lane.link);
-            let shared = link.resources.iter().map(|&id| topology.resource(id).beta);
-            shared.fold(link.beta, |slowest, beta| if beta.0 > slowest.0 { beta } else { slowest })
-        };
+        // Never below that of a resource.
+        let rate = |lane: &Connection| topology.link(lane.link).beta;
         let mut users: BTreeMap<(Rank, ResourceId), usize> = BTreeMap::new();
         for lane in &self.connections {
             for &id in &topology.link(lane.link).resources {

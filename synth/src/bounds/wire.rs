@@ -14,7 +14,7 @@ use crate::Problem;
 use petgraph::unionfind::UnionFind;
 use schedule::Chunk;
 use std::collections::BTreeMap;
-use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology};
+use topology::{Link, LinkId, Micros, MicrosPerByte, Rank};
 
 /// Links that differ by less are of one speed: measured rates are never quite equal.
 const SPEEDS: f64 = 1.25;
@@ -61,33 +61,34 @@ fn members(group: &Grouping) -> Vec<Vec<Rank>> {
 fn groupings(problem: &Problem) -> Vec<Grouping> {
     let topology = &*problem.topology;
     let ranks = topology.rank_count();
-    let mut found = vec![(0..ranks).collect(), topology.ranks().map(|rank| topology.machine_of(rank)).collect()];
-    let mut links: Vec<(f64, LinkId)> = topology.link_ids().map(|id| (slowest(topology, id), id)).collect();
-    links.retain(|&(_, id)| problem.allows_link(id));
-    links.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let machines = topology.ranks().map(|rank| topology.machine_of(rank)).collect();
+    let mut found = vec![(0..ranks).collect(), by_first(machines)];
+    let mut links: Vec<&Link> =
+        topology.link_ids().filter(|&id| problem.allows_link(id)).map(|id| topology.link(id)).collect();
+    links.sort_by(|a, b| a.beta.0.total_cmp(&b.beta.0));
     let mut joined = UnionFind::new(ranks);
     let mut by_speed = Vec::new();
-    for speed in links.chunk_by(|a, b| b.0 <= a.0 * SPEEDS) {
+    for speed in links.chunk_by(|a, b| b.beta.0 <= a.beta.0 * SPEEDS) {
         let mut is_new = false;
-        for &(_, id) in speed {
-            let link = topology.link(id);
+        for link in speed {
             is_new |= joined.union(link.from.index(), link.to.index());
         }
         if is_new {
-            by_speed.push(joined.clone().into_labeling());
+            by_speed.push(by_first(joined.clone().into_labeling()));
         }
     }
     // The last one joins all that can be.
     found.extend(by_speed.into_iter().rev().skip(1).take(GROUPINGS));
+    found.sort_unstable();
     found.dedup();
     found
 }
 
-/// The time that a byte takes on the slowest part of its way over a link.
-fn slowest(topology: &Topology, id: LinkId) -> f64 {
-    let link = topology.link(id);
-    let shared = link.resources.iter().map(|&resource| topology.resource(resource).beta.0);
-    shared.fold(link.beta.0, f64::max)
+/// The same groups, each called by its first rank: fast links often join machines, which need no second look.
+fn by_first(mut group: Grouping) -> Grouping {
+    let mut first = BTreeMap::new();
+    group.iter_mut().enumerate().for_each(|(rank, group)| *group = *first.entry(*group).or_insert(rank));
+    group
 }
 
 /// Counts groups without a list for each chunk.
@@ -134,7 +135,7 @@ mod tests {
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use std::time::Duration;
-    use topology::{Latency, Link, Resource, ResourceId, TopologyParts};
+    use topology::{Latency, Resource, ResourceId, Topology, TopologyParts};
 
     fn problem(topology: Arc<Topology>, collective: Collective, bytes: u64) -> Problem {
         let request = Request::new(collective, topology.rank_count(), bytes);

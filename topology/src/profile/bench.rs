@@ -89,6 +89,7 @@ impl<'p> Bench<'p> {
     ) -> Result<Slopes, ProfileError> {
         let longest = loads.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         let mut timed: Vec<Timed> = Vec::new();
+        let mut all = Slope { beta: 0.0, margin: 0.0 };
         for turn in 1..=*turns.end() {
             let shift = shift(turn);
             for parts in [PARTS / 4 + shift, PARTS - shift] {
@@ -100,7 +101,7 @@ impl<'p> Bench<'p> {
                 let flow = |flow: usize| runs.iter().map(|times| times[flow].0).collect();
                 timed.push(Timed { parts, flows: (0..loads.len()).map(flow).collect() });
             }
-            let all = slope(&timed, longest, |timed| undisturbed(&spans(&timed.flows)));
+            all = slope(&timed, longest, |timed| undisturbed(&spans(&timed.flows)));
             if turn >= *turns.start() && all.margin <= precision * all.beta {
                 break;
             }
@@ -114,7 +115,7 @@ impl<'p> Bench<'p> {
             long().map(|timed| usual_mean(&timed.flows[flow])).sum::<f64>() / bytes as f64
         };
         Ok(Slopes {
-            all: slope(&timed, longest, |timed| undisturbed(&spans(&timed.flows))),
+            all,
             each: loads.iter().enumerate().map(each).collect(),
             lasting: loads.iter().enumerate().map(lasting).collect(),
             last: (0..loads.len()).max_by(|one, other| at_end(one).total_cmp(&at_end(other))).unwrap_or(0),
