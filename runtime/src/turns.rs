@@ -96,11 +96,9 @@ impl Turns {
         for passage in &self.sends {
             lanes.entry(passage.lane).or_default().push(passage.times);
         }
+        lanes.values_mut().for_each(|times| times.sort_unstable_by(|a, b| a[0].0.total_cmp(&b[0].0)));
         let per_second = |betas: &[MicrosPerByte], lane: ConnectionId| Some(1e6 / betas.get(lane.index())?.0);
         let rate = |lane: ConnectionId| per_second(&program.tempo.rates, lane);
-        let meet = |a: &[[Micros; 2]], b: &[[Micros; 2]]| {
-            a.iter().any(|a| b.iter().any(|b| a[0].0 < b[1].0 && b[0].0 < a[1].0))
-        };
         let pace = |(&lane, times): (&ConnectionId, &Vec<[Micros; 2]>)| {
             let (own, port) = (rate(lane)?, per_second(&program.tempo.ports, lane)?);
             let beside = lanes
@@ -119,6 +117,15 @@ impl Passage {
     fn bytes(&self, plan: &RankPlan<'_>, tile: usize) -> usize {
         plan.message_bytes(&plan.own().threadblocks[self.block].steps[self.steps.clone()], tile)
     }
+}
+
+/// Whether any messages of two lanes are on their way at once; those of a lane follow each other, in this order.
+fn meet(one: &[[Micros; 2]], other: &[[Micros; 2]]) -> bool {
+    let mut other = other.iter().peekable();
+    one.iter().any(|one| {
+        while other.next_if(|other| other[1].0 <= one[0].0).is_some() {}
+        other.peek().is_some_and(|other| other[0].0 < one[1].0)
+    })
 }
 
 /// Whether every threadblock is one end of one connection, or local.
@@ -321,6 +328,24 @@ mod tests {
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::{LinkId, Rank};
+
+    /// As all pairs of messages say.
+    #[test]
+    fn lanes_meet_where_any_of_their_messages_do() {
+        let lane = |mut bits: u32| {
+            let mut times = Vec::new();
+            while bits != 0 {
+                let start = bits.trailing_zeros();
+                let end = start + (bits >> start).trailing_ones();
+                times.push([Micros(f64::from(start)), Micros(f64::from(end))]);
+                bits &= !0 << end;
+            }
+            times
+        };
+        for (one, other) in (0..64).flat_map(|one| (0..64).map(move |other| (one, other))) {
+            assert_eq!(meet(&lane(one), &lane(other)), one & other != 0, "{one:b} {other:b}");
+        }
+    }
 
     /// Messages of 1000 bytes between rank 0 and others, in the order of the plan: whether rank 0 sends it, to or from
     /// whom, and when.
