@@ -12,7 +12,7 @@
 //! ```
 
 use crate::clock::Moment;
-use crate::doorbell::{BELL_BYTES, Doorbell, Waiter};
+use crate::doorbell::{BELL_BYTES, Doorbell, Patience, Waiter};
 use crate::error::{Phase, RunError, RunResult};
 use crate::region::{Place, Region};
 use crate::ring::RingPlace;
@@ -40,8 +40,6 @@ const ARRIVED: usize = BELL_BYTES + 24;
 const HEAP: usize = BELL_BYTES + 32;
 const HEAP_INODE: usize = BELL_BYTES + 40;
 const MOVES: usize = BELL_BYTES + 48;
-/// How long an idle rank polls where every rank has a core.
-const SPINNING: Duration = Duration::from_micros(20);
 /// The smallest ring worth having.
 const LEAST_RING: usize = 4096;
 
@@ -160,7 +158,7 @@ pub(crate) struct Board {
     /// Why this process has given up, if it has: a verdict's word, or zero.
     abandoned: Arc<AtomicU64>,
     /// Asked once: the kernel reads files to say how many cores there are, which takes longer than a small message.
-    patience: Duration,
+    patience: Patience,
 }
 
 impl Board {
@@ -181,7 +179,7 @@ impl Board {
 
     fn over(region: Region, shape: BoardShape) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let patience = if shape.ranks <= cores { SPINNING } else { Duration::ZERO };
+        let patience = Patience::of(shape.ranks, cores);
         Self { region: Arc::new(region), shape, abandoned: Arc::default(), patience }
     }
 
@@ -362,7 +360,7 @@ impl Board {
     /// Calls `arrived` with every round to which all ranks of this machine have come, and the lead that they want, until
     /// there is a verdict or `over` says so.
     pub(crate) fn carry(&self, over: &AtomicBool, mut arrived: impl FnMut(u64, Duration)) {
-        let mut waiter = Waiter::new(self.bell(self.shape.courier()), Duration::ZERO);
+        let mut waiter = Waiter::new(self.bell(self.shape.courier()), Patience::NONE);
         let mut carried = 0;
         while self.check_verdict().is_ok() && !over.load(Ordering::Relaxed) {
             let round = self.ranks().map(|rank| self.arrived(rank)).min().unwrap_or_default();
@@ -377,8 +375,8 @@ impl Board {
         }
     }
 
-    /// How long an idle rank polls before it sleeps: not at all where ranks share cores.
-    pub(crate) fn patience(&self) -> Duration {
+    /// What an idle rank does before it sleeps.
+    pub(crate) fn patience(&self) -> Patience {
         self.patience
     }
 

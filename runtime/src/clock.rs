@@ -9,7 +9,7 @@ use std::time::Duration;
 use topology::Micros;
 
 /// How late a sleeper may be.
-const WAKING_UP: Duration = Duration::from_micros(60);
+const WAKING_UP: Duration = Duration::from_micros(150);
 
 /// A point in time, in nanoseconds of `CLOCK_MONOTONIC`; comparable between the processes of one computer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
@@ -38,7 +38,8 @@ impl Moment {
             }
             match self.since(now).checked_sub(WAKING_UP) {
                 Some(early) => std::thread::sleep(early),
-                None => std::hint::spin_loop(),
+                // Others may have to wake up on this core.
+                None => std::thread::yield_now(),
             }
         }
     }

@@ -1,7 +1,8 @@
 //! How a rank sleeps until a peer has something for it.
 //!
 //! The principal types are [`Doorbell`], a futex in shared memory that peers ring, and [`Waiter`], which decides
-//! between spinning and sleeping. A rank polls all its lanes, so one bell per rank is enough. Ringing costs a
+//! between looking again and sleeping: a core that has gone to sleep takes longer to wake up than a small collective
+//! takes. A rank polls all its lanes, so one bell per rank is enough. Ringing costs a
 //! fence and a load unless somebody sleeps: the sleeper announces itself, polls once more, and only then waits, so
 //! no ring is lost. A rank with sockets sleeps in its [`Poller`] instead, and says where its pipe is.
 //!
@@ -25,6 +26,10 @@ pub(crate) const BELL_BYTES: usize = 64;
 const AWAKE: u32 = 0;
 const ON_FUTEX: u32 = 1;
 const IN_POLLER: u32 = 2;
+/// About what a small message takes between two cores.
+const SPINNING: Duration = Duration::from_micros(5);
+/// About what it takes to put a core to sleep and to wake it up again.
+const LOOKING: Duration = Duration::from_micros(100);
 /// A sleeper looks around at least this often, whatever happened to its peers.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
@@ -101,18 +106,37 @@ fn nap(until: Moment) -> Duration {
     until.since(Moment::now()).min(LONGEST_SLEEP)
 }
 
+/// How long a rank that finds nothing looks again, before it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Patience {
+    /// At first it keeps its core.
+    spinning: Duration,
+    /// So long in all, but later whoever else is ready has the core in between.
+    looking: Duration,
+}
+
+impl Patience {
+    /// Nothing is urgent.
+    pub(crate) const NONE: Self = Self { spinning: Duration::ZERO, looking: Duration::ZERO };
+
+    /// That of one of so many ranks on so many cores: where ranks outnumber cores, another may need this one now.
+    pub(crate) fn of(ranks: usize, cores: usize) -> Self {
+        Self { spinning: if ranks <= cores { SPINNING } else { Duration::ZERO }, looking: LOOKING }
+    }
+}
+
 /// The owner's side of a bell: what to do after a poll that found nothing.
 pub(crate) struct Waiter<'a> {
     bell: Doorbell,
     poller: Option<&'a Poller>,
-    patience: Duration,
+    patience: Patience,
     idle_since: Option<Moment>,
     listening: Option<u32>,
 }
 
 impl<'a> Waiter<'a> {
-    /// A waiter that polls for `patience` before it sleeps.
-    pub(crate) fn new(bell: Doorbell, patience: Duration) -> Self {
+    /// A waiter that has `patience` before it sleeps.
+    pub(crate) fn new(bell: Doorbell, patience: Patience) -> Self {
         Self { bell, poller: None, patience, idle_since: None, listening: None }
     }
 
@@ -134,12 +158,15 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// After a poll that found nothing: spins, or sleeps until the bell rings, `until`, or 50 ms.
+    /// After a poll that found nothing: returns at once, or after others had the core, or sleeps until the bell rings,
+    /// `until`, or 50 ms.
     pub(crate) fn idle(&mut self, now: Moment, until: Moment) {
-        let idle_since = *self.idle_since.get_or_insert(now);
-        if now.since(idle_since) < self.patience {
-            std::hint::spin_loop();
-            return;
+        let idle = now.since(*self.idle_since.get_or_insert(now));
+        if idle < self.patience.spinning {
+            return std::hint::spin_loop();
+        }
+        if idle < self.patience.looking {
+            return std::thread::yield_now();
         }
         match self.listening.take() {
             None => {
@@ -154,5 +181,30 @@ impl<'a> Waiter<'a> {
                 self.bell.mute();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_nothing_looks_again_for_a_while() {
+        let region = Arc::new(Region::create(4096).unwrap());
+        let at = |micros| Moment(1_000_000).after(Duration::from_micros(micros));
+        let mut waiter = Waiter::new(Doorbell::new(region, 0), Patience::of(3, 2));
+        // The same after every success.
+        for begin in [0, 1000] {
+            for (after, listens) in [(0, false), (99, false), (100, true)] {
+                waiter.idle(at(begin + after), at(0));
+                assert_eq!(waiter.listening.is_some(), listens, "after {after} µs");
+            }
+            waiter.progressed();
+        }
+        waiter.patience = Patience::NONE;
+        waiter.idle(at(2000), at(0));
+        assert!(waiter.listening.is_some());
+        // Only who has a core for itself keeps it.
+        assert!(Patience::of(3, 2).spinning.is_zero() && !Patience::of(2, 2).spinning.is_zero());
     }
 }

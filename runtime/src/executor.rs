@@ -27,8 +27,8 @@ use topology::Rank;
 /// How long after the last arrival an emulated collective starts, so that every rank is awake by then.
 const EMULATED_LEAD: Duration = Duration::from_micros(500);
 
-/// How long after the last arrival a probe starts: waking up must not look like latency.
-const PROBE_LEAD: Duration = Duration::from_micros(200);
+/// How long after the last arrival a run starts: waking up must not look like latency.
+const LEAD: Duration = Duration::from_micros(300);
 
 /// One run of one rank.
 pub(crate) struct Run {
@@ -89,9 +89,7 @@ impl<'a> Executor<'a> {
             let geometry = Geometry::of_slots(flows.slots(number));
             Ok(RankPlan::of_geometry(&ensemble.works()[work], number, geometry))
         };
-        let mut executor = Self::arrange(board, rank, ensemble, plan, wiring, options)?;
-        executor.lead = PROBE_LEAD;
-        Ok(executor)
+        Self::arrange(board, rank, ensemble, plan, wiring, options)
     }
 
     fn arrange(
@@ -127,7 +125,7 @@ impl<'a> Executor<'a> {
         let (heap, areas) = Heap::new(&lengths).map_err(RunError::system("making buffers"))?;
         board.publish_heap(rank, heap.place().map_err(RunError::system("publishing buffers"))?);
         let seats = places.into_iter().zip(areas).map(|(place, areas)| Seat::new(place, areas, emulation)).collect();
-        let lead = emulation.map_or(Duration::ZERO, |_| EMULATED_LEAD);
+        let lead = if emulation.is_some() { EMULATED_LEAD } else { LEAD };
         let limit = options.work_limit;
         Ok(Self { board, rank, emulation, wiring, is_linked: false, heap, seats, works, limit, lead })
     }

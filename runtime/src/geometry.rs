@@ -100,6 +100,12 @@ impl Geometry {
         self.bytes(slot.start + tile.start)..self.bytes(slot.start + tile.end)
     }
 
+    /// The bytes of a slice that is one tile: its slots lie one after the other.
+    pub(crate) fn whole(&self, slice: Slice) -> Range<usize> {
+        let starts = &self.slots[slice.buffer as usize];
+        self.bytes(starts[slice.index as usize])..self.bytes(starts[(slice.index + slice.count) as usize])
+    }
+
     /// How many tiles a threadblock may be ahead of the last one of its rank.
     pub(crate) fn tiles_ahead(&self) -> usize {
         if self.scratch.is_empty() { usize::MAX } else { SCRATCH_TILES as usize }
@@ -167,6 +173,22 @@ mod tests {
             }
             assert_eq!(end, 2 * 8 * count as usize);
             assert_eq!(geometry.buffer_bytes(Buffer::Input), end);
+        }
+    }
+
+    #[test]
+    fn slots_that_are_one_tile_are_neighbours() {
+        for (parts, count) in [(1, 0), (3, 2), (3, 10), (5, 1003)] {
+            let geometry = Geometry::new(&program(parts), Rank(0), count, DType::F64, 1).unwrap();
+            for (buffer, slots) in [(Buffer::Input, 2 * parts), (Buffer::Scratch, 2)] {
+                for (index, end) in (0..slots).flat_map(|index| (index + 1..=slots).map(move |end| (index, end))) {
+                    let slice = Slice { buffer, index, count: end - index };
+                    let whole = geometry.whole(slice);
+                    assert_eq!(whole.start, geometry.piece(slice, 0, 0).start);
+                    assert_eq!(whole.end, geometry.piece(slice, slice.count - 1, 0).end);
+                    assert_eq!(whole.len(), geometry.slice_bytes(slice, 0));
+                }
+            }
         }
     }
 

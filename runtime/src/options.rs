@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The knobs of an execution; the defaults suit local ranks.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The most bytes of a ring between two ranks.
+    /// The most bytes of a ring between two ranks; fewer are enough where large messages are read where they lie.
     pub ring_bytes: usize,
     /// Shared memory for all rings together; only what is used costs anything.
     pub arena_bytes: usize,

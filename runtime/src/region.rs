@@ -6,7 +6,7 @@
 //! All access is through atomic words or, for the payload of a ring, through raw pointers that only `ring` turns
 //! into slices. Sizes are sealed, so that no process can make another fault by shrinking the file.
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -88,6 +88,12 @@ impl Region {
 
     pub(crate) fn len(&self) -> usize {
         self.map.len()
+    }
+
+    /// Has the kernel provide pages for `bytes` bytes at an offset now, and not when they are first touched.
+    pub(crate) fn populate(&self, offset: usize, bytes: usize) {
+        // Kernels before 5.14 refuse; then it happens later.
+        let _ = self.map.advise_range(Advice::PopulateWrite, offset, bytes);
     }
 
     /// The 32-bit word at a byte offset.

@@ -39,6 +39,8 @@ const OFFER_BYTES: usize = 32;
 /// How many offers may be open on one lane.
 const MOST_OFFERS: usize = 16;
 const DATA: usize = OFFERS + MOST_OFFERS * OFFER_BYTES;
+/// The capacity that is enough where large messages are offered: it stays in cache.
+pub(crate) const SHORT: usize = 64 << 10;
 /// What capacities, offsets and offers are multiples of.
 const LINE: usize = 64;
 /// The smallest message that is worth the round trip of an offer.
@@ -109,6 +111,8 @@ impl End {
         if region.word32(place.offset + TAKEN + 4 * side).swap(1, Ordering::AcqRel) != 0 {
             return Err(io::Error::other("this end of the connection is already in use"));
         }
+        // The first messages are no slower than later ones.
+        region.populate(place.offset, RingPlace::footprint(place.capacity.min(SHORT)));
         Ok(Self { region, place, mine: 0, position: 0, peer })
     }
 
@@ -321,7 +325,7 @@ impl ReceiveLane for RingReceiver {
 mod tests {
     use super::*;
     use crate::clock::Moment;
-    use crate::doorbell::Waiter;
+    use crate::doorbell::{Patience, Waiter};
     use std::time::Duration;
 
     /// A multiplicative generator: the pieces must differ from run to run of the loop, not be random.
@@ -340,10 +344,11 @@ mod tests {
             let bell = |index: usize| Doorbell::new(region.clone(), index * 64);
             let place = RingPlace { offset: 128, capacity };
             let deadline = Moment::now().after(Duration::from_secs(20));
+            let patience = |which| [Patience::NONE, Patience::of(2, 2), Patience::of(2, 1)][which as usize];
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let mut lane = RingSender::new(region.clone(), place, bell(1), None).unwrap();
-                    let mut waiter = Waiter::new(bell(0), Duration::from_micros(seed % 3));
+                    let mut waiter = Waiter::new(bell(0), patience(seed % 3));
                     let (mut sent, mut state) = (0, seed);
                     while sent < BYTES {
                         let wish = 1 + next(&mut state) % capacity as u64;
@@ -361,7 +366,7 @@ mod tests {
                     }
                 });
                 let mut lane = RingReceiver::new(region.clone(), place, bell(0), None).unwrap();
-                let mut waiter = Waiter::new(bell(1), Duration::from_micros(seed % 2));
+                let mut waiter = Waiter::new(bell(1), patience(seed % 2));
                 let (mut received, mut state) = (0, !seed);
                 while received < BYTES {
                     let wish = 1 + next(&mut state) % capacity as u64;

@@ -11,6 +11,7 @@ use crate::geometry::{Geometry, tiles_of};
 use crate::group::Group;
 use crate::options::Options;
 use crate::order::transfer_count;
+use crate::ring;
 use crate::trial::{RankReport, Trial, TrialReport};
 use schedule::program::{Connection, Program, VerifiedProgram, digest};
 use topology::Rank;
@@ -209,7 +210,9 @@ impl<'a> Ensemble<'a> {
                 backlog => least.max(backlog + 4096),
             };
         }
-        let most = options.ring_bytes.max(least);
+        // Senders that may wait for their receivers offer what is large.
+        let offers = options.emulation.is_none() && least == 0;
+        let most = if offers { options.ring_bytes.min(ring::SHORT) } else { options.ring_bytes.max(least) };
         let arena = board.lay_out(self.connections.len(), least, most, self.works.iter().map(flags).sum())?;
         let (mut lane, mut flag) = (0, 0);
         let share = |work: &Work<'_>| {

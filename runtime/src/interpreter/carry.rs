@@ -3,7 +3,7 @@
 use super::{Cursor, Extent, Interpreter, PIECE};
 use crate::error::{RunError, RunResult};
 use crate::memory::{MemoryFault, Span};
-use schedule::program::{Instruction, Slice, Step};
+use schedule::program::{Buffer, Instruction, Slice, Step};
 
 impl Interpreter<'_> {
     /// Moves up to a piece of the current step; whether anything moved. Of a fused step, what has been received is
@@ -26,8 +26,8 @@ impl Interpreter<'_> {
         Ok((received.0, sent.0) != (done, forwarded))
     }
 
-    /// Carries out up to a piece of what lies between two extents; where it stopped, and how many bytes
-    /// moved.
+    /// Carries out up to a piece of what lies between two extents, slot by slot, or all at once where slots are neighbours;
+    /// where it stopped, and how many bytes moved.
     fn piecewise(
         &mut self,
         instruction: &Instruction,
@@ -39,21 +39,46 @@ impl Interpreter<'_> {
         let (mut at, mut moved) = (from, 0);
         // A lane may deliver a part of an element, which is not sent on before the rest is there.
         let to = Extent { offset: to.offset - to.offset % self.plan.dtype.size(), ..to };
+        let (together, is_send) = (self.are_neighbours(instruction), matches!(instruction, Instruction::Send { .. }));
         while moved < PIECE && (at.slot, at.offset) < (to.slot, to.offset) {
-            let whole = self.plan.geometry.piece(shape, at.slot, tile).len();
-            let end = if at.slot == to.slot { to.offset } else { whole };
-            let length = end - at.offset;
+            let slot = self.plan.geometry.piece(shape, at.slot, tile);
+            let end = match to.slot {
+                last if last == at.slot => slot.start + to.offset,
+                _ if !together => slot.end,
+                last if last == shape.count => self.plan.geometry.whole(shape).end,
+                last => self.plan.geometry.piece(shape, last, tile).start + to.offset,
+            };
+            let length = end - slot.start - at.offset;
+            // What is sent can be taken as a whole; other threadblocks wait for what is not.
+            let length = if together && !is_send { length.min(PIECE) } else { length };
             let take = if length == 0 { 0 } else { self.execute(instruction, tile, at.slot, at.offset, length)? };
             if take < length && take == 0 {
                 break;
             }
             moved += take;
             at.offset += take;
-            if at.offset == whole {
-                at = Extent { slot: at.slot + 1, offset: 0 };
+            while at.slot < shape.count
+                && let whole = self.plan.geometry.piece(shape, at.slot, tile).len()
+                && at.offset >= whole
+            {
+                at = Extent { slot: at.slot + 1, offset: at.offset - whole };
             }
         }
         Ok((at, moved))
+    }
+
+    /// Whether the slots of a step lie one after the other, and those that it reads not across those that it writes: then
+    /// a message of many is one call of a lane.
+    fn are_neighbours(&self, instruction: &Instruction) -> bool {
+        let (Instruction::ReceiveReduce { src, dst, .. }
+        | Instruction::Copy { src, dst }
+        | Instruction::Reduce { src, dst }) = *instruction
+        else {
+            return self.plan.geometry.tiles() == 1;
+        };
+        let (from, to) = (self.plan.geometry.whole(src), self.plan.geometry.whole(dst));
+        let apart = (src.buffer == Buffer::Scratch) != (dst.buffer == Buffer::Scratch);
+        self.plan.geometry.tiles() == 1 && (apart || from == to || from.end <= to.start || to.end <= from.start)
     }
 
     /// Carries out one instruction on at most `length` bytes from `offset` of a slot on; how many were done.

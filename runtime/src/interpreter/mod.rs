@@ -236,10 +236,14 @@ impl<'a> Interpreter<'a> {
     fn look_ahead(&mut self, block: usize) -> RunResult<bool> {
         let (steps, cursor) = (&self.own.threadblocks[block].steps, &self.cursors[block]);
         let (now, done) = ((cursor.tile, cursor.step), cursor.done.slot);
-        if self.pacer.is_some() || !matches!(steps[now.1].instruction, Instruction::Send { .. }) {
+        let Instruction::Send { src: current, .. } = steps[now.1].instruction else { return Ok(false) };
+        if self.pacer.is_some() {
             return Ok(false);
         }
-        let (mut at, mut moved) = (self.ahead[block].max((now.0, now.1, done + 1)), false);
+        // Slots that are neighbours in memory are sent together.
+        let together = self.plan.geometry.tiles() == 1;
+        let under_way = if together { current.count } else { done + 1 };
+        let (mut at, mut moved) = (self.ahead[block].max((now.0, now.1, under_way)), false);
         while let (tile, index, slot) = at
             && tile < self.plan.geometry.tiles()
             && let Instruction::Send { to, src } = steps[index].instruction
@@ -249,12 +253,15 @@ impl<'a> Interpreter<'a> {
                 continue;
             }
             let ready = self.opened[to.index()] && ((tile, index) == now || self.dependencies_met(block, index, tile));
-            let bytes = self.plan.geometry.piece(src, slot, tile);
+            let bytes = match together {
+                true => self.plan.geometry.whole(src),
+                false => self.plan.geometry.piece(src, slot, tile),
+            };
             let data = Span { buffer: src.buffer, bytes };
             if !ready || !data.bytes.is_empty() && !self.lanes.outgoing.offer(to, self.memory.read(&data))? {
                 break;
             }
-            (at, moved) = ((tile, index, slot + 1), true);
+            (at, moved) = ((tile, index, if together { src.count } else { slot + 1 }), true);
         }
         self.ahead[block] = at;
         Ok(moved)

@@ -17,6 +17,8 @@ const SMALL: usize = 4096;
 const HELD: usize = 256 << 10;
 /// Fewer bytes than this may be a part of an element or of a word, so more are read behind them.
 const LEAST: usize = 64;
+/// A receiver reads so much at once, if that much has come: a small message with the words before it.
+const TOGETHER: usize = 4096;
 
 /// The sender.
 pub(super) struct TcpSender {
@@ -47,30 +49,27 @@ impl TcpSender {
         Self { leave: Some(Leave::default()), ..self }
     }
 
-    /// Hands on what came before anything else that is sent; whether all of it went, or is some socket's to send.
-    fn flush_pending(&mut self) -> io::Result<bool> {
-        while !self.pending.is_empty() {
-            let taken = self.stripes.write(self.pending.as_slices().0)?;
-            self.pending.drain(..taken);
-            if taken == 0 {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    /// Hands on what came before anything else that is sent, and `data` behind it: how much of `data` went, if all before
+    /// it did, or is some socket's to send.
+    fn pass(&mut self, data: &[u8]) -> io::Result<Option<usize>> {
+        let before = self.pending.len();
+        let passed = self.stripes.write(self.pending.make_contiguous(), data)?;
+        self.pending.drain(..passed.min(before));
+        Ok(passed.checked_sub(before))
     }
 }
 
 impl SendLane for TcpSender {
     fn reserve(&mut self) -> io::Result<&mut [u8]> {
-        self.flush()?;
         let taken = self.pending.len().min(SMALL);
         Ok(&mut self.room[taken..])
     }
 
     fn commit(&mut self, bytes: usize) -> io::Result<()> {
         let start = self.pending.len().min(SMALL);
+        // It goes with what follows, or when the lane is flushed.
         self.pending.extend(&self.room[start..start + bytes]);
-        self.flush().map(drop)
+        Ok(())
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<usize> {
@@ -78,7 +77,7 @@ impl SendLane for TcpSender {
             Some(leave) => &data[..leave.most(&self.stripes.sockets[0], data.len())?],
             None => data,
         };
-        let taken = if self.flush_pending()? { self.stripes.write(data)? } else { 0 };
+        let taken = self.pass(data)?.unwrap_or(0);
         let kept = (data.len() - taken).min(self.backlog.saturating_sub(self.pending.len()));
         self.pending.extend(&data[taken..taken + kept]);
         if let Some(leave) = &mut self.leave {
@@ -88,7 +87,7 @@ impl SendLane for TcpSender {
     }
 
     fn flush(&mut self) -> io::Result<bool> {
-        Ok(self.flush_pending()? && self.stripes.flush()?)
+        Ok(self.pass(&[])?.is_some() && self.stripes.flush()?)
     }
 }
 
@@ -111,11 +110,11 @@ impl ReceiveLane for TcpReceiver {
     fn peek(&mut self, most: usize) -> io::Result<&[u8]> {
         self.admitting.flush(&self.stripes.sockets[0])?;
         let most = most.min(HELD);
-        // Never more than asked for: what follows may be read straight into its place.
+        // Little more than asked for: what follows may be read straight into its place.
         if self.end - self.start < most.min(LEAST) {
             self.held.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            self.end += self.stripes.read(&mut self.held[self.end..most])?;
+            self.end += self.stripes.read(&mut self.held[self.end..most.max(TOGETHER)])?;
         }
         Ok(&self.held[self.start..self.end.min(self.start + most)])
     }
@@ -193,6 +192,8 @@ pub(super) mod tests {
             }
             let most = BYTES.min(sent + 300_000);
             sent += sender.send(&data[sent..most]).unwrap();
+            // As after every round of an interpreter.
+            sender.flush().unwrap();
             let wanted = (1 + turn * 7919 % into.len()).min(BYTES - received);
             let bytes = if turn % 2 == 0 {
                 receiver.receive(&mut into[..wanted]).unwrap()
@@ -208,6 +209,30 @@ pub(super) mod tests {
             received += bytes;
         }
         assert!(sender.flush().unwrap());
+    }
+
+    /// A small message is one segment with the words before it, and is read at once.
+    #[test]
+    fn words_travel_with_what_follows() {
+        let (near, far) = pair();
+        let mut sender = TcpSender::new(vec![near], 0);
+        let room = sender.reserve().unwrap();
+        room[..16].fill(1);
+        sender.commit(16).unwrap();
+        let mut raw = [0; 4096];
+        assert_eq!(far.peek(&mut raw).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(sender.send(&[2; 1000]).unwrap(), 1000);
+        assert!((0..1_000_000).any(|_| far.peek(&mut raw).is_ok_and(|bytes| bytes == 1016)));
+        let mut receiver = TcpReceiver::new(vec![far.try_clone().unwrap()]);
+        assert_eq!(receiver.peek(16).unwrap(), [1; 16]);
+        receiver.release(16).unwrap();
+        assert_eq!(far.peek(&mut raw).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let mut into = [0; 1000];
+        assert_eq!((receiver.receive(&mut into).unwrap(), into), (1000, [2; 1000]));
+        // Words that nothing follows go when the lane is flushed.
+        sender.commit(8).unwrap();
+        assert!(sender.flush().unwrap());
+        assert!((0..1_000_000).any(|_| receiver.peek(8).unwrap().len() == 8));
     }
 
     #[test]

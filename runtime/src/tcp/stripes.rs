@@ -5,7 +5,7 @@
 //! more than a slow one. The receiver hands over turns by their numbers, and keeps what came before its time, up to a limit:
 //! a fast way goes on while a slow one brings what is next. Over one socket only the bytes themselves travel.
 
-use rustix::net::SendFlags;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -61,24 +61,30 @@ impl Outgoing {
         Self { packet, ..self }
     }
 
-    /// Sends as many bytes as go without waiting.
+    /// Sends as many bytes of `words`, and then of `data`, as go without waiting; how many.
     ///
     /// # Errors
     /// If a connection is broken.
-    pub(super) fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        if self.sockets.len() == 1 && data.len() <= self.packet {
-            return self.hand(data);
-        }
-        let mut passed = 0;
-        while passed < data.len() {
-            let rest = &data[passed..];
+    pub(super) fn write(&mut self, words: &[u8], data: &[u8]) -> io::Result<usize> {
+        let (whole, mut passed) = (words.len() + data.len(), 0);
+        while passed < whole {
+            let (words, data) = (&words[passed.min(words.len())..], &data[passed.saturating_sub(words.len())..]);
+            let most = next_packet(whole - passed, self.packet);
             let given = match self.sockets.len() {
-                1 => self.hand(&rest[..next_packet(rest.len(), self.packet)]),
-                _ => self.give(rest),
+                1 => {
+                    let words = &words[..words.len().min(most)];
+                    let rest = data.len().min(most - words.len());
+                    self.hand(words, &data[..rest]).map(|given| (given, words.len() + rest))
+                }
+                _ => self.give(if words.is_empty() { data } else { words }).map(|given| (given, given)),
             };
             match given {
-                Ok(0) => break,
-                Ok(bytes) => passed += bytes,
+                Ok((given, wanted)) => {
+                    passed += given;
+                    if given < wanted || given == 0 {
+                        break;
+                    }
+                }
                 // What has passed counts; the next call says what is wrong.
                 Err(_) if passed > 0 => break,
                 Err(error) => return Err(error),
@@ -88,9 +94,10 @@ impl Outgoing {
     }
 
     /// Gives the only socket a packet: the kernel sends it without what follows.
-    fn hand(&self, packet: &[u8]) -> io::Result<usize> {
+    fn hand(&self, words: &[u8], data: &[u8]) -> io::Result<usize> {
         let alone = if self.packet == usize::MAX { SendFlags::empty() } else { SendFlags::EOR };
-        let sent = rustix::net::send(&self.sockets[0], packet, SendFlags::NOSIGNAL | alone);
+        let (parts, nothing) = ([IoSlice::new(words), IoSlice::new(data)], &mut SendAncillaryBuffer::default());
+        let sent = rustix::net::sendmsg(&self.sockets[0], &parts, nothing, SendFlags::NOSIGNAL | alone);
         Ok(now(sent.map_err(io::Error::from))?.unwrap_or(0))
     }
 
@@ -360,7 +367,7 @@ mod tests {
         let (data, mut sent, mut received) = (vec![3; 8 * TURN + 5], 0, 0);
         let mut into = vec![0; data.len()];
         while received < data.len() {
-            sent += outgoing.write(&data[sent..]).unwrap();
+            sent += outgoing.write(&[], &data[sent..]).unwrap();
             outgoing.flush().unwrap();
             received += incoming.read(&mut into[received..]).unwrap();
         }
@@ -408,7 +415,7 @@ mod tests {
         let (near, mut far) = pair();
         let mut outgoing = Outgoing::new(vec![near]).in_packets(1000);
         let data: Vec<u8> = (0..2001).map(|index| index as u8).collect();
-        assert_eq!(outgoing.write(&data).unwrap(), data.len());
+        assert_eq!(outgoing.write(&[], &data).unwrap(), data.len());
         far.set_nonblocking(false).unwrap();
         let mut into = vec![0; data.len()];
         far.read_exact(&mut into).unwrap();
