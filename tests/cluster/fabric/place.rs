@@ -3,17 +3,19 @@
 use super::{Cluster, Family, Guest, Spec};
 use std::process::Command;
 
-/// Where ranks run: on this computer, or so many on each host of a cluster. Ranks of a host follow each other.
+/// Where ranks run: on this computer, over its memory or over its own network, or so many on each host of a cluster. Ranks
+/// of a host follow each other.
 #[derive(Clone, Copy)]
 pub(crate) enum Place<'a> {
     Here(usize),
+    Loopback(usize),
     Hosts(&'a Cluster, usize),
 }
 
 impl Place<'_> {
     pub(crate) fn ranks(self) -> usize {
         match self {
-            Self::Here(ranks) => ranks,
+            Self::Here(ranks) | Self::Loopback(ranks) => ranks,
             Self::Hosts(cluster, each) => cluster.hosts() * each,
         }
     }
@@ -21,7 +23,7 @@ impl Place<'_> {
     /// Runs a command where rank `rank` is to be.
     pub(crate) fn spawn(self, rank: usize, command: Command) -> Guest {
         match self {
-            Self::Here(_) => Guest::here(command),
+            Self::Here(_) | Self::Loopback(_) => Guest::here(command),
             Self::Hosts(cluster, each) => cluster.spawn(rank / each, command),
         }
     }
@@ -29,7 +31,7 @@ impl Place<'_> {
     /// An address of rank 0.
     pub(crate) fn master(self) -> String {
         match self {
-            Self::Here(_) => "127.0.0.1".to_owned(),
+            Self::Here(_) | Self::Loopback(_) => "127.0.0.1".to_owned(),
             Self::Hosts(..) => Spec::address(0, 0, Family::V4).to_string(),
         }
     }

@@ -1,6 +1,7 @@
 """Times collectives of Gloo (torch.distributed) as `antiphon run` does: every repetition starts at a moment that rank 0
 announces, and takes from the first start to the last end of any rank. All ranks must be on one computer, whose clock
-they share.
+they share. Buffers are filled before every repetition, and results checked after the first and the last. Gloo's
+AllReduce and Broadcast work in place only.
 
     GLOO_SOCKET_IFNAME=eth0 python3 gloo.py RANK RANKS tcp://ADDRESS:PORT SECONDS COLLECTIVE:BYTES ...
 
@@ -8,6 +9,7 @@ Each measurement repeats for about SECONDS, and prints one line of JSON with its
 """
 
 import json
+import os
 import sys
 import time
 from statistics import median
@@ -15,7 +17,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-LEAST, MOST = 3, 2000
+LEAST, MOST, LEAD, AWAKE = 3, 2000, 1000, 300
 
 
 def now():
@@ -23,36 +25,53 @@ def now():
 
 
 def wait_until(moment):
-    """The last 60 µs without sleeping, because waking up takes that long."""
+    """The last of it without sleeping, because waking up takes that long."""
     while (left := moment - now()) > 0:
-        if left > 60:
-            time.sleep((left - 60) / 1e6)
+        if left > AWAKE:
+            time.sleep((left - AWAKE) / 1e6)
+        else:
+            os.sched_yield()
 
 
-def prepared(collective, count, rank, ranks):
-    """The call that is to be timed."""
-    whole, part = torch.ones(count), torch.ones(count // ranks)
-    if collective == "allreduce":
-        return lambda: dist.all_reduce(whole)
-    if collective == "allgather":
-        parts = list(torch.zeros(count).chunk(ranks))
-        return lambda: dist.all_gather(parts, part)
-    if collective == "alltoall":
-        received = torch.zeros(count)
-        return lambda: dist.all_to_all_single(received, whole)
-    if collective == "broadcast":
-        return lambda: dist.broadcast(whole, 0)
-    raise SystemExit(f"Gloo has no collective called {collective}")
+class Job:
+    """A collective with its buffers, and what they hold before and after."""
+
+    def __init__(self, collective, count, rank, ranks):
+        part = count // ranks
+        # Small whole numbers, so that sums are exact.
+        inputs = [(torch.arange(count) + 3 * other).remainder(64).float() for other in range(ranks)]
+        mine = slice(rank * part, (rank + 1) * part)
+        self.input, self.sent, self.received = inputs[rank], torch.empty(count), torch.empty(count)
+        if collective == "allreduce":
+            self.call, self.result, self.expected = lambda: dist.all_reduce(self.sent), self.sent, sum(inputs)
+        elif collective == "allgather":
+            self.input, self.sent = self.input[:part], torch.empty(part)
+            parts = list(self.received.chunk(ranks))
+            self.call, self.result = lambda: dist.all_gather(parts, self.sent), self.received
+            self.expected = torch.cat([other[:part] for other in inputs])
+        elif collective == "alltoall":
+            self.call, self.result = lambda: dist.all_to_all_single(self.received, self.sent), self.received
+            self.expected = torch.cat([other[mine] for other in inputs])
+        elif collective == "broadcast":
+            self.call, self.result, self.expected = lambda: dist.broadcast(self.sent, 0), self.sent, inputs[0]
+        else:
+            raise SystemExit(f"Gloo has no collective called {collective}")
+
+    def check(self):
+        if not torch.equal(self.result, self.expected):
+            raise SystemExit("a result is wrong")
 
 
-def span(call):
+def span(job):
     """The global span of one repetition, everywhere."""
+    job.sent.copy_(job.input)
+    job.received.fill_(-1)
     dist.barrier()
-    moment = torch.tensor([now() + 3000], dtype=torch.float64)
+    moment = torch.tensor([now() + LEAD], dtype=torch.float64)
     dist.broadcast(moment, 0)
     wait_until(moment.item())
     start = now()
-    call()
+    job.call()
     edges = torch.tensor([-start, now()], dtype=torch.float64)
     dist.all_reduce(edges, op=dist.ReduceOp.MAX)
     return edges.sum().item()
@@ -64,9 +83,12 @@ def main():
     dist.init_process_group("gloo", init_method=master, rank=rank, world_size=ranks)
     for cell in sys.argv[5:]:
         collective, size = cell.split(":")
-        call = prepared(collective, int(size) // 4 // ranks * ranks, rank, ranks)
-        turns = min(MOST, max(LEAST, int(seconds * 1e6 / (span(call) + 3000))))
-        time_us = median(span(call) for _ in range(turns))
+        job = Job(collective, int(size) // 4 // ranks * ranks, rank, ranks)
+        first = span(job)
+        job.check()
+        turns = min(MOST, max(LEAST, int(seconds * 1e6 / (first + LEAD))))
+        time_us = median(span(job) for _ in range(turns))
+        job.check()
         if rank == 0:
             print(json.dumps({"collective": collective, "size_bytes": int(size), "time_us": round(time_us, 1)}), flush=True)
     dist.barrier()

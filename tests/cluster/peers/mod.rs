@@ -58,7 +58,6 @@ impl Peers {
         let mut options: Vec<String> = Vec::new();
         let mut option = |key: &str, value: &str| options.extend(["--mca", key, value].map(str::to_owned));
         option("pml", "ob1");
-        option("mpi_yield_when_idle", "1");
         if let Some(round) = round {
             option("coll_tuned_use_dynamic_rules", "1");
             for (collective, _) in FORCED.iter().filter(|(_, most)| round <= *most) {
@@ -67,14 +66,24 @@ impl Peers {
         }
         let forced = |cell: &&Cell| round.is_none_or(|round| round <= algorithms(cell.0));
         let cells: Vec<Cell> = cells.iter().filter(forced).copied().collect();
+        if cells.is_empty() {
+            return Times::new();
+        }
         let ranks = place.ranks();
         let mut command = match place {
             Place::Here(_) => {
                 option("btl", "vader,self");
                 Command::new("mpirun")
             }
+            Place::Loopback(_) => {
+                option("btl", "tcp,self");
+                option("btl_tcp_if_include", "lo");
+                Command::new("mpirun")
+            }
             Place::Hosts(cluster, each) => {
                 option("btl", if each > 1 { "vader,tcp,self" } else { "tcp,self" });
+                // It knows by itself where ranks outnumber cores, but not that hosts share them.
+                option("mpi_yield_when_idle", "1");
                 for layer in ["btl_tcp_if_include", "oob_tcp_if_include"] {
                     option(layer, "10.77.0.0/24");
                 }
@@ -113,7 +122,7 @@ impl Peers {
     pub(crate) fn gloo(&self, place: Place<'_>, cells: &[Cell], seconds: f64) -> Times {
         let Ok(program) = &self.gloo else { return Times::new() };
         let cells: Vec<Cell> = cells.iter().filter(|cell| cell.0 != "reducescatter").copied().collect();
-        let interface = if matches!(place, Place::Here(_)) { "lo" } else { "eth0" };
+        let interface = if matches!(place, Place::Hosts(..)) { "eth0" } else { "lo" };
         let master = format!("tcp://{}:29511", place.master());
         let ranks = place.ranks();
         let guests: Vec<_> = (0..ranks)
