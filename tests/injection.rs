@@ -228,7 +228,6 @@ fn inject_all(seeds: std::ops::Range<u64>) -> Vec<Found> {
 }
 
 /// A handful, and all of them where there is time: the right rank is named in 95 of a hundred, and all else holds in all.
-/// The others are cuts of which only one connection was noticed before the verdict: either of its ends is named.
 #[test]
 fn long_random_faults_name_the_right_rank_and_leave_nothing_behind() {
     let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");

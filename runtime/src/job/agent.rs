@@ -110,7 +110,7 @@ impl Agent<'_> {
 
     /// Says why this rank fails.
     fn excuse(&self, error: &RunError) {
-        let answer = Answer::Failed { phase: Phase::Prepare, reason: error.chain(), peer: None };
+        let answer = Answer::Failed { phase: Phase::Prepare, reason: error.chain(), peers: Vec::new() };
         self.say(&FromAgent::Answer { epoch: self.charge.epoch(), answer });
     }
 

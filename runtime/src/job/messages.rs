@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use topology::Rank;
 
 /// Changes whenever a frame, the board or a ring changes its meaning.
-pub(crate) const PROTOCOL: u32 = 7;
+pub(crate) const PROTOCOL: u32 = 8;
 
 /// What the launcher says to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -134,11 +134,11 @@ pub(crate) enum Answer {
         job: u64,
         finding: Finding,
     },
-    /// `peer` is whom the rank lost, if it lost one.
+    /// `peers` are all whom the rank has lost by now, if that is why it fails.
     Failed {
         phase: Phase,
         reason: String,
-        peer: Option<Rank>,
+        peers: Vec<Rank>,
     },
 }
 

@@ -165,7 +165,7 @@ impl Rendezvous {
         } else if let Ok(proven) = self.reach_as(limit, true)
             && let Ok((post, _)) = sealed(proven, false, ATTEMPT)
         {
-            let answer = Answer::Failed { phase: Phase::Prepare, reason, peer: None };
+            let answer = Answer::Failed { phase: Phase::Prepare, reason, peers: Vec::new() };
             // If rank 0 is gone, the others know.
             let _ = post.send(&FromAgent::Answer { epoch: 0, answer });
         }

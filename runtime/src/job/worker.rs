@@ -17,14 +17,13 @@ use crate::group::Group;
 use crate::options::{Options, raise_open_files};
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
-use crate::tcp::{self, Closed, Meeting, Poller, Secret};
+use crate::tcp::{self, Closed, Handles, Meeting, Poller, Secret};
 use crate::trial::{RankReport, first_epoch, run_rank};
 use crate::wiring::Wiring;
 use crate::work::{Assignment, Ensemble, each_trial};
 use schedule::program::VerifiedProgram;
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
-use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -185,7 +184,7 @@ struct Worker {
     commands: Receiver<Command>,
     /// Those of the task at hand, kept open until it is done or the launcher knows what went wrong: else the next rank
     /// would lose a connection, too, and might be the first to say so.
-    connections: RefCell<Vec<TcpStream>>,
+    connections: RefCell<Handles>,
     /// Addresses of others at which nobody of this job was met.
     closed: Closed,
 }
@@ -195,8 +194,8 @@ impl Worker {
     fn work(mut self, loader: &dyn Loader) -> RunResult<()> {
         let result = self.trials(loader).map_err(|error| self.explained(error));
         if let Err(error) = &result {
-            let (phase, reason, peer) = (self.board.phase(self.rank), error.chain(), error.lost_peer());
-            self.answer(&Answer::Failed { phase, reason, peer })?;
+            let (phase, reason, peers) = (self.board.phase(self.rank), error.chain(), self.lost_peers(error));
+            self.answer(&Answer::Failed { phase, reason, peers })?;
             self.await_verdict(BACKSTOP);
         }
         result
@@ -213,6 +212,15 @@ impl Worker {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Whom a rank has lost that fails because it lost a peer. Who was cut off lost everybody, and others lost only that one:
+    /// so all connections are looked at, not only the one that was missed first.
+    fn lost_peers(&self, error: &RunError) -> Vec<Rank> {
+        let Some(peer) = error.lost_peer() else { return Vec::new() };
+        let mut peers = self.connections.borrow().ended();
+        peers.insert(peer);
+        peers.into_iter().collect()
     }
 
     /// Who dies takes its connections along, and the launcher knows a moment later who that was. Nobody who only lost
@@ -302,7 +310,8 @@ impl Worker {
             closed: &self.closed,
         };
         let streams = meeting.hold(listeners, &doors)?;
-        self.connections.replace(streams.handles().map_err(RunError::system("keeping connections open"))?);
+        self.connections
+            .replace(streams.handles(ensemble.connections()).map_err(RunError::system("keeping connections open"))?);
         let poller = Poller::new().map_err(RunError::system("preparing to wait for sockets"))?;
         Ok(Wiring { hosts: hosts.clone(), streams, poller: Some(poller) })
     }

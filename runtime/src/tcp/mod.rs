@@ -10,7 +10,9 @@
 //!   turns, [`leave`] says what may come, and [`options`] keep a socket from taking more, or sending it faster, than its
 //!   plan counts on.
 //! * [`poller`] lets a rank sleep until one of its sockets, or a rank of its own computer, has something for it.
+//! * [`handles`] keep sockets open while it is found out who was cut off, and say which have ended.
 
+mod handles;
 mod handshake;
 mod lane;
 mod leave;
@@ -21,6 +23,7 @@ mod poller;
 mod secret;
 mod stripes;
 
+pub(crate) use handles::Handles;
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{Closed, Doors, Meeting, listen};
 pub(crate) use poller::{Pipe, Poller};
@@ -29,7 +32,7 @@ pub(crate) use secret::nonce;
 
 use crate::transport::{ReceiveLane, SendLane};
 use lane::{TcpReceiver, TcpSender};
-use schedule::program::ConnectionId;
+use schedule::program::{Connection, ConnectionId};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
@@ -62,12 +65,15 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Second handles of all sockets: while they live, no peer sees a connection end.
+    /// Second handles of all sockets, which are for these connections of a program.
     ///
     /// # Errors
     /// If the process has no descriptors left.
-    pub(crate) fn handles(&self) -> std::io::Result<Vec<TcpStream>> {
-        self.outgoing.values().chain(self.incoming.values()).flatten().map(TcpStream::try_clone).collect()
+    pub(crate) fn handles(&self, connections: &[Connection]) -> io::Result<Handles> {
+        let to = self.outgoing.iter().map(|(id, sockets)| (connections[id.index()].to, sockets));
+        let from = self.incoming.iter().map(|(id, sockets)| (connections[id.index()].from, sockets));
+        let each = to.chain(from).flat_map(|(peer, sockets)| sockets.iter().map(move |socket| (peer, socket)));
+        each.map(|(peer, socket)| Ok((peer, socket.try_clone()?))).collect::<io::Result<Vec<_>>>().map(Handles::new)
     }
 
     /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take; where

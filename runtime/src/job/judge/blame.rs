@@ -1,12 +1,14 @@
 //! Whom a verdict names where that is not plain: ranks that lost each other, that are silent, or that are late.
 //!
-//! Of two ends of a broken connection nobody can tell which it was; so a rank is named that others have lost as well. The
-//! coordinator names itself when it has lost everybody.
+//! Of two ends of a broken connection nobody can tell which it was. But each rank says all whom it has lost, and who was cut
+//! off is an end of every connection that is missed; so the rank is named that has lost, and was lost by, the most others.
+//! The coordinator names itself when it has lost everybody.
 
 use super::{BEAT, Complaint, DISTANCE, Decision, Judge, LEAST_SILENCE, MISSED, Seat, Sight, distant_beat};
 use crate::board::{Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::Phase;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use topology::Rank;
 
@@ -92,13 +94,13 @@ impl Judge {
     }
 
     /// The verdict when ranks lost each other and none of them is known to be dead: on one that is silent, else on the one
-    /// that most losses have in common, else on the first who said so.
+    /// that is an end of the most connections, else on the first who said so.
     pub(super) fn suspect(&mut self, now: Moment, until: Moment, sight: &dyn Sight) -> Decision {
         let complaints = self.inquiry.as_ref().map_or(Vec::new(), |inquiry| inquiry.complaints.clone());
         let Some(first) = complaints.first() else { return Decision::Wait };
         // Who has said why it ends shows no more signs of life.
         let may_be_silent = |peer: &Rank| self.seats.get(peer.index()).is_some_and(|seat| !seat.said);
-        let peers = || complaints.iter().map(|complaint| complaint.peer).filter(may_be_silent);
+        let peers = || complaints.iter().flat_map(|complaint| complaint.peers.iter().copied()).filter(may_be_silent);
         if let Some(rank) = self.most_silent(peers(), now) {
             return self.blame(now, (rank, Cause::Silent), first.reason.clone(), sight);
         }
@@ -106,17 +108,15 @@ impl Judge {
         if peers().any(is_doubtful) && now.since(until) < DISTANCE {
             return Decision::Wait;
         }
-        let touches = |rank: Rank| move |complaint: &&Complaint| complaint.by == rank || complaint.peer == rank;
-        let count = |rank: Rank| complaints.iter().filter(touches(rank)).count();
-        let most = self.ranks().map(count).max().unwrap_or_default();
-        let mut common = self.ranks().filter(|&rank| count(rank) == most);
-        let rank = match (common.next(), common.next()) {
-            (Some(rank), None) => rank,
+        let common = most_lost(&complaints);
+        let rank = match common[..] {
+            [rank] => rank,
             // The other end of what broke, and whoever else lost one of them, may say so yet.
             _ if now.since(until) < OTHERS => return Decision::Wait,
-            _ => first.by,
+            _ => common.iter().copied().find(|&rank| rank == first.by).unwrap_or(common[0]),
         };
-        let found = complaints.iter().find(touches(rank)).unwrap_or(first);
+        let touches = |complaint: &&Complaint| complaint.by == rank || complaint.peers.contains(&rank);
+        let found = complaints.iter().find(touches).unwrap_or(first);
         let (evidence, by) = (found.reason.clone(), found.by);
         let phase = if rank == by { found.phase } else { sight.phase(rank) };
         let others = complaints.iter().filter(|complaint| complaint.by != rank);
@@ -155,6 +155,18 @@ impl Judge {
     }
 }
 
+/// The ranks that are ends of the most pairs of which one has lost the other; there is at least one.
+fn most_lost(complaints: &[Complaint]) -> Vec<Rank> {
+    let pair = |by: Rank| move |&peer: &Rank| [by.min(peer), by.max(peer)];
+    let pairs = complaints.iter().flat_map(|complaint| complaint.peers.iter().map(pair(complaint.by)));
+    let mut lost: BTreeMap<Rank, usize> = BTreeMap::new();
+    for rank in pairs.collect::<BTreeSet<_>>().into_iter().flatten() {
+        *lost.entry(rank).or_default() += 1;
+    }
+    let most = lost.values().copied().max();
+    lost.into_iter().filter(|&(_, count)| Some(count) == most).map(|(rank, _)| rank).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::super::messages::Answer;
@@ -190,17 +202,18 @@ mod tests {
         }
     }
 
-    /// The verdict on ranks of three machines that say, after so many milliseconds, whom they lost; and when it came.
-    fn verdict(complaints: &[(u64, u32, u32)]) -> (Rank, u64) {
+    /// The verdict on ranks of four machines that say, after so many milliseconds, whom they lost; and when it came.
+    fn verdict(complaints: &[(u64, u32, &[u32])]) -> (Rank, u64) {
         let (begin, sight) = (Moment(1_000_000_000), Alive::default());
         let at = |millis| begin.after(Duration::from_millis(millis));
-        let mut judge = Judge::new(1, begin, [None, Some(1), Some(2)]);
+        let mut judge = Judge::new(1, begin, [None, Some(1), Some(2), Some(3)]);
         let question = Question::Ready { job: 1, plan: String::new() };
         judge.ask(begin, (question, Duration::from_secs(10)), |_| true, &sight);
         for millis in 0..5000 {
             let now = at(millis);
-            for &(_, by, peer) in complaints.iter().filter(|complaint| complaint.0 == millis) {
-                let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peer: Some(Rank(peer)) };
+            for &(_, by, peers) in complaints.iter().filter(|complaint| complaint.0 == millis) {
+                let peers = peers.iter().copied().map(Rank).collect();
+                let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peers };
                 let heard = Heard { epoch: 1, rank: Rank(by), event: Event::Answer(answer) };
                 assert_eq!(judge.hear(now, heard, &sight), Decision::Wait);
             }
@@ -215,11 +228,36 @@ mod tests {
     #[test]
     fn of_two_ends_the_one_is_named_that_others_lost_as_well() {
         let (soon, late) = (SUSPICION.as_millis() as u64, (SUSPICION + OTHERS).as_millis() as u64);
-        assert_eq!(verdict(&[(0, 2, 1), (1, 1, 2), (2, 0, 1)]), (Rank(1), soon));
+        assert_eq!(verdict(&[(0, 2, &[1]), (1, 1, &[2]), (2, 0, &[1])]), (Rank(1), soon));
         // On a busy computer the others say so later.
-        assert_eq!(verdict(&[(0, 2, 1), (600, 0, 1)]), (Rank(1), 600));
-        assert_eq!(verdict(&[(0, 2, 1), (300, 1, 2), (640, 0, 1)]), (Rank(1), 640));
+        assert_eq!(verdict(&[(0, 2, &[1]), (600, 0, &[1])]), (Rank(1), 600));
+        assert_eq!(verdict(&[(0, 2, &[1]), (300, 1, &[2]), (640, 0, &[1])]), (Rank(1), 640));
         // If nobody else lost anything, it was that connection alone.
-        assert_eq!(verdict(&[(0, 2, 1), (300, 1, 2)]), (Rank(2), late));
+        assert_eq!(verdict(&[(0, 2, &[1]), (300, 1, &[2])]), (Rank(2), late));
+    }
+
+    #[test]
+    fn who_lost_everybody_is_named_though_nobody_else_says_so() {
+        let soon = SUSPICION.as_millis() as u64;
+        // What a rank says of itself, or of ranks that do not exist, counts for nothing.
+        for peers in [&[0, 2][..], &[0, 2, 1, 2, 99, u32::MAX]] {
+            assert_eq!(verdict(&[(0, 2, &[1]), (1, 1, peers)]), (Rank(1), soon));
+            assert_eq!(verdict(&[(0, 1, peers)]), (Rank(1), soon));
+        }
+        // Two that were cut off: the one who missed more, else one of the two, whoever spoke first.
+        assert_eq!(verdict(&[(0, 3, &[1, 2]), (1, 1, &[0, 2, 3])]), (Rank(1), soon));
+        let late = (SUSPICION + OTHERS).as_millis() as u64;
+        assert_eq!(verdict(&[(0, 2, &[3]), (1, 1, &[0, 3]), (2, 3, &[1, 2])]), (Rank(1), late));
+    }
+
+    #[test]
+    fn who_says_that_it_lost_only_what_does_not_exist_has_failed() {
+        let (now, sight) = (Moment(1_000_000_000), Alive::default());
+        let mut judge = Judge::new(1, now, [None, Some(1)]);
+        judge.ask(now, (Question::Hello, Duration::from_secs(10)), |_| true, &sight);
+        let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peers: vec![Rank(1), Rank(7)] };
+        let heard = Heard { epoch: 1, rank: Rank(1), event: Event::Answer(answer) };
+        let Decision::End(verdict, _) = judge.hear(now, heard, &sight) else { panic!("nothing was decided") };
+        assert_eq!((verdict.rank, verdict.cause), (Rank(1), Cause::Failed));
     }
 }

@@ -11,6 +11,7 @@ use super::question::{Judgement, Question};
 use crate::board::{Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::Phase;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use topology::Rank;
 
@@ -93,11 +94,12 @@ struct Seat {
     said: bool,
 }
 
-/// A rank that lost another.
+/// A rank that lost others.
 #[derive(Clone, PartialEq, Debug)]
 struct Complaint {
     by: Rank,
-    peer: Rank,
+    /// At least one; none but ranks of the job.
+    peers: BTreeSet<Rank>,
     phase: Phase,
     reason: String,
 }
@@ -199,11 +201,11 @@ impl Judge {
             // What belongs to an epoch that is over says nothing about this one.
             _ if epoch != self.epoch => Decision::Wait,
             Event::Gone(how) => self.lost(rank, how, sight),
-            Event::Answer(Answer::Failed { phase, reason, peer }) => {
+            Event::Answer(Answer::Failed { phase, reason, peers }) => {
                 if std::mem::replace(&mut seat.said, true) {
                     return Decision::Wait;
                 }
-                self.failed(now, rank, peer, phase, reason)
+                self.failed(now, rank, &peers, phase, reason)
             }
             Event::Answer(answer) => self.answered(rank, answer),
         }
@@ -232,19 +234,19 @@ impl Judge {
         Decision::Wait
     }
 
-    fn failed(&mut self, now: Moment, rank: Rank, peer: Option<Rank>, phase: Phase, reason: String) -> Decision {
+    fn failed(&mut self, now: Moment, rank: Rank, peers: &[Rank], phase: Phase, reason: String) -> Decision {
+        let ranks = self.seats.len();
+        let peers = peers.iter().copied().filter(|&peer| peer != rank && peer.index() < ranks).collect::<BTreeSet<_>>();
         let Some(inquiry) = &mut self.inquiry else {
             self.reports.push((rank, reason));
             return Decision::Wait;
         };
-        match peer {
-            None => self.end(Verdict { rank, cause: Cause::Failed, phase }, reason),
-            Some(peer) => {
-                inquiry.suspicion.get_or_insert(now.after(SUSPICION));
-                inquiry.complaints.push(Complaint { by: rank, peer, phase, reason });
-                Decision::Wait
-            }
+        if peers.is_empty() {
+            return self.end(Verdict { rank, cause: Cause::Failed, phase }, reason);
         }
+        inquiry.suspicion.get_or_insert(now.after(SUSPICION));
+        inquiry.complaints.push(Complaint { by: rank, peers, phase, reason });
+        Decision::Wait
     }
 
     fn answered(&mut self, rank: Rank, answer: Answer) -> Decision {

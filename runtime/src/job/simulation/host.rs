@@ -13,6 +13,7 @@ use crate::board::{Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::Phase;
 use crate::tcp::Doors;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use topology::Rank;
 
@@ -67,7 +68,10 @@ pub(super) struct Host {
     noticed: Option<Moment>,
     /// Why it ended.
     said: Option<Answer>,
-    pub(super) lost: Option<usize>,
+    /// It ended by itself: it keeps its connections until the verdict.
+    has_failed: bool,
+    /// The neighbours to which its data connection is cut.
+    pub(super) lost: BTreeSet<usize>,
     pub(super) odd: Option<Fault>,
     pub(super) slow: bool,
     pub(super) parting: Option<Parting>,
@@ -94,7 +98,8 @@ impl Host {
             working: None,
             noticed: None,
             said: None,
-            lost: None,
+            has_failed: false,
+            lost: BTreeSet::new(),
             odd: None,
             slow: false,
             parting: None,
@@ -109,7 +114,7 @@ impl Host {
 
     /// What went wrong with its workers does not go wrong with the next one.
     pub(super) fn mend(&mut self) {
-        (self.lost, self.odd, self.slow) = (None, None, false);
+        (self.lost, self.odd, self.slow) = (BTreeSet::new(), None, false);
     }
 }
 
@@ -188,7 +193,7 @@ impl World {
         host.duty = Duty::new(3 * LIMIT + BACKSTOP);
         (host.epoch, host.phase, host.beats, host.done, host.steps) = (epoch, Phase::Prepare, 0, 0, 0);
         (host.working, host.noticed, host.orphaned) = (None, None, false);
-        host.said = None;
+        (host.said, host.has_failed) = (None, false);
         if rank == 0 {
             host.verdict = None;
         }
@@ -236,10 +241,10 @@ impl World {
         self.answer_as(rank, epoch, answer);
     }
 
-    fn fail(&mut self, rank: usize, reason: &str, peer: Option<usize>) {
-        let (phase, peer) = (self.hosts[rank].phase, peer.map(Rank::from_index));
-        let failed = Answer::Failed { phase, reason: reason.to_owned(), peer };
-        self.hosts[rank].said = Some(failed.clone());
+    fn fail(&mut self, rank: usize, reason: &str, peers: &[usize]) {
+        let (phase, peers) = (self.hosts[rank].phase, peers.iter().copied().map(Rank::from_index).collect());
+        let failed = Answer::Failed { phase, reason: reason.to_owned(), peers };
+        (self.hosts[rank].said, self.hosts[rank].has_failed) = (Some(failed.clone()), true);
         self.answer(rank, failed);
         self.kill_worker(rank);
     }
@@ -306,7 +311,7 @@ impl World {
 
     fn prepared(&mut self, rank: usize, job: u64) {
         if self.hosts[rank].odd == Some(Fault::NoPlan(rank)) {
-            return self.fail(rank, "there is no plan", None);
+            return self.fail(rank, "there is no plan", &[]);
         }
         let is_odd = self.hosts[rank].odd == Some(Fault::OtherPlan(rank));
         let plan = if is_odd { "another plan" } else { PLAN }.to_owned();
@@ -323,7 +328,7 @@ impl World {
             && sender.worker != State::Gone
             && (sender.working.is_none_or(|(other, _)| other > job) || sender.done >= self.hosts[rank].done);
         let host = &mut self.hosts[rank];
-        if began && has_sent && host.lost.is_none() {
+        if began && has_sent && host.lost.is_empty() {
             (host.done, host.steps, host.working) = (host.done + 1, host.steps + 1, Some((job, self.now)));
         }
         if host.done == STEPS {
@@ -341,7 +346,7 @@ impl World {
         let host = &mut self.hosts[rank];
         host.beats += 1;
         if host.orphaned || host.verdict.is_some() {
-            return self.fail(rank, "the verdict", None);
+            return self.fail(rank, "the verdict", &[]);
         }
         if rank == 0 {
             host.elsewhere.1 = self.seen.activity();
@@ -354,24 +359,29 @@ impl World {
         match patience {
             Patience::Wait => {}
             Patience::Ask(answer) => self.answer_as(rank, self.hosts[rank].epoch, answer),
-            Patience::GiveUp(_) => return self.fail(rank, "nobody decides", None),
+            Patience::GiveUp(_) => return self.fail(rank, "nobody decides", &[]),
         }
         if let Some((_, moved)) = working {
             if now.since(moved) > LIMIT + BACKSTOP {
-                return self.fail(rank, "nothing moved", None);
+                return self.fail(rank, "nothing moved", &[]);
             }
             let ranks = self.setup.ranks;
             let neighbours = [(rank + 1) % ranks, (rank + ranks - 1) % ranks];
             let epoch = self.hosts[rank].epoch;
             let is_dead = |peer: usize| {
                 let peer = &self.hosts[peer];
-                peer.epoch == epoch && peer.worker == State::Gone
+                peer.epoch == epoch && peer.worker == State::Gone && !peer.has_failed
             };
-            let peer = neighbours.into_iter().find(|&peer| is_dead(peer)).or(self.hosts[rank].lost);
-            if let Some(peer) = peer {
+            let is_lost = |peer: &usize| is_dead(*peer) || self.hosts[rank].lost.contains(peer);
+            let peers: Vec<usize> = neighbours.into_iter().filter(is_lost).collect();
+            if !peers.is_empty() {
                 let noticed = *self.hosts[rank].noticed.get_or_insert(now);
                 if now.since(noticed) > EXPLANATION {
-                    return self.fail(rank, "a connection broke", Some(peer));
+                    // Who misses only those that are done, and look at nothing any more, may be the only one who says so.
+                    if peers.iter().all(|&peer| self.hosts[peer].working.is_none()) {
+                        self.faulty.insert(rank);
+                    }
+                    return self.fail(rank, "a connection broke", &peers);
                 }
             }
         }

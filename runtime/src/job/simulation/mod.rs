@@ -90,11 +90,12 @@ fn random_setup(seed: u64) -> Setup {
             _ => Party::Worker(rank),
         };
         let millis = [300, 2500, FOR_EVER][random.below(3) as usize];
-        let fault = match random.below(10) {
+        let fault = match random.below(11) {
             0 | 1 => Fault::Crash(party),
             2 | 3 => Fault::Stop(party, millis),
             4 if rank > 0 => Fault::Silence(rank, millis),
             4 | 5 => Fault::CutLane(rank),
+            10 => Fault::CutLanes(rank),
             6 => Fault::OtherPlan(rank),
             7 => Fault::NoPlan(rank),
             8 => [Fault::CutOff, Fault::Isolation][random.below(2) as usize],
@@ -158,6 +159,8 @@ fn each_fault_has_its_verdict() {
         (Fault::Silence(2, FOR_EVER), Rank(2), Cause::Silent),
         (Fault::CutOff, Rank(0), Cause::Cut),
         (Fault::Isolation, Rank(0), Cause::Cut),
+        (Fault::CutLanes(0), Rank(0), Cause::Cut),
+        (Fault::CutLanes(2), Rank(2), Cause::Cut),
         (Fault::OtherPlan(1), Rank(1), Cause::Disagrees),
         (Fault::NoPlan(2), Rank(2), Cause::Failed),
         (Fault::OtherProtocol(2), Rank(2), Cause::Disagrees),

@@ -46,6 +46,8 @@ pub(super) enum Fault {
     CutOff,
     /// The data connection between two neighbours breaks.
     CutLane(usize),
+    /// All data connections of a rank break.
+    CutLanes(usize),
     /// The worker prepares another plan.
     OtherPlan(usize),
     /// It finds none.

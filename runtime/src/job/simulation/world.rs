@@ -214,7 +214,7 @@ impl World {
                 }
                 return;
             }
-            Fault::Silence(rank, _) | Fault::CutLane(rank) => rank,
+            Fault::Silence(rank, _) | Fault::CutLane(rank) | Fault::CutLanes(rank) => rank,
             Fault::Isolation | Fault::CutOff => 0,
             Fault::OtherPlan(rank) | Fault::NoPlan(rank) | Fault::OtherProtocol(rank) => rank,
         };
@@ -242,11 +242,25 @@ impl World {
             Fault::CutLane(rank) => {
                 let next = (rank + 1) % self.setup.ranks;
                 self.faulty.insert(next);
-                self.hosts[rank].lost = Some(next);
-                self.hosts[next].lost = Some(rank);
+                self.cut_lane(rank, next);
+            }
+            Fault::CutLanes(rank) => {
+                let (ranks, is_plain) = (self.setup.ranks, self.setup.lost == 0 && self.setup.faults.len() == 1);
+                for next in [(rank + 1) % ranks, (rank + ranks - 1) % ranks] {
+                    self.cut_lane(rank, next);
+                    // Two ends cannot be told apart, and who was cut off may be unable to say so.
+                    if ranks == 2 || !is_plain {
+                        self.faulty.insert(next);
+                    }
+                }
             }
             fault => self.hosts[rank].odd = Some(fault),
         }
+    }
+
+    fn cut_lane(&mut self, one: usize, other: usize) {
+        self.hosts[one].lost.insert(other);
+        self.hosts[other].lost.insert(one);
     }
 
     pub(super) fn crash(&mut self, party: Party) {

@@ -1,0 +1,51 @@
+//! What a rank keeps of its sockets while a task lasts.
+//!
+//! The principal type is [`Handles`]. As long as a rank has them no peer sees a connection end, whatever becomes of its lanes;
+//! and they show which connections others have ended, whether or not anything was to pass there.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+use topology::Rank;
+
+/// Second handles of a rank's sockets, with the ranks at their other ends.
+#[derive(Default)]
+pub(crate) struct Handles(Vec<(Rank, TcpStream)>);
+
+impl Handles {
+    pub(super) fn new(sockets: Vec<(Rank, TcpStream)>) -> Self {
+        Self(sockets)
+    }
+
+    /// The ranks at the other ends of connections that have ended.
+    pub(crate) fn ended(&self) -> BTreeSet<Rank> {
+        let mut asked: Vec<PollFd<'_>> =
+            self.0.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::RDHUP)).collect();
+        // It fails only where the kernel has no memory; then nothing is known.
+        let _ = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let has_ended = |asked: &PollFd<'_>| !asked.revents().is_empty();
+        self.0.iter().zip(&asked).filter(|(_, asked)| has_ended(asked)).map(|((peer, _), _)| *peer).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lane::tests::pair;
+    use super::*;
+    use std::io::Write;
+    use std::net::Shutdown;
+
+    #[test]
+    fn connections_that_either_end_has_cut_have_ended_even_if_bytes_wait_there() {
+        let [(idle, _kept), (theirs, mut other), (ours, _far)] = [(); 3].map(|()| pair());
+        other.write_all(&[1]).unwrap();
+        drop(other);
+        let handles = Handles::new(vec![(Rank(1), idle), (Rank(2), theirs), (Rank(3), ours.try_clone().unwrap())]);
+        // The end of a stream may take a moment to arrive.
+        assert!((0..1_000_000).any(|_| handles.ended() == BTreeSet::from([Rank(2)])));
+        ours.shutdown(Shutdown::Both).unwrap();
+        assert_eq!(handles.ended(), BTreeSet::from([Rank(2), Rank(3)]));
+        assert!(Handles::default().ended().is_empty());
+    }
+}
