@@ -11,6 +11,7 @@ use super::{Sockets, Streams};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::interfaces::MOST_WAYS;
+use rustix::io::Errno;
 use schedule::program::{Connection, ConnectionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,14 @@ const AT_ONCE: usize = 16;
 const BACKLOG: i32 = 4096;
 /// How long an address that others do without may take to answer.
 const ATTEMPT: Duration = Duration::from_secs(1);
+/// How long others may be refused, where somebody has told that he listens.
+const REFUSALS: Duration = Duration::from_secs(2);
+/// How long to wait before the second attempt, and at most before a later one.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(320)];
+
+/// What who is sent away unheard sees.
+const CUT: [ErrorKind; 4] =
+    [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted, ErrorKind::BrokenPipe];
 
 /// Where a rank waits for others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -200,8 +209,8 @@ impl Meeting<'_> {
             others.extend(leading.map(|(stripe, _)| (of, stripe)));
         }
         // The first door of each connection at last, because what is said there is which others there are.
-        self.at_once(&others, over, |&(of, stripe)| self.knock(of, stripe))?;
-        self.at_once(&outgoing, over, |of| self.knock(of, 0))?;
+        self.at_once(&others, over, |&(of, stripe)| self.knock(of, stripe, over))?;
+        self.at_once(&outgoing, over, |of| self.knock(of, 0, over))?;
         let sockets = |of: Outgoing<'_>| {
             let sockets = of.sockets.into_inner().unwrap_or_else(PoisonError::into_inner);
             (of.id, sockets.into_values().collect())
@@ -235,7 +244,7 @@ impl Meeting<'_> {
     }
 
     /// Connects with one of the receiver's interfaces.
-    fn knock(&self, of: &Outgoing<'_>, stripe: usize) -> RunResult<()> {
+    fn knock(&self, of: &Outgoing<'_>, stripe: usize, over: &AtomicBool) -> RunResult<()> {
         let Connection { from, to, .. } = of.connection;
         let locked = || of.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         let others = locked().keys().fold(1_u16, |all, stripe| all | 1 << stripe);
@@ -248,19 +257,48 @@ impl Meeting<'_> {
             return Ok(());
         }
         let until = if is_spare { Moment::now().after(ATTEMPT).min(self.deadline) } else { self.deadline };
-        let connected = introduce(address, claim, self.secret, until).and_then(|proven| ready(proven.stream));
-        match connected {
+        let patience = if is_spare { Duration::ZERO } else { REFUSALS };
+        let refusals = until.min(Moment::now().after(patience));
+        match self.enter(address, claim, [until, refusals], over)? {
             Ok(socket) => drop(locked().insert(stripe, socket)),
-            Err(error) if is_spare && rustix::io::Errno::from_io_error(&error) != Some(rustix::io::Errno::MFILE) => {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => return Err(self.lost(to)(error)),
+            // Somebody else says why.
+            Err(_) if over.load(Ordering::Relaxed) => {}
+            Err(error) if is_spare => {
                 if closed().insert(address.ip()) {
                     tracing::warn!(
                         "nobody of the job answers at {address} of rank {to}, which is done without: {error}"
                     );
                 }
             }
-            Err(error) => return Err(self.lost(to)(error)),
+            Err(error) => return Err(self.lost(to)(io::Error::new(error.kind(), format!("{error}, at {address}")))),
         }
         Ok(())
+    }
+
+    /// Is let in at a door. Who comes in a crowd may be sent away unheard, and tries again until `until`; or until
+    /// `refusals` where nobody seems to listen.
+    fn enter(
+        &self,
+        address: SocketAddr,
+        claim: Claim,
+        [until, refusals]: [Moment; 2],
+        over: &AtomicBool,
+    ) -> RunResult<io::Result<TcpStream>> {
+        let mut pause = PAUSES[0];
+        loop {
+            let entered = introduce(address, claim, self.secret, until).and_then(|proven| ready(proven.stream));
+            let again = match &entered {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => refusals,
+                Err(error) if CUT.contains(&error.kind()) => until,
+                _ => return Ok(entered),
+            };
+            if Moment::now().after(pause) >= again || !self.go_on(over)? {
+                return Ok(entered);
+            }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(PAUSES[1]);
+        }
     }
 
     fn accept(&self, listeners: Vec<TcpListener>, over: &AtomicBool) -> RunResult<Sockets> {
@@ -452,6 +490,38 @@ mod tests {
         for streams in met {
             assert_eq!(streams.unwrap().incoming.len(), 2);
         }
+    }
+
+    /// Before rank 1 listens, somebody at its door sends the first away who come.
+    #[test]
+    fn who_is_sent_away_unheard_comes_again() {
+        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
+        let [(zero, first), (one, second)] = [(); 2].map(|()| listen(&["127.0.0.1".parse().unwrap()], false).unwrap());
+        let doors = [first, second];
+        std::thread::scope(|scope| {
+            let zero = scope.spawn(|| meeting(&connections, &secret, 0, LONG, &closed).hold(zero, &doors));
+            let (mut away, deadline) = (0, Moment::now().after(LONG));
+            while away < 6 {
+                assert!(Moment::now() < deadline, "only {away} came");
+                match one[0].accept() {
+                    Ok(_) => away += 1,
+                    Err(_) => std::thread::yield_now(),
+                }
+            }
+            let one = scope.spawn(|| meeting(&connections, &secret, 1, LONG, &closed).hold(one, &doors));
+            assert!(zero.join().unwrap().is_ok() && one.join().unwrap().is_ok());
+        });
+    }
+
+    #[test]
+    fn a_door_that_nobody_opens_is_named() {
+        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
+        let [(zero, first), (one, second)] = [(); 2].map(|()| listen(&["127.0.0.1".parse().unwrap()], false).unwrap());
+        drop(one);
+        let address = second.addresses[0];
+        let error = meeting(&connections, &secret, 0, LONG, &closed).hold(zero, &[first, second]).err().unwrap();
+        assert!(matches!(error, RunError::Lane { peer: Rank(1), .. }), "{error}");
+        assert!(error.chain().contains(&format!("refused (os error 111), at {address}")), "{}", error.chain());
     }
 
     #[test]
