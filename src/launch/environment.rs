@@ -119,7 +119,20 @@ pub(super) fn launcher(args: &LaunchArgs, environment: &Environment) -> Outcome<
         None if ranks == 1 => Vec::new(),
         None => kind.masters(ranks, environment)?,
     };
+    masters.iter().try_for_each(|master| general(master))?;
     Ok(Some(Found { rank, ranks, masters }))
+}
+
+/// An address that is valid on one link only means nothing without the link, which every machine calls otherwise.
+fn general(master: &str) -> Outcome {
+    let host = master.strip_prefix('[').and_then(|rest| rest.split([']', '%']).next()).unwrap_or_default();
+    match host.parse::<std::net::Ipv6Addr>() {
+        Ok(address) if address.is_unicast_link_local() => {
+            Err(bad(format!("{master}, where rank 0 is to be, is valid on one link only"))
+                .hint("--master NAME:PORT, or another address of rank 0's machine"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// `HOST:PORT`, checked.
@@ -352,6 +365,12 @@ mod tests {
             (&[("rank", "1"), ("size", "2")], vec![], "--rank does not say where rank 0 is"),
             (&[("rank", "1"), ("size", "2"), ("master", "host")], vec![], "--master host is not of the form"),
             (&[("rank", "1"), ("size", "2"), ("master", "::1:70")], vec![], "--master ::1:70 is not of the form"),
+            (
+                &[("rank", "1"), ("size", "2"), ("master", "[fe80::1%2]:7")],
+                vec![],
+                "[fe80::1%2]:7, where rank 0 is to be",
+            ),
+            (&[], with(TORCH, &[("MASTER_ADDR", "fe80::1%eth0")]), "[fe80::1%eth0]:29501, where rank 0 is to be"),
             (&[("master", "h:1")], vec![], "--master says where rank 0 is, but not which rank"),
         ];
         for (options, variables, expected) in cases {

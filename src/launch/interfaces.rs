@@ -105,6 +105,9 @@ fn chosen(named: &[String], seen: &[Seen]) -> Outcome<Vec<IpAddr>> {
     let mut all = Vec::new();
     for name in named {
         let found: Vec<IpAddr> = match (name.parse::<IpAddr>(), name.parse::<Network>()) {
+            (Ok(IpAddr::V6(address)), _) if address.is_unicast_link_local() => {
+                return Err(Failure::bad_input(anyhow::anyhow!("--interface {name}: it is valid on one link only")));
+            }
             // Whether the machine has it is seen when somebody listens there.
             (Ok(address), _) => vec![address],
             (_, Ok(network)) => one_of_each(seen.iter().filter(|seen| network.contains(seen.address))),
@@ -172,6 +175,8 @@ mod tests {
         }
         let error = chosen(&["eth7".to_owned()], &seen).unwrap_err().to_string();
         assert!(error.contains("eth7") && error.contains("ib0 fd01::5"), "{error}");
+        let error = chosen(&["fe80::1".to_owned()], &seen).unwrap_err().to_string();
+        assert!(error.contains("fe80::1: it is valid on one link only"), "{error}");
     }
 
     #[test]

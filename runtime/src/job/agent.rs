@@ -184,7 +184,9 @@ impl Agent<'_> {
     fn enlist(&mut self, mut terms: Terms) -> RunResult<()> {
         let Some(epoch) = &mut self.epoch else { return Ok(()) };
         let reached = self.post.address().map_err(RunError::system("asking for this machine's address"))?;
-        (terms.interfaces, terms.spare_interfaces) = self.at.ways(Some(reached));
+        // What came with the terms is where rank 0 is reached.
+        let zero = terms.interfaces.first().copied();
+        (terms.interfaces, terms.spare_interfaces) = self.at.ways(Some(reached), zero)?;
         let secret = data_secret(&self.at.secret, &epoch.job, self.charge.epoch());
         let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.charge.epoch());
         let (post, board) = (self.post.clone(), &epoch.board);

@@ -123,7 +123,9 @@ impl Job {
         let (sender, events) = channel();
         let plane =
             Plane::new(joined, leaders, sender.clone()).map_err(RunError::system("preparing to hear other ranks"))?;
-        (options.interfaces, options.spare_interfaces) = at.ways(plane.own_address());
+        let own = plane.own_address();
+        (options.interfaces, options.spare_interfaces) =
+            at.ways(own, own).inspect_err(|error| plane.tell_all(&ToAgent::Refused { reason: error.to_string() }))?;
         let mut job = Self::new(spec, options, at.secret.clone(), Some(plane), (sender, events))?;
         job.machines = vec![at.machine.name().to_owned(); spec.ranks];
         job.muster(command)?;

@@ -166,11 +166,11 @@ impl Plane {
         self.agents.values().for_each(|agent| agent.post.cut());
     }
 
-    /// The coordinator's address as others see it: the one through which another machine has reached it.
+    /// The coordinator's address as others see it: the one through which another machine has reached it, if it can be one
+    /// other than the loopback.
     pub(super) fn own_address(&self) -> Option<std::net::IpAddr> {
-        let mut agents: Vec<&Agent> = self.agents.values().collect();
-        agents.sort_by_key(|agent| std::cmp::Reverse(agent.machine));
-        agents.first()?.post.address().ok()
+        let reached = self.agents.values().filter_map(|agent| Some((agent.post.address().ok()?, agent.machine)));
+        reached.max_by_key(|(address, machine)| (!address.is_loopback(), *machine)).map(|(address, _)| address)
     }
 
     /// From now on only what belongs to this epoch is heard.

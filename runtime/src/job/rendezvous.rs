@@ -14,7 +14,7 @@ use crate::interfaces::{self, Interface};
 use crate::tcp::{Claim, Gate, Proven, Secret, introduce};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use topology::Rank;
 
@@ -34,7 +34,7 @@ pub struct Rendezvous {
     pub rank: Rank,
     /// How many there are.
     pub ranks: usize,
-    /// Where rank 0 is to be reached, `HOST:PORT`; the others try these in turn, and rank 0 listens at the first.
+    /// Where rank 0 is to be reached, `HOST:PORT`; the others try these in turn, and rank 0 listens at all that are its own.
     pub masters: Vec<String>,
     /// What all of them know, and nobody else.
     pub secret: Secret,
@@ -89,12 +89,29 @@ pub(super) struct Arrival {
 
 impl Rendezvous {
     /// Where this rank waits for data, and whether peers do without an address that does not answer. `reached` is the
-    /// address of its end of a control connection.
-    pub(super) fn ways(&self, reached: Option<IpAddr>) -> (Vec<IpAddr>, bool) {
-        match (&self.interfaces[..], reached) {
-            ([], Some(reached)) => (interfaces::ways(reached, &self.found), true),
-            ([], None) => (vec![Ipv4Addr::LOCALHOST.into()], false),
-            (named, _) => (named.to_vec(), false),
+    /// address of its end of a control connection, `zero` that of rank 0 as other machines see it.
+    ///
+    /// # Errors
+    /// [`RunError::Mismatch`] if other machines would be told the loopback, where they would find themselves.
+    pub(super) fn ways(&self, reached: Option<IpAddr>, zero: Option<IpAddr>) -> RunResult<(Vec<IpAddr>, bool)> {
+        let zero = zero.filter(|zero| !zero.is_loopback());
+        // Who meets rank 0 on the loopback, or has its address, is where rank 0 is, and is reached as it is.
+        let is_local = reached.is_some_and(|reached| reached.is_loopback());
+        let is_there = |zero: &IpAddr| is_local || self.found.iter().any(|own| own.address == *zero);
+        let first = zero.filter(is_there).or(reached);
+        match (&self.interfaces[..], first) {
+            ([], Some(first)) => Ok((interfaces::ways(first, &self.found), true)),
+            ([], None) => Ok((vec![Ipv4Addr::LOCALHOST.into()], false)),
+            (named, _) => match named.iter().find(|named| named.is_loopback()).zip(zero) {
+                Some((named, zero)) => Err(RunError::Mismatch {
+                    what: format!(
+                        "rank {} on {} is to be reached at {named}, which is the loopback of every machine; rank 0 is at                          {zero} for others",
+                        self.rank,
+                        self.machine.name()
+                    ),
+                }),
+                None => Ok((named.to_vec(), false)),
+            },
         }
     }
 
@@ -112,8 +129,8 @@ impl Rendezvous {
         if self.ranks <= 1 {
             return Ok(Vec::new());
         }
-        let listener = self.listen().map_err(|source| RunError::Rendezvous { at: self.at(), source })?;
-        let mut gate = Gate::new(vec![listener], &self.secret);
+        let listeners = self.listen().map_err(|source| RunError::Rendezvous { at: self.at(), source })?;
+        let mut gate = Gate::new(listeners, &self.secret);
         let deadline = Moment::now().after(limit);
         while here.len() + 1 < self.ranks {
             if Moment::now() > deadline {
@@ -158,8 +175,8 @@ impl Rendezvous {
         let reason = format!("rank {} cannot take part: {reason}", self.rank);
         if self.rank == Rank(0) {
             // Where it cannot listen, nobody is told; they have a limit of their own.
-            if let Ok(listener) = self.listen() {
-                let gate = Gate::new(vec![listener], &self.secret);
+            if let Ok(listeners) = self.listen() {
+                let gate = Gate::new(listeners, &self.secret);
                 self.turn_all_away(gate, Vec::new(), Moment::now().after(limit), &reason);
             }
         } else if let Ok(proven) = self.reach_as(limit, true)
@@ -200,22 +217,28 @@ impl Rendezvous {
             .then(|| format!("somebody at {address} was started as rank {rank} of {ranks}, which cannot be"))
     }
 
-    /// Listens at the agreed address. A name may mean another address here than elsewhere, so every address is listened
-    /// at unless one was given as such.
-    fn listen(&self) -> io::Result<TcpListener> {
-        let master = self.masters.first().map_or("", String::as_str);
-        let invalid = || io::Error::new(ErrorKind::InvalidInput, "not of the form HOST:PORT");
-        let listener = match master.parse::<SocketAddr>() {
-            Ok(address) => TcpListener::bind(address)?,
-            Err(_) => {
-                let port: u16 = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).ok_or_else(invalid)?;
-                let everywhere: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
-                TcpListener::bind(&everywhere.map(|address| SocketAddr::new(address, port))[..])?
+    /// Listens at the agreed addresses that can be had: launchers name some that are not this machine's, or that others
+    /// do not reach.
+    ///
+    /// # Errors
+    /// If there is none, with the reason for each.
+    fn listen(&self) -> io::Result<Vec<TcpListener>> {
+        let (mut listeners, mut failed) = (Vec::new(), Vec::new());
+        for master in &self.masters {
+            match listen_at(master) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => failed.push((master, error)),
             }
-        };
-        rustix::net::listen(&listener, BACKLOG)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
+        }
+        if listeners.is_empty() {
+            let kind = failed.first().map_or(ErrorKind::InvalidInput, |(_, error)| error.kind());
+            let reasons: Vec<String> = failed.iter().map(|(master, error)| format!("{master}: {error}")).collect();
+            return Err(io::Error::new(kind, reasons.join("; ")));
+        }
+        for (master, error) in failed {
+            tracing::info!("rank 0 does not wait for the others at {master}: {error}");
+        }
+        Ok(listeners)
     }
 
     /// Connects with the coordinator, who may not be there yet.
@@ -243,6 +266,10 @@ impl Rendezvous {
                     }
                 };
                 for address in addresses {
+                    if let Err(error) = general(address.ip()) {
+                        reason = error;
+                        continue;
+                    }
                     let until = Moment::now().after(ATTEMPT).min(deadline);
                     match introduce(address, identity.claim(), &self.secret, until) {
                         Ok(proven) => return Ok(proven),
@@ -256,6 +283,48 @@ impl Rendezvous {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+}
+
+/// Listens at an address. A name may mean another one here than elsewhere, so every address is listened at unless one was
+/// given as such.
+fn listen_at(master: &str) -> io::Result<TcpListener> {
+    let invalid = || io::Error::new(ErrorKind::InvalidInput, "not of the form HOST:PORT");
+    let listener = match master.parse::<SocketAddr>() {
+        Ok(address) => {
+            general(address.ip())?;
+            TcpListener::bind(address)?
+        }
+        Err(_) => {
+            let port: u16 = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).ok_or_else(invalid)?;
+            everywhere(port).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?
+        }
+    };
+    rustix::net::listen(&listener, BACKLOG)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Listens at all addresses of both kinds, whatever the system does by default.
+fn everywhere(port: u16) -> io::Result<TcpListener> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+    let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    // As for other listeners: connections of an earlier job may linger at this port.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Ranks can meet at most addresses. One that is valid on one link only means nothing without the link, which every
+/// machine calls otherwise.
+fn general(address: IpAddr) -> io::Result<()> {
+    match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => {
+            let what = format!("{address} is valid on one link only; a name or another address of rank 0 is needed");
+            Err(io::Error::new(ErrorKind::InvalidInput, what))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -348,6 +417,75 @@ mod tests {
             });
             assert!(TcpStream::connect(&at).is_err(), "somebody still listens");
         }
+    }
+
+    /// A launcher may name addresses of rank 0 that are not its machine's, or that some do not reach.
+    #[test]
+    fn rank_0_waits_at_every_address_that_it_has() {
+        // Nobody has an address of the documentation's network.
+        let (own, other, foreign) = (free("127.0.0.1"), free("127.0.0.2"), "192.0.2.1:29500");
+        let at = |masters: &[&str], rank| {
+            let masters = masters.iter().map(ToString::to_string).collect();
+            Rendezvous { masters, ..rendezvous("", rank, 3, b"key") }
+        };
+        std::thread::scope(|scope| {
+            let coordinator = scope.spawn(|| at(&[foreign, &own, &other], 0).receive(LIMIT));
+            let one = scope.spawn(|| at(&[&own], 1).reach(LIMIT).map(drop));
+            let two = scope.spawn(|| at(&[&other], 2).reach(LIMIT).map(drop));
+            assert_eq!(coordinator.join().unwrap().unwrap().len(), 2);
+            assert!(one.join().unwrap().is_ok() && two.join().unwrap().is_ok());
+        });
+        let taken = TcpListener::bind(&own).unwrap();
+        let Err(RunError::Rendezvous { source, .. }) = at(&[foreign, &own], 0).receive(LIMIT) else { panic!() };
+        assert!(source.to_string().contains(foreign) && source.to_string().contains(&own), "{source}");
+        drop(taken);
+    }
+
+    #[test]
+    fn a_name_is_listened_at_by_both_kinds_of_addresses() {
+        let name = |host: &str| free(host).rsplit_once(':').map(|(_, port)| format!("localhost:{port}")).unwrap();
+        let name = name("127.0.0.1");
+        let listener = listen_at(&name).unwrap();
+        assert!(!rustix::net::sockopt::ipv6_v6only(&listener).unwrap());
+        let port = listener.local_addr().unwrap().port();
+        for host in ["127.0.0.1", "::1"] {
+            TcpStream::connect((host, port)).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_address_of_one_link_is_refused_by_name() {
+        let error = rendezvous("[fe80::1%2]:29500", 0, 2, b"key").receive(LIMIT).err().unwrap();
+        assert!(error.chain().contains("fe80::1 is valid on one link only"), "{}", error.chain());
+        let error = rendezvous("[fe80::1%2]:29500", 1, 2, b"key").reach(Duration::ZERO).err().unwrap();
+        assert!(error.chain().contains("fe80::1 is valid on one link only"), "{}", error.chain());
+    }
+
+    #[test]
+    fn no_other_machine_is_told_the_loopback() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let [local, own, zero, bridge] = ["127.0.0.1", "10.0.0.2", "10.0.0.1", "172.17.0.1"].map(address);
+        let rank =
+            |interfaces: &[IpAddr]| Rendezvous { interfaces: interfaces.to_vec(), ..rendezvous("", 2, 3, b"key") };
+        for (reached, seen, expected) in [
+            (local, Some(zero), zero),
+            (own, Some(zero), own),
+            // Nobody comes from elsewhere.
+            (local, Some(local), local),
+            (local, None, local),
+            (bridge, Some(zero), bridge),
+        ] {
+            assert_eq!(rank(&[]).ways(Some(reached), seen).unwrap(), (vec![expected], true));
+        }
+        // A way within the machine of rank 0 is none to the others.
+        let (name, devices) = ("eth0".to_owned(), vec!["eth0".to_owned()]);
+        let eth0 = Interface { name, address: zero, prefix: 24, devices, mbits: None };
+        let beside = Rendezvous { found: vec![eth0], ..rank(&[]) };
+        assert_eq!(beside.ways(Some(bridge), Some(zero)).unwrap().0, [zero]);
+        assert_eq!(rank(&[own]).ways(Some(local), Some(zero)).unwrap(), (vec![own], false));
+        assert_eq!(rank(&[local]).ways(Some(local), Some(local)).unwrap(), (vec![local], false));
+        let error = rank(&[own, local]).ways(Some(own), Some(zero)).unwrap_err().to_string();
+        assert!(error.contains("rank 2 on test is to be reached at 127.0.0.1"), "{error}");
     }
 
     #[test]
