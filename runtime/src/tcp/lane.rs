@@ -94,6 +94,7 @@ impl SendLane for TcpSender {
 /// The receiver.
 pub(super) struct TcpReceiver {
     stripes: Incoming,
+    /// As long as the most that was ever asked for: many lanes have few words to read, or none.
     held: Vec<u8>,
     start: usize,
     end: usize,
@@ -102,7 +103,7 @@ pub(super) struct TcpReceiver {
 
 impl TcpReceiver {
     pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
-        Self { stripes: Incoming::new(sockets), held: vec![0; HELD], start: 0, end: 0, admitting: Admitting::default() }
+        Self { stripes: Incoming::new(sockets), held: Vec::new(), start: 0, end: 0, admitting: Admitting::default() }
     }
 }
 
@@ -114,7 +115,11 @@ impl ReceiveLane for TcpReceiver {
         if self.end - self.start < most.min(LEAST) {
             self.held.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
-            self.end += self.stripes.read(&mut self.held[self.end..most.max(TOGETHER)])?;
+            let room = most.max(TOGETHER);
+            if self.held.len() < room {
+                self.held.resize(room, 0);
+            }
+            self.end += self.stripes.read(&mut self.held[self.end..room])?;
         }
         Ok(&self.held[self.start..self.end.min(self.start + most)])
     }
@@ -267,6 +272,19 @@ pub(super) mod tests {
             assert_eq!(sent < BYTES / 2, leave == 0, "{sent} bytes");
         }
         assert!(sent == BYTES && into == data);
+    }
+
+    #[test]
+    fn a_receiver_has_memory_for_what_was_asked_of_it() {
+        let (near, far) = pair();
+        let (mut sender, mut receiver) = (TcpSender::new(vec![near], 0), TcpReceiver::new(vec![far]));
+        assert_eq!(sender.send(&[5; 2000]).unwrap(), 2000);
+        assert!((0..1_000_000).any(|_| receiver.receive(&mut [0; 1000]).unwrap() == 1000));
+        assert_eq!(receiver.held.capacity(), 0);
+        assert!((0..1_000_000).any(|_| receiver.peek(16).unwrap() == [5; 16]));
+        assert!(receiver.held.capacity() < HELD / 16, "{}", receiver.held.capacity());
+        receiver.release(16).unwrap();
+        assert!((0..1_000_000).any(|_| receiver.peek(usize::MAX).unwrap() == [5; 984]));
     }
 
     #[test]
