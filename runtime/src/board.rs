@@ -11,14 +11,13 @@
 //!   0         64                                         128         256, 128 bytes each                          8 B each
 //! ```
 
+use crate::arena::Arena;
 use crate::clock::Moment;
 use crate::doorbell::{BELL_BYTES, Doorbell, Patience, Waiter};
 use crate::error::{Phase, RunError, RunResult};
 use crate::region::{Place, Region};
-use crate::ring::RingPlace;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,8 +39,6 @@ const ARRIVED: usize = BELL_BYTES + 24;
 const HEAP: usize = BELL_BYTES + 32;
 const HEAP_INODE: usize = BELL_BYTES + 40;
 const MOVES: usize = BELL_BYTES + 48;
-/// The smallest ring worth having.
-const LEAST_RING: usize = 4096;
 
 /// Why the coordinator ended a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -130,23 +127,6 @@ impl BoardShape {
     /// The place behind the last rank.
     fn courier(self) -> Rank {
         Rank::from_index(self.ranks)
-    }
-}
-
-/// Where the rings and flags of a trial lie.
-#[derive(Clone, Debug)]
-pub(crate) struct Arena {
-    /// By connection.
-    pub(crate) rings: Vec<RingPlace>,
-    flags: usize,
-    flag_count: usize,
-}
-
-impl Arena {
-    /// A part of it: some of its rings, and some of its flags.
-    pub(crate) fn share(&self, rings: Range<usize>, flags: Range<usize>) -> Self {
-        let flag_count = flags.len();
-        Self { rings: self.rings[rings].to_vec(), flags: self.flags + flags.start * 8, flag_count }
     }
 }
 
@@ -380,31 +360,21 @@ impl Board {
         self.patience
     }
 
-    /// Lays out the arena for a trial, with rings of `least` to `most` bytes; the same numbers give the same layout in
-    /// every process. Not reset.
-    pub(crate) fn lay_out(&self, connections: usize, least: usize, most: usize, flags: usize) -> RunResult<Arena> {
+    /// Lays out the arena for a trial; see [`Arena::lay_out`].
+    pub(crate) fn lay_out(&self, lanes: &[bool], [least, most]: [usize; 2], flags: usize) -> RunResult<Arena> {
         let start = self.shape.arena_start();
-        let room = self.shape.arena.saturating_sub(flags * 8);
-        let share = room / connections.max(1) / 64 * 64;
-        let capacity = share.saturating_sub(RingPlace::footprint(0)).min(most.next_multiple_of(64));
-        if connections > 0 && capacity < LEAST_RING.min(most).max(least) || flags * 8 > self.shape.arena {
-            return Err(RunError::TooManyConnections { connections, bytes: self.shape.arena });
-        }
-        let place = |index| RingPlace { offset: start + index * RingPlace::footprint(capacity), capacity };
-        let rings: Vec<RingPlace> = (0..connections).map(place).collect();
-        Ok(Arena { flags: start + connections * RingPlace::footprint(capacity), flag_count: flags, rings })
+        Arena::lay_out(start..start + self.shape.arena, lanes, [least, most], flags)
     }
 
     /// Empties all rings and clears all flags. Only while every rank is idle.
     pub(crate) fn reset(&self, arena: &Arena) {
-        arena.rings.iter().for_each(|ring| ring.reset(&self.region));
-        (0..arena.flag_count).for_each(|index| self.flag(arena, index).store(0, Ordering::Release));
+        arena.rings().for_each(|ring| ring.reset(&self.region));
+        (0..arena.flag_count()).for_each(|index| self.flag(arena, index).store(0, Ordering::Release));
     }
 
     /// In which epoch the message of the `index`-th transfer has claimed its resources.
     pub(crate) fn flag(&self, arena: &Arena, index: usize) -> &AtomicU64 {
-        assert!(index < arena.flag_count, "the arena was laid out for this program");
-        self.region.word64(arena.flags + index * 8)
+        self.region.word64(arena.flag(index))
     }
 
     /// Until when the `index`-th link or resource of the emulated cluster is busy (nanoseconds).
@@ -485,20 +455,5 @@ mod tests {
         board.enter(Rank(0), Phase::Start);
         let error = board.meet(Rank(0), 1, Duration::ZERO, Duration::from_millis(5)).unwrap_err();
         assert!(matches!(error, RunError::Deadline { peer: Some(Rank(1)), phase: Phase::Start, .. }), "{error}");
-    }
-
-    #[test]
-    fn rings_fit_the_arena_or_are_refused() {
-        let board = board(2);
-        for connections in [1, 2, 7, 15] {
-            let arena = board.lay_out(connections, 0, 1 << 20, 100).unwrap();
-            let last = arena.rings.last().unwrap();
-            assert!(last.offset + RingPlace::footprint(last.capacity) <= arena.flags);
-            board.reset(&arena);
-            assert_eq!(board.flag(&arena, 99).load(Ordering::Relaxed), 0);
-        }
-        assert!(matches!(board.lay_out(1000, 0, 1 << 20, 0), Err(RunError::TooManyConnections { .. })));
-        assert!(matches!(board.lay_out(2, 1 << 16, 1 << 20, 0), Err(RunError::TooManyConnections { .. })));
-        assert!(matches!(board.lay_out(1, 0, 1 << 20, 1 << 20), Err(RunError::TooManyConnections { .. })));
     }
 }

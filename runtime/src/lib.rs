@@ -8,6 +8,7 @@
 //! This crate knows no solver and reads no topology files. Whatever goes wrong is a [`RunError`] that names the
 //! rank and the phase; no wait is without a deadline.
 
+mod arena;
 mod board;
 mod clock;
 mod doorbell;

@@ -12,7 +12,8 @@
 //! scheduler woke us later, so delays of this computer do not add up along a path of many hops. Bytes travel
 //! ahead of their arrival, so copying is hidden behind the emulated wire.
 
-use crate::board::{Arena, Board, BoardShape};
+use crate::arena::Arena;
+use crate::board::{Board, BoardShape};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::interpreter::RankPlan;

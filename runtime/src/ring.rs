@@ -16,7 +16,8 @@
 //!
 //! [1] Lamport, "Specifying concurrent program modules", TOPLAS 1983.
 
-use crate::board::{Arena, Board};
+use crate::arena::Arena;
+use crate::board::Board;
 use crate::doorbell::Doorbell;
 use crate::heap::{Heap, PeerHeap};
 use crate::region::Region;
@@ -82,12 +83,12 @@ pub(crate) struct Rings<'a> {
 
 impl Rings<'_> {
     pub(crate) fn sender(&self, id: ConnectionId, connection: &Connection) -> io::Result<RingSender> {
-        let (memory, place) = (self.board.region().clone(), self.arena.rings[id.index()]);
+        let (memory, place) = (self.board.region().clone(), self.arena.ring(id)?);
         RingSender::new(memory, place, self.board.bell(connection.to), self.heap.cloned())
     }
 
     pub(crate) fn receiver(&self, id: ConnectionId, connection: &Connection) -> io::Result<RingReceiver> {
-        let (memory, place) = (self.board.region().clone(), self.arena.rings[id.index()]);
+        let (memory, place) = (self.board.region().clone(), self.arena.ring(id)?);
         let peer = self.peers.get(connection.from.index()).cloned().flatten();
         RingReceiver::new(memory, place, self.board.bell(connection.from), peer)
     }

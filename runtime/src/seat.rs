@@ -3,7 +3,8 @@
 //! The principal type is [`Seat`]. A rank has one in each work that it takes part in; its
 //! [`Executor`](crate::executor::Executor) runs all of them at once.
 
-use crate::board::{Arena, Board};
+use crate::arena::Arena;
+use crate::board::Board;
 use crate::error::{RunError, RunResult, Stamp};
 use crate::geometry::Geometry;
 use crate::heap::{Area, Heap, PeerHeap};

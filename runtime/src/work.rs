@@ -4,7 +4,8 @@
 //! time. Launcher and workers derive from it, each by itself, whatever both must agree on: into how many tiles slots are
 //! cut, how much a lane must hold, and which lane is whose. No two works share a lane, so none can hold up another.
 
-use crate::board::{Arena, Board};
+use crate::arena::Arena;
+use crate::board::Board;
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::geometry::{Geometry, tiles_of};
@@ -196,11 +197,14 @@ impl<'a> Ensemble<'a> {
         reports
     }
 
-    /// The layout of the shared memory: for each work, and of all.
+    /// The layout of the shared memory: for each work, and of all. There are rings for lanes within a machine.
     ///
     /// # Errors
     /// [`RunError::TooManyConnections`] if it is too small; those of [`Geometry::new`].
     pub(crate) fn arenas(&self, board: &Board, options: &Options) -> RunResult<(Vec<Arena>, Arena)> {
+        // Of all machines: in a local launch, ranks that only pretend to be on several have one memory.
+        let is_ring = |lane: &Connection| !options.hosts.apart(lane.from, lane.to);
+        let rings: Vec<bool> = self.connections.iter().map(is_ring).collect();
         let flags = |work: &Work<'_>| if options.emulation.is_some() { transfer_count(work.program) } else { 0 };
         let mut least = 0;
         for work in &self.works {
@@ -213,7 +217,7 @@ impl<'a> Ensemble<'a> {
         // Senders that may wait for their receivers offer what is large.
         let offers = options.emulation.is_none() && least == 0;
         let most = if offers { options.ring_bytes.min(ring::SHORT) } else { options.ring_bytes.max(least) };
-        let arena = board.lay_out(self.connections.len(), least, most, self.works.iter().map(flags).sum())?;
+        let arena = board.lay_out(&rings, [least, most], self.works.iter().map(flags).sum())?;
         let (mut lane, mut flag) = (0, 0);
         let share = |work: &Work<'_>| {
             let (lanes, own) = (work.program.connections.len(), flags(work));

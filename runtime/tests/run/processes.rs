@@ -36,6 +36,22 @@ fn the_same_over_sockets() {
     every_collective(Options { interfaces: vec![Ipv6Addr::LOCALHOST.into()], ..options(Hosts::Each) });
 }
 
+/// Shared memory has no room for a ring; sockets need none.
+#[test]
+fn what_goes_over_sockets_needs_no_rings() {
+    let plan = PlanSpec::new("clique:4", Collective::AllToAll);
+    for (hosts, fits) in
+        [(Hosts::Each, true), (Hosts::Of(vec![0, 1, 2, 3]), true), (Hosts::Of(vec![0, 1, 1, 0]), false)]
+    {
+        let options = Options { arena_bytes: 64, ..options(hosts) };
+        let mut job = launch(&JobSpec { ranks: 4, options, ..JobSpec::default() }, |_| Mischief::None).unwrap();
+        match job.run(&plan.to_string(), &[], &plan.program(), &Trial::once(1000, DType::F32)) {
+            Ok(report) => assert!(fits && report.wrong() == 0),
+            Err(error) => assert!(!fits && matches!(error, RunError::TooManyConnections { .. }), "{error}"),
+        }
+    }
+}
+
 /// Every lane takes turns over sockets of several interfaces.
 #[test]
 fn the_same_over_several_interfaces() {
