@@ -33,9 +33,17 @@ pub(crate) fn start(place: Place<'_>, line: &str) -> Vec<Guest> {
 
 /// The same for ranks that meet at an address of rank 0.
 pub(crate) fn start_at(place: Place<'_>, address: &str, line: &str) -> Vec<Guest> {
+    start_where(place, |_| address, line)
+}
+
+/// The same for ranks each of which knows an address of rank 0.
+pub(crate) fn start_where<'a>(place: Place<'_>, address: impl Fn(usize) -> &'a str, line: &str) -> Vec<Guest> {
     let ranks = place.ranks();
-    let master = if address.contains(':') { format!("[{address}]:{PORT}") } else { format!("{address}:{PORT}") };
-    let rank = |rank: usize| antiphon(&format!("{line} --rank {rank} --world-size {ranks} --master {master}"));
+    let rank = |rank: usize| {
+        let host = address(rank);
+        let master = if host.contains(':') { format!("[{host}]:{PORT}") } else { format!("{host}:{PORT}") };
+        antiphon(&format!("{line} --rank {rank} --world-size {ranks} --master {master}"))
+    };
     (0..ranks).map(|number| place.spawn(number, rank(number))).collect()
 }
 

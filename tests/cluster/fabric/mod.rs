@@ -160,6 +160,12 @@ impl Cluster {
         done.unwrap_or_else(|told| panic!("host {host}, NIC {nic}: {told}"));
     }
 
+    /// Changes a setting of a host's network stack.
+    pub(crate) fn configure(&self, host: usize, setting: &str, value: &str) {
+        let done = configure(&self.hosts[host], &[(setting, value)]);
+        done.unwrap_or_else(|told| panic!("host {host}: {told}"));
+    }
+
     /// Kills every process in a host.
     pub(crate) fn kill(&self, host: usize) {
         tools::kill(&self.hosts[host]);
