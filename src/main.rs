@@ -9,6 +9,7 @@ mod foreign;
 mod heatmap;
 mod known;
 mod launch;
+mod loading;
 mod plan;
 mod program;
 mod screen;

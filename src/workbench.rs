@@ -1,22 +1,19 @@
 //! Plans on real buffers: starts local ranks or gathers those of a launcher, hands them plans, measures and checks.
 //!
 //! The principal type is [`Workbench`]. A plan reaches the ranks as files without a name, which vanish with this
-//! process however it ends; every rank loads, verifies and lowers them for itself, and the runtime compares the
-//! hashes of what came out.
+//! process however it ends. Ranks that share memory with the one that decides read their parts of the program that it has
+//! verified; all others load, verify and lower the plan for themselves. The runtime compares the hashes of what came out.
 
 use crate::amounts::bytes;
 use crate::cli::{LoweringArgs, TransportChoice};
-use crate::failure::{Failure, Outcome, read_text};
-use crate::foreign;
+use crate::failure::{Failure, Outcome};
 use crate::launch::{self, Launch};
+use crate::loading::{ForeignSource, Form, Memory, PlanKind, Source};
 use crate::plan;
-use crate::program;
 use runtime::{Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport};
-use schedule::program::{Layout, VerifiedProgram, play};
-use schedule::{ReduceOp, Request, VerifiedSchedule, file};
-use serde::{Deserialize, Serialize};
+use schedule::program::{Layout, VerifiedProgram, digest, has_parts, play, write_parts};
+use schedule::{Request, VerifiedSchedule, file};
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::{Micros, Probe, Rank, Topology};
@@ -59,56 +56,15 @@ pub(crate) struct Installed {
     /// How long it takes at the size that it was made for, by the model.
     predicted: Micros,
     /// For the kinds of calls that the plan serves.
-    out_of_place: Option<VerifiedProgram>,
-    in_place: Option<VerifiedProgram>,
+    out_of_place: Option<Compiled>,
+    in_place: Option<Compiled>,
 }
 
-/// A plan of another tool, as the ranks need it.
-pub(crate) struct ForeignSource<'a> {
-    /// The file's text.
-    pub text: &'a str,
-    /// What it is called in errors.
-    pub origin: &'a str,
-    /// The reduction to use.
-    pub op: Option<ReduceOp>,
-}
-
-/// How a worker reads a plan.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum PlanKind {
-    /// A schedule of ours.
-    Schedule,
-    /// A plan of another tool, with this reduction.
-    Foreign(Option<ReduceOp>),
-}
-
-/// Whether input and output are the same memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Memory {
-    /// Separate buffers.
-    OutOfPlace,
-    /// nccl-tests' in-place convention.
-    InPlace,
-}
-
-/// What plans are made into.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Form {
-    lowering: LoweringArgs,
-    /// Without fused steps, which an emulated machine does not have: it stores and forwards.
-    unfused: bool,
-}
-
-/// What a worker is told to load, beside the files of the plan and of its topology.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Source {
-    kind: PlanKind,
-    memory: Memory,
-    form: Form,
+/// What a plan does in one kind of call.
+struct Compiled {
+    program: VerifiedProgram,
+    /// Where ranks that share memory find their parts of it, and its digest.
+    parts: Option<(SharedFile, String)>,
 }
 
 impl Workbench {
@@ -176,24 +132,34 @@ impl Workbench {
     pub(crate) fn install(&self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
         let request = schedule.schedule().demand.request().clone();
         let serves_in_place = Layout::new(schedule.schedule().demand.clone(), true).is_ok();
-        let in_place = serves_in_place.then(|| self.form.compile(schedule, topology, Memory::InPlace)).transpose()?;
+        let compiled = |memory| self.compiled(self.form.compile(schedule, topology, memory)?);
         Ok(Installed {
             plan: unnamed(|out| file::write(schedule, out))?,
             topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
             kind: PlanKind::Schedule,
             request,
             predicted: schedule.schedule().makespan(),
-            out_of_place: Some(self.form.compile(schedule, topology, Memory::OutOfPlace)?),
-            in_place,
+            out_of_place: Some(compiled(Memory::OutOfPlace)?),
+            in_place: serves_in_place.then(|| compiled(Memory::InPlace)).transpose()?,
         })
+    }
+
+    /// The program, in parts where all ranks share memory with this process.
+    fn compiled(&self, program: VerifiedProgram) -> Outcome<Compiled> {
+        let is_shared = self.machines().is_some_and(|machines| machines.len() == 1) && has_parts(&program);
+        let parts = || Ok((unnamed(|out| write_parts(&program, out))?, digest(program.program())));
+        let parts: Option<Outcome<_>> = is_shared.then(parts);
+        Ok(Compiled { parts: parts.transpose()?, program })
     }
 
     /// Writes a plan of another tool where the ranks find it.
     pub(crate) fn install_foreign(&self, source: &ForeignSource<'_>, topology: &Topology) -> Outcome<Installed> {
         let kind = PlanKind::Foreign(source.op);
-        let of = |memory| self.form.foreign(source, topology, memory);
+        let of = |memory| -> Outcome<_> {
+            self.form.foreign(source, topology, memory)?.map(|program| self.compiled(program)).transpose()
+        };
         let (out_of_place, in_place) = (of(Memory::OutOfPlace)?, of(Memory::InPlace)?);
-        let either = out_of_place.as_ref().or(in_place.as_ref());
+        let either = out_of_place.as_ref().or(in_place.as_ref()).map(|compiled| &compiled.program);
         let request = either.map(|program| program.program().demand.request().clone());
         let played = either.and_then(|program| play(program, topology).ok());
         Ok(Installed {
@@ -237,14 +203,20 @@ impl Workbench {
     ) -> Outcome<Vec<TrialReport>> {
         let (mut assignments, mut words, mut files) = (Vec::new(), Vec::new(), Vec::new());
         for (plan, group, trial) in trials {
-            let program = plan.program(memory).ok_or_else(|| {
+            let Compiled { program, parts } = plan.compiled(memory).ok_or_else(|| {
                 let kind = if memory == Memory::InPlace { "in-place" } else { "out-of-place" };
                 Failure::bad_input(anyhow::anyhow!("this {} has no {kind} form", plan.request.collective))
             })?;
             assignments.push(Assignment { program, group: group.clone(), trial: trial.clone() });
-            let source = Source { kind: plan.kind.clone(), memory, form: self.form.clone() };
+            let (source, of_source) = match parts {
+                Some((parts, digest)) => (Source::Parts { digest: digest.clone() }, vec![parts]),
+                None => {
+                    let (kind, form) = (plan.kind.clone(), self.form.clone());
+                    (Source::Plan { kind, memory, form }, vec![&plan.plan, &plan.topology])
+                }
+            };
             words.push(serde_json::to_string(&source).map_err(Failure::no)?);
-            files.push([&plan.plan, &plan.topology]);
+            files.push(of_source);
         }
         let limit = self.timeout.unwrap_or_else(|| self.patience(trials));
         match &mut self.ranks {
@@ -318,63 +290,6 @@ fn unnamed(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome<Shar
     written.map_err(|error| Failure::no(error).context("a temporary file could not be written"))
 }
 
-fn load(source: &Source, files: &[PathBuf]) -> Outcome<VerifiedProgram> {
-    let [plan, topology] = files else { return Err(Failure::no(anyhow::anyhow!("a plan and a topology are needed"))) };
-    let topology = topology::from_json(&read_text(topology)?, "the launcher's topology")?;
-    let (text, origin) = (read_text(plan)?, "the launcher's plan");
-    match source.kind {
-        PlanKind::Schedule => {
-            let schedule = file::read(&text, origin).map_err(Failure::bad_input)?;
-            source.form.compile(&schedule.verify(&topology).map_err(Failure::no)?, &topology, source.memory)
-        }
-        PlanKind::Foreign(op) => {
-            let plan = ForeignSource { text: &text, origin, op };
-            let program = source.form.foreign(&plan, &topology, source.memory)?;
-            program.ok_or_else(|| Failure::no(anyhow::anyhow!("the plan does not serve this kind of call")))
-        }
-    }
-}
-
-impl Form {
-    fn compile(&self, schedule: &VerifiedSchedule, topology: &Topology, memory: Memory) -> Outcome<VerifiedProgram> {
-        self.finish(program::timed(schedule, topology, &self.lowering.options(memory == Memory::InPlace))?)
-    }
-
-    /// What a plan of another tool does in one kind of call; `None` if it does not serve it.
-    fn foreign(
-        &self,
-        source: &ForeignSource<'_>,
-        topology: &Topology,
-        memory: Memory,
-    ) -> Outcome<Option<VerifiedProgram>> {
-        let programs = foreign::read(source.text, source.origin, None)?.verified(source.origin)?;
-        let in_place = memory == Memory::InPlace;
-        let Some(program) = programs.iter().find(|program| program.program().in_place == in_place) else {
-            return Ok(None);
-        };
-        let program = program::replicated(&foreign::bound(program, topology, source.op)?, self.lowering.instances)?;
-        self.finish(program).map(Some)
-    }
-
-    fn finish(&self, program: VerifiedProgram) -> Outcome<VerifiedProgram> {
-        if self.unfused { program::unfused(&program) } else { Ok(program) }
-    }
-}
-
-/// Finds what the launcher's words refer to, on the worker's side.
-pub(crate) struct Files;
-
-impl runtime::Loader for Files {
-    fn program(&self, source: &str, files: &[PathBuf]) -> Result<VerifiedProgram, String> {
-        let source: Source = serde_json::from_str(source).map_err(|error| error.to_string())?;
-        load(&source, files).map_err(|failure| failure.to_string())
-    }
-
-    fn topology(&self, source: &str) -> Result<Topology, String> {
-        plan::topology(source).map_err(|failure| failure.to_string())
-    }
-}
-
 impl Installed {
     /// What the plan answers.
     pub(crate) fn request(&self) -> &Request {
@@ -389,10 +304,10 @@ impl Installed {
 
     /// Whether it can be called in this way.
     pub(crate) fn serves(&self, memory: Memory) -> bool {
-        self.program(memory).is_some()
+        self.compiled(memory).is_some()
     }
 
-    fn program(&self, memory: Memory) -> Option<&VerifiedProgram> {
+    fn compiled(&self, memory: Memory) -> Option<&Compiled> {
         match memory {
             Memory::OutOfPlace => self.out_of_place.as_ref(),
             Memory::InPlace => self.in_place.as_ref(),
@@ -401,7 +316,8 @@ impl Installed {
 
     /// What the number of elements of a block must be a multiple of.
     pub(crate) fn granularity(&self) -> u64 {
-        let programs = [&self.out_of_place, &self.in_place].into_iter().flatten().map(VerifiedProgram::program);
+        let both = [&self.out_of_place, &self.in_place].into_iter().flatten();
+        let programs = both.map(|compiled| compiled.program.program());
         let parts = programs.filter(|program| program.uniform).map(|program| u64::from(program.shape.parts()));
         parts.max().unwrap_or(1)
     }

@@ -3,6 +3,9 @@
 //! The principal function is [`ways`]: the interface through which the ranks found each other, and all others that are
 //! ways of their own, as far as a machine can tell by itself. Whether peers can be reached over them shows when they
 //! connect: who does not answer there is done without.
+//!
+//! Of two interfaces in one network only one counts: the system picks a route by where a message goes, so both would leave
+//! through one of them, unless there are routes by source. [`say_unused`] tells whoever may have meant otherwise.
 
 use std::net::IpAddr;
 
@@ -36,8 +39,11 @@ impl Interface {
     /// Whether two of them share what limits them: a device, or a network, into which the system routes all through one
     /// of its interfaces.
     fn shares_with(&self, other: &Self) -> bool {
-        let same_device = self.devices.iter().any(|device| other.devices.contains(device));
-        self.name == other.name || same_device || self.network() == other.network()
+        self.shares_device_with(other) || self.network() == other.network()
+    }
+
+    fn shares_device_with(&self, other: &Self) -> bool {
+        self.name == other.name || self.devices.iter().any(|device| other.devices.contains(device))
     }
 }
 
@@ -62,6 +68,25 @@ pub(crate) fn ways(first: IpAddr, found: &[Interface]) -> Vec<IpAddr> {
         }
     }
     addresses
+}
+
+/// Says which interfaces carry no data for no other reason than that they share a network with one that does.
+pub(crate) fn say_unused(chosen: &[IpAddr], found: &[Interface]) {
+    for (unused, used) in shadowed(chosen, found) {
+        let (name, address, used_name, used_address) = (&unused.name, unused.address, &used.name, used.address);
+        tracing::warn!(
+            "{name} ({address}) carries no data: it is in one network with {used_name} ({used_address}), through which the \
+             system sends all that goes there; where it has routes by source, --interface {used_name},{name} uses both"
+        );
+    }
+}
+
+/// Those interfaces, each with the one that is used.
+fn shadowed<'f>(chosen: &[IpAddr], found: &'f [Interface]) -> Vec<(&'f Interface, &'f Interface)> {
+    let used = || found.iter().filter(|interface| chosen.contains(&interface.address));
+    let unused = found.iter().filter(|interface| !used().any(|used| used.shares_device_with(interface)));
+    let pairs = unused.filter_map(|unused| Some((unused, used().find(|used| used.network() == unused.network())?)));
+    pairs.collect()
 }
 
 #[cfg(test)]
@@ -103,6 +128,23 @@ mod tests {
         assert_eq!(chosen("fd00::1", &found), ["fd00::1", "fd01::1", "10.0.0.2", "10.0.2.1", "10.0.5.1"]);
         // From the slow one on, all others are fast enough.
         assert_eq!(chosen("10.0.3.1", &found).len(), 5);
+    }
+
+    #[test]
+    fn two_devices_in_one_network_are_one_way_and_that_is_said() {
+        let found = [
+            seen("eth0", "10.0.0.1/24", &["eth0"], Some(10_000)),
+            seen("eth0", "10.0.0.9/24", &["eth0"], Some(10_000)),
+            seen("eth0.7", "10.0.0.7/24", &["eth0"], Some(10_000)),
+            seen("eth1", "10.0.0.2/24", &["eth1"], Some(10_000)),
+            seen("eth2", "10.0.2.1/24", &["eth2"], Some(10_000)),
+            seen("eth3", "10.0.3.1/24", &["eth3"], Some(1000)),
+        ];
+        let ways = ways("10.0.0.1".parse().unwrap(), &found);
+        assert_eq!(ways, [found[0].address, found[4].address]);
+        let names: Vec<_> = shadowed(&ways, &found).iter().map(|(unused, used)| (&*unused.name, &*used.name)).collect();
+        assert_eq!(names, [("eth1", "eth0")]);
+        assert!(shadowed(&[found[0].address, found[3].address], &found).is_empty());
     }
 
     #[test]

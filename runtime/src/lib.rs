@@ -62,4 +62,4 @@ pub use tcp::Secret;
 pub use threads::{run_threads, try_threads, try_together};
 pub use trial::{Check, RankReport, Sample, Trial, TrialReport};
 pub use wiring::Hosts;
-pub use work::Assignment;
+pub use work::{Assignment, Loaded};

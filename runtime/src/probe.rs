@@ -125,7 +125,7 @@ impl Flows {
     /// What is executed: one program, among all ranks.
     pub(crate) fn ensemble(&self) -> RunResult<Ensemble<'_>> {
         let (program, group) = (&self.program, Group::all(self.program.ranks.len()));
-        let work = Work { program, window: 0, count: 0, dtype: DType::U8, group };
+        let work = Work { program, window: 0, digest: None, count: 0, dtype: DType::U8, group };
         Ensemble::new(vec![work], self.program.ranks.len())
     }
 

@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn work(program: &Program, count: u64, dtype: DType) -> Work<'_> {
-        Work { program, window: 0, count, dtype, group: Group::all(program.ranks.len()) }
+        Work { program, window: 0, digest: None, count, dtype, group: Group::all(program.ranks.len()) }
     }
 
     fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::order::transfer_count;
 use crate::ring;
 use crate::trial::{RankReport, Trial, TrialReport};
-use schedule::program::{Connection, Program, VerifiedProgram, digest};
+use schedule::program::{Connection, Part, Program, VerifiedProgram, digest};
 use topology::Rank;
 
 /// The most works of an ensemble: their numbers are part of what messages are stamped with.
@@ -31,6 +31,16 @@ pub struct Assignment<'a> {
     pub trial: Trial,
 }
 
+/// What a rank of a job loads to execute.
+#[derive(Clone, Debug)]
+pub enum Loaded {
+    /// A program that it has verified.
+    Whole(VerifiedProgram),
+    /// Its own part of one. It votes with the digest that it comes to from that part, and runs nothing unless its coordinator
+    /// comes to the same digest from a program that it has verified. For ranks that share memory.
+    Part(Part),
+}
+
 /// The trials of assignments.
 pub(crate) fn each_trial<'t>(assignments: &'t [Assignment<'_>]) -> Vec<&'t Trial> {
     assignments.iter().map(|assignment| &assignment.trial).collect()
@@ -42,6 +52,8 @@ pub(crate) struct Work<'a> {
     pub(crate) program: &'a Program,
     /// How many messages a sender may have to be ahead of its receiver.
     pub(crate) window: u32,
+    /// The program's digest, where it does not follow from the program: of a part.
+    pub(crate) digest: Option<&'a str>,
     pub(crate) count: u64,
     pub(crate) dtype: DType,
     pub(crate) group: Group,
@@ -51,7 +63,18 @@ impl<'a> Work<'a> {
     /// Among all ranks.
     pub(crate) fn new(program: &'a VerifiedProgram, count: u64, dtype: DType) -> Self {
         let group = Group::all(program.program().ranks.len());
-        Self { program: program.program(), window: program.window(), count, dtype, group }
+        Self { program: program.program(), window: program.window(), digest: None, count, dtype, group }
+    }
+
+    /// What a rank of a job has loaded.
+    pub(crate) fn loaded(loaded: &'a Loaded, group: Group, trial: &Trial) -> Self {
+        match loaded {
+            Loaded::Whole(program) => Self { group, ..Self::new(program, trial.count, trial.dtype) },
+            Loaded::Part(part) => {
+                let (program, digest, &Trial { count, dtype, .. }) = (part.program(), Some(part.digest()), trial);
+                Self { program, window: 0, digest, count, dtype, group }
+            }
+        }
     }
 
     pub(crate) fn assigned(assignment: &Assignment<'a>) -> Self {
@@ -145,21 +168,30 @@ impl<'a> Ensemble<'a> {
             }
         }
         let connections = works.iter().flat_map(Work::connections).collect();
-        let digests = works.iter().map(|work| digest(work.program)).collect();
+        let digest = |work: &Work<'_>| work.digest.map_or_else(|| digest(work.program), str::to_owned);
+        let digests = works.iter().map(digest).collect();
         Ok(Self { works, connections, digests })
     }
 
     /// What these assignments make.
     ///
     /// # Errors
-    /// As for [`Self::new`], and if they do not have as many repetitions.
+    /// As for [`Self::tried`].
     pub(crate) fn assigned(assignments: &[Assignment<'a>], ranks: usize) -> RunResult<Self> {
-        let times = |assignment: &Assignment<'_>| (assignment.trial.warmups, assignment.trial.repetitions);
-        if assignments.windows(2).any(|pair| times(&pair[0]) != times(&pair[1])) {
+        Self::tried(assignments.iter().map(Work::assigned).collect(), &each_trial(assignments), ranks)
+    }
+
+    /// Works of trials.
+    ///
+    /// # Errors
+    /// As for [`Self::new`], and if they do not have as many repetitions.
+    pub(crate) fn tried(works: Vec<Work<'a>>, trials: &[&Trial], ranks: usize) -> RunResult<Self> {
+        let times = |trial: &Trial| (trial.warmups, trial.repetitions);
+        if trials.windows(2).any(|pair| times(pair[0]) != times(pair[1])) {
             let what = "collectives that run together have as many repetitions".to_owned();
             return Err(RunError::Mismatch { what });
         }
-        Self::new(assignments.iter().map(Work::assigned).collect(), ranks)
+        Self::new(works, ranks)
     }
 
     pub(crate) fn works(&self) -> &[Work<'a>] {

@@ -101,7 +101,7 @@ impl Deref for RankSet {
 }
 
 /// What a user asks for. [`Demand::new`] checks it and derives the chunks.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Request {
     /// The operation.
     pub collective: Collective,

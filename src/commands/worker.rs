@@ -1,7 +1,7 @@
 //! `antiphon worker`: one rank of a job; its launcher speaks to it over standard input.
 
 use crate::failure::{Failure, Outcome};
-use crate::workbench::Files;
+use crate::loading::Files;
 
 /// Serves one job.
 pub(crate) fn run() -> Outcome {

@@ -187,6 +187,10 @@ impl Agent<'_> {
         // What came with the terms is where rank 0 is reached.
         let zero = terms.interfaces.first().copied();
         (terms.interfaces, terms.spare_interfaces) = self.at.ways(Some(reached), zero)?;
+        // Once for its machine.
+        if terms.first_here {
+            self.at.say_unused(&terms.interfaces);
+        }
         let secret = data_secret(&self.at.secret, &epoch.job, self.charge.epoch());
         let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.charge.epoch());
         let (post, board) = (self.post.clone(), &epoch.board);

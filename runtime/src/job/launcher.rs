@@ -126,6 +126,9 @@ impl Job {
         let own = plane.own_address();
         (options.interfaces, options.spare_interfaces) =
             at.ways(own, own).inspect_err(|error| plane.tell_all(&ToAgent::Refused { reason: error.to_string() }))?;
+        if plane.leaders().len() > 1 {
+            at.say_unused(&options.interfaces);
+        }
         let mut job = Self::new(spec, options, at.secret.clone(), Some(plane), (sender, events))?;
         job.machines = vec![at.machine.name().to_owned(); spec.ranks];
         job.muster(command)?;

@@ -115,6 +115,13 @@ impl Rendezvous {
         }
     }
 
+    /// Says which interfaces are not among these ways though they look as if they could be.
+    pub(super) fn say_unused(&self, ways: &[IpAddr]) {
+        if self.interfaces.is_empty() {
+            interfaces::say_unused(ways, &self.found);
+        }
+    }
+
     fn at(&self) -> String {
         self.masters.join(" or ")
     }

@@ -18,10 +18,9 @@ use crate::options::{Options, raise_open_files};
 use crate::pace::Emulation;
 use crate::probe::{Arrivals, Flows, Wanted};
 use crate::tcp::{self, Closed, Handles, Meeting, Poller, Secret};
-use crate::trial::{RankReport, first_epoch, run_rank};
+use crate::trial::{RankReport, Trial, first_epoch, run_rank};
 use crate::wiring::Wiring;
-use crate::work::{Assignment, Ensemble, each_trial};
-use schedule::program::VerifiedProgram;
+use crate::work::{Ensemble, Loaded, Work};
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -43,11 +42,12 @@ const EXPLANATION: Duration = Duration::from_millis(300);
 ///
 /// Both functions must depend on their arguments alone: every rank loads for itself, and hashes are compared.
 pub trait Loader {
-    /// The program that `source` names; `files` are what [`Job::run`](super::Job::run) was given, wherever they are here.
+    /// The program that `source` names, or the part of its rank `number`; `files` are what [`Job::run`](super::Job::run) was
+    /// given, wherever they are here. Who has no number takes no part in it, but has to know of the others' connections.
     ///
     /// # Errors
     /// Why there is none, in words.
-    fn program(&self, source: &str, files: &[PathBuf]) -> Result<VerifiedProgram, String>;
+    fn program(&self, source: &str, files: &[PathBuf], number: Option<Rank>) -> Result<Loaded, String>;
 
     /// The machine to imitate that `source` names.
     ///
@@ -133,15 +133,16 @@ fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
     })
 }
 
-/// The program of each of these orders; those that are ordered several times are loaded once.
-fn programs(ordered: &[Ordered], loader: &dyn Loader) -> RunResult<Vec<Arc<VerifiedProgram>>> {
-    let mut programs: Vec<Arc<VerifiedProgram>> = Vec::with_capacity(ordered.len());
+/// What `rank` needs of the program of each of these orders; what is ordered several times is loaded once.
+fn programs(ordered: &[Ordered], rank: Rank, loader: &dyn Loader) -> RunResult<Vec<Arc<Loaded>>> {
+    let mut programs: Vec<Arc<Loaded>> = Vec::with_capacity(ordered.len());
+    let key = |order: &Ordered| (order.source.clone(), order.files.clone(), order.group.number(rank));
     for (index, order) in ordered.iter().enumerate() {
-        let same = |earlier: &Ordered| (&earlier.source, &earlier.files) == (&order.source, &order.files);
-        programs.push(match ordered[..index].iter().position(same) {
+        let same = ordered[..index].iter().position(|earlier| key(earlier) == key(order));
+        programs.push(match same {
             Some(earlier) => programs[earlier].clone(),
             None => {
-                let program = loader.program(&order.source, &order.files);
+                let program = loader.program(&order.source, &order.files, order.group.number(rank));
                 Arc::new(program.map_err(|what| RunError::Mismatch { what })?)
             }
         });
@@ -238,7 +239,9 @@ impl Worker {
             self.options.work_limit = Duration::from_millis(limit_ms) + BACKSTOP;
             self.board.enter(self.rank, Phase::Prepare);
             let finding = match task {
-                Task::Trial(ordered) => Finding::Trial(self.trial(job, &ordered, &programs(&ordered, loader)?)?),
+                Task::Trial(ordered) => {
+                    Finding::Trial(self.trial(job, &ordered, &programs(&ordered, self.rank, loader)?)?)
+                }
                 Task::Probe(wanted) => Finding::Probe(self.probe(job, wanted)?),
             };
             self.connections.take();
@@ -250,19 +253,22 @@ impl Worker {
         }
     }
 
-    fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<VerifiedProgram>]) -> RunResult<Vec<RankReport>> {
-        let assigned = |(Ordered { group, trial, .. }, program): (&Ordered, _)| {
-            let (group, trial) = (group.clone(), trial.clone());
-            Assignment { program, group, trial }
-        };
-        let programs = programs.iter().map(AsRef::as_ref);
-        let assignments: Vec<Assignment<'_>> = ordered.iter().zip(programs).map(assigned).collect();
-        let ensemble = Ensemble::assigned(&assignments, self.board.rank_count())?;
+    fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
+        let has_parts = programs.iter().any(|program| matches!(**program, Loaded::Part(_)));
+        let all = Group::all(self.board.rank_count());
+        if has_parts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
+            let what = "ranks that do not share memory, or imitate a machine, need whole programs".to_owned();
+            return Err(RunError::Mismatch { what });
+        }
+        let work = |(order, program): (&Ordered, _)| Work::loaded(program, order.group.clone(), &order.trial);
+        let works = ordered.iter().zip(programs.iter().map(AsRef::as_ref)).map(work).collect();
+        let trials: Vec<&Trial> = ordered.iter().map(|order| &order.trial).collect();
+        let ensemble = Ensemble::tried(works, &trials, self.board.rank_count())?;
         self.clear(&ensemble)?;
         let wiring = self.connect(job, &ensemble)?;
         let mut executor = Executor::new(&self.board, self.rank, &ensemble, wiring, &self.options)?;
         self.await_run(job, &ensemble)?;
-        run_rank(&mut executor, &each_trial(&assignments), job)
+        run_rank(&mut executor, &trials, job)
     }
 
     fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {

@@ -2,9 +2,9 @@
 
 use crate::plans::{PlanSpec, machine};
 use runtime::{
-    DType, Job, JobSpec, Loader, Machine, Rendezvous, RunResult, Secret, Trial, attend, control_from_stdin, serve,
+    DType, Job, JobSpec, Loaded, Loader, Machine, Rendezvous, RunResult, Secret, Trial, attend, control_from_stdin,
+    serve,
 };
-use schedule::program::VerifiedProgram;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -50,14 +50,14 @@ impl Mischief {
 struct TestLoader(Mischief);
 
 impl Loader for TestLoader {
-    fn program(&self, source: &str, _files: &[std::path::PathBuf]) -> Result<VerifiedProgram, String> {
+    fn program(&self, source: &str, _: &[std::path::PathBuf], _: Option<Rank>) -> Result<Loaded, String> {
         let mut spec: PlanSpec = source.parse()?;
         match self.0 {
             Mischief::OtherPlan if spec.chunks > 1 => spec.chunks += 1,
             Mischief::NoPlan if spec.chunks > 1 => return Err("the file is gone".to_owned()),
             _ => {}
         }
-        Ok(spec.program())
+        Ok(Loaded::Whole(spec.program()))
     }
 
     fn topology(&self, source: &str) -> Result<Topology, String> {

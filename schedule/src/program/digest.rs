@@ -1,4 +1,5 @@
-//! The plan hash: equal digests mean equal programs.
+//! The plan hash: equal digests mean equal programs. What each rank does is hashed by itself, so that whoever has one rank's
+//! part, and the hashes of the others, comes to the same digest.
 //!
 //! Ranks compare it before they move a byte, so it covers all that decides what they do: who takes part in
 //! which collective, the reduction, and every step. The size it was planned for is not part of it, because a
@@ -24,14 +25,24 @@ struct Identity<'a> {
     shape: &'a Shape,
     uniform: bool,
     connections: &'a [Connection],
-    ranks: &'a [RankProgram],
+    ranks: &'a [String],
 }
 
 /// SHA-256 over a program, in hexadecimal.
 pub fn digest(program: &Program) -> String {
+    digest_of(program, &program.ranks.iter().map(rank_hash).collect::<Vec<_>>())
+}
+
+/// The same over what one rank does.
+pub(super) fn rank_hash(rank: &RankProgram) -> String {
+    sha256(rank)
+}
+
+/// The digest of a program whose ranks' hashes are these; what its ranks do is not looked at.
+pub(super) fn digest_of(program: &Program, ranks: &[String]) -> String {
     let request = program.demand.request();
     let identity = Identity {
-        format: "antiphon-program/2",
+        format: "antiphon-program/3",
         collective: request.collective,
         op: program.op,
         root: request.root,
@@ -41,11 +52,15 @@ pub fn digest(program: &Program) -> String {
         shape: &program.shape,
         uniform: program.uniform,
         connections: &program.connections,
-        ranks: &program.ranks,
+        ranks,
     };
+    sha256(&identity)
+}
+
+fn sha256(of: &impl Serialize) -> String {
     let mut hash = Sha256::new();
     let writer = io::BufWriter::new(Hashing(&mut hash));
-    serde_json::to_writer(writer, &identity).expect("plain data without maps is always representable");
+    serde_json::to_writer(writer, of).expect("plain data without maps is always representable");
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

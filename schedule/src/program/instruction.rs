@@ -4,10 +4,10 @@
 //! exactly two others one after the other ([`Instruction::halves`]); whoever need not care looks at the halves.
 
 use super::ConnectionId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Which of a rank's buffers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Buffer {
     /// What the caller sends; never written unless the call is in place.
@@ -19,7 +19,7 @@ pub enum Buffer {
 }
 
 /// `count` consecutive slots of a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Slice {
     /// The buffer.
     pub buffer: Buffer,
@@ -30,7 +30,7 @@ pub struct Slice {
 }
 
 /// One instruction. `⊕` is the program's reduction; slices of one instruction have equal slot shapes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Instruction {
     /// Send `src`.

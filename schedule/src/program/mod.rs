@@ -24,6 +24,7 @@ mod instruction;
 mod layout;
 mod listing;
 mod lower;
+mod part;
 pub(crate) mod rewrite;
 mod shape;
 mod timing;
@@ -33,18 +34,19 @@ pub use digest::digest;
 pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, OwnBlock, Slot};
 pub use lower::{LowerError, LowerOptions, Threadblocks, lower};
+pub use part::{Part, has_parts, write_parts};
 pub use rewrite::replicate;
 pub use shape::{Shape, balanced};
 pub use timing::{NoLink, Played, play};
 
 use crate::{Demand, ReduceOp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::{LinkId, Micros, MicrosPerByte, Rank, ResourceId, Topology};
 
 /// Index of a connection in [`Program::connections`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConnectionId(pub u32);
 
@@ -56,7 +58,7 @@ impl ConnectionId {
 }
 
 /// An ordered lane of bytes from one rank to another. Sends and receives on it match in order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Connection {
     /// The sender.
     pub from: Rank,
@@ -70,7 +72,7 @@ pub struct Connection {
 
 /// What happens to a payload between buffer and wire. Identity today; compression and fused epilogues later
 /// change no format.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transform {
     /// The bytes as they are.
@@ -79,7 +81,7 @@ pub enum Transform {
 }
 
 /// A step of a threadblock on the same rank.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct StepRef {
     /// The threadblock.
     pub threadblock: u32,
@@ -88,12 +90,12 @@ pub struct StepRef {
 }
 
 /// An instruction and what must have finished before it (for the same tile).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// What to do.
     pub instruction: Instruction,
     /// Steps of *other* threadblocks of this rank that must have finished this tile.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<StepRef>,
     /// Payload transform.
     pub transform: Transform,
@@ -101,7 +103,7 @@ pub struct Step {
     /// one transfer are one message (one α). Of a fused step it is the transfer received.
     pub transfer: Option<u32>,
     /// The transfer that the send of a fused step carries out.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forwards: Option<u32>,
 }
 
@@ -113,14 +115,14 @@ impl Step {
 }
 
 /// Steps that run one after the other.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Threadblock {
     /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
 /// What one rank does.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RankProgram {
     /// For each slot of the input buffer, the part p whose shape it has.
     pub input_parts: Vec<u32>,

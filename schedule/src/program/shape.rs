@@ -3,11 +3,11 @@
 //! The principal type is [`Shape`]. Slots are sized by *parts*: two slots of one part have the same size for every
 //! element count, so data may move between them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The sizes of parts, for any element count.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
     /// A block of `count` elements is cut into equal parts, as far as it divides ([`balanced`]).

@@ -3,9 +3,10 @@
 use crate::cli::RunArgs;
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
+use crate::loading::ForeignSource;
 use crate::plan;
 use crate::screen::Screen;
-use crate::workbench::{ForeignSource, Installed, Workbench};
+use crate::workbench::{Installed, Workbench};
 use schedule::{Demand, ReduceOp, Request, VerifiedSchedule, verify};
 use std::path::Path;
 use std::sync::Arc;

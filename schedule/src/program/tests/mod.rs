@@ -4,6 +4,7 @@ mod checker;
 pub(crate) mod executor;
 pub(crate) mod mutants;
 mod options;
+mod parts;
 pub(crate) mod schedules;
 
 use super::*;

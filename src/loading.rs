@@ -1,0 +1,142 @@
+//! What workers are told to load, and how they do it.
+//!
+//! The principal types are [`Source`], the words of whoever decides, and [`Files`], which finds what they refer to. Whole plans are
+//! verified and lowered on both sides by the same code, in one [`Form`].
+
+use crate::cli::LoweringArgs;
+use crate::failure::{Failure, Outcome, read_text};
+use crate::foreign;
+use crate::plan;
+use crate::program;
+use runtime::Loaded;
+use schedule::program::{Part, VerifiedProgram};
+use schedule::{ReduceOp, VerifiedSchedule, file};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::PathBuf;
+use topology::{Rank, Topology};
+
+/// A plan of another tool, as the ranks need it.
+pub(crate) struct ForeignSource<'a> {
+    /// The file's text.
+    pub text: &'a str,
+    /// What it is called in errors.
+    pub origin: &'a str,
+    /// The reduction to use.
+    pub op: Option<ReduceOp>,
+}
+
+/// How a worker reads a plan.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PlanKind {
+    /// A schedule of ours.
+    Schedule,
+    /// A plan of another tool, with this reduction.
+    Foreign(Option<ReduceOp>),
+}
+
+/// Whether input and output are the same memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Memory {
+    /// Separate buffers.
+    OutOfPlace,
+    /// nccl-tests' in-place convention.
+    InPlace,
+}
+
+/// What plans are made into.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Form {
+    /// As the command line says.
+    pub lowering: LoweringArgs,
+    /// Without fused steps, which an emulated machine does not have: it stores and forwards.
+    pub unfused: bool,
+}
+
+/// What a worker is told to load.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Source {
+    /// From the files of a plan and of its topology.
+    Plan { kind: PlanKind, memory: Memory, form: Form },
+    /// Its part of the program with this digest, from the file of all parts.
+    Parts { digest: String },
+}
+
+fn load(source: &Source, files: &[PathBuf], number: Option<Rank>) -> Outcome<Loaded> {
+    match (source, files) {
+        (Source::Parts { digest }, [parts]) => {
+            let part = File::open(parts).and_then(|file| Part::read(&mut BufReader::new(file), number, digest));
+            part.map(Loaded::Part).map_err(|error| Failure::no(error).context("the launcher's plan cannot be read"))
+        }
+        (Source::Plan { kind, memory, form }, files) => load_plan(kind, *memory, form, files).map(Loaded::Whole),
+        _ => Err(Failure::no(anyhow::anyhow!("the parts of a program are one file, not {}", files.len()))),
+    }
+}
+
+fn load_plan(kind: &PlanKind, memory: Memory, form: &Form, files: &[PathBuf]) -> Outcome<VerifiedProgram> {
+    let [plan, topology] = files else { return Err(Failure::no(anyhow::anyhow!("a plan and a topology are needed"))) };
+    let topology = topology::from_json(&read_text(topology)?, "the launcher's topology")?;
+    let (text, origin) = (read_text(plan)?, "the launcher's plan");
+    match *kind {
+        PlanKind::Schedule => {
+            let schedule = file::read(&text, origin).map_err(Failure::bad_input)?;
+            form.compile(&schedule.verify(&topology).map_err(Failure::no)?, &topology, memory)
+        }
+        PlanKind::Foreign(op) => {
+            let plan = ForeignSource { text: &text, origin, op };
+            let program = form.foreign(&plan, &topology, memory)?;
+            program.ok_or_else(|| Failure::no(anyhow::anyhow!("the plan does not serve this kind of call")))
+        }
+    }
+}
+
+impl Form {
+    /// The program of a schedule.
+    pub(crate) fn compile(
+        &self,
+        schedule: &VerifiedSchedule,
+        topology: &Topology,
+        memory: Memory,
+    ) -> Outcome<VerifiedProgram> {
+        self.finish(program::timed(schedule, topology, &self.lowering.options(memory == Memory::InPlace))?)
+    }
+
+    /// What a plan of another tool does in one kind of call; `None` if it does not serve it.
+    pub(crate) fn foreign(
+        &self,
+        source: &ForeignSource<'_>,
+        topology: &Topology,
+        memory: Memory,
+    ) -> Outcome<Option<VerifiedProgram>> {
+        let programs = foreign::read(source.text, source.origin, None)?.verified(source.origin)?;
+        let in_place = memory == Memory::InPlace;
+        let Some(program) = programs.iter().find(|program| program.program().in_place == in_place) else {
+            return Ok(None);
+        };
+        let program = program::replicated(&foreign::bound(program, topology, source.op)?, self.lowering.instances)?;
+        self.finish(program).map(Some)
+    }
+
+    fn finish(&self, program: VerifiedProgram) -> Outcome<VerifiedProgram> {
+        if self.unfused { program::unfused(&program) } else { Ok(program) }
+    }
+}
+
+/// Finds what the launcher's words refer to, on the worker's side.
+pub(crate) struct Files;
+
+impl runtime::Loader for Files {
+    fn program(&self, source: &str, files: &[PathBuf], number: Option<Rank>) -> Result<Loaded, String> {
+        let source: Source = serde_json::from_str(source).map_err(|error| error.to_string())?;
+        load(&source, files, number).map_err(|failure| failure.to_string())
+    }
+
+    fn topology(&self, source: &str) -> Result<Topology, String> {
+        plan::topology(source).map_err(|failure| failure.to_string())
+    }
+}
