@@ -9,7 +9,7 @@ use crate::foreign;
 use crate::plan;
 use crate::program;
 use runtime::Loaded;
-use schedule::program::{Part, VerifiedProgram};
+use schedule::program::{Excerpt, VerifiedProgram};
 use schedule::{ReduceOp, VerifiedSchedule, file};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -63,18 +63,20 @@ pub(crate) struct Form {
 pub(crate) enum Source {
     /// From the files of a plan and of its topology.
     Plan { kind: PlanKind, memory: Memory, form: Form },
-    /// Its part of the program with this digest, from the file of all parts.
-    Parts { digest: String },
+    /// Its excerpt of the program with this digest, from the file of all.
+    Excerpt { of: String },
 }
 
 fn load(source: &Source, files: &[PathBuf], number: Option<Rank>) -> Outcome<Loaded> {
     match (source, files) {
-        (Source::Parts { digest }, [parts]) => {
-            let part = File::open(parts).and_then(|file| Part::read(&mut BufReader::new(file), number, digest));
-            part.map(Loaded::Part).map_err(|error| Failure::no(error).context("the launcher's plan cannot be read"))
+        (Source::Excerpt { of }, [excerpts]) => {
+            let excerpt = File::open(excerpts).and_then(|file| Excerpt::read(&mut BufReader::new(file), number, of));
+            excerpt
+                .map(Loaded::Excerpt)
+                .map_err(|error| Failure::no(error).context("the launcher's plan cannot be read"))
         }
         (Source::Plan { kind, memory, form }, files) => load_plan(kind, *memory, form, files).map(Loaded::Whole),
-        _ => Err(Failure::no(anyhow::anyhow!("the parts of a program are one file, not {}", files.len()))),
+        _ => Err(Failure::no(anyhow::anyhow!("the excerpts of a program are one file, not {}", files.len()))),
     }
 }
 

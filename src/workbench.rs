@@ -1,7 +1,7 @@
 //! Plans on real buffers: starts local ranks or gathers those of a launcher, hands them plans, measures and checks.
 //!
 //! The principal type is [`Workbench`]. A plan reaches the ranks as files without a name, which vanish with this
-//! process however it ends. Ranks that share memory with the one that decides read their parts of the program that it has
+//! process however it ends. Ranks that share memory with the one that decides read their excerpts of the program that it has
 //! verified; all others load, verify and lower the plan for themselves. The runtime compares the hashes of what came out.
 
 use crate::amounts::bytes;
@@ -11,7 +11,7 @@ use crate::launch::{self, Launch};
 use crate::loading::{ForeignSource, Form, Memory, PlanKind, Source};
 use crate::plan;
 use runtime::{Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport};
-use schedule::program::{Layout, VerifiedProgram, digest, has_parts, play, write_parts};
+use schedule::program::{Layout, VerifiedProgram, digest, has_excerpts, play, write_excerpts};
 use schedule::{Request, VerifiedSchedule, file};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -63,8 +63,8 @@ pub(crate) struct Installed {
 /// What a plan does in one kind of call.
 struct Compiled {
     program: VerifiedProgram,
-    /// Where ranks that share memory find their parts of it, and its digest.
-    parts: Option<(SharedFile, String)>,
+    /// Where ranks that share memory find their excerpts of it, and its digest.
+    excerpts: Option<(SharedFile, String)>,
 }
 
 impl Workbench {
@@ -144,12 +144,12 @@ impl Workbench {
         })
     }
 
-    /// The program, in parts where all ranks share memory with this process.
+    /// The program, and its excerpts where all ranks share memory with this process.
     fn compiled(&self, program: VerifiedProgram) -> Outcome<Compiled> {
-        let is_shared = self.machines().is_some_and(|machines| machines.len() == 1) && has_parts(&program);
-        let parts = || Ok((unnamed(|out| write_parts(&program, out))?, digest(program.program())));
-        let parts: Option<Outcome<_>> = is_shared.then(parts);
-        Ok(Compiled { parts: parts.transpose()?, program })
+        let is_shared = self.machines().is_some_and(|machines| machines.len() == 1) && has_excerpts(&program);
+        let excerpts = || Ok((unnamed(|out| write_excerpts(&program, out))?, digest(program.program())));
+        let excerpts: Option<Outcome<_>> = is_shared.then(excerpts);
+        Ok(Compiled { excerpts: excerpts.transpose()?, program })
     }
 
     /// Writes a plan of another tool where the ranks find it.
@@ -203,13 +203,13 @@ impl Workbench {
     ) -> Outcome<Vec<TrialReport>> {
         let (mut assignments, mut words, mut files) = (Vec::new(), Vec::new(), Vec::new());
         for (plan, group, trial) in trials {
-            let Compiled { program, parts } = plan.compiled(memory).ok_or_else(|| {
+            let Compiled { program, excerpts } = plan.compiled(memory).ok_or_else(|| {
                 let kind = if memory == Memory::InPlace { "in-place" } else { "out-of-place" };
                 Failure::bad_input(anyhow::anyhow!("this {} has no {kind} form", plan.request.collective))
             })?;
             assignments.push(Assignment { program, group: group.clone(), trial: trial.clone() });
-            let (source, of_source) = match parts {
-                Some((parts, digest)) => (Source::Parts { digest: digest.clone() }, vec![parts]),
+            let (source, of_source) = match excerpts {
+                Some((excerpts, of)) => (Source::Excerpt { of: of.clone() }, vec![excerpts]),
                 None => {
                     let (kind, form) = (plan.kind.clone(), self.form.clone());
                     (Source::Plan { kind, memory, form }, vec![&plan.plan, &plan.topology])

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::order::transfer_count;
 use crate::ring;
 use crate::trial::{RankReport, Trial, TrialReport};
-use schedule::program::{Connection, Part, Program, VerifiedProgram, digest};
+use schedule::program::{Connection, Excerpt, Program, VerifiedProgram, digest};
 use topology::Rank;
 
 /// The most works of an ensemble: their numbers are part of what messages are stamped with.
@@ -36,9 +36,9 @@ pub struct Assignment<'a> {
 pub enum Loaded {
     /// A program that it has verified.
     Whole(VerifiedProgram),
-    /// Its own part of one. It votes with the digest that it comes to from that part, and runs nothing unless its coordinator
+    /// Its own excerpt of one. It votes with the digest that it comes to from that, and runs nothing unless its coordinator
     /// comes to the same digest from a program that it has verified. For ranks that share memory.
-    Part(Part),
+    Excerpt(Excerpt),
 }
 
 /// The trials of assignments.
@@ -52,7 +52,7 @@ pub(crate) struct Work<'a> {
     pub(crate) program: &'a Program,
     /// How many messages a sender may have to be ahead of its receiver.
     pub(crate) window: u32,
-    /// The program's digest, where it does not follow from the program: of a part.
+    /// The program's digest, where it does not follow from the program: of an excerpt.
     pub(crate) digest: Option<&'a str>,
     pub(crate) count: u64,
     pub(crate) dtype: DType,
@@ -70,8 +70,8 @@ impl<'a> Work<'a> {
     pub(crate) fn loaded(loaded: &'a Loaded, group: Group, trial: &Trial) -> Self {
         match loaded {
             Loaded::Whole(program) => Self { group, ..Self::new(program, trial.count, trial.dtype) },
-            Loaded::Part(part) => {
-                let (program, digest, &Trial { count, dtype, .. }) = (part.program(), Some(part.digest()), trial);
+            Loaded::Excerpt(excerpt) => {
+                let (program, digest, &Trial { count, dtype, .. }) = (excerpt.program(), Some(excerpt.digest()), trial);
                 Self { program, window: 0, digest, count, dtype, group }
             }
         }

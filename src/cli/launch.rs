@@ -31,12 +31,22 @@ pub(crate) struct LaunchArgs {
     /// or a key in ~/.local/state/antiphon that the first rank makes).
     #[arg(long, value_name = "F")]
     pub secret_file: Option<PathBuf>,
-    /// How long all ranks together may take to get ready.
-    #[arg(long, default_value = "30s", value_name = "T", value_parser = duration)]
-    pub ready_timeout: Duration,
+    /// How long all ranks together may take to get ready (default: 30s, and as much again for every 32 ranks a core).
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub ready_timeout: Option<Duration>,
 }
 
+/// So long so many ranks may take on one core.
+const READY: (Duration, usize) = (Duration::from_secs(30), 32);
+
 impl LaunchArgs {
+    /// How long so many ranks may take to get ready. How many of them are on this machine is not known yet.
+    pub(crate) fn ready_limit(&self, ranks: usize) -> Duration {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let shares = ranks.div_ceil(READY.1 * cores).max(1);
+        self.ready_timeout.unwrap_or(READY.0.saturating_mul(shares as u32))
+    }
+
     /// What a command line says about ranks that makes no sense elsewhere; `None` if it does not say that, either.
     pub(crate) fn guess() -> Option<Self> {
         let words: Vec<String> = std::env::args().skip(1).collect();

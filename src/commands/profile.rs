@@ -49,7 +49,7 @@ fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
         launch,
         transport: args.transport,
         emulate,
-        ready_timeout: args.launch.ready_timeout,
+        ready_timeout: args.launch.ready_limit(ranks),
         timeout: Some(TIMEOUT),
         lowering: LoweringArgs::default(),
     });

@@ -282,7 +282,7 @@ mod tests {
             master: of("master").map(str::to_owned),
             interface: Vec::new(),
             secret_file: None,
-            ready_timeout: std::time::Duration::ZERO,
+            ready_timeout: None,
         }
     }
 

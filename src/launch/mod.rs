@@ -55,7 +55,7 @@ impl Waiting {
         let secret = key::secret(args.secret_file.as_deref(), environment)?;
         let (rank, ranks, interfaces) = (Rank(rank), ranks as usize, Vec::new());
         let at = Box::new(Rendezvous { rank, ranks, masters, secret, machine, interfaces, found: Vec::new() });
-        Ok(Self { at, limit: args.ready_timeout, has_met: Rc::default() })
+        Ok(Self { at, limit: args.ready_limit(ranks), has_met: Rc::default() })
     }
 
     /// Where it meets the others. From now on they hear of it there.
@@ -119,7 +119,7 @@ impl Role {
             return Ok(Self::Coordinator(Launch::Of(waiting)));
         }
         let binary = binary().map_err(|failure| waiting.excuse(failure))?;
-        runtime::attend(waiting.meet(), args.ready_timeout, &mut || worker(&binary)).map_err(fault)?;
+        runtime::attend(waiting.meet(), waiting.limit, &mut || worker(&binary)).map_err(fault)?;
         Ok(Self::Agent)
     }
 

@@ -18,7 +18,7 @@
 //!   Muster           ─────────────▶  makes or finds the board
 //!   memory, Welcome  ──────────────  secret derived ──────────────────▶
 //!                    ◀────────────────────────────────────────────────  Hello         protocol compared
-//!   Prepare(plan)    ─────────────────────────────────────────────────▶               loads, verifies, allocates
+//!   Prepare(plan)    ─────────────────────────────────────────────────▶               loads, allocates
 //!                    ◀────────────────────────────────────────────────  Ready(hash)   the vote: hashes compared
 //!   Run(number)      ─────────────────────────────────────────────────▶               the commit: all repetitions
 //!                    ◀────────────────────────────────────────────────  Done(report)

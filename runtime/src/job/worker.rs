@@ -42,7 +42,7 @@ const EXPLANATION: Duration = Duration::from_millis(300);
 ///
 /// Both functions must depend on their arguments alone: every rank loads for itself, and hashes are compared.
 pub trait Loader {
-    /// The program that `source` names, or the part of its rank `number`; `files` are what [`Job::run`](super::Job::run) was
+    /// The program that `source` names, or the excerpt of its rank `number`; `files` are what [`Job::run`](super::Job::run) was
     /// given, wherever they are here. Who has no number takes no part in it, but has to know of the others' connections.
     ///
     /// # Errors
@@ -254,9 +254,9 @@ impl Worker {
     }
 
     fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
-        let has_parts = programs.iter().any(|program| matches!(**program, Loaded::Part(_)));
+        let has_excerpts = programs.iter().any(|program| matches!(**program, Loaded::Excerpt(_)));
         let all = Group::all(self.board.rank_count());
-        if has_parts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
+        if has_excerpts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
             let what = "ranks that do not share memory, or imitate a machine, need whole programs".to_owned();
             return Err(RunError::Mismatch { what });
         }

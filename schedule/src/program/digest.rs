@@ -1,5 +1,5 @@
 //! The plan hash: equal digests mean equal programs. What each rank does is hashed by itself, so that whoever has one rank's
-//! part, and the hashes of the others, comes to the same digest.
+//! steps, and the hashes of the others, comes to the same digest.
 //!
 //! Ranks compare it before they move a byte, so it covers all that decides what they do: who takes part in
 //! which collective, the reduction, and every step. The size it was planned for is not part of it, because a

@@ -20,21 +20,21 @@
 
 mod check;
 mod digest;
+mod excerpt;
 mod instruction;
 mod layout;
 mod listing;
 mod lower;
-mod part;
 pub(crate) mod rewrite;
 mod shape;
 mod timing;
 
 pub use check::{ProgramViolation, StepAt, VerifiedProgram, check};
 pub use digest::digest;
+pub use excerpt::{Excerpt, has_excerpts, write_excerpts};
 pub use instruction::{Buffer, Instruction, Slice};
 pub use layout::{Layout, OwnBlock, Slot};
 pub use lower::{LowerError, LowerOptions, Threadblocks, lower};
-pub use part::{Part, has_parts, write_parts};
 pub use rewrite::replicate;
 pub use shape::{Shape, balanced};
 pub use timing::{NoLink, Played, play};

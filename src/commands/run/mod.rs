@@ -36,7 +36,7 @@ fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
         launch,
         transport: args.transport,
         emulate: args.emulate.clone().map(|spec| (spec, args.slowdown)),
-        ready_timeout: args.launch.ready_timeout,
+        ready_timeout: args.launch.ready_limit(ranks),
         timeout: args.timeout,
         lowering: args.lowering.clone(),
     };

@@ -18,7 +18,7 @@ use crate::reversal::check_copies;
 use crate::{Attempt, Context, Problem, StopReason, Strategy, SynthError};
 use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, makespan, replay};
 use std::collections::BTreeMap;
-use topology::{LinkId, Rank};
+use topology::{LinkId, Micros, Rank};
 
 /// The strategy `classic`.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,8 @@ pub struct Classic;
 const MOST_HOPS: u64 = 1 << 22;
 /// So few take no time worth saving where the deadline has passed.
 const FEW_HOPS: usize = 1 << 16;
+/// With so many, only those algorithms are timed that may be the best.
+const MANY_HOPS: usize = 1 << 14;
 
 /// One chunk over one link in one round. A chunk moves on in a later round than it came.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -103,13 +105,29 @@ impl Strategy for Classic {
             let why = format!("it would need more than the {MOST_HOPS} hops it writes down");
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
+        let found = |algorithm: Algorithm| {
+            let hops = (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops));
+            let least = hops.as_ref().map_or(Micros::ZERO, |hops| least(problem, hops));
+            (algorithm.name, least, hops)
+        };
+        let mut candidates: Vec<_> = algorithms(problem.demand.request().collective).into_iter().map(found).collect();
+        if candidates.iter().any(|(_, _, hops)| hops.as_ref().is_ok_and(|hops| hops.len() > MANY_HOPS)) {
+            candidates.sort_by(|one, other| one.1.0.total_cmp(&other.1.0));
+        }
         let mut attempts: Vec<Attempt> = Vec::new();
-        for algorithm in algorithms(problem.demand.request().collective) {
-            let has_one = attempts.iter().any(|attempt| attempt.schedule.is_some());
-            if has_one && context.deadline.has_passed() {
+        for (name, least, hops) in candidates {
+            let best =
+                attempts.iter().filter_map(|attempt| Some(attempt.schedule.as_ref()?.makespan())).reduce(Micros::min);
+            if best.is_some() && context.deadline.has_passed() {
                 break;
             }
-            attempts.push(attempt(problem, &algorithm, context)?);
+            let hops = hops.and_then(|hops| match best {
+                Some(best) if best < least && hops.len() > MANY_HOPS => {
+                    Err(format!("takes at least {least}, more than another one"))
+                }
+                _ => Ok(hops),
+            });
+            attempts.push(attempt(problem, name, hops, context)?);
         }
         Ok(attempts)
     }
@@ -119,9 +137,13 @@ impl Strategy for Classic {
     }
 }
 
-fn attempt(problem: &Problem, algorithm: &Algorithm, context: &Context<'_>) -> Result<Attempt, SynthError> {
-    let name = algorithm.name.to_owned();
-    let hops = (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops));
+fn attempt(
+    problem: &Problem,
+    name: &str,
+    hops: Result<Vec<Placed>, Inapplicable>,
+    context: &Context<'_>,
+) -> Result<Attempt, SynthError> {
+    let name = name.to_owned();
     let hops = match hops {
         Ok(hops) => hops,
         Err(why) => return Ok(Attempt { name, schedule: None, stop: StopReason::Exhausted, note: Some(why) }),
@@ -141,6 +163,21 @@ fn attempt(problem: &Problem, algorithm: &Algorithm, context: &Context<'_>) -> R
     let stop = if makespan <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     Ok(Attempt { name, schedule: Some(schedule), stop, note: None })
+}
+
+/// The least time that these hops take: that of the chunk whose way is the longest.
+fn least(problem: &Problem, hops: &[Placed]) -> Micros {
+    let topology = &*problem.topology;
+    let ranks = topology.rank_count();
+    let mut arrived = vec![0.0_f64; ranks * problem.demand.chunks().len()];
+    for &Placed { link, chunk, .. } in hops {
+        let (link, first) = (topology.link(link), chunk.index() * ranks);
+        let bytes = problem.demand.bytes_of(chunk);
+        let at = arrived[first + link.from.index()] + link.transfer_time(bytes).0;
+        let place = &mut arrived[first + link.to.index()];
+        *place = place.max(at);
+    }
+    Micros(arrived.into_iter().fold(0.0, f64::max))
 }
 
 /// Whether chunks that each go to one rank have so far to go that no algorithm writes it down, as seen from one of them.
@@ -247,6 +284,24 @@ mod tests {
         for hops in [ring::all_to_all(&far), tree::shortest_paths(&far)] {
             assert!(hops.is_err_and(|why| why.contains("more than the")));
         }
+    }
+
+    #[test]
+    fn of_many_hops_only_those_are_timed_that_may_be_best() {
+        let problem = problem("clique:300,alpha=1ms,bandwidth=100GBps", Collective::AllGather);
+        let (options, deadline) = (crate::Options::default(), crate::Deadline::default());
+        let bound = Micros::ZERO;
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let attempts = Classic.propose(&problem, &context).unwrap();
+        let of = |name: &str| attempts.iter().find(|attempt| attempt.name == name).unwrap();
+        // 299 messages one after the other, of a millisecond each.
+        let note = of("classic/ring").note.clone().unwrap();
+        assert!(of("classic/ring").schedule.is_none() && note.contains("takes at least"), "{note}");
+        let best = of("classic/all-pairs").schedule.as_ref().unwrap().makespan();
+        assert!(
+            best < Micros(299e3)
+                && attempts.iter().all(|other| other.schedule.as_ref().is_none_or(|other| best <= other.makespan()))
+        );
     }
 
     #[test]

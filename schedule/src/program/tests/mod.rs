@@ -1,10 +1,10 @@
 //! Lowering, checking and executing together.
 
 mod checker;
+mod excerpts;
 pub(crate) mod executor;
 pub(crate) mod mutants;
 mod options;
-mod parts;
 pub(crate) mod schedules;
 
 use super::*;

@@ -1,12 +1,12 @@
-//! One rank's part of a program: what it needs to carry the program out, and to find out by itself which program that is.
+//! One rank's excerpt of a program: what it needs to carry the program out, and to find out by itself which program that is.
 //!
-//! The principal type is [`Part`]. The [`digest`](super::digest()) of a program is a hash over what all ranks share and over
+//! The principal type is [`Excerpt`]. The [`digest`](super::digest()) of a program is a hash over what all ranks share and over
 //! hashes of what each rank does. So who has its own steps and the hashes of the others' comes to the digest of the whole
 //! from what it will do, and from nothing that is said about it: with other steps it would come to another one. Ranks that run
 //! only what a coordinator, which verified the whole, names by its digest run nothing unverified, though none of them
 //! has read the plan.
 //!
-//! All parts of a program are in one text ([`write_parts`]): a line for all ranks, and a line for each. It is no format to keep.
+//! All excerpts of a program are in one text ([`write_excerpts`]): a line for all ranks, and a line for each. It is no format to keep.
 
 use super::digest::{digest_of, rank_hash};
 use super::{Connection, Program, RankProgram, Shape, Tempo, VerifiedProgram};
@@ -16,9 +16,9 @@ use std::io::{self, BufRead, ErrorKind, Seek, Write};
 use std::sync::Arc;
 use topology::Rank;
 
-/// One rank's part of a program that was verified as a whole.
+/// One rank's excerpt of a program that was verified as a whole.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Part {
+pub struct Excerpt {
     /// The other ranks do nothing in it.
     program: Program,
     digest: String,
@@ -38,18 +38,18 @@ struct Head {
     ranks: Vec<(String, u64)>,
 }
 
-/// Whether ranks can do with their parts of a program. They cannot where sends need room, which follows from all steps, or
-/// where chunks are listed, which no request says; nor where they keep the times of a schedule or imitate a machine.
-pub fn has_parts(program: &VerifiedProgram) -> bool {
+/// Whether a program has excerpts. It has none where sends need room, which follows from all steps, or where chunks are listed,
+/// which no request says. The times of its schedule are in none, so ranks that keep those need the whole.
+pub fn has_excerpts(program: &VerifiedProgram) -> bool {
     let demand = &program.program().demand;
     program.window() == 0 && Demand::new(demand.request().clone()).is_ok_and(|same| same == **demand)
 }
 
-/// Writes the parts of all ranks of a program that [has parts](has_parts).
+/// Writes the excerpts of all ranks of a program that [has excerpts](has_excerpts).
 ///
 /// # Errors
 /// What the writer says.
-pub fn write_parts(program: &VerifiedProgram, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_excerpts(program: &VerifiedProgram, out: &mut dyn Write) -> io::Result<()> {
     let program = program.program();
     let (mut lines, mut ranks) = (Vec::new(), Vec::with_capacity(program.ranks.len()));
     for rank in &program.ranks {
@@ -65,13 +65,13 @@ pub fn write_parts(program: &VerifiedProgram, out: &mut dyn Write) -> io::Result
     out.write_all(&lines)
 }
 
-impl Part {
-    /// Reads the part of a rank, or of none: what all share.
+impl Excerpt {
+    /// Reads the excerpt of a rank, or of none: what all share.
     ///
     /// # Errors
-    /// What the reader says; `InvalidData` if these are not the parts of the program with this digest, which this finds out.
+    /// What the reader says; `InvalidData` if these are not excerpts of the program with this digest, which this finds out.
     pub fn read(from: &mut (impl BufRead + Seek), rank: Option<Rank>, digest: &str) -> io::Result<Self> {
-        let invalid = |what: &str| io::Error::new(ErrorKind::InvalidData, format!("the parts of a program {what}"));
+        let invalid = |what: &str| io::Error::new(ErrorKind::InvalidData, format!("the excerpts of a program {what}"));
         let mut line = Vec::new();
         from.read_until(b'\n', &mut line)?;
         let Head { request, op, in_place, shape, uniform, connections, ranks } = serde_json::from_slice(&line)?;
@@ -100,12 +100,12 @@ impl Part {
         }
     }
 
-    /// The program, in which only the rank that the part is of does anything.
+    /// The program, in which only the rank that the excerpt is for does anything.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The digest of the whole program, as it follows from this part of it.
+    /// The digest of the whole program, as it follows from this excerpt.
     pub fn digest(&self) -> &str {
         &self.digest
     }
