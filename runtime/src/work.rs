@@ -99,8 +99,11 @@ impl<'a> Work<'a> {
             (None, None) if options.hosts.any_apart(self.group.ranks()) => Options::REMOTE_TILE_BYTES,
             (None, None) => Options::TILE_BYTES,
         };
-        // A lane must hold `window` messages of several slots.
-        let ahead = self.window as usize * self.sends().map(|(_, slice)| slice.count).max().unwrap_or(1) as usize;
+        // A lane must hold `window` messages of several slots. Every rank asks, and of many ranks there are many sends.
+        let ahead = match self.window {
+            0 => 0,
+            window => window as usize * self.sends().map(|(_, slice)| slice.count).max().unwrap_or(1) as usize,
+        };
         let limit = options.ring_bytes.checked_div(ahead).unwrap_or(bytes);
         tiles_of(self.program, self.count, self.dtype, bytes.min(limit).max(64))
     }
