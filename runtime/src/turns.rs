@@ -12,6 +12,9 @@
 //! A message whose turn has come need not wait for the end of those before it, only until as much of them has passed as
 //! the plan has by then. Both orders are taken from one line-up of all messages ([`crate::order::line_up`]) and all waits
 //! of the program point backwards in it, so no circle closes; tiles follow each other, as everywhere.
+//!
+//! Not all messages are held up by this rank's interface. Those that the same resource holds up are a queue, which keeps its
+//! order; what another queue waits for, and is not there yet, they do not wait for.
 
 use crate::clock::Moment;
 use crate::interpreter::RankPlan;
@@ -20,7 +23,7 @@ use schedule::program::{Connection, ConnectionId, Program, RankProgram, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
-use topology::{Micros, MicrosPerByte};
+use topology::{Micros, MicrosPerByte, ResourceId};
 
 /// A moment that does not come by itself.
 const NEVER: Moment = Moment(u64::MAX);
@@ -36,6 +39,9 @@ struct Passage {
     times: [Micros; 2],
     /// How fast this rank is to send it, in bytes per second, if that matters.
     rate: Option<f64>,
+    /// Those that the same holds up are one queue; its number, and the place there.
+    queue: usize,
+    index: usize,
 }
 
 /// The order of one rank's messages to and from other computers.
@@ -43,6 +49,8 @@ struct Passage {
 pub(crate) struct Turns {
     sends: Vec<Passage>,
     receives: Vec<Passage>,
+    /// The places of each queue's messages, of sends and of receives.
+    queues: Vec<Vec<Vec<usize>>>,
     /// For each step of each threadblock, its message's place in the line of its direction.
     places: Vec<Vec<Option<usize>>>,
 }
@@ -61,7 +69,7 @@ impl Turns {
         };
         let shared: Vec<Vec<usize>> = plan.connections.iter().map(ways).collect();
         let mut messages = messages(own);
-        let mut turns = Self { sends: Vec::new(), receives: Vec::new(), places: Vec::new() };
+        let mut turns = Self { sends: Vec::new(), receives: Vec::new(), queues: Vec::new(), places: Vec::new() };
         turns.places.extend(own.threadblocks.iter().map(|block| vec![None; block.steps.len()]));
         let line = line_up(program, &shared);
         // Who is not in line would never be let in.
@@ -76,10 +84,23 @@ impl Turns {
             let sends = plan.connections[lane.index()].from == plan.rank;
             let line = if sends { &mut turns.sends } else { &mut turns.receives };
             turns.places[block][steps.clone()].fill(Some(line.len()));
-            line.push(Passage { lane, block, steps, times: program.tempo.times[transfer as usize], rate: None });
+            line.push(Passage {
+                lane,
+                block,
+                steps,
+                times: program.tempo.times[transfer as usize],
+                rate: None,
+                queue: 0,
+                index: 0,
+            });
         }
         let paces = turns.paces(program);
         turns.sends.iter_mut().for_each(|passage| passage.rate = paces.get(&passage.lane).copied());
+        turns.queues = [&mut turns.sends, &mut turns.receives]
+            .into_iter()
+            .enumerate()
+            .map(|(end, line)| queues(line, |lane| program.tempo.bottlenecks.get(lane.index())?[end]))
+            .collect();
         Some(turns)
     }
 
@@ -117,6 +138,20 @@ impl Passage {
     fn bytes(&self, plan: &RankPlan<'_>, tile: usize) -> usize {
         plan.message_bytes(&plan.own().threadblocks[self.block].steps[self.steps.clone()], tile)
     }
+}
+
+/// Sorts messages into queues by what holds them up.
+fn queues(line: &mut [Passage], bottleneck: impl Fn(ConnectionId) -> Option<ResourceId>) -> Vec<Vec<usize>> {
+    let mut numbers = BTreeMap::new();
+    let mut queues: Vec<Vec<usize>> = Vec::new();
+    for (place, passage) in line.iter_mut().enumerate() {
+        let next = numbers.len();
+        passage.queue = *numbers.entry(bottleneck(passage.lane)).or_insert(next);
+        queues.resize_with(numbers.len(), Vec::new);
+        passage.index = queues[passage.queue].len();
+        queues[passage.queue].push(place);
+    }
+    queues
 }
 
 /// Whether any messages of two lanes are on their way at once; those of a lane follow each other, in this order.
@@ -182,6 +217,10 @@ impl UnderWay {
         self.rate.map_or(0.0, |rate| (self.held - now.since(self.at).as_secs_f64() * rate).max(0.0))
     }
 
+    fn has_begun(&self) -> bool {
+        self.left < self.bytes
+    }
+
     fn passed(&mut self, bytes: usize, now: Moment) {
         (self.held, self.at) = (self.held(now) + bytes as f64, now);
         self.left = self.left.saturating_sub(bytes);
@@ -201,60 +240,94 @@ impl UnderWay {
 /// Messages of one direction in one run.
 struct Gate<'a> {
     line: &'a [Passage],
+    queues: &'a [Vec<usize>],
     plan: &'a RankPlan<'a>,
     /// A message may begin so many bytes early: the next ones are on their way while the last ones pass.
     lead: usize,
-    /// How many have had their turn.
-    opened: usize,
+    /// How many of each queue have had their turn.
+    opened: Vec<usize>,
     under_way: Vec<UnderWay>,
     /// What has passed of messages before their turn, by place.
     early: BTreeMap<usize, usize>,
 }
 
 impl<'a> Gate<'a> {
-    fn new(line: &'a [Passage], plan: &'a RankPlan<'a>, lead: usize) -> Self {
-        Self { line, plan, lead, opened: 0, under_way: Vec::new(), early: BTreeMap::new() }
+    fn new(turns: &'a Turns, sends: bool, plan: &'a RankPlan<'a>) -> Self {
+        let (line, queues, lead) = match sends {
+            true => (&turns.sends, &turns.queues[0], 0),
+            false => (&turns.receives, &turns.queues[1], LEAD),
+        };
+        Self { line, queues, plan, lead, opened: vec![0; queues.len()], under_way: Vec::new(), early: BTreeMap::new() }
     }
 
-    /// Gives the next message its turn, if it has come: its lane and bytes; else when it comes, if that is known.
-    fn open_next(&mut self, now: Moment) -> Result<(ConnectionId, usize), Moment> {
-        let count = self.line.len().max(1);
-        let (tile, place) = (self.opened / count, self.opened % count);
-        if self.line.is_empty() || tile == self.plan.geometry.tiles() {
-            return Err(NEVER);
-        }
-        let turns = self.under_way.iter().map(|other| other.has_passed_but(self.spare(other), now));
-        let turn = turns.max().unwrap_or_default();
-        if turn > now {
-            return Err(turn);
-        }
-        self.under_way.retain(|other| other.left > 0 || other.held(now) > 0.0);
-        let (Passage { lane, rate, .. }, bytes) = (&self.line[place], self.line[place].bytes(self.plan, tile));
-        let early = self.early.remove(&self.opened).unwrap_or(0);
-        if bytes > early {
-            let (place, left) = (self.opened, bytes - early);
-            self.under_way.push(UnderWay { place, bytes, left, held: 0.0, at: now, rate: *rate });
-        }
-        self.opened += 1;
-        Ok((*lane, bytes))
+    /// A message, and which tile of it.
+    fn at(&self, place: usize) -> (&'a Passage, usize) {
+        (&self.line[place % self.line.len()], place / self.line.len())
     }
 
-    /// How much of a message need not have passed when the next one begins.
-    fn spare(&self, other: &UnderWay) -> usize {
-        let count = self.line.len();
-        let (before, next) = (&self.line[other.place % count], &self.line[self.opened % count]);
+    /// How many messages of its queue are before this one, in all tiles.
+    fn before(&self, place: usize) -> usize {
+        let (passage, tile) = self.at(place);
+        tile * self.queues[passage.queue].len() + passage.index
+    }
+
+    fn is_open(&self, place: usize) -> bool {
+        self.before(place) < self.opened[self.at(place).0.queue]
+    }
+
+    /// Whether it is the next of its queue.
+    fn is_first(&self, place: usize) -> bool {
+        self.before(place) == self.opened[self.at(place).0.queue]
+    }
+
+    /// The next of each queue.
+    fn firsts(&self) -> impl Iterator<Item = usize> {
+        let queues = self.queues.iter().zip(&self.opened);
+        queues.filter_map(|(queue, &opened)| {
+            let tile = opened / queue.len();
+            (tile < self.plan.geometry.tiles()).then(|| tile * self.line.len() + queue[opened % queue.len()])
+        })
+    }
+
+    /// When the turn comes of the next message of a queue, as far as is known: once enough has passed of those before it,
+    /// of other queues those that have begun.
+    fn turn(&self, place: usize, now: Moment) -> Moment {
+        let queue = self.at(place).0.queue;
+        let holds = |other: &&UnderWay| {
+            other.place < place && (self.at(other.place).0.queue == queue || other.left < other.bytes)
+        };
+        let before = self.under_way.iter().filter(holds);
+        before.map(|other| other.has_passed_but(self.spare(other, place), now)).max().unwrap_or_default()
+    }
+
+    /// How much of a message need not have passed when another one begins.
+    fn spare(&self, other: &UnderWay, place: usize) -> usize {
+        let ((before, tile), (next, next_tile)) = (self.at(other.place), self.at(place));
         if before.lane == next.lane {
             // A lane has an order of its own.
             return usize::MAX;
         }
         let [start, end] = before.times.map(|time| time.0);
-        let together = other.place / count == self.opened / count && end > start;
+        let together = tile == next_tile && end > start;
         let share = if together { ((end - next.times[0].0) / (end - start)).clamp(0.0, 1.0) } else { 0.0 };
         self.lead + (other.bytes as f64 * share) as usize
     }
 
+    /// The next message of a queue has its turn: its lane and bytes.
+    fn open(&mut self, place: usize, now: Moment) -> (ConnectionId, usize) {
+        self.under_way.retain(|other| other.left > 0 || other.held(now) > 0.0);
+        let (passage, tile) = self.at(place);
+        self.opened[passage.queue] += 1;
+        let (bytes, early) = (passage.bytes(self.plan, tile), self.early.remove(&place).unwrap_or(0));
+        if bytes > early {
+            let left = bytes - early;
+            self.under_way.push(UnderWay { place, bytes, left, held: 0.0, at: now, rate: passage.rate });
+        }
+        (passage.lane, bytes)
+    }
+
     fn passed(&mut self, place: usize, bytes: usize) {
-        if place >= self.opened {
+        if !self.is_open(place) {
             *self.early.entry(place).or_default() += bytes;
         } else if let Some(message) = self.under_way.iter_mut().find(|other| other.place == place) {
             message.passed(bytes, Moment::now());
@@ -266,6 +339,8 @@ impl<'a> Gate<'a> {
 pub(crate) struct Keeper<'a> {
     turns: &'a Turns,
     sends: Gate<'a>,
+    /// The messages that could leave and have not begun to.
+    ready: BTreeSet<usize>,
     receives: Gate<'a>,
 }
 
@@ -287,22 +362,35 @@ const HEADROOM: f64 = 1.05;
 
 impl<'a> Keeper<'a> {
     pub(crate) fn new(turns: &'a Turns, plan: &'a RankPlan<'a>) -> Self {
-        Self { turns, sends: Gate::new(&turns.sends, plan, 0), receives: Gate::new(&turns.receives, plan, LEAD) }
+        let (sends, receives) = (Gate::new(turns, true, plan), Gate::new(turns, false, plan));
+        Self { turns, sends, ready: BTreeSet::new(), receives }
+    }
+
+    /// The place of what a step sends, unless that has had its turn or needs none.
+    pub(crate) fn waits(&self, block: usize, index: usize, tile: usize) -> Option<usize> {
+        let step = self.sends.plan.own().threadblocks[block].steps.get(index)?;
+        let place = tile * self.sends.line.len() + self.turns.places[block][index]?;
+        (step.instruction.sends_to().is_some() && !self.sends.is_open(place)).then_some(place)
+    }
+
+    /// A message could leave now.
+    pub(crate) fn is_ready(&mut self, place: usize) {
+        self.ready.insert(place);
     }
 
     /// When a step may begin to send, as far as is known: in the past, if it may; others may in any case.
     pub(crate) fn may_send(&mut self, block: usize, index: usize, tile: usize, now: Moment) -> Moment {
-        let Some(place) = self.turns.places[block][index] else { return now };
-        let steps = &self.sends.plan.own().threadblocks[block].steps;
-        if steps[index].instruction.sends_to().is_none() {
-            return now;
+        let Some(place) = self.waits(block, index, tile) else { return now };
+        let is_next = |&place: &usize| self.sends.is_first(place);
+        if !is_next(&place) || self.ready.range(..place).any(is_next) {
+            return NEVER;
         }
-        let place = tile * self.sends.line.len() + place;
-        while self.sends.opened <= place {
-            if let Err(turn) = self.sends.open_next(now) {
-                return turn;
-            }
+        let turn = self.sends.turn(place, now);
+        if turn > now {
+            return turn;
         }
+        self.sends.open(place, now);
+        self.ready.remove(&place);
         now
     }
 
@@ -315,7 +403,9 @@ impl<'a> Keeper<'a> {
 
     /// The next message that may come in: its lane and bytes.
     pub(crate) fn admit(&mut self) -> Option<(ConnectionId, usize)> {
-        self.receives.open_next(Moment::now()).ok()
+        let now = Moment::now();
+        let place = self.receives.firsts().filter(|&place| self.receives.turn(place, now) <= now).min()?;
+        Some(self.receives.open(place, now))
     }
 }
 
@@ -327,7 +417,7 @@ mod tests {
     use schedule::program::{Buffer, Instruction, Shape, Slice, Tempo, Threadblock};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
-    use topology::{LinkId, Rank};
+    use topology::{LinkId, Rank, ResourceId};
 
     /// As all pairs of messages say.
     #[test]
@@ -429,6 +519,35 @@ mod tests {
         });
     }
 
+    /// Whom something else holds up does not wait for what is not there; who is ready goes in order.
+    #[test]
+    fn queues_wait_for_their_own() {
+        let program = |sends: bool| {
+            let lines = [(sends, 1, [0.0, 10.0]), (sends, 2, [10.0, 20.0]), (sends, 3, [20.0, 30.0])];
+            let mut program = program(&lines);
+            program.tempo.bottlenecks = [0, 1, 0].map(|id| [Some(ResourceId(id)); 2]).into();
+            program
+        };
+        with_keeper(&program(true), 1, |keeper, step| {
+            keeper.is_ready(0);
+            assert!(!may_send(keeper, [1, 0, 0]) && may_send(keeper, [0, 0, 0]));
+            keeper.passed(0, &step(0), 0, 0, 999);
+            assert!(!may_send(keeper, [1, 0, 0]));
+        });
+        with_keeper(&program(true), 1, |keeper, step| {
+            assert!(!may_send(keeper, [2, 0, 0]) && may_send(keeper, [1, 0, 0]));
+            assert!(may_send(keeper, [0, 0, 0]) && !may_send(keeper, [2, 0, 0]));
+            keeper.passed(0, &step(0), 0, 0, 1000);
+            assert!(may_send(keeper, [2, 0, 0]));
+        });
+        let program = program(false);
+        let plan = plan(&program, 1 << 20, 1);
+        let turns = Turns::of(&plan, |_| true).unwrap();
+        let mut keeper = Keeper::new(&turns, &plan);
+        let lane = |index: u32| Some((ConnectionId(index), 1 << 20));
+        assert_eq!([(); 3].map(|()| keeper.admit()), [lane(0), lane(1), None]);
+    }
+
     #[test]
     fn messages_that_the_plan_has_at_once_leave_as_far_apart() {
         let program = program(&[(true, 1, [0.0, 40.0]), (true, 2, [10.0, 20.0]), (true, 3, [10.0, 20.0])]);
@@ -497,7 +616,7 @@ mod tests {
     fn messages_of_a_lane_follow_each_other_without_a_pause() {
         let program = program(&[(true, 1, [0.0, 10.0]), (true, 1, [10.0, 20.0]), (true, 2, [20.0, 30.0])]);
         with_keeper(&program, 1, |keeper, _| {
-            assert!(may_send(keeper, [0, 1, 0]) && !may_send(keeper, [1, 0, 0]));
+            assert!(may_send(keeper, [0, 0, 0]) && may_send(keeper, [0, 1, 0]) && !may_send(keeper, [1, 0, 0]));
         });
     }
 
@@ -509,7 +628,7 @@ mod tests {
             keeper.passed(0, &step(0), 0, 0, 1000);
             assert!(!may_send(keeper, [0, 0, 1]));
             keeper.passed(1, &step(1), 0, 0, 1000);
-            assert!(may_send(keeper, [1, 0, 1]) && !may_send(keeper, [0, 0, 2]));
+            assert!(may_send(keeper, [0, 0, 1]) && may_send(keeper, [1, 0, 1]) && !may_send(keeper, [0, 0, 2]));
         });
     }
 

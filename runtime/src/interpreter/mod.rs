@@ -142,6 +142,7 @@ impl<'a> Interpreter<'a> {
     pub(crate) fn sweep(&mut self) -> RunResult<Poll> {
         let (mut moved, mut working, mut wake) = (false, false, NEVER);
         self.admit()?;
+        self.call();
         for block in 0..self.cursors.len() {
             match self.poll(block)? {
                 Poll::Done => continue,
@@ -175,6 +176,24 @@ impl<'a> Interpreter<'a> {
             self.lanes.incoming.admit(lane, bytes)?;
         }
         Ok(())
+    }
+
+    /// Tells the keeper who could send, so that they begin in their order.
+    fn call(&mut self) {
+        let Some(mut keeper) = self.keeper.take() else { return };
+        for (block, cursor) in self.cursors.iter().enumerate() {
+            let (index, tile) = (cursor.step, cursor.tile);
+            if cursor.started || tile == self.plan.geometry.tiles() {
+                continue;
+            }
+            if let Some(place) = keeper.waits(block, index, tile)
+                && self.near_the_last(tile)
+                && self.dependencies_met(block, index, tile)
+            {
+                keeper.is_ready(place);
+            }
+        }
+        self.keeper = Some(keeper);
     }
 
     /// Until when what a step sends may not leave, if it may not.

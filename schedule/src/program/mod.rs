@@ -41,6 +41,7 @@ pub use timing::{NoLink, Played, play};
 
 use crate::{Demand, ReduceOp};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::{LinkId, Micros, MicrosPerByte, Rank, ResourceId, Topology};
@@ -178,7 +179,13 @@ pub struct Tempo {
     /// What a byte takes of the slowest resource that each connection shares with others of its sender; 0 if there is
     /// none, empty where that is not known.
     pub ports: Vec<MicrosPerByte>,
+    /// What holds each connection up, as its sender and as its receiver see it: of its slowest resources the one that most of
+    /// the rank's connections pass; empty where that is not known.
+    pub bottlenecks: Vec<[Option<ResourceId>; 2]>,
 }
+
+/// Resources are equally slow if one takes less than this many times as long as the other: measured rates differ a little.
+const EQUALLY_SLOW: f64 = 1.25;
 
 impl Program {
     /// The same program, lowered for this topology, with the rates of its links and of what these share.
@@ -186,14 +193,25 @@ impl Program {
     pub fn with_rates(mut self, topology: &Topology) -> Self {
         // Never below that of a resource.
         let rate = |lane: &Connection| topology.link(lane.link).beta;
-        let mut users: BTreeMap<(Rank, ResourceId), usize> = BTreeMap::new();
+        // Of the connections that a rank sends over, and of those it receives from.
+        let mut users: BTreeMap<(bool, Rank, ResourceId), usize> = BTreeMap::new();
         for lane in &self.connections {
             for &id in &topology.link(lane.link).resources {
-                *users.entry((lane.from, id)).or_default() += 1;
+                *users.entry((true, lane.from, id)).or_default() += 1;
+                *users.entry((false, lane.to, id)).or_default() += 1;
             }
         }
+        let bottlenecks = |lane: &Connection| {
+            let all = &topology.link(lane.link).resources;
+            let slowest = all.iter().map(|&id| topology.resource(id).beta.0).fold(0.0, f64::max);
+            let of = |sends: bool, rank: Rank| {
+                let slow = all.iter().filter(|&&id| topology.resource(id).beta.0 * EQUALLY_SLOW >= slowest);
+                slow.copied().max_by_key(|&id| (users[&(sends, rank, id)], Reverse(id)))
+            };
+            [of(true, lane.from), of(false, lane.to)]
+        };
         let port = |lane: &Connection| {
-            let shared = topology.link(lane.link).resources.iter().filter(|&&id| users[&(lane.from, id)] > 1);
+            let shared = topology.link(lane.link).resources.iter().filter(|&&id| users[&(true, lane.from, id)] > 1);
             shared
                 .map(|&id| topology.resource(id).beta)
                 .max_by(|a, b| a.0.total_cmp(&b.0))
@@ -201,6 +219,7 @@ impl Program {
         };
         self.tempo.rates = self.connections.iter().map(rate).collect();
         self.tempo.ports = self.connections.iter().map(port).collect();
+        self.tempo.bottlenecks = self.connections.iter().map(bottlenecks).collect();
         self
     }
 
