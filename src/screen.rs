@@ -31,7 +31,9 @@ impl Screen {
             _ => "trace",
         };
         let filter = std::env::var("ANTIPHON_LOG").unwrap_or_else(|_| level.to_owned());
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+        let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours);
+        lines.with_writer(std::io::stderr).without_time().init();
         Self { json: voice.json, quiet: voice.quiet, verbose: voice.verbose > 0, lost: RefCell::new(None) }
     }
 

@@ -10,7 +10,9 @@ use crate::failure::{Failure, Outcome};
 use crate::launch::{self, Launch};
 use crate::loading::{ForeignSource, Form, Memory, PlanKind, Source};
 use crate::plan;
-use runtime::{Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, RunError, SharedFile, Trial, TrialReport};
+use runtime::{
+    Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, Phase, RunError, SharedFile, Trial, TrialReport,
+};
 use schedule::program::{Layout, VerifiedProgram, digest, has_excerpts, play, write_excerpts};
 use schedule::{Request, VerifiedSchedule, file};
 use std::io::{self, BufWriter, Write};
@@ -250,10 +252,10 @@ const SECRETS: &str = "all ranks need the same secret: --secret-file F, ANTIPHON
 
 /// A fault of a run: the answer is "no", and the hint depends on what happened.
 pub(crate) fn fault(error: RunError) -> Failure {
-    let slow = match &error {
-        RunError::Deadline { .. } => true,
-        RunError::Ended { verdict, .. } => matches!(verdict.cause, Cause::Late | Cause::Silent),
-        _ => false,
+    let late = match &error {
+        RunError::Deadline { phase, .. } => Some(*phase),
+        RunError::Ended { verdict, .. } if matches!(verdict.cause, Cause::Late | Cause::Silent) => Some(verdict.phase),
+        _ => None,
     };
     let mut lines = vec![error.to_string()];
     if let RunError::Ended { reports, .. } = &error {
@@ -265,7 +267,10 @@ pub(crate) fn fault(error: RunError) -> Failure {
         source = cause.source();
     }
     let failure = Failure::no(anyhow::anyhow!("{}", lines.join("\n")));
-    let failure = failure.hint_if(slow.then_some("--timeout gives a repetition more time"));
+    let failure = failure.hint_if(late.map(|phase| match phase {
+        Phase::Prepare => "--ready-timeout gives ranks more time to get ready",
+        _ => "`run --timeout` gives a repetition more time",
+    }));
     failure.hint_if(match &error {
         RunError::Unreachable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Some(SECRETS),
         RunError::Absent { refused: 1.., .. } => Some(SECRETS),

@@ -72,9 +72,16 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     topology::quantity::parse_bytes(text).map_err(|error| error.to_string())
 }
 
+/// Sums of durations up to here are moments that clocks can tell.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let time = topology::quantity::parse_duration(text).map_err(|error| error.to_string())?;
-    Duration::try_from_secs_f64(time.0 * 1e-6).map_err(|error| error.to_string())
+    match Duration::try_from_secs_f64(time.0 * 1e-6) {
+        Ok(time) if time <= LONGEST => Ok(time),
+        Ok(_) => Err("nobody waits longer than a year".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// `2%` or `0.5 %`, as a fraction.

@@ -53,3 +53,20 @@ fn a_host_that_is_cut_off_is_named_by_all_others() {
 fn a_coordinator_whose_host_is_cut_off_is_named_by_all_and_by_itself() {
     broken(0, |cluster| cluster.cut(0, 0));
 }
+
+/// Its control connection works, its data connections with others but the coordinator do not, and nobody refuses them.
+#[test]
+fn a_host_whose_data_is_swallowed_is_named_with_the_reason() {
+    let Some(cluster) = Cluster::or_skip(&Spec::star(&[200; HOSTS])) else { return };
+    for (from, to) in [(3, 1), (3, 2), (1, 3), (2, 3)] {
+        cluster.swallow(from, to);
+    }
+    let limit = TIMEOUT.as_secs();
+    let line = format!("run --collective alltoall --size 1MB --ready-timeout {limit}s --json");
+    for (rank, guest) in start(Place::Hosts(&cluster, 1), &line).into_iter().enumerate() {
+        let ended = guest.wait(2 * TIMEOUT + GRACE);
+        let told = &ended.stderr;
+        assert_eq!(ended.status.code(), Some(1), "rank {rank}: {ended:?}");
+        assert!(told.contains("error: rank 3 was cut off") && told.contains("connect"), "rank {rank}: {told}");
+    }
+}

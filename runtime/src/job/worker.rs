@@ -38,6 +38,10 @@ const BACKSTOP: Duration = Duration::from_secs(2);
 /// How long a rank that lost a connection waits for the launcher to say why.
 const EXPLANATION: Duration = Duration::from_millis(300);
 
+/// The share of the time for getting ready in which ranks must have met: whom somebody could not reach is to be said before
+/// the launcher only sees that nothing moves.
+const MEETING: f64 = 0.75;
+
 /// What a worker's program knows and this crate does not: what the launcher's words refer to.
 ///
 /// Both functions must depend on their arguments alone: every rank loads for itself, and hashes are compared.
@@ -311,7 +315,7 @@ impl Worker {
             remote: &|connection| hosts.apart(connection.from, connection.to),
             secret: &self.secret,
             task: job,
-            deadline: Moment::now().after(self.options.ready_limit),
+            deadline: Moment::now().after(self.options.ready_limit.mul_f64(MEETING)),
             check: &|| board.check_verdict(),
             closed: &self.closed,
         };

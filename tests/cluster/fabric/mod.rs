@@ -193,6 +193,14 @@ impl Cluster {
         done.unwrap_or_else(|told| panic!("host {from}: {told}"));
     }
 
+    /// What a host sends to one other gets lost, and nobody says so: a wrong address in a table of neighbours.
+    pub(crate) fn swallow(&self, from: usize, to: usize) {
+        let to = Spec::address(to, 0, Family::V4);
+        let line = format!("neigh replace {to} lladdr 02:00:00:00:00:01 dev eth0 nud permanent");
+        let done = in_namespace("ip", &self.hosts[from], &[line]);
+        done.unwrap_or_else(|told| panic!("host {from}: {told}"));
+    }
+
     /// How many hosts there are.
     pub(crate) fn hosts(&self) -> usize {
         self.hosts.len()
