@@ -217,10 +217,6 @@ impl UnderWay {
         self.rate.map_or(0.0, |rate| (self.held - now.since(self.at).as_secs_f64() * rate).max(0.0))
     }
 
-    fn has_begun(&self) -> bool {
-        self.left < self.bytes
-    }
-
     fn passed(&mut self, bytes: usize, now: Moment) {
         (self.held, self.at) = (self.held(now) + bytes as f64, now);
         self.left = self.left.saturating_sub(bytes);
