@@ -127,7 +127,8 @@ impl Workbench {
         let handled = |(plan, group, trial): &(&Installed, Group, Trial)| {
             bytes(&plan.request, trial) as f64 * group.ranks().len() as f64
         };
-        patience(Micros(predicted * self.slowdown), trials.iter().map(handled).sum())
+        let lanes = trials.iter().map(|(plan, ..)| plan.lanes()).sum();
+        patience(Micros(predicted * self.slowdown), trials.iter().map(handled).sum(), lanes)
     }
 
     /// Writes a plan where the ranks find it, and lowers it both ways.
@@ -242,9 +243,13 @@ const SLACK: f64 = 2.0;
 /// How many bytes per second all ranks of a slow computer fill and check together.
 const HANDLING: f64 = 2e8;
 
-/// How long ranks may go without any progress that are predicted to take so long, with so many bytes in all buffers.
-fn patience(predicted: Micros, bytes: f64) -> Duration {
-    let longest = SLACK * predicted.0 * 1e-6 + bytes / HANDLING;
+/// How many connections per second all ranks of a slow computer prepare together before anything moves over them.
+const PREPARING: f64 = 1e3;
+
+/// How long ranks may go without any progress that are predicted to take so long, with so many bytes in all buffers, over
+/// so many connections.
+fn patience(predicted: Micros, bytes: f64, lanes: usize) -> Duration {
+    let longest = SLACK * predicted.0 * 1e-6 + bytes / HANDLING + lanes as f64 / PREPARING;
     PATIENCE.saturating_add(Duration::try_from_secs_f64(longest).unwrap_or(Duration::MAX))
 }
 
@@ -319,6 +324,12 @@ impl Installed {
         }
     }
 
+    /// How many connections its programs have at most.
+    fn lanes(&self) -> usize {
+        let both = [&self.out_of_place, &self.in_place].into_iter().flatten();
+        both.map(|compiled| compiled.program.program().connections.len()).max().unwrap_or(0)
+    }
+
     /// What the number of elements of a block must be a multiple of.
     pub(crate) fn granularity(&self) -> u64 {
         let both = [&self.out_of_place, &self.in_place].into_iter().flatten();
@@ -335,7 +346,8 @@ mod tests {
     #[test]
     fn what_takes_long_may_and_what_takes_a_moment_may_not() {
         let minutes = |count: u64| Duration::from_secs(60 * count);
-        let of = |predicted_us: f64, bytes: f64| patience(Micros(predicted_us), bytes);
+        let of = |predicted_us: f64, bytes: f64| patience(Micros(predicted_us), bytes, 12);
+        assert!(patience(Micros(1.0), 1.0, 17_664) > Duration::from_secs(25), "24 ranks, 32 instances");
         assert!(of(6e8, 0.0) > minutes(10), "ten minutes");
         assert!(of(1e3, 4096.0) < Duration::from_secs(11), "a millisecond");
         assert!(of(1e3, 64e9) > minutes(5), "large buffers take long to fill");

@@ -4,11 +4,7 @@ use crate::cli::{BoundArgs, Chunks};
 use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, table, time};
-use std::time::Duration;
 use synth::{Cancel, Certificate, Deadline, Effort, Proof, Scope};
-
-/// How long horizons are looked for: their work is counted, but models differ in what a step of the solver costs.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs the command. With `--chunks auto` only those bounds count that hold however the data is cut.
 pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
@@ -24,8 +20,8 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     if searched {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
     } else {
-        let horizons =
-            synth::horizon(problem, &bounds, Effort::default(), &Deadline::after(Some(PATIENCE), Cancel::default()));
+        let deadline = Deadline::after(Some(args.time_limit), Cancel::default());
+        let horizons = synth::horizon(problem, &bounds, Effort::default(), &deadline);
         bounds.list.extend(horizons.map_err(Failure::no)?);
     }
     let (best, any) = (bounds.best(), bounds.best_at_any_chunking());
