@@ -181,7 +181,7 @@ impl<'a> Gather<'a> {
 /// The horizons that `bound` prints for an AllGather.
 fn horizons(spec: &str, size: &str, chunks: usize) -> Vec<Value> {
     let request = format!("--topology {spec} --collective allgather --size {size} --chunks {chunks}");
-    let bounds = antiphon(&format!("bound {request} --time-limit 1m --json")).ok().json()["bounds"].clone();
+    let bounds = antiphon(&format!("bound {request} --time-limit 60s --json")).ok().json()["bounds"].clone();
     bounds.as_array().unwrap().iter().filter(|bound| bound["name"] == "horizon").cloned().collect()
 }
 

@@ -251,7 +251,7 @@ pub(crate) struct BoundArgs {
     /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
     #[arg(long, value_parser = size)]
     pub size: u64,
-    /// How long to look for bounds that take a proof by the solver, such as 1m; their work is counted, too.
+    /// How long to look for bounds that take a proof by the solver, such as 60s; their work is counted, too.
     #[arg(long, default_value = "2s", value_name = "T", value_parser = duration)]
     pub time_limit: Duration,
 }
