@@ -13,7 +13,7 @@ use crate::plan;
 use runtime::{
     Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, Phase, RunError, SharedFile, Trial, TrialReport,
 };
-use schedule::program::{Layout, VerifiedProgram, digest, has_excerpts, play, write_excerpts};
+use schedule::program::{Layout, VerifiedProgram, has_excerpts, play, write_excerpts};
 use schedule::{Request, VerifiedSchedule, file};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -150,9 +150,12 @@ impl Workbench {
     /// The program, and its excerpts where all ranks share memory with this process.
     fn compiled(&self, program: VerifiedProgram) -> Outcome<Compiled> {
         let is_shared = self.machines().is_some_and(|machines| machines.len() == 1) && has_excerpts(&program);
-        let excerpts = || Ok((unnamed(|out| write_excerpts(&program, out))?, digest(program.program())));
-        let excerpts: Option<Outcome<_>> = is_shared.then(excerpts);
-        Ok(Compiled { excerpts: excerpts.transpose()?, program })
+        let excerpts = || -> Outcome<_> {
+            let mut digest = String::new();
+            let file = unnamed(|out| write_excerpts(&program, out).map(|found| digest = found))?;
+            Ok((file, digest))
+        };
+        Ok(Compiled { excerpts: is_shared.then(excerpts).transpose()?, program })
     }
 
     /// Writes a plan of another tool where the ranks find it.

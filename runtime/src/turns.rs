@@ -44,13 +44,19 @@ struct Passage {
     index: usize,
 }
 
+/// The messages of one direction, in order.
+#[derive(Clone, Debug, Default)]
+struct Line {
+    passages: Vec<Passage>,
+    /// The places of each queue's messages.
+    queues: Vec<Vec<usize>>,
+}
+
 /// The order of one rank's messages to and from other computers.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns {
-    sends: Vec<Passage>,
-    receives: Vec<Passage>,
-    /// The places of each queue's messages, of sends and of receives.
-    queues: Vec<Vec<Vec<usize>>>,
+    sends: Line,
+    receives: Line,
     /// For each step of each threadblock, its message's place in the line of its direction.
     places: Vec<Vec<Option<usize>>>,
 }
@@ -69,7 +75,7 @@ impl Turns {
         };
         let shared: Vec<Vec<usize>> = plan.connections.iter().map(ways).collect();
         let mut messages = messages(own);
-        let mut turns = Self { sends: Vec::new(), receives: Vec::new(), queues: Vec::new(), places: Vec::new() };
+        let mut turns = Self { sends: Line::default(), receives: Line::default(), places: Vec::new() };
         turns.places.extend(own.threadblocks.iter().map(|block| vec![None; block.steps.len()]));
         let line = line_up(program, &shared);
         // Who is not in line would never be let in.
@@ -82,7 +88,7 @@ impl Turns {
             }
             let Some((block, steps)) = messages.remove(&transfer) else { continue };
             let sends = plan.connections[lane.index()].from == plan.rank;
-            let line = if sends { &mut turns.sends } else { &mut turns.receives };
+            let line = if sends { &mut turns.sends.passages } else { &mut turns.receives.passages };
             turns.places[block][steps.clone()].fill(Some(line.len()));
             line.push(Passage {
                 lane,
@@ -95,18 +101,16 @@ impl Turns {
             });
         }
         let paces = turns.paces(program);
-        turns.sends.iter_mut().for_each(|passage| passage.rate = paces.get(&passage.lane).copied());
-        turns.queues = [&mut turns.sends, &mut turns.receives]
-            .into_iter()
-            .enumerate()
-            .map(|(end, line)| queues(line, |lane| program.tempo.bottlenecks.get(lane.index())?[end]))
-            .collect();
+        turns.sends.passages.iter_mut().for_each(|passage| passage.rate = paces.get(&passage.lane).copied());
+        for (end, line) in [&mut turns.sends, &mut turns.receives].into_iter().enumerate() {
+            line.part(|lane| program.tempo.bottlenecks.get(lane.index())?[end]);
+        }
         Some(turns)
     }
 
     /// How fast this rank is to send to other computers, in bytes per second.
     pub(crate) fn rates(&self) -> BTreeMap<ConnectionId, f64> {
-        self.sends.iter().filter_map(|passage| Some((passage.lane, passage.rate?))).collect()
+        self.sends.passages.iter().filter_map(|passage| Some((passage.lane, passage.rate?))).collect()
     }
 
     /// The rates of lanes to other computers: a little more than the plan counts on, but where a lane sends next to slower
@@ -114,7 +118,7 @@ impl Turns {
     /// interface once it could have left; in truth it goes at its receiver's pace, and would lose what others take.
     fn paces(&self, program: &Program) -> BTreeMap<ConnectionId, f64> {
         let mut lanes: BTreeMap<ConnectionId, Vec<[Micros; 2]>> = BTreeMap::new();
-        for passage in &self.sends {
+        for passage in &self.sends.passages {
             lanes.entry(passage.lane).or_default().push(passage.times);
         }
         lanes.values_mut().for_each(|times| times.sort_unstable_by(|a, b| a[0].0.total_cmp(&b[0].0)));
@@ -140,18 +144,22 @@ impl Passage {
     }
 }
 
-/// Sorts messages into queues by what holds them up.
-fn queues(line: &mut [Passage], bottleneck: impl Fn(ConnectionId) -> Option<ResourceId>) -> Vec<Vec<usize>> {
-    let mut numbers = BTreeMap::new();
-    let mut queues: Vec<Vec<usize>> = Vec::new();
-    for (place, passage) in line.iter_mut().enumerate() {
-        let next = numbers.len();
-        passage.queue = *numbers.entry(bottleneck(passage.lane)).or_insert(next);
-        queues.resize_with(numbers.len(), Vec::new);
-        passage.index = queues[passage.queue].len();
-        queues[passage.queue].push(place);
+impl Line {
+    /// Parts its messages into queues by what holds them up.
+    fn part(&mut self, bottleneck: impl Fn(ConnectionId) -> Option<ResourceId>) {
+        let mut numbers = BTreeMap::new();
+        for (place, passage) in self.passages.iter_mut().enumerate() {
+            let next = numbers.len();
+            passage.queue = *numbers.entry(bottleneck(passage.lane)).or_insert(next);
+            self.queues.resize_with(numbers.len(), Vec::new);
+            passage.index = self.queues[passage.queue].len();
+            self.queues[passage.queue].push(place);
+        }
     }
-    queues
+
+    fn len(&self) -> usize {
+        self.passages.len()
+    }
 }
 
 /// Whether any messages of two lanes are on their way at once; those of a lane follow each other, in this order.
@@ -235,8 +243,7 @@ impl UnderWay {
 
 /// Messages of one direction in one run.
 struct Gate<'a> {
-    line: &'a [Passage],
-    queues: &'a [Vec<usize>],
+    line: &'a Line,
     plan: &'a RankPlan<'a>,
     /// A message may begin so many bytes early: the next ones are on their way while the last ones pass.
     lead: usize,
@@ -248,23 +255,20 @@ struct Gate<'a> {
 }
 
 impl<'a> Gate<'a> {
-    fn new(turns: &'a Turns, sends: bool, plan: &'a RankPlan<'a>) -> Self {
-        let (line, queues, lead) = match sends {
-            true => (&turns.sends, &turns.queues[0], 0),
-            false => (&turns.receives, &turns.queues[1], LEAD),
-        };
-        Self { line, queues, plan, lead, opened: vec![0; queues.len()], under_way: Vec::new(), early: BTreeMap::new() }
+    fn new(line: &'a Line, plan: &'a RankPlan<'a>, lead: usize) -> Self {
+        let opened = vec![0; line.queues.len()];
+        Self { line, plan, lead, opened, under_way: Vec::new(), early: BTreeMap::new() }
     }
 
     /// A message, and which tile of it.
     fn at(&self, place: usize) -> (&'a Passage, usize) {
-        (&self.line[place % self.line.len()], place / self.line.len())
+        (&self.line.passages[place % self.line.len()], place / self.line.len())
     }
 
     /// How many messages of its queue are before this one, in all tiles.
     fn before(&self, place: usize) -> usize {
         let (passage, tile) = self.at(place);
-        tile * self.queues[passage.queue].len() + passage.index
+        tile * self.line.queues[passage.queue].len() + passage.index
     }
 
     fn is_open(&self, place: usize) -> bool {
@@ -278,7 +282,7 @@ impl<'a> Gate<'a> {
 
     /// The next of each queue.
     fn firsts(&self) -> impl Iterator<Item = usize> {
-        let queues = self.queues.iter().zip(&self.opened);
+        let queues = self.line.queues.iter().zip(&self.opened);
         queues.filter_map(|(queue, &opened)| {
             let tile = opened / queue.len();
             (tile < self.plan.geometry.tiles()).then(|| tile * self.line.len() + queue[opened % queue.len()])
@@ -358,7 +362,7 @@ const HEADROOM: f64 = 1.05;
 
 impl<'a> Keeper<'a> {
     pub(crate) fn new(turns: &'a Turns, plan: &'a RankPlan<'a>) -> Self {
-        let (sends, receives) = (Gate::new(turns, true, plan), Gate::new(turns, false, plan));
+        let (sends, receives) = (Gate::new(&turns.sends, plan, 0), Gate::new(&turns.receives, plan, LEAD));
         Self { turns, sends, ready: BTreeSet::new(), receives }
     }
 

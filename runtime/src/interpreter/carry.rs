@@ -70,15 +70,19 @@ impl Interpreter<'_> {
     /// Whether the slots of a step lie one after the other, and those that it reads not across those that it writes: then
     /// a message of many is one call of a lane.
     fn are_neighbours(&self, instruction: &Instruction) -> bool {
+        let geometry = &self.plan.geometry;
+        if geometry.tiles() > 1 {
+            return false;
+        }
         let (Instruction::ReceiveReduce { src, dst, .. }
         | Instruction::Copy { src, dst }
         | Instruction::Reduce { src, dst }) = *instruction
         else {
-            return self.plan.geometry.tiles() == 1;
+            return true;
         };
-        let (from, to) = (self.plan.geometry.whole(src), self.plan.geometry.whole(dst));
+        let (from, to) = (geometry.whole(src), geometry.whole(dst));
         let apart = (src.buffer == Buffer::Scratch) != (dst.buffer == Buffer::Scratch);
-        self.plan.geometry.tiles() == 1 && (apart || from == to || from.end <= to.start || to.end <= from.start)
+        apart || from == to || from.end <= to.start || to.end <= from.start
     }
 
     /// Carries out one instruction on at most `length` bytes from `offset` of a slot on; how many were done.

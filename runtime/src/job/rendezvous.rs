@@ -105,7 +105,8 @@ impl Rendezvous {
             (named, _) => match named.iter().find(|named| named.is_loopback()).zip(zero) {
                 Some((named, zero)) => Err(RunError::Mismatch {
                     what: format!(
-                        "rank {} on {} is to be reached at {named}, which is the loopback of every machine; rank 0 is at                          {zero} for others",
+                        "rank {} on {} is to be reached at {named}, which is the loopback of every machine; rank 0 is at \
+                         {zero} for others",
                         self.rank,
                         self.machine.name()
                     ),

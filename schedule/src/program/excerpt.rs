@@ -45,24 +45,34 @@ pub fn has_excerpts(program: &VerifiedProgram) -> bool {
     program.window() == 0 && Demand::new(demand.request().clone()).is_ok_and(|same| same == **demand)
 }
 
-/// Writes the excerpts of all ranks of a program that [has excerpts](has_excerpts).
+/// Writes the excerpts of all ranks of a program that [has excerpts](has_excerpts); its digest, which takes the same hashes.
 ///
 /// # Errors
 /// What the writer says.
-pub fn write_excerpts(program: &VerifiedProgram, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_excerpts(program: &VerifiedProgram, out: &mut dyn Write) -> io::Result<String> {
     let program = program.program();
-    let (mut lines, mut ranks) = (Vec::new(), Vec::with_capacity(program.ranks.len()));
+    let (mut lines, mut lengths) = (Vec::new(), Vec::with_capacity(program.ranks.len()));
     for rank in &program.ranks {
         let begin = lines.len();
         serde_json::to_writer(&mut lines, rank)?;
         lines.push(b'\n');
-        ranks.push((rank_hash(rank), (lines.len() - begin) as u64));
+        lengths.push((lines.len() - begin) as u64);
     }
-    let Program { op, in_place, shape, uniform, connections, .. } = program.clone();
-    let request = program.demand.request().clone();
-    serde_json::to_writer(&mut *out, &Head { request, op, in_place, shape, uniform, connections, ranks })?;
+    let hashes: Vec<String> = program.ranks.iter().map(rank_hash).collect();
+    let digest = digest_of(program, &hashes);
+    let head = Head {
+        request: program.demand.request().clone(),
+        op: program.op,
+        in_place: program.in_place,
+        shape: program.shape.clone(),
+        uniform: program.uniform,
+        connections: program.connections.clone(),
+        ranks: hashes.into_iter().zip(lengths).collect(),
+    };
+    serde_json::to_writer(&mut *out, &head)?;
     out.write_all(b"\n")?;
-    out.write_all(&lines)
+    out.write_all(&lines)?;
+    Ok(digest)
 }
 
 impl Excerpt {
