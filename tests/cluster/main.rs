@@ -10,6 +10,7 @@ mod collectives;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod fabric;
 mod faults;
+mod noise;
 #[allow(dead_code, reason = "the benchmark needs more of it")]
 mod ours;
 mod profiles;

@@ -2,6 +2,7 @@
 
 use crate::binary::antiphon_in;
 use crate::fabric::{Cluster, Family, Host, Nic, Place, Spec, Switch, Uplink};
+use crate::noise::{Checked, assert_once, check};
 use crate::ours::{finish, start};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -48,25 +49,12 @@ fn profile(cluster: &Cluster) -> Found {
     }
 }
 
-/// What is wrong with a profile.
-type Checked = Result<(), String>;
-
-fn check(holds: bool, what: impl FnOnce() -> String) -> Checked {
-    if holds { Ok(()) } else { Err(what()) }
-}
-
-/// A profile is right, of three at most: whatever else runs on this computer takes time from links that are as fast as its
-/// cores let them be.
+/// A profile is right.
 fn assert_found(cluster: &Cluster, check: impl Fn(&Found) -> Checked) {
-    let mut wrong = Vec::new();
-    while wrong.len() < 3 {
+    assert_once(|| {
         let found = profile(cluster);
-        match check(&found) {
-            Ok(()) => return,
-            Err(what) => wrong.push(format!("{what}: {found:?}")),
-        }
-    }
-    panic!("{wrong:#?}");
+        check(&found).map_err(|what| format!("{what}: {found:?}"))
+    });
 }
 
 impl Found {
@@ -120,7 +108,8 @@ fn a_slow_link_and_a_long_cable_are_found() {
         found.rates(0.12, |from, to| if (from, to) == (0, 1) { 50.0 } else { 200.0 })?;
         found.links.iter().zip(&found.alphas).try_for_each(|(&((from, to), _), &alpha)| {
             let far = from == 2 || to == 2;
-            let is_right = if far { (1900.0..3000.0).contains(&alpha) } else { alpha < 1000.0 };
+            // A line may miss the shortest messages by a fifth before α is theirs.
+            let is_right = if far { (1600.0..3000.0).contains(&alpha) } else { alpha < 1000.0 };
             check(is_right, || format!("{from} to {to} takes {alpha} µs"))
         })
     });

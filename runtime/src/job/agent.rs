@@ -11,6 +11,7 @@ use super::frame::{Inbox, Post, sealed, send, send_descriptor};
 use super::judge::{BEAT, LAST_WORDS, distant_beat};
 use super::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcome};
 use super::muster::data_secret;
+use super::nursery::{Newborn, Nursery};
 use super::rendezvous::Rendezvous;
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
@@ -21,7 +22,7 @@ use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,7 +42,8 @@ pub fn attend(at: &Rendezvous, limit: Duration, command: &mut dyn FnMut() -> Com
     // Others may take their time until all have come.
     let charge = Charge::new(Moment::now(), 2 * limit);
     let post = Arc::new(post);
-    Agent { at, post, command, charge, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
+    let nursery = Nursery::new().map_err(RunError::system("preparing to start workers"))?;
+    Agent { at, post, command, nursery, charge, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
 }
 
 /// A worker and what an agent needs for it.
@@ -65,6 +67,7 @@ struct Agent<'a> {
     at: &'a Rendezvous,
     post: Arc<Post>,
     command: &'a mut dyn FnMut() -> Command,
+    nursery: Nursery,
     charge: Charge,
     files: BTreeMap<u64, Receiving>,
     arriving: Option<(u64, Receiving)>,
@@ -195,13 +198,7 @@ impl Agent<'_> {
         let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.charge.epoch());
         let (post, board) = (self.post.clone(), &epoch.board);
         let start = || {
-            let (stream, theirs) = UnixStream::pair()?;
-            stream.set_write_timeout(Some(limit))?;
-            let inbox = Inbox::new(stream.try_clone()?);
-            let mut command = (self.command)();
-            let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
-            // `command` still owns their end; the channel must break when the worker is gone.
-            drop(command);
+            let Newborn { child, stream, inbox } = self.nursery.start((self.command)(), limit)?;
             let child = Arc::new(Mutex::new(child));
             let watched = child.clone();
             let hear = move || hear(inbox, &watched, &post, job);

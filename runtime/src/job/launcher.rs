@@ -5,6 +5,7 @@ use super::frame::sealed;
 use super::judge::{Heard, Judge};
 use super::member::Member;
 use super::messages::{Answer, Command as Order, Finding, Ordered, Task, ToAgent};
+use super::nursery::Nursery;
 use super::plane::{Joined, Plane};
 use super::question::Question;
 use super::rendezvous::Rendezvous;
@@ -57,6 +58,7 @@ pub struct Job {
     pub(super) options: Options,
     pub(super) emulated_source: String,
     pub(super) members: Vec<Member>,
+    pub(super) nursery: Nursery,
     pub(super) sender: Sender<Heard>,
     pub(super) events: Receiver<Heard>,
     /// The connections with agents, if there are any.
@@ -150,6 +152,7 @@ impl Job {
             options,
             emulated_source: spec.emulated_source.clone(),
             members: Vec::with_capacity(spec.ranks),
+            nursery: Nursery::new().map_err(RunError::system("preparing to start workers"))?,
             sender,
             events,
             plane,

@@ -3,16 +3,16 @@
 //! The principal type is [`Member`]: a child of the coordinator, or a worker that an agent in another process looks
 //! after. What either says arrives as [`Heard`], in one channel.
 
-use super::frame::{Inbox, send, send_descriptor};
+use super::frame::{send, send_descriptor};
 use super::judge::{Event, Heard};
 use super::messages::{Command as Order, ToAgent, Welcome};
+use super::nursery::{Newborn, Nursery};
 use super::plane::Plane;
 use crate::board::Board;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -36,16 +36,12 @@ impl Member {
     pub(super) fn start(
         rank: Rank,
         epoch: u64,
-        mut command: Command,
+        nursery: &Nursery,
+        command: Command,
         limit: Duration,
         events: &Sender<Heard>,
     ) -> io::Result<Self> {
-        let (stream, theirs) = UnixStream::pair()?;
-        stream.set_write_timeout(Some(limit))?;
-        let mut inbox = Inbox::new(stream.try_clone()?);
-        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
-        // `command` still owns their end; the channel must break when the worker is gone.
-        drop(command);
+        let Newborn { child, stream, mut inbox } = nursery.start(command, limit)?;
         let events = events.clone();
         let read = move || {
             loop {

@@ -36,6 +36,7 @@ mod machine;
 mod member;
 mod messages;
 mod muster;
+mod nursery;
 mod plane;
 mod question;
 mod rendezvous;

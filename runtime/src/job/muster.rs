@@ -26,7 +26,7 @@ impl Job {
         for rank in (0..ranks).map(Rank::from_index) {
             let member = match &plane {
                 Some(plane) if rank != Rank(0) => Member::of_agent(rank, self.epoch, plane.clone()),
-                _ => Member::start(rank, self.epoch, command(rank), patience, &self.sender)
+                _ => Member::start(rank, self.epoch, &self.nursery, command(rank), patience, &self.sender)
                     .map_err(RunError::system("starting a worker"))?,
             };
             self.members.push(member);

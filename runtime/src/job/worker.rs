@@ -2,13 +2,13 @@
 //!
 //! The principal function is [`serve`]. The main thread executes; a control thread reads the launcher's commands
 //! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher is gone (end of
-//! file) the control thread ends all waiting, and the process if that does not help. The kernel's parent-death
-//! signal is not used: it follows the launching *thread*, which may end while its job goes on.
+//! file) the control thread ends all waiting, and the process if that does not help; the kernel ends it if it is stopped.
 
 use super::duty::{Duty, Heed, Patience};
 use super::frame::{Inbox, receive_descriptor, send};
 use super::judge::BEAT;
 use super::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
+use super::nursery::end_with_parent;
 use crate::board::{Board, Cause, Verdict};
 use crate::clock::Moment;
 use crate::error::{Phase, RunError, RunResult};
@@ -75,6 +75,7 @@ pub fn control_from_stdin() -> io::Result<UnixStream> {
 pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     raise_open_files();
     let channel_error = RunError::system;
+    end_with_parent().map_err(channel_error("asking to be ended with the launcher"))?;
     control.set_read_timeout(Some(Duration::from_secs(30))).map_err(channel_error("preparing the control channel"))?;
     let memory = receive_descriptor(&control).map_err(channel_error("receiving the shared memory"))?;
     let stream = control.try_clone().map_err(channel_error("duplicating the control channel"))?;
@@ -140,13 +141,16 @@ fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
 /// What `rank` needs of the program of each of these orders; what is ordered several times is loaded once.
 fn programs(ordered: &[Ordered], rank: Rank, loader: &dyn Loader) -> RunResult<Vec<Arc<Loaded>>> {
     let mut programs: Vec<Arc<Loaded>> = Vec::with_capacity(ordered.len());
-    let key = |order: &Ordered| (order.source.clone(), order.files.clone(), order.group.number(rank));
+    let numbers: Vec<_> = ordered.iter().map(|order| order.group.number(rank)).collect();
     for (index, order) in ordered.iter().enumerate() {
-        let same = ordered[..index].iter().position(|earlier| key(earlier) == key(order));
-        programs.push(match same {
+        let same = |&earlier: &usize| {
+            let other = &ordered[earlier];
+            (&other.source, &other.files, numbers[earlier]) == (&order.source, &order.files, numbers[index])
+        };
+        programs.push(match (0..index).find(same) {
             Some(earlier) => programs[earlier].clone(),
             None => {
-                let program = loader.program(&order.source, &order.files, order.group.number(rank));
+                let program = loader.program(&order.source, &order.files, numbers[index]);
                 Arc::new(program.map_err(|what| RunError::Mismatch { what })?)
             }
         });

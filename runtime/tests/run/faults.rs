@@ -1,6 +1,6 @@
 //! Ranks that die, stop, or disagree: nobody hangs, the right rank is named, no process is left.
 
-use crate::agents::when_it_works;
+use crate::agents::{signal, when_it_works};
 use crate::cut::cut;
 use crate::plans::PlanSpec;
 use crate::worker::{Mischief, launch, start_launcher};
@@ -184,6 +184,8 @@ fn workers_leave_when_the_launcher_is_killed() {
     let workers = lines.find_map(|line| line.unwrap().rsplit_once("workers ").map(|(_, ids)| ids.to_owned())).unwrap();
     let workers: Vec<u32> = workers.split(' ').map(|id| id.parse().unwrap()).collect();
     assert_eq!(workers.len(), RANKS);
+    // One that is stopped hears nothing of it.
+    signal(workers[1], "-STOP");
     launcher.kill().unwrap();
     launcher.wait().unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);

@@ -49,9 +49,12 @@ pub(crate) fn rates(cluster: &Cluster, flows: &[(usize, usize)], way: (usize, Fa
     })
 }
 
+/// More than a socket holds: what waited when the window began is not counted in it.
+const WHOLE_SOCKET: usize = 8 << 20;
+
 /// The rate at which bytes come in during the window.
 fn measured(mut stream: TcpStream, window: Window) -> f64 {
-    let mut data = vec![0; 64 << 10];
+    let mut data = vec![0; WHOLE_SOCKET];
     let begin = Instant::now() + window.warm_up;
     let mut take = || match stream.read(&mut data) {
         Ok(0) => panic!("the stream ended"),
