@@ -7,6 +7,7 @@
 use crate::verify::clearly_before;
 use crate::{ChunkId, Schedule, TimedMessage, Timeline, VerifiedSchedule};
 use std::fmt;
+use topology::quantity::show_duration;
 use topology::{Micros, ResourceId, Topology};
 
 /// The transfers that explain the makespan, first to last. Transfers are named by their position.
@@ -86,6 +87,7 @@ impl Wait {
 impl fmt::Display for CriticalStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TimedMessage { cargo, from, to, link, start, end, .. } = &self.message;
+        let (start, end) = (show_duration(*start), show_duration(*end));
         write!(f, "{start} – {end}  rank {from} → {to} over link {link}, {cargo}")?;
         match self.waited_for {
             Wait::Nothing => Ok(()),
@@ -95,7 +97,7 @@ impl fmt::Display for CriticalStep {
             Wait::Link { .. } => write!(f, "; waited for the link"),
             Wait::Resource { resource, .. } => write!(f, "; waited for resource {resource}"),
         }?;
-        if self.idle > Micros::ZERO { write!(f, ", then {} idle", self.idle) } else { Ok(()) }
+        if self.idle > Micros::ZERO { write!(f, ", then {} idle", show_duration(self.idle)) } else { Ok(()) }
     }
 }
 

@@ -90,6 +90,7 @@ impl Streams {
     ) -> io::Result<Box<dyn SendLane>> {
         let sockets = self.outgoing.remove(&id).ok_or_else(missing)?;
         sockets.iter().try_for_each(|socket| poller.watch(socket))?;
+        sockets.iter().filter(|socket| options::is_local(socket)).try_for_each(options::heed_losses)?;
         let Some(InTurn { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
         // Of several ways each takes what it can.
         if let [socket] = &sockets[..] {

@@ -185,6 +185,12 @@ impl Instruction {
         matches!(self, Self::ReceiveReduce { .. } | Self::ReceiveReduceSend { .. } | Self::Reduce { .. })
     }
 
+    /// Whether the rank itself copies or adds, beyond what it sends and receives.
+    pub fn works(&self) -> bool {
+        use Instruction::{Copy, ReceiveReduce, ReceiveReduceSend, Reduce};
+        matches!(self, ReceiveReduce { .. } | ReceiveReduceSend { .. } | Copy { .. } | Reduce { .. })
+    }
+
     /// A slice with the shape of all its slices.
     pub fn shape(&self) -> Slice {
         match *self {

@@ -9,13 +9,13 @@ use crate::plan;
 use crate::program;
 use crate::workbench::Workbench;
 use runtime::Group;
-use schedule::program::{Instruction, Layout, LowerOptions};
+use schedule::program::{Layout, LowerOptions, RankProgram};
 use schedule::{Collective, VerifiedSchedule};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use synth::{Options, StrategyKind};
-use topology::{Rank, Topology};
+use topology::{Micros, Rank, Topology};
 
 /// What runs in each group where no plan is given. All ranks together run one for machines with an interface each; parts
 /// of them, by their size, one for equal ranks; on an
@@ -83,11 +83,14 @@ fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestA
     }
 }
 
-/// For more ranks it is not worth the time to look for another plan for calls in place.
+/// For more ranks it is not worth the time to look for a plan with less work.
 const FEW: usize = 16;
 
-/// The best classic algorithm for a size: on the emulated machine, or among equal ranks. Where chunks are listed one
-/// by one, or not all ranks take part, whatever is best. For calls in place it may be another one.
+/// What it takes a rank to copy or add a byte that it has: at 20 GB/s.
+const WORK: Micros = Micros(5e-5);
+
+/// The best classic algorithm for a size: on the emulated machine, or among equal ranks, unless another plan is less work.
+/// Where chunks are listed one by one, or not all ranks take part, whatever is best. For calls in place it may be another one.
 fn plans(
     asked: RequestArgs,
     topology: Topology,
@@ -102,49 +105,82 @@ fn plans(
     let options = Options { strategy: Some(strategy), ..Options::default() };
     let best = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
     // An emulated machine has nothing but its links.
-    let other = match is_classic && !emulated && topology.rank_count() <= FEW {
-        true => in_place(&best, &plan::problems(&shared, &request, &content, None, Some(1))?)?,
-        false => None,
+    if !is_classic || emulated || topology.rank_count() > FEW {
+        return Ok(vec![(Fixed::Schedule(best, topology), &BOTH)]);
+    }
+    let options = Options { strategy: Some(StrategyKind::Matching), ..Options::default() };
+    let problems = plan::problems(&shared, &request, &content, None, Some(1))?;
+    let other = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
+    let makespan = |plan: &VerifiedSchedule| plan.schedule().makespan();
+    let is_less = |in_place| {
+        let [saved, longer] = [work(&best, in_place)? - work(&other, in_place)?, makespan(&other) - makespan(&best)];
+        Outcome::Ok(saved > Micros::ZERO && saved > longer)
     };
-    Ok(match other {
-        Some(other) => {
-            vec![(Fixed::Schedule(best, topology.clone()), &BOTH[..1]), (Fixed::Schedule(other, topology), &BOTH[1..])]
+    Ok(match [is_less(false)?, is_less(true)?] {
+        [false, false] => vec![(Fixed::Schedule(best, topology), &BOTH)],
+        [true, true] => vec![(Fixed::Schedule(other, topology), &BOTH)],
+        [other_first, _] => {
+            let (out_of_place, in_place) = if other_first { (other, best) } else { (best, other) };
+            let fixed = |schedule| Fixed::Schedule(schedule, topology.clone());
+            vec![(fixed(out_of_place), &BOTH[..1]), (fixed(in_place), &BOTH[1..])]
         }
-        None => vec![(Fixed::Schedule(best, topology), &BOTH)],
     })
 }
 
-/// A plan for calls in place that is as good as `best` for all that the model knows, and copies less. What a rank still
-/// sends while the sum that replaces it comes in has to be kept: so whole vectors that are exchanged are copied, and
-/// halves that are reduced and gathered are not.
-fn in_place(best: &VerifiedSchedule, problems: &[synth::Problem]) -> Outcome<Option<VerifiedSchedule>> {
-    /// As good: the model's own error is larger.
-    const EQUAL: f64 = 0.01;
-    let copies = copied(best)?;
-    if copies == 0 {
-        return Ok(None);
-    }
-    let options = Options { strategy: Some(StrategyKind::Matching), ..Options::default() };
-    let other = synth::synthesize(problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
-    let as_good = other.schedule().makespan().0 <= best.schedule().makespan().0 * (1.0 + EQUAL);
-    Ok((as_good && copied(&other)? < copies).then_some(other))
+/// What the busiest rank of a plan copies and adds, of which the model knows nothing. Whole vectors that are exchanged are all
+/// added, and in place copied as well, for what a rank still sends while the sum that replaces it comes in has to be kept;
+/// halves that are reduced and gathered are neither.
+fn work(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<Micros> {
+    let demand = &schedule.schedule().demand;
+    let in_place = in_place && Layout::new(demand.clone(), true).is_ok();
+    let program = program::lowered(schedule, &LowerOptions { in_place, ..LowerOptions::default() })?;
+    let program = program.program();
+    let bytes = |rank: &RankProgram| -> u64 {
+        let steps = rank.threadblocks.iter().flat_map(|block| &block.steps);
+        let slices = steps.filter(|step| step.instruction.works()).map(|step| step.instruction.shape());
+        let parts = slices.flat_map(|slice| &rank.parts(slice.buffer)[slice.index as usize..][..slice.count as usize]);
+        parts.map(|&part| program.shape.length(demand.request().size_bytes, part)).sum()
+    };
+    Ok(WORK * program.ranks.iter().map(bytes).max().unwrap_or_default() as f64)
 }
 
-/// How many bytes the ranks copy locally in calls in place; none where there are no such calls.
-fn copied(schedule: &VerifiedSchedule) -> Outcome<u64> {
-    let demand = &schedule.schedule().demand;
-    if Layout::new(demand.clone(), true).is_err() {
-        return Ok(0);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between two ranks, whole vectors take one message and halves two; what is added counts where it takes longer.
+    #[test]
+    fn small_vectors_are_exchanged_and_large_ones_halved() {
+        let strategy = |size: u64, machines: &[Vec<Rank>]| -> Vec<String> {
+            let asked = RequestArgs {
+                topology: "clique:2".to_owned(),
+                collective: Collective::AllReduce,
+                chunks: Chunks::Auto,
+                members: None,
+                root: None,
+                op: None,
+                matrix: None,
+                demand: None,
+                sketch: None,
+            };
+            let topology = known::machines(machines, asked.collective).unwrap();
+            let found = plans(asked, topology, size, false).unwrap();
+            let name = |(plan, _): &(Fixed, _)| match plan {
+                Fixed::Schedule(schedule, _) => schedule.schedule().produced_by.strategy.clone(),
+                _ => unreachable!("it was made here"),
+            };
+            found.iter().map(name).collect()
+        };
+        let (one, two) = (vec![vec![Rank(0), Rank(1)]], vec![vec![Rank(0)], vec![Rank(1)]]);
+        for (size, machines, expected) in [
+            (1 << 10, &one, &["classic/doubling"][..]),
+            (1 << 20, &one, &["matching"]),
+            (64 << 10, &two, &["classic/doubling"]),
+            // Only in place is there something to copy.
+            (1 << 20, &two, &["classic/doubling", "matching"]),
+            (16 << 20, &two, &["matching"]),
+        ] {
+            assert_eq!(strategy(size, machines), expected, "{size} B on {} machines", machines.len());
+        }
     }
-    let program = program::lowered(schedule, &LowerOptions { in_place: true, ..LowerOptions::default() })?;
-    let program = program.program();
-    let copies = program.ranks.iter().flat_map(|rank| {
-        let steps = rank.threadblocks.iter().flat_map(|block| &block.steps);
-        let copies = steps.filter(|step| matches!(step.instruction, Instruction::Copy { .. }));
-        copies.flat_map(|step| {
-            let slice = step.instruction.shape();
-            &rank.parts(slice.buffer)[slice.index as usize..(slice.index + slice.count) as usize]
-        })
-    });
-    Ok(copies.map(|&part| program.shape.length(demand.request().size_bytes, part)).sum())
 }
