@@ -3,6 +3,7 @@
 
 use crate::binary::{antiphon, read, repository};
 use crate::checker::{Wish, judge};
+use crate::launch::children_of;
 use crate::random::Random;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -187,9 +188,9 @@ fn busy_worker(launcher: u32, rank: usize, ranks: usize, ticks: u64) -> u32 {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         assert!(Instant::now() < deadline, "the workers did not start");
-        let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children"));
-        let children = children.unwrap_or_default();
-        let workers: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        let mut workers = children_of(launcher);
+        // In the order in which they were started.
+        workers.sort_unstable();
         if workers.len() == ranks && workers.iter().all(|pid| used_ticks(*pid) >= ticks) {
             return workers[rank];
         }

@@ -13,6 +13,7 @@ mod chunking;
 mod classic;
 mod constraints;
 mod distance;
+mod ease;
 mod error;
 mod exact;
 mod flow;

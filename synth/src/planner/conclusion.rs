@@ -2,6 +2,7 @@
 
 use super::Synthesis;
 use super::search::{Search, accept, leader};
+use crate::ease::eased;
 use crate::prefer::suit;
 use crate::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
 use schedule::{Rival, VerifiedSchedule};
@@ -36,7 +37,9 @@ pub(super) fn conclude(
         stop => stop,
     };
     let suited = suit(search.problem, best.schedule.schedule()).and_then(|it| accept(it, search.problem).ok());
-    let best_schedule = credited(suited.unwrap_or(best.schedule), search.problem, options, &candidates);
+    let best = suited.unwrap_or(best.schedule);
+    let eased = eased(best.schedule()).and_then(|it| accept(it, search.problem).ok());
+    let best_schedule = credited(eased.unwrap_or(best), search.problem, options, &candidates);
     let schedule = best_schedule.schedule();
     let report = Report {
         makespan_us: schedule.makespan().0,
