@@ -160,14 +160,17 @@ fn long_a_rank_killed_or_stopped_at_any_time_is_named() {
         let line = format!(
             "run --collective {collective} --size 400000 --ranks {ranks} --iterations 1000000 --timeout 3s --ready-timeout 20s"
         );
-        let child = Command::new(env!("CARGO_BIN_EXE_antiphon"))
+        let mut child = Command::new(env!("CARGO_BIN_EXE_antiphon"))
             .args(line.split(' '))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let rank = random.below(ranks) as usize;
-        let victim = busy_worker(child.id(), rank, ranks as usize, 2 + random.below(40));
+        let Some(victim) = busy_worker(child.id(), rank, ranks as usize, 2 + random.below(40)) else {
+            drop(child.kill().and_then(|()| child.wait()));
+            panic!("seed {seed}: the workers did not start");
+        };
         let signal = *random.pick(&["-KILL", "-STOP"]);
         assert!(Command::new("kill").args([signal, &victim.to_string()]).status().unwrap().success());
         let started = Instant::now();
@@ -184,18 +187,18 @@ fn long_a_rank_killed_or_stopped_at_any_time_is_named() {
 }
 
 /// The process of a rank, once it has used so many ticks of processor time.
-fn busy_worker(launcher: u32, rank: usize, ranks: usize, ticks: u64) -> u32 {
+fn busy_worker(launcher: u32, rank: usize, ranks: usize, ticks: u64) -> Option<u32> {
     let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        assert!(Instant::now() < deadline, "the workers did not start");
+    while Instant::now() < deadline {
         let mut workers = children_of(launcher);
         // In the order in which they were started.
         workers.sort_unstable();
         if workers.len() == ranks && workers.iter().all(|pid| used_ticks(*pid) >= ticks) {
-            return workers[rank];
+            return Some(workers[rank]);
         }
         std::thread::yield_now();
     }
+    None
 }
 
 fn used_ticks(pid: u32) -> u64 {

@@ -3,26 +3,25 @@
 //! The principal function is [`eased`]. In the cost model a message may leave the moment it is there. On a real network it
 //! comes late now and then, and its link, which keeps its order, stands idle for as long; a schedule without any idle time
 //! never makes up for that. So messages of equal length that take the same link change places where that leaves more time
-//! between arrivals and departures: of all orders one with the largest least slack, found by bisection over what earliest
-//! deadlines first [1] can keep. Links and resources are busy at the same times as before, so the makespan stays.
+//! between arrivals and departures. Tried is an order with the largest least slack, found by bisection over what earliest
+//! deadlines first [1] can keep; it counts if it leaves more slack in all, where little slack weighs most. Links and
+//! resources are busy at the same times as before, so the makespan stays.
 //!
 //! [1] Jackson, "Scheduling a production line to minimize maximum tardiness", UCLA, 1955.
 
+use crate::Problem;
 use crate::distance::Key;
-use schedule::{ChunkId, Demand, Schedule, Transfer, TransferKind};
+use schedule::{ChunkId, Demand, Schedule, TIME_TOLERANCE, Transfer, TransferKind};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use topology::{Bytes, LinkId, Micros, Rank};
 
-/// Larger schedules stay as they are: who has that many messages is not held up by one.
-const MOST_TRANSFERS: usize = 1 << 14;
+/// Schedules of which more is carried, in chunks of messages, stay as they are: they are not held up by a single one.
+const MOST_CARRIED: usize = 1 << 15;
 /// How often all links have their turn: a change in one gives room to the next.
 const PASSES: u32 = 4;
 /// Steps of bisection, each of which halves what is not known of the least slack.
 const STEPS: u32 = 10;
-/// Two times this close (relative to the makespan) are equal: the comparison tolerance of the file format.
-const EQUAL: f64 = 1e-7;
-
 /// When a message may leave and has to be there, and on which side slack is worth something.
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -43,12 +42,14 @@ struct Visits {
     departures: Vec<usize>,
 }
 
-/// `schedule` with the most slack that exchanges within links bring; `None` if they bring none.
-pub(crate) fn eased(schedule: &Schedule) -> Option<Schedule> {
-    if schedule.transfers.len() > MOST_TRANSFERS {
+/// `schedule` with the slack that exchanges within links bring; `None` if they bring none, or if the sketch has an order of
+/// its own.
+pub(crate) fn eased(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
+    let carried: usize = schedule.transfers.iter().map(|transfer| transfer.chunks.len()).sum();
+    if carried > MOST_CARRIED || problem.constraints.own_chunks_first.is_some() {
         return None;
     }
-    let mut draft = Draft::of(schedule);
+    let mut draft = Draft::of(schedule)?;
     let mut changed = false;
     for _ in 0..PASSES {
         let moved = (0..draft.links.len()).filter(|&link| draft.ease(link)).count();
@@ -62,6 +63,11 @@ pub(crate) fn eased(schedule: &Schedule) -> Option<Schedule> {
     changed.then(|| Schedule { transfers, ..schedule.clone() })
 }
 
+/// The chunks of a message at both of its ends.
+fn ends(message: &Transfer) -> impl Iterator<Item = (ChunkId, Rank)> {
+    message.chunks.iter().flat_map(|&chunk| [(chunk, message.from), (chunk, message.to)])
+}
+
 struct Draft<'a> {
     demand: &'a Demand,
     transfers: Vec<Transfer>,
@@ -72,21 +78,26 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn of(schedule: &'a Schedule) -> Self {
-        let demand = &schedule.demand;
+    /// What may change places; `None` if nothing may.
+    fn of(schedule: &'a Schedule) -> Option<Self> {
+        let (demand, transfers) = (&schedule.demand, &schedule.transfers);
         let mut links: BTreeMap<(LinkId, u64), Vec<usize>> = BTreeMap::new();
-        let mut visits: BTreeMap<(ChunkId, Rank), Visits> = BTreeMap::new();
-        for (index, transfer) in schedule.transfers.iter().enumerate() {
+        for (index, transfer) in transfers.iter().enumerate() {
             let bytes: Bytes = transfer.chunks.iter().map(|&chunk| demand.bytes_of(chunk)).sum();
             links.entry((transfer.link, bytes.0.to_bits())).or_default().push(index);
+        }
+        let links: Vec<Vec<usize>> = links.into_values().filter(|messages| messages.len() > 1).collect();
+        let movable = links.iter().flatten().map(|&index| &transfers[index]);
+        let mut visits: BTreeMap<(ChunkId, Rank), Visits> =
+            movable.flat_map(ends).map(|end| (end, Visits::default())).collect();
+        for (index, transfer) in transfers.iter().enumerate() {
             for &chunk in &transfer.chunks {
-                visits.entry((chunk, transfer.from)).or_default().departures.push(index);
-                visits.entry((chunk, transfer.to)).or_default().arrivals.push(index);
+                visits.entry((chunk, transfer.from)).and_modify(|visits| visits.departures.push(index));
+                visits.entry((chunk, transfer.to)).and_modify(|visits| visits.arrivals.push(index));
             }
         }
-        let links = links.into_values().filter(|messages| messages.len() > 1).collect();
         let makespan = schedule.makespan().0;
-        Self { demand, transfers: schedule.transfers.clone(), links, visits, makespan }
+        (!links.is_empty()).then(|| Self { demand, transfers: transfers.clone(), links, visits, makespan })
     }
 
     /// Gives the messages of a link the order with the most slack, if that is another.
@@ -96,7 +107,7 @@ impl<'a> Draft<'a> {
             messages.iter().map(|&index| (self.transfers[index].start, self.transfers[index].end)).collect();
         let windows: Vec<Window> = messages.iter().map(|&index| self.window(index)).collect();
         let tightness = |of: &[(Micros, Micros)]| -> f64 {
-            windows.iter().zip(of).map(|(window, slot)| window.tightness(*slot, self.makespan)).sum()
+            windows.iter().zip(of).map(|(window, slot)| window.tightness(*slot)).sum()
         };
         let before = tightness(&slots);
         let now = slots.clone();
@@ -106,7 +117,7 @@ impl<'a> Draft<'a> {
         for (slot, message) in slots.into_iter().zip(order) {
             times[message] = slot;
         }
-        if tightness(&times) >= before * (1.0 - EQUAL) {
+        if tightness(&times) >= before * (1.0 - TIME_TOLERANCE) {
             return false;
         }
         for (&index, (start, end)) in messages.iter().zip(times) {
@@ -117,12 +128,15 @@ impl<'a> Draft<'a> {
 
     /// Which message leaves in which slot, so that the least slack is the largest.
     fn best_order(&self, windows: &[Window], slots: &[(Micros, Micros)]) -> Option<Vec<usize>> {
-        let tolerance = EQUAL * self.makespan;
-        let mut best = in_order(windows, slots, 0.0, tolerance)?;
+        let most: Vec<f64> = windows.iter().map(|window| window.most_slack(slots)).collect();
+        let narrowed = |slack: f64| -> Vec<(f64, f64)> {
+            windows.iter().zip(&most).map(|(window, most)| window.narrowed(slack.min(*most))).collect()
+        };
+        let mut best = in_order(&narrowed(0.0), slots)?;
         let (mut kept, mut missed) = (0.0, self.makespan);
         for _ in 0..STEPS {
             let slack = (kept + missed) / 2.0;
-            match in_order(windows, slots, slack, tolerance) {
+            match in_order(&narrowed(slack), slots) {
                 Some(order) => (best, kept) = (order, slack),
                 None => missed = slack,
             }
@@ -135,37 +149,38 @@ impl<'a> Draft<'a> {
         let message = &self.transfers[index];
         let (start, end, length) = (message.start.0, message.end.0, message.end.0 - message.start.0);
         let mut window = Window { opens: 0.0, closes: self.makespan, is_brought: false, is_awaited: false };
-        let is_before = |a: f64, b: f64| a <= b + EQUAL * self.makespan;
+        // Sums that meet at the same moment must not change their order, whatever is rounded.
+        let apart = 2.0 * TIME_TOLERANCE * self.makespan;
         for &chunk in &message.chunks {
             let sums = self.demand.chunk(chunk).combine;
             let [here, there] = [message.from, message.to].map(|rank| &self.visits[&(chunk, rank)]);
             if sums || !self.demand.chunk(chunk).holders.has(message.from) {
                 let ends = here.arrivals.iter().map(|&arrival| self.transfers[arrival].end.0);
-                let (come, later): (Vec<f64>, Vec<f64>) = ends.partition(|&arrival| is_before(arrival, start));
+                let (come, later): (Vec<f64>, Vec<f64>) = ends.partition(|&arrival| is_early(arrival, start));
                 // One copy is enough; a sum has all that came before, and nothing that comes later.
                 let least = if sums { come.into_iter().reduce(f64::max) } else { come.into_iter().reduce(f64::min) };
                 window.is_brought |= least.is_some();
                 window.opens = window.opens.max(least.unwrap_or(0.0));
                 let next = later.into_iter().reduce(f64::min).filter(|_| sums);
-                window.closes = window.closes.min(next.map_or(f64::INFINITY, |next| next + length));
+                window.closes = window.closes.min(next.map_or(f64::INFINITY, |next| next + length - apart));
             }
             let starts = there.departures.iter().map(|&departure| self.transfers[departure].start.0);
-            let (later, gone): (Vec<f64>, Vec<f64>) = starts.partition(|&departure| is_before(end, departure));
+            let (later, gone): (Vec<f64>, Vec<f64>) = starts.partition(|&departure| is_early(end, departure));
             if let Some(needed) = later.into_iter().reduce(f64::min) {
                 window.is_awaited = true;
                 window.closes = window.closes.min(needed);
             }
             if sums {
                 let last = gone.into_iter().reduce(f64::max);
-                window.opens = window.opens.max(last.map_or(0.0, |last| last - length));
-                self.keep_apart(index, there, &mut window);
+                window.opens = window.opens.max(last.map_or(0.0, |last| last - length + apart));
+                self.keep_apart(index, there, apart, &mut window);
             }
         }
         window
     }
 
     /// What replaces a value and what is added to it come in the order that they have.
-    fn keep_apart(&self, index: usize, there: &Visits, window: &mut Window) {
+    fn keep_apart(&self, index: usize, there: &Visits, apart: f64, window: &mut Window) {
         let message = &self.transfers[index];
         let length = message.end.0 - message.start.0;
         for &arrival in there.arrivals.iter().filter(|&&arrival| arrival != index) {
@@ -174,50 +189,72 @@ impl<'a> Draft<'a> {
                 continue;
             }
             if other.end < message.end {
-                window.opens = window.opens.max(other.end.0 - length);
+                window.opens = window.opens.max(other.end.0 - length + apart);
             } else {
-                window.closes = window.closes.min(other.end.0);
+                window.closes = window.closes.min(other.end.0 - apart);
             }
         }
     }
 }
 
+/// Whether `a` is not later than `b`, as the verifier sees it.
+fn is_early(a: f64, b: f64) -> bool {
+    a <= b + TIME_TOLERANCE * a.abs().max(b.abs())
+}
+
 impl Window {
-    /// With so much slack on every side where it counts, or as much as there is room for.
-    fn narrowed(&self, slack: f64, length: f64) -> (f64, f64) {
-        let sides = f64::from(u8::from(self.is_brought) + u8::from(self.is_awaited));
-        let slack = slack.min((self.closes - self.opens - length).max(0.0) / sides.max(1.0));
+    /// With so much slack on every side where it counts.
+    fn narrowed(&self, slack: f64) -> (f64, f64) {
         let opens = if self.is_brought { self.opens + slack } else { self.opens };
         (opens, if self.is_awaited { self.closes - slack } else { self.closes })
     }
 
-    /// How much harm a little delay may do; infinite outside.
-    fn tightness(&self, (start, end): (Micros, Micros), makespan: f64) -> f64 {
-        let of = |counts: bool, slack: f64| {
-            if slack < -EQUAL * makespan {
-                return f64::INFINITY;
-            }
-            if counts { 1.0 / (slack.max(0.0) + (end.0 - start.0)) } else { 0.0 }
+    /// The slack in a slot, on the side where it counts and is less; infinite where it counts on none.
+    fn slack(&self, (start, end): (Micros, Micros)) -> f64 {
+        let before = if self.is_brought { start.0 - self.opens } else { f64::INFINITY };
+        before.min(if self.is_awaited { self.closes - end.0 } else { f64::INFINITY })
+    }
+
+    /// The most slack that any of these slots leaves, which are in order.
+    fn most_slack(&self, slots: &[(Micros, Micros)]) -> f64 {
+        // What is gained before is lost behind: the best slot is where both meet, or the last one in time.
+        let early = |slot: &(Micros, Micros)| {
+            let behind = self.closes - slot.1.0;
+            if self.is_awaited { slot.0.0 - self.opens < behind && self.is_brought } else { is_early(0.0, behind) }
         };
+        let meeting = slots.partition_point(early);
+        let near = slots[meeting.saturating_sub(1)..].iter().take(2).filter(|slot| self.admits(**slot));
+        near.map(|&slot| self.slack(slot)).fold(0.0, f64::max)
+    }
+
+    fn admits(&self, (start, end): (Micros, Micros)) -> bool {
+        is_early(self.opens, start.0) && is_early(end.0, self.closes)
+    }
+
+    /// How much harm a little delay may do; infinite outside.
+    fn tightness(&self, slot: (Micros, Micros)) -> f64 {
+        if !self.admits(slot) {
+            return f64::INFINITY;
+        }
+        let (start, end) = slot;
+        let of = |counts: bool, slack: f64| if counts { 1.0 / (slack.max(0.0) + (end.0 - start.0)) } else { 0.0 };
         of(self.is_brought, start.0 - self.opens) + of(self.is_awaited, self.closes - end.0)
     }
 }
 
 /// Messages by slot, the most urgent of those that may leave first; `None` if one comes too late.
-fn in_order(windows: &[Window], slots: &[(Micros, Micros)], slack: f64, tolerance: f64) -> Option<Vec<usize>> {
-    let length = slots.first().map_or(0.0, |(start, end)| end.0 - start.0);
-    let narrowed: Vec<(f64, f64)> = windows.iter().map(|window| window.narrowed(slack, length)).collect();
+fn in_order(windows: &[(f64, f64)], slots: &[(Micros, Micros)]) -> Option<Vec<usize>> {
     let mut opening: Vec<usize> = (0..windows.len()).collect();
-    opening.sort_by(|&a, &b| narrowed[a].0.total_cmp(&narrowed[b].0));
+    opening.sort_by(|&a, &b| windows[a].0.total_cmp(&windows[b].0));
     let mut opening = opening.into_iter().enumerate().peekable();
     let mut open: BinaryHeap<Reverse<(Key, usize, usize)>> = BinaryHeap::new();
     let mut order = Vec::with_capacity(slots.len());
     for (start, end) in slots {
-        while let Some((place, message)) = opening.next_if(|&(_, message)| narrowed[message].0 <= start.0 + tolerance) {
-            open.push(Reverse((Key::new(narrowed[message].1.max(0.0)), place, message)));
+        while let Some((place, message)) = opening.next_if(|&(_, message)| is_early(windows[message].0, start.0)) {
+            open.push(Reverse((Key::new(windows[message].1.max(0.0)), place, message)));
         }
         let Reverse((closes, _, message)) = open.pop()?;
-        if closes.value() < end.0 - tolerance {
+        if !is_early(end.0, closes.value()) {
             return None;
         }
         order.push(message);
@@ -229,7 +266,7 @@ fn in_order(windows: &[Window], slots: &[(Micros, Micros)], slack: f64, toleranc
 mod tests {
     use super::*;
     use crate::by_hand::{copies, random_machine, wired};
-    use crate::{Context, Deadline, Matching, Options, Problem, reversal};
+    use crate::{Context, Deadline, Matching, Options, reversal};
     use schedule::{Collective, Request, replay, verify};
     use std::sync::Arc;
     use topology::{Latency, Topology};
@@ -240,19 +277,40 @@ mod tests {
         let wires =
             [(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (2, 1, 0.0, 1.0, false), (1, 0, 0.0, 1.0, false)];
         let topology = Topology::new(wired(3, &wires, Latency::Occupies, 1.0)).unwrap();
-        let demand = Demand::new(Request::new(Collective::AllGather, 3, 6).with_chunks(2)).unwrap();
+        let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 6).with_chunks(2)).unwrap());
+        let problem = Problem::new(Arc::new(topology.clone()), demand.clone());
         let there = [(0, 0, 1), (1, 0, 1), (2, 1, 2), (0, 1, 2), (1, 1, 2), (3, 1, 2)];
         let back = [(4, 2, 1), (5, 2, 1), (2, 1, 0), (4, 1, 0), (5, 1, 0), (3, 1, 0)];
         let messages = copies(&topology, &[there, back].concat());
         let transfers = replay(&demand, &topology, &messages).unwrap();
-        let tight = Schedule::new(&topology, Arc::new(demand), transfers, "by hand");
-        let eased = eased(&tight).expect("there is room");
+        let tight = Schedule::new(&topology, demand, transfers, "by hand");
+        let eased = eased(&problem, &tight).expect("there is room");
         let sent = |to: u32| {
             let of = eased.transfers.iter().filter(|it| (it.from, it.to) == (Rank(1), Rank(to)));
             of.map(|it| it.chunks[0].0).collect::<Vec<_>>()
         };
         assert_eq!((sent(2), sent(0)), (vec![2, 3, 0, 1], vec![2, 3, 4, 5]));
         verify(eased, &topology).unwrap();
+    }
+
+    /// A message without room for much slack takes the slot that it needs, and leaves others theirs.
+    #[test]
+    fn who_has_little_room_does_not_take_it_from_all() {
+        let slots = [10.0, 20.0, 30.0].map(|start| (Micros(start), Micros(start + 10.0)));
+        let window = |opens, closes, is_brought, is_awaited| Window { opens, closes, is_brought, is_awaited };
+        // One comes just before the first slot and is needed after the second; one comes later; one was always there.
+        let windows =
+            [window(10.0, 30.0, true, true), window(20.0, 100.0, true, true), window(0.0, 200.0, false, false)];
+        let demand = Demand::new(schedule::Request::new(Collective::AllGather, 2, 8)).unwrap();
+        let draft = Draft {
+            demand: &demand,
+            transfers: Vec::new(),
+            links: Vec::new(),
+            visits: BTreeMap::new(),
+            makespan: 200.0,
+        };
+        assert_eq!(draft.best_order(&windows, &slots), Some(vec![0, 2, 1]));
+        assert_eq!(windows.map(|window| window.most_slack(&slots)), [0.0, 10.0, f64::INFINITY]);
     }
 
     /// How many messages leave within their own length after what they carry has come: counted without any windows.
@@ -283,7 +341,7 @@ mod tests {
                 let attempts = reversal::propose(&problem, &context, &Matching).unwrap();
                 for schedule in attempts.into_iter().filter_map(|attempt| attempt.schedule) {
                     let schedule = verify(schedule, &topology).unwrap().into_schedule();
-                    let Some(eased) = eased(&schedule) else { continue };
+                    let Some(eased) = eased(&problem, &schedule) else { continue };
                     changed += 1;
                     (before, after) = (before + rushed(&schedule), after + rushed(&eased));
                     let same = |it: &Schedule| {

@@ -2,7 +2,7 @@
 
 use crate::binary::antiphon_in;
 use crate::fabric::{Cluster, Family, Host, Nic, Place, Spec, Switch, Uplink};
-use crate::noise::{Checked, assert_once, check};
+use crate::noise::{Checked, check, right_in_three};
 use crate::ours::{finish, start};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -50,10 +50,10 @@ fn profile(cluster: &Cluster) -> Found {
 }
 
 /// A profile is right.
-fn assert_found(cluster: &Cluster, check: impl Fn(&Found) -> Checked) {
-    assert_once(|| {
+fn assert_found(cluster: &Cluster, is_right: impl Fn(&Found) -> Checked) {
+    right_in_three(|| {
         let found = profile(cluster);
-        check(&found).map_err(|what| format!("{what}: {found:?}"))
+        is_right(&found).map_err(|what| format!("{what}: {found:?}"))
     });
 }
 

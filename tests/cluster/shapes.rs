@@ -3,7 +3,7 @@
 use crate::binary::antiphon_in;
 use crate::fabric::flow::{Window, connect, pushing, rates, round_trip, stalls};
 use crate::fabric::{Cluster, Family, Host, Nic, Spec, Switch};
-use crate::noise::{assert_once, check};
+use crate::noise::{check, right_in_three};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const WAY: (usize, Family) = (0, Family::V4);
 
 /// Streams at once carry what TCP can at so many Mbit/s each.
 fn assert_rates(cluster: &Cluster, flows: &[(usize, usize)], way: (usize, Family), mbits: u32) {
-    assert_once(|| {
+    right_in_three(|| {
         let measured = rates(cluster, flows, way, WINDOW);
         let expected = Spec::payload(mbits, way.1);
         let is_right = measured.iter().all(|rate| (rate / expected - 1.0).abs() <= 0.03);
@@ -23,7 +23,7 @@ fn assert_rates(cluster: &Cluster, flows: &[(usize, usize)], way: (usize, Family
 
 /// Streams share so many Mbit/s: evenly in the long run only; their sum is exact at any time.
 fn assert_shared(cluster: &Cluster, flows: &[(usize, usize)], mbits: u32) {
-    assert_once(|| {
+    right_in_three(|| {
         let measured = rates(cluster, flows, WAY, WINDOW);
         let (sum, expected) = (measured.iter().sum::<f64>(), Spec::payload(mbits, WAY.1));
         let is_fair = |rate: &f64| (0.3..1.7).contains(&(rate / expected * flows.len() as f64));
@@ -94,7 +94,7 @@ fn a_cable_adds_its_delay_and_keeps_the_rate() {
     let mut spec = Spec::star(&[200, 200, 200]);
     spec.hosts[0].nics[0].delay = Duration::from_millis(2);
     let Some(cluster) = Cluster::or_skip(&spec) else { return };
-    assert_once(|| {
+    right_in_three(|| {
         let (near, far) = (round_trip(&cluster, 1, 2, 101), round_trip(&cluster, 0, 1, 101));
         let added = far.saturating_sub(near);
         let expected = Duration::from_millis(4);

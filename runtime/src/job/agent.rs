@@ -36,13 +36,13 @@ const ENDING: Duration = Duration::from_millis(200);
 /// [`RunError::Unreachable`] if the coordinator cannot be joined within `limit`; the verdict that ended the job; or
 /// [`RunError::Abandoned`] if the coordinator is gone.
 pub fn attend(at: &Rendezvous, limit: Duration, command: &mut dyn FnMut() -> Command) -> RunResult<()> {
+    let nursery = Nursery::new().map_err(RunError::system("preparing to start workers"))?;
     let proven = at.reach(limit)?;
     let (post, inbox) = sealed(proven, false, limit).map_err(RunError::system("preparing the control connection"))?;
     inbox.stream().set_read_timeout(Some(BEAT)).map_err(RunError::system("preparing the control connection"))?;
     // Others may take their time until all have come.
     let charge = Charge::new(Moment::now(), 2 * limit);
     let post = Arc::new(post);
-    let nursery = Nursery::new().map_err(RunError::system("preparing to start workers"))?;
     Agent { at, post, command, nursery, charge, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
 }
 

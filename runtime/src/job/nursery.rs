@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-/// Starts workers; they do not outlive it.
+/// Starts workers; once they serve, they do not outlive it.
 pub(super) struct Nursery {
     orders: Sender<(Command, SyncSender<io::Result<Child>>)>,
 }
@@ -59,6 +59,7 @@ impl Nursery {
 }
 
 /// Has the kernel end this process when its [`Nursery`] is gone. Who is gone already has closed the channel.
-pub(super) fn end_with_parent() -> io::Result<()> {
-    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+pub(super) fn end_with_parent() {
+    // Where that is forbidden, the end of the channel still ends every worker that runs.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
 }

@@ -1,8 +1,9 @@
 //! A worker: one rank in a process of its own.
 //!
 //! The principal function is [`serve`]. The main thread executes; a control thread reads the launcher's commands
-//! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher is gone (end of
-//! file) the control thread ends all waiting, and the process if that does not help; the kernel ends it if it is stopped.
+//! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher hangs up (end of
+//! file) the control thread ends all waiting, and the process if that does not help. When the launcher is gone the kernel
+//! ends the process, even one that is stopped.
 
 use super::duty::{Duty, Heed, Patience};
 use super::frame::{Inbox, receive_descriptor, send};
@@ -75,7 +76,7 @@ pub fn control_from_stdin() -> io::Result<UnixStream> {
 pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     raise_open_files();
     let channel_error = RunError::system;
-    end_with_parent().map_err(channel_error("asking to be ended with the launcher"))?;
+    end_with_parent();
     control.set_read_timeout(Some(Duration::from_secs(30))).map_err(channel_error("preparing the control channel"))?;
     let memory = receive_descriptor(&control).map_err(channel_error("receiving the shared memory"))?;
     let stream = control.try_clone().map_err(channel_error("duplicating the control channel"))?;

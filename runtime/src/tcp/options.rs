@@ -28,7 +28,7 @@ pub(super) fn pace(socket: &TcpStream, rate: f64) -> io::Result<()> {
 /// Whether both ends of a connection are on this computer.
 pub(super) fn is_local(socket: &TcpStream) -> bool {
     let ends = socket.local_addr().and_then(|own| Ok((own.ip(), socket.peer_addr()?.ip())));
-    ends.is_ok_and(|(own, peer)| own == peer || peer.is_loopback())
+    ends.is_ok_and(|(own, peer)| own == peer || peer.to_canonical().is_loopback())
 }
 
 /// Names the congestion control of paced and local sockets, or leaves the system's with `system`.
@@ -36,7 +36,7 @@ const CONGESTION: &str = "ANTIPHON_TCP_CONGESTION";
 
 /// Makes a paced or local socket slow down for losses only. Messages in turn come with pauses between them. The usual controls
 /// take those for signs of the path: `bbr` for its rate, and `cubic` for its delay. A plan's rates are known better than that,
-/// and its order keeps queues short; within a computer nothing is lost, and waiting for a pace costs up to half the rate.
+/// and its order keeps queues short; within a computer nothing is lost, and `bbr` with its pace is half as fast.
 /// What else a system was given, such as `dctcp`, it was given for a reason, and stays.
 ///
 /// # Errors

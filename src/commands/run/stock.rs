@@ -1,4 +1,4 @@
-//! Which plan runs where none is given: the best classic algorithm.
+//! Which plan runs where none is given: the best classic algorithm, or one with less to copy and add.
 
 use super::{BOTH, Fixed, Part, Plans, Ready};
 use crate::cli::{Chunks, RequestArgs, RunArgs};
@@ -15,11 +15,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use synth::{Options, StrategyKind};
-use topology::{Micros, Rank, Topology};
+use topology::{Bytes, Micros, MicrosPerByte, Rank, Topology};
 
-/// What runs in each group where no plan is given. All ranks together run one for machines with an interface each; parts
-/// of them, by their size, one for equal ranks; on an
-/// emulated machine, whose links are where they are, each has its own.
+/// What runs in each group where no plan is given. All ranks together run one for machines with an interface each; parts of
+/// them, by their size, one for equal ranks; on an emulated machine, whose links are where they are, each has its own.
 pub(super) fn parts(
     args: &RunArgs,
     groups: &[Group],
@@ -87,7 +86,7 @@ fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestA
 const FEW: usize = 16;
 
 /// What it takes a rank to copy or add a byte that it has: at 20 GB/s.
-const WORK: Micros = Micros(5e-5);
+const WORK: MicrosPerByte = MicrosPerByte(5e-5);
 
 /// The best classic algorithm for a size: on the emulated machine, or among equal ranks, unless another plan is less work.
 /// Where chunks are listed one by one, or not all ranks take part, whatever is best. For calls in place it may be another one.
@@ -105,12 +104,15 @@ fn plans(
     let options = Options { strategy: Some(strategy), ..Options::default() };
     let best = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
     // An emulated machine has nothing but its links.
-    if !is_classic || emulated || topology.rank_count() > FEW {
+    let is_fixed = !is_classic || emulated || topology.rank_count() > FEW;
+    if is_fixed || !asked.collective.combines() && work(&best, true)? == Micros::ZERO {
         return Ok(vec![(Fixed::Schedule(best, topology), &BOTH)]);
     }
     let options = Options { strategy: Some(StrategyKind::Matching), ..Options::default() };
     let problems = plan::problems(&shared, &request, &content, None, Some(1))?;
-    let other = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
+    let Ok(synth::Synthesis { schedule: other, .. }) = synth::synthesize(&problems, &options, &|_| {}) else {
+        return Ok(vec![(Fixed::Schedule(best, topology), &BOTH)]);
+    };
     let makespan = |plan: &VerifiedSchedule| plan.schedule().makespan();
     let is_less = |in_place| {
         let [saved, longer] = [work(&best, in_place)? - work(&other, in_place)?, makespan(&other) - makespan(&best)];
@@ -129,7 +131,7 @@ fn plans(
 
 /// What the busiest rank of a plan copies and adds, of which the model knows nothing. Whole vectors that are exchanged are all
 /// added, and in place copied as well, for what a rank still sends while the sum that replaces it comes in has to be kept;
-/// halves that are reduced and gathered are neither.
+/// of halves that are reduced and gathered, each rank adds its own.
 fn work(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<Micros> {
     let demand = &schedule.schedule().demand;
     let in_place = in_place && Layout::new(demand.clone(), true).is_ok();
@@ -141,7 +143,7 @@ fn work(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<Micros> {
         let parts = slices.flat_map(|slice| &rank.parts(slice.buffer)[slice.index as usize..][..slice.count as usize]);
         parts.map(|&part| program.shape.length(demand.request().size_bytes, part)).sum()
     };
-    Ok(WORK * program.ranks.iter().map(bytes).max().unwrap_or_default() as f64)
+    Ok(WORK * Bytes(program.ranks.iter().map(bytes).max().unwrap_or_default() as f64))
 }
 
 #[cfg(test)]

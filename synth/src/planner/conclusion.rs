@@ -38,7 +38,7 @@ pub(super) fn conclude(
     };
     let suited = suit(search.problem, best.schedule.schedule()).and_then(|it| accept(it, search.problem).ok());
     let best = suited.unwrap_or(best.schedule);
-    let eased = eased(best.schedule()).and_then(|it| accept(it, search.problem).ok());
+    let eased = eased(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
     let best_schedule = credited(eased.unwrap_or(best), search.problem, options, &candidates);
     let schedule = best_schedule.schedule();
     let report = Report {

@@ -49,7 +49,7 @@ pub(crate) fn rates(cluster: &Cluster, flows: &[(usize, usize)], way: (usize, Fa
     })
 }
 
-/// More than a socket holds: what waited when the window began is not counted in it.
+/// So much is read at once that what waited when the window began is not counted in it.
 const WHOLE_SOCKET: usize = 8 << 20;
 
 /// The rate at which bytes come in during the window.
