@@ -31,4 +31,4 @@ pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, Usage, busiest, simulate};
 pub use timeline::{Cargo, TimedMessage, Timeline};
 pub use transfer::{ChunkList, LowerBound, Provenance, Rival, Schedule, TopologyRef, Transfer, TransferKind, makespan};
-pub use verify::{Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, verify, verify_compressed};
+pub use verify::{Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, clearly_before, verify, verify_compressed};

@@ -11,7 +11,7 @@
 
 use crate::Problem;
 use crate::distance::Key;
-use schedule::{ChunkId, Demand, Schedule, TIME_TOLERANCE, Transfer, TransferKind};
+use schedule::{ChunkId, Demand, Schedule, TIME_TOLERANCE, Transfer, TransferKind, clearly_before};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use topology::{Bytes, LinkId, Micros, Rank};
@@ -22,6 +22,7 @@ const MOST_CARRIED: usize = 1 << 15;
 const PASSES: u32 = 4;
 /// Steps of bisection, each of which halves what is not known of the least slack.
 const STEPS: u32 = 10;
+
 /// When a message may leave and has to be there, and on which side slack is worth something.
 #[derive(Clone, Copy, Debug)]
 struct Window {
@@ -110,10 +111,9 @@ impl<'a> Draft<'a> {
             windows.iter().zip(of).map(|(window, slot)| window.tightness(*slot)).sum()
         };
         let before = tightness(&slots);
-        let now = slots.clone();
+        let mut times = slots.clone();
         slots.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let Some(order) = self.best_order(&windows, &slots) else { return false };
-        let mut times = now;
+        let Some(order) = best_order(&windows, &slots, self.makespan) else { return false };
         for (slot, message) in slots.into_iter().zip(order) {
             times[message] = slot;
         }
@@ -124,24 +124,6 @@ impl<'a> Draft<'a> {
             (self.transfers[index].start, self.transfers[index].end) = (start, end);
         }
         true
-    }
-
-    /// Which message leaves in which slot, so that the least slack is the largest.
-    fn best_order(&self, windows: &[Window], slots: &[(Micros, Micros)]) -> Option<Vec<usize>> {
-        let most: Vec<f64> = windows.iter().map(|window| window.most_slack(slots)).collect();
-        let narrowed = |slack: f64| -> Vec<(f64, f64)> {
-            windows.iter().zip(&most).map(|(window, most)| window.narrowed(slack.min(*most))).collect()
-        };
-        let mut best = in_order(&narrowed(0.0), slots)?;
-        let (mut kept, mut missed) = (0.0, self.makespan);
-        for _ in 0..STEPS {
-            let slack = (kept + missed) / 2.0;
-            match in_order(&narrowed(slack), slots) {
-                Some(order) => (best, kept) = (order, slack),
-                None => missed = slack,
-            }
-        }
-        Some(best)
     }
 
     /// When a message may move without another value anywhere.
@@ -199,7 +181,7 @@ impl<'a> Draft<'a> {
 
 /// Whether `a` is not later than `b`, as the verifier sees it.
 fn is_early(a: f64, b: f64) -> bool {
-    a <= b + TIME_TOLERANCE * a.abs().max(b.abs())
+    !clearly_before(Micros(b), Micros(a))
 }
 
 impl Window {
@@ -240,6 +222,24 @@ impl Window {
         let of = |counts: bool, slack: f64| if counts { 1.0 / (slack.max(0.0) + (end.0 - start.0)) } else { 0.0 };
         of(self.is_brought, start.0 - self.opens) + of(self.is_awaited, self.closes - end.0)
     }
+}
+
+/// Which message leaves in which slot, so that the least slack is the largest.
+fn best_order(windows: &[Window], slots: &[(Micros, Micros)], makespan: f64) -> Option<Vec<usize>> {
+    let most: Vec<f64> = windows.iter().map(|window| window.most_slack(slots)).collect();
+    let narrowed = |slack: f64| -> Vec<(f64, f64)> {
+        windows.iter().zip(&most).map(|(window, most)| window.narrowed(slack.min(*most))).collect()
+    };
+    let mut best = in_order(&narrowed(0.0), slots)?;
+    let (mut kept, mut missed) = (0.0, makespan);
+    for _ in 0..STEPS {
+        let slack = (kept + missed) / 2.0;
+        match in_order(&narrowed(slack), slots) {
+            Some(order) => (best, kept) = (order, slack),
+            None => missed = slack,
+        }
+    }
+    Some(best)
 }
 
 /// Messages by slot, the most urgent of those that may leave first; `None` if one comes too late.
@@ -301,15 +301,7 @@ mod tests {
         // One comes just before the first slot and is needed after the second; one comes later; one was always there.
         let windows =
             [window(10.0, 30.0, true, true), window(20.0, 100.0, true, true), window(0.0, 200.0, false, false)];
-        let demand = Demand::new(schedule::Request::new(Collective::AllGather, 2, 8)).unwrap();
-        let draft = Draft {
-            demand: &demand,
-            transfers: Vec::new(),
-            links: Vec::new(),
-            visits: BTreeMap::new(),
-            makespan: 200.0,
-        };
-        assert_eq!(draft.best_order(&windows, &slots), Some(vec![0, 2, 1]));
+        assert_eq!(best_order(&windows, &slots, 200.0), Some(vec![0, 2, 1]));
         assert_eq!(windows.map(|window| window.most_slack(&slots)), [0.0, 10.0, f64::INFINITY]);
     }
 

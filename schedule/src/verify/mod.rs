@@ -103,7 +103,7 @@ impl fmt::Display for Rejection {
 impl std::error::Error for Rejection {}
 
 /// Whether `a` is earlier than `b` by more than the tolerance.
-pub(crate) fn clearly_before(a: Micros, b: Micros) -> bool {
+pub fn clearly_before(a: Micros, b: Micros) -> bool {
     a.0 < b.0 - TIME_TOLERANCE * a.0.abs().max(b.0.abs())
 }
 
