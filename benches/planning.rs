@@ -1,7 +1,7 @@
 //! How long planning takes, stage by stage: `cargo bench --bench planning`.
 
 use divan::Bencher;
-use schedule::program::{LowerOptions, check, lower};
+use program::{LowerOptions, check, lower};
 use schedule::{Collective, Demand, Request, VerifiedSchedule, verify};
 use std::sync::Arc;
 use synth::{Options, Problem, StrategyKind, Synthesis, bounds, synthesize};

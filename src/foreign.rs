@@ -6,9 +6,9 @@
 use crate::failure::{Failure, Outcome};
 use crate::program;
 use crate::screen::bytes;
+use interop::{msccl, mscclpp};
+use program::{Program, VerifiedProgram};
 use schedule::ReduceOp;
-use schedule::foreign::{msccl, mscclpp};
-use schedule::program::{Program, VerifiedProgram};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use topology::Topology;

@@ -1,8 +1,8 @@
 //! Schedules as verified programs, in the form that the command line asks for.
 
 use crate::failure::{Failure, Outcome};
+use program::{LowerOptions, Program, VerifiedProgram, check, lower, replicate};
 use schedule::VerifiedSchedule;
-use schedule::program::{LowerOptions, Program, VerifiedProgram, check, lower, replicate};
 use topology::Topology;
 
 /// The program of a schedule.

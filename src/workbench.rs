@@ -10,10 +10,10 @@ use crate::failure::{Failure, Outcome};
 use crate::launch::{self, Launch};
 use crate::loading::{ForeignSource, Form, Memory, PlanKind, Source};
 use crate::plan;
+use program::{Layout, VerifiedProgram, has_excerpts, play, write_excerpts};
 use runtime::{
     Assignment, Cause, Emulation, Group, Hosts, Job, JobSpec, Phase, RunError, SharedFile, Trial, TrialReport,
 };
-use schedule::program::{Layout, VerifiedProgram, has_excerpts, play, write_excerpts};
 use schedule::{Request, VerifiedSchedule, file};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 
 use crate::error::{RunError, RunResult};
 use crate::ring::RingPlace;
-use schedule::program::ConnectionId;
+use program::ConnectionId;
 use std::io;
 use std::ops::Range;
 

@@ -5,7 +5,7 @@ use crate::geometry::Geometry;
 use crate::options::Options;
 use crate::trial::MOST_REPETITIONS;
 use crate::work::{Ensemble, Work};
-use schedule::program::Buffer;
+use program::Buffer;
 use topology::Rank;
 
 /// # Errors

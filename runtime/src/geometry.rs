@@ -10,7 +10,7 @@
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use schedule::program::{Buffer, Program, Slice, balanced};
+use program::{Buffer, Program, Slice, balanced};
 use std::ops::Range;
 use topology::Rank;
 
@@ -142,7 +142,7 @@ pub(crate) fn tiles_of(program: &Program, count: u64, dtype: DType, tile_bytes: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::program::{RankProgram, Shape, Tempo};
+    use program::{RankProgram, Shape, Tempo};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 use crate::error::{RunError, RunResult};
 use crate::transport::{ReceiveLane, SendLane, Transport};
 use crate::wiring::Wires;
-use schedule::program::{Connection, ConnectionId};
+use program::{Connection, ConnectionId};
 use std::io;
 use topology::Rank;
 

@@ -1,4 +1,4 @@
-//! How an answer is executed: one [`Program`](schedule::program::Program), every transport.
+//! How an answer is executed: one [`Program`](program::Program), every transport.
 //!
 //! A rank's part of a program runs in the interpreter, a state machine in one thread. Ranks are threads
 //! ([`try_threads`]) or processes: a [`Job`] starts them on this computer, or gathers those that another launcher started

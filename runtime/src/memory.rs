@@ -4,7 +4,7 @@
 //! wrong, can alias memory; operands that overlap without being equal are refused.
 
 use crate::dtype::Kernel;
-use schedule::program::Buffer;
+use program::Buffer;
 use std::ops::Range;
 
 /// What the caller of a collective lends.

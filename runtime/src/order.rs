@@ -11,7 +11,7 @@
 //! its resources; only where that closes a circle does a message pass those that start before it. All waits of the
 //! program point backwards in that line-up, whatever the sizes of messages and rings.
 
-use schedule::program::{Connection, ConnectionId, Program, Step};
+use program::{Connection, ConnectionId, Program, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Rank, Topology};
 
@@ -182,7 +182,7 @@ pub(crate) fn transfer_count(program: &Program) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::program::{Buffer, Instruction, RankProgram, Shape, Slice, StepRef, Tempo, Threadblock};
+    use program::{Buffer, Instruction, RankProgram, Shape, Slice, StepRef, Tempo, Threadblock};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};

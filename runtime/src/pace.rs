@@ -18,7 +18,7 @@ use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::interpreter::RankPlan;
 use crate::order::ResourceOrder;
-use schedule::program::{ConnectionId, Step};
+use program::{ConnectionId, Step};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use topology::{Bytes, LinkId, Micros, Topology};

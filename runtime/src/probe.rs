@@ -18,7 +18,7 @@ use crate::threads::each_rank;
 use crate::trial::first_epoch;
 use crate::wiring::Wiring;
 use crate::work::{Ensemble, Work};
-use schedule::program::{
+use program::{
     Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Tempo, Threadblock,
 };
 use schedule::{Collective, Demand, Request};

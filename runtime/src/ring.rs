@@ -22,7 +22,7 @@ use crate::doorbell::Doorbell;
 use crate::heap::{Heap, PeerHeap};
 use crate::region::Region;
 use crate::transport::{ReceiveLane, SendLane};
-use schedule::program::{Connection, ConnectionId};
+use program::{Connection, ConnectionId};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;

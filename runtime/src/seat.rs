@@ -17,8 +17,8 @@ use crate::ring::Rings;
 use crate::turns::{Keeper, Turns};
 use crate::wiring::{Wires, Wiring};
 use crate::work::Work;
+use program::{Buffer, Connection, Layout, Program};
 use schedule::ReduceOp;
-use schedule::program::{Buffer, Connection, Layout, Program};
 use std::sync::Arc;
 use topology::Rank;
 

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::trial::{Sample, Trial, TrialReport, run_rank};
 use crate::wiring::{Hosts, Wiring};
 use crate::work::{Assignment, Ensemble, Work, each_trial};
-use schedule::program::VerifiedProgram;
+use program::VerifiedProgram;
 use topology::Rank;
 
 /// Runs `program` once on the callers' buffers, one thread per rank; `calls[r]` belongs to rank r.
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::Check;
     use crate::pace::Emulation;
-    use schedule::program::{
+    use program::{
         Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, StepRef, Tempo,
         Threadblock,
     };

@@ -6,7 +6,7 @@
 //! as the lane likes best. A transport is one file or folder that implements all three and wakes the peer, and its line
 //! in the executor.
 
-use schedule::program::{Connection, ConnectionId};
+use program::{Connection, ConnectionId};
 use std::io;
 
 /// How the ranks of a job are connected.

@@ -12,7 +12,7 @@ use crate::heap::Area;
 use crate::memory::Call;
 use crate::reference::Reference;
 use crate::seat::{Buffers, GUARD, Seat};
-use schedule::program::Program;
+use program::Program;
 use serde::{Deserialize, Serialize};
 use topology::{Micros, Rank};
 
@@ -34,7 +34,7 @@ pub(crate) const MOST_REPETITIONS: u32 = 1 << 20;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trial {
-    /// Elements of one block (`schedule::program::Layout`).
+    /// Elements of one block (`program::Layout`).
     pub count: u64,
     /// Their type.
     pub dtype: DType,

@@ -19,7 +19,7 @@
 use crate::clock::Moment;
 use crate::interpreter::RankPlan;
 use crate::order::line_up;
-use schedule::program::{Connection, ConnectionId, Program, RankProgram, Step};
+use program::{Connection, ConnectionId, Program, RankProgram, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
@@ -414,7 +414,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::geometry::Geometry;
-    use schedule::program::{Buffer, Instruction, Shape, Slice, Tempo, Threadblock};
+    use program::{Buffer, Instruction, Shape, Slice, Tempo, Threadblock};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::{LinkId, Rank, ResourceId};

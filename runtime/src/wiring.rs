@@ -6,7 +6,7 @@
 use crate::ring::Rings;
 use crate::tcp::{InTurn, Poller, Streams};
 use crate::transport::{ReceiveLane, SendLane, Transport};
-use schedule::program::{Connection, ConnectionId};
+use program::{Connection, ConnectionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;

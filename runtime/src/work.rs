@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::order::transfer_count;
 use crate::ring;
 use crate::trial::{RankReport, Trial, TrialReport};
-use schedule::program::{Connection, Excerpt, Program, VerifiedProgram, digest};
+use program::{Connection, Excerpt, Program, VerifiedProgram, digest};
 use topology::Rank;
 
 /// The most works of an ensemble: their numbers are part of what messages are stamped with.
@@ -132,7 +132,7 @@ impl<'a> Work<'a> {
         Ok(self.window as usize * (largest + spare))
     }
 
-    fn sends(&self) -> impl Iterator<Item = (Rank, schedule::program::Slice)> + use<'a> {
+    fn sends(&self) -> impl Iterator<Item = (Rank, program::Slice)> + use<'a> {
         let ranks = self.program.ranks.iter().enumerate();
         ranks.flat_map(|(index, own)| {
             let steps = own.threadblocks.iter().flat_map(|block| &block.steps);

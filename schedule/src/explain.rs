@@ -109,7 +109,7 @@ pub fn critical_path(schedule: &VerifiedSchedule, topology: &Topology) -> Critic
 }
 
 /// The chain of causes that ends with the last arrival.
-pub(crate) fn chain(timeline: &Timeline, topology: &Topology, cause: impl Fn(usize) -> Cause) -> CriticalPath {
+pub fn chain(timeline: &Timeline, topology: &Topology, cause: impl Fn(usize) -> Cause) -> CriticalPath {
     let mut path =
         CriticalPath { steps: Vec::new(), latency: Micros::ZERO, bandwidth: Micros::ZERO, idle: Micros::ZERO };
     let ends = timeline.messages.iter().enumerate();
@@ -136,9 +136,11 @@ pub(crate) fn chain(timeline: &Timeline, topology: &Topology, cause: impl Fn(usi
 
 /// The last thing a transfer waited for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cause {
-    pub(crate) ready: Micros,
-    pub(crate) wait: Wait,
+pub struct Cause {
+    /// When what it waits for is there.
+    pub ready: Micros,
+    /// What it waits for.
+    pub wait: Wait,
 }
 
 /// Who used a link or resource, and who came to a rank, in order of departure.

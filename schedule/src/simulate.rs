@@ -37,7 +37,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    pub(crate) fn add(&mut self, busy: Micros, bytes: Bytes) {
+    /// Counts one message that keeps it busy for so long.
+    pub fn add(&mut self, busy: Micros, bytes: Bytes) {
         self.busy += busy;
         self.bytes += bytes;
         self.messages += 1;

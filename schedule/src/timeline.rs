@@ -3,7 +3,6 @@
 //! The principal type is [`Timeline`]. A schedule states its times; a program is played to get them. Everything that
 //! people look at is drawn from this one list.
 
-use crate::program::Slice;
 use crate::{ChunkList, Schedule, Transfer, TransferKind, Usage, VerifiedCompressed, VerifiedSchedule};
 use std::fmt;
 use topology::{Bytes, LinkId, Micros, Rank, ResourceId, Topology};
@@ -34,8 +33,8 @@ pub struct TimedMessage {
 pub enum Cargo {
     /// Chunks of a schedule.
     Chunks(ChunkList),
-    /// Slots of a program's sender; of several slices the first.
-    Slots(Slice),
+    /// A place in a buffer of a program's sender, as people read it, and its index.
+    Place(Box<str>, u32),
 }
 
 impl Cargo {
@@ -43,7 +42,7 @@ impl Cargo {
     pub fn colour(&self) -> u32 {
         match self {
             Self::Chunks(chunks) => chunks.first().map_or(0, |chunk| chunk.0),
-            Self::Slots(slice) => slice.index,
+            Self::Place(_, index) => *index,
         }
     }
 }
@@ -52,7 +51,7 @@ impl fmt::Display for Cargo {
     /// `chunk 3`, `chunks 3 4 5`, `9 chunks`, `output[4..6]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Slots(slice) => slice.fmt(f),
+            Self::Place(text, _) => f.write_str(text),
             Self::Chunks(chunks) => match chunks.as_slice() {
                 [chunk] => write!(f, "chunk {chunk}"),
                 few if few.len() <= 4 => {

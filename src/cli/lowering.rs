@@ -1,7 +1,7 @@
 //! How schedules become programs, as `run` and `export` take it.
 
 use clap::Args;
-use schedule::program::{LowerOptions, Threadblocks};
+use program::{LowerOptions, Threadblocks};
 use serde::{Deserialize, Serialize};
 
 /// How schedules become programs.
@@ -28,7 +28,7 @@ impl Default for LoweringArgs {
 }
 
 impl LoweringArgs {
-    /// The same for [`schedule::program::lower`].
+    /// The same for [`program::lower`].
     pub(crate) fn options(&self, in_place: bool) -> LowerOptions {
         let paired = self.fuse || self.max_threadblocks.is_some();
         LowerOptions {

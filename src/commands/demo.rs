@@ -13,8 +13,9 @@ use crate::loading::Memory;
 use crate::plan::{self, Content};
 use crate::screen::{Screen, bytes, percent, table, time};
 use crate::workbench::{Setup, Workbench};
+use interop::view;
 use runtime::{Check, DType, Trial};
-use schedule::{Collective, Request, VerifiedSchedule, export};
+use schedule::{Collective, Request, VerifiedSchedule};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -296,8 +297,8 @@ fn draw(args: &DemoArgs, arena: &Arena) -> Outcome {
     let (schedule, topology) = plan::open_schedule(&args.output.join(name), Some(arena.topology.name()))?;
     let timeline = schedule::Timeline::of(&schedule);
     let file = |name: &str| -> PathBuf { args.output.join(name) };
-    write_to(&file("timeline.html"), |out| export::html(&timeline, &topology, out))?;
-    write_to(&file("trace.json"), |out| export::trace(&timeline, &topology, out))
+    write_to(&file("timeline.html"), |out| view::html(&timeline, &topology, out))?;
+    write_to(&file("trace.json"), |out| view::trace(&timeline, &topology, out))
 }
 
 fn write_text(path: &Path, text: &str) -> Outcome {

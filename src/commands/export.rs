@@ -7,9 +7,10 @@ use crate::foreign;
 use crate::plan::{self, Verified};
 use crate::program;
 use crate::screen::Screen;
-use schedule::foreign::{msccl, mscclpp};
-use schedule::program::{VerifiedProgram, play};
-use schedule::{Collective, Request, Timeline, export};
+use interop::view;
+use interop::{msccl, mscclpp};
+use program::{VerifiedProgram, play};
+use schedule::{Collective, Request, Timeline};
 use std::io::Write;
 use topology::{Rank, Topology};
 
@@ -24,11 +25,11 @@ pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
     match args.format {
         ExportFormat::Trace => {
             let (timeline, topology) = timeline(&verified, args)?;
-            write_or_print(path, screen, |out| export::trace(&timeline, &topology, out))
+            write_or_print(path, screen, |out| view::trace(&timeline, &topology, out))
         }
         ExportFormat::Dot => {
             let (timeline, topology) = timeline(&verified, args)?;
-            write_or_print(path, screen, |out| export::dot(&timeline, &topology, out))
+            write_or_print(path, screen, |out| view::dot(&timeline, &topology, out))
         }
         ExportFormat::Program => {
             let program = program(verified, args)?;

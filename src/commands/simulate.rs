@@ -6,8 +6,9 @@ use crate::failure::{Failure, Outcome, write_to};
 use crate::foreign;
 use crate::plan::{self, Verified};
 use crate::screen::{Screen, time};
-use schedule::program::play;
-use schedule::{Simulation, Timeline, Usage, VerifiedCompressed, export, simulate};
+use interop::view;
+use program::play;
+use schedule::{Simulation, Timeline, Usage, VerifiedCompressed, simulate};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
@@ -39,10 +40,10 @@ pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
     }
     let played = played(&args.plan, screen)?;
     if let Some(path) = &args.trace {
-        write_to(path, |out| export::trace(&played.timeline, &played.topology, out))?;
+        write_to(path, |out| view::trace(&played.timeline, &played.topology, out))?;
     }
     if let Some(path) = &args.html {
-        write_to(path, |out| export::html(&played.timeline, &played.topology, out))?;
+        write_to(path, |out| view::html(&played.timeline, &played.topology, out))?;
     }
     screen.result(&as_json(&played), || for_people(&played))
 }

@@ -3,7 +3,7 @@
 use super::{Cursor, Extent, Interpreter, PIECE};
 use crate::error::{RunError, RunResult};
 use crate::memory::{MemoryFault, Span};
-use schedule::program::{Buffer, Instruction, Slice, Step};
+use program::{Buffer, Instruction, Slice, Step};
 
 impl Interpreter<'_> {
     /// Moves up to a piece of the current step; whether anything moved. Of a fused step, what has been received is

@@ -17,7 +17,7 @@ use crate::lanes::Lanes;
 use crate::memory::{Memory, Span};
 use crate::pace::{Pacer, Turn};
 use crate::turns::Keeper;
-use schedule::program::{Connection, ConnectionId, Instruction, Program, RankProgram, Step, StepRef};
+use program::{Connection, ConnectionId, Instruction, Program, RankProgram, Step, StepRef};
 use std::time::Duration;
 use topology::Rank;
 

@@ -21,7 +21,7 @@ use crate::tcp::Secret;
 use crate::trial::{Trial, TrialReport};
 use crate::wiring::Hosts;
 use crate::work::{Assignment, Ensemble};
-use schedule::program::VerifiedProgram;
+use program::VerifiedProgram;
 
 use std::io;
 use std::path::PathBuf;

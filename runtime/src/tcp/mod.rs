@@ -32,7 +32,7 @@ pub(crate) use secret::nonce;
 
 use crate::transport::{ReceiveLane, SendLane};
 use lane::{TcpReceiver, TcpSender};
-use schedule::program::{Connection, ConnectionId};
+use program::{Connection, ConnectionId};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;

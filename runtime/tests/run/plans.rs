@@ -2,7 +2,7 @@
 //!
 //! Nothing here is fast; the plans only have to be different from each other, with relays, fan-out and merges.
 
-use schedule::program::{LowerOptions, VerifiedProgram, check, lower};
+use program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::{Chunk, ChunkId, Collective, Demand, Message, ReduceOp, Request, Schedule, TransferKind};
 use schedule::{VerifiedSchedule, replay, verify};
 use std::fmt;

@@ -1,11 +1,11 @@
 //! Every collective in threads: ranks, counts, types, operators, in place and not, tiles and tiny rings.
 
 use crate::plans::{COLLECTIVES, PlanSpec};
-use runtime::{Call, DType, Options, RunError, Trial, run_threads, try_threads};
-use schedule::program::{
+use program::{
     Buffer, Connection, ConnectionId, Instruction, LowerOptions, Program, RankProgram, Shape, Slice, Step, Tempo,
     Threadblock, Threadblocks, VerifiedProgram, check as check_program, lower,
 };
+use runtime::{Call, DType, Options, RunError, Trial, run_threads, try_threads};
 use schedule::{Collective, Demand, ReduceOp, Request};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +111,7 @@ fn eager() -> VerifiedProgram {
         ranks: vec![of_rank(0), of_rank(1)],
         tempo: Tempo::default(),
     };
-    schedule::program::check(program).unwrap()
+    program::check(program).unwrap()
 }
 
 #[test]

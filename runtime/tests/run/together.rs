@@ -3,12 +3,12 @@
 use crate::agents::Spread;
 use crate::plans::{COLLECTIVES, PlanSpec};
 use crate::worker::{Mischief, launch};
+use program::VerifiedProgram;
 use runtime::{
     Assignment, Cause, Choice, DType, Emulation, Group, Hosts, Job, JobSpec, Options, RunError, RunResult, Source,
     Trial, TrialReport, try_together,
 };
 use schedule::Collective;
-use schedule::program::VerifiedProgram;
 use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;

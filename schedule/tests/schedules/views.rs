@@ -1,10 +1,10 @@
-//! What people look at: simulation, critical path, trace, graph and page.
+//! What people look at: simulation and critical path.
 
 use crate::plans::{any_plan, ring, switch};
 use expect_test::{Expect, expect};
 use schedule::explain::{CriticalPath, Wait, critical_path};
 use schedule::{Chunk, ChunkId, Collective, Demand, Message, RankSet, Request, Schedule, Transfer, TransferKind};
-use schedule::{Timeline, VerifiedSchedule, export, replay, simulate, verify};
+use schedule::{VerifiedSchedule, replay, simulate, verify};
 use std::sync::Arc;
 use topology::{Latency, LinkId, Micros, Rank, Topology};
 
@@ -25,12 +25,6 @@ fn pipeline() -> (VerifiedSchedule, Topology) {
     let mut request = Request::new(Collective::Broadcast, 3, 200);
     request.chunks_per_rank = 2;
     (timed(&topology, request, &[(0, 0), (1, 0), (0, 2), (1, 2)]), topology)
-}
-
-fn written(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
-    let mut bytes = Vec::new();
-    write(&mut bytes).expect("memory takes everything");
-    String::from_utf8(bytes).expect("text")
 }
 
 #[test]
@@ -129,46 +123,4 @@ fn the_critical_path_covers_the_makespan() {
         }
         assert!(path.steps.first().is_none_or(|first| first.waited_for == Wait::Nothing), "seed {seed}");
     }
-}
-
-#[test]
-fn the_trace_is_json_with_one_event_per_track_and_transfer() {
-    let (verified, topology) = pipeline();
-    let text = written(|out| export::trace(&Timeline::of(&verified), &topology, out));
-    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let events = trace["traceEvents"].as_array().unwrap();
-    let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
-    assert_eq!(spans.len(), 4);
-    expect![[r#"{"args":{"arrives_us":4.0,"chunks":[1],"from":0,"kind":"copy","to":1,"transfer":1},"dur":2.0,"name":"chunk 1","ph":"X","pid":0,"tid":0,"ts":2.0}"#]]
-        .assert_eq(&spans[1].to_string());
-}
-
-#[test]
-fn the_graph() {
-    let (verified, topology) = pipeline();
-    expect![[r#"
-        digraph schedule {
-          label="broadcast on by hand: 6 µs";
-          node [shape=circle];
-          subgraph cluster_0 { label="machine 0"; 0; 1; 2; }
-          0 -> 1 [label="200 B in 2, busy 67%"];
-          1 -> 2 [label="200 B in 2, busy 67%"];
-        }
-    "#]]
-    .assert_eq(&written(|out| export::dot(&Timeline::of(&verified), &topology, out)));
-}
-
-#[test]
-fn the_page_is_self_contained() {
-    let (verified, topology) = pipeline();
-    let topology = topology.renamed("</script><b>\"");
-    let page = written(|out| export::html(&Timeline::of(&verified), &topology, out));
-    for outside in ["http", "src=", "href", "@import", "url("] {
-        assert!(!page.contains(outside), "{outside}");
-    }
-    assert_eq!(page.matches("</script>").count(), 1);
-    let data = page.split_once("const data = ").unwrap().1.split_once(";\nconst ROW").unwrap().0;
-    let data: serde_json::Value = serde_json::from_str(data).unwrap();
-    assert_eq!(data["makespan"], 6.0);
-    assert_eq!(data["tracks"][1]["spans"][1], serde_json::json!([4.0, 2.0, 6.0, 1, "chunk 1 1 → 2"]));
 }

@@ -1,0 +1,86 @@
+//! Everything that can be said about a file: what the runtimes refuse, and whether its steps do what they should.
+//!
+//! The principal function is [`judge`].
+
+use super::document::{Algorithm, Protocol};
+use super::violation::Violation;
+use super::{Dialect, check, import};
+use program::{self, VerifiedProgram};
+
+/// `maxBytes` where microsoft/msccl finds none; sizes are below it.
+pub(super) const MSCCL_MOST: u64 = 1 << 27;
+
+/// A kind of call that a file serves, with the verified program that serves it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Call {
+    /// Whether input and output are the same memory.
+    pub in_place: bool,
+    /// The program.
+    pub program: VerifiedProgram,
+}
+
+/// What is known about a file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Verdict {
+    /// Whose rules it was held to.
+    pub dialect: Dialect,
+    /// Every rule that it breaks.
+    pub violations: Vec<Violation>,
+    /// What it does in the kinds of calls in which its steps are right.
+    pub calls: Vec<Call>,
+}
+
+impl Protocol {
+    /// How many messages a connection holds before its receiver takes the first, in both runtimes: slots of the
+    /// buffer over slots of one message.
+    pub fn window(self) -> u32 {
+        match self {
+            Self::Simple => 2,
+            Self::Ll | Self::Ll128 => 8,
+        }
+    }
+}
+
+impl Algorithm {
+    /// The least and the most bytes that the file serves in a runtime; no most where there is no limit.
+    pub fn window(&self, dialect: Dialect) -> (u64, Option<u64>) {
+        let most = match dialect {
+            Dialect::Msccl => Some(self.max_bytes.unwrap_or(MSCCL_MOST).saturating_sub(1)),
+            Dialect::Executor => self.max_bytes.filter(|&most| most > 0),
+        };
+        (self.min_bytes.unwrap_or(0), most)
+    }
+
+    /// The kinds of calls the file says it serves, `true` for in place.
+    pub fn calls(&self) -> Vec<bool> {
+        let in_place = self.in_place.unwrap_or(false);
+        let out_of_place = self.out_of_place.unwrap_or(!in_place);
+        [(false, out_of_place), (true, in_place)]
+            .into_iter()
+            .filter_map(|(call, served)| served.then_some(call))
+            .collect()
+    }
+}
+
+/// Judges a file by the rules of `dialect`; messages are sized for a buffer of `size_bytes`.
+pub fn judge(algorithm: &Algorithm, dialect: Dialect, size_bytes: u64) -> Verdict {
+    let mut violations = check(algorithm, dialect);
+    let mut calls = Vec::new();
+    if violations.iter().any(|violation| violation.rule.blocks()) {
+        return Verdict { dialect, violations, calls };
+    }
+    for in_place in algorithm.calls() {
+        let imported = match import(algorithm, in_place, size_bytes) {
+            Ok(imported) => imported,
+            Err(violation) => {
+                violations.push(violation);
+                continue;
+            }
+        };
+        match program::check(imported.program.clone()) {
+            Ok(program) => calls.push(Call { in_place, program }),
+            Err(broken) => violations.extend(broken.into_iter().map(|broken| imported.blame(broken))),
+        }
+    }
+    Verdict { dialect, violations, calls }
+}

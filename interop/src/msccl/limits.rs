@@ -1,0 +1,340 @@
+//! What the runtimes accept, checked rule by rule.
+//!
+//! The principal function is [`check`]. Every rule comes from one of the two readers or interpreters (see the
+//! parent module); where a reader forgets to check what the interpreter needs, the rule is checked all the same.
+//! What the steps do together is not judged here but by [`program::check`].
+
+use super::Dialect;
+use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
+use super::judge::MSCCL_MOST;
+use super::violation::{Rule, Violation};
+use std::collections::BTreeMap;
+
+/// Channels, in both runtimes.
+const MAX_CHANNELS: u32 = 32;
+/// Steps in a threadblock.
+pub(super) const MAX_STEPS: usize = 256;
+/// Threadblocks that send, or that receive, on one channel.
+pub(super) const MAX_BLOCKS_PER_CHANNEL: usize = 32;
+/// Chunks that one step moves.
+pub(super) const MAX_COUNT: u32 = 71;
+/// The last chunk that a step can start at: offsets are 16 bits with a sign.
+const MAX_OFFSET: u32 = i16::MAX as u32;
+/// The last threadblock that can be waited for: its number is 8 bits with a sign.
+const MAX_AWAITED_BLOCK: u32 = i8::MAX as u32;
+/// Elements that a reader keeps; it needs one more to read on.
+const MAX_ELEMENTS: u64 = 4095;
+/// Elements inside one.
+const MAX_CHILDREN: u64 = 1024;
+/// Characters of an attribute.
+const MAX_TEXT: u64 = 255;
+/// Reductions that are fused into one.
+const MAX_FUSED: u32 = 16;
+/// Chunks that offsets and counts of 71 can reach.
+const MAX_CHUNKS: u32 = MAX_OFFSET + MAX_COUNT;
+/// Name of the limit on `nchunksperloop`.
+pub(super) const CHUNKS: &str = "`nchunksperloop`";
+
+impl Dialect {
+    /// The most threadblocks of a rank.
+    pub fn max_blocks(self) -> u64 {
+        match self {
+            Self::Msccl => 2 * 108,
+            Self::Executor => u64::from(MAX_CHANNELS) * MAX_BLOCKS_PER_CHANNEL as u64,
+        }
+    }
+
+    /// Whether the runtime knows a collective.
+    pub fn knows(self, operation: Operation) -> bool {
+        match operation {
+            Operation::AllReduce
+            | Operation::AllGather
+            | Operation::AllToAll
+            | Operation::Broadcast
+            | Operation::Reduce => true,
+            Operation::ReduceScatterMsccl | Operation::Custom => self == Self::Msccl,
+            Operation::ReduceScatterExecutor
+            | Operation::Gather
+            | Operation::Scatter
+            | Operation::AllToAllV
+            | Operation::Send
+            | Operation::Recv => self == Self::Executor,
+        }
+    }
+}
+
+/// Every rule that a file breaks, in the order of the file.
+pub fn check(algorithm: &Algorithm, dialect: Dialect) -> Vec<Violation> {
+    let mut limits = Limits { algorithm, dialect, violations: Vec::new() };
+    limits.header();
+    limits.ranks();
+    for gpu in &algorithm.gpus {
+        limits.gpu(gpu);
+    }
+    limits.violations
+}
+
+struct Limits<'a> {
+    algorithm: &'a Algorithm,
+    dialect: Dialect,
+    violations: Vec<Violation>,
+}
+
+impl Limits<'_> {
+    fn broken(&mut self, at: Place, rule: Rule) {
+        self.violations.push(Violation::new(at, rule));
+    }
+
+    fn limit(&mut self, at: Place, what: &'static str, given: u64, limit: u64) {
+        if given > limit {
+            self.broken(at, Rule::Limit { what, given, limit, dialect: self.dialect });
+        }
+    }
+
+    fn header(&mut self) {
+        let Algorithm { at, channels, chunks, ranks, .. } = *self.algorithm;
+        let dialect = self.dialect;
+        self.operation();
+        self.selection();
+        self.limit(at, "`nchannels`", channels.into(), MAX_CHANNELS.into());
+        self.limit(at, CHUNKS, chunks.into(), MAX_CHUNKS.into());
+        self.limit(at, "`ngpus`", ranks.into(), MAX_CHILDREN);
+        self.limit(at, "the length of `name`", self.algorithm.name.len() as u64, MAX_TEXT);
+        if let Some(given) = self.algorithm.threads.filter(|threads| dialect == Dialect::Msccl && threads % 32 != 0) {
+            self.broken(at, Rule::Threads { given });
+        }
+    }
+
+    fn operation(&mut self) {
+        let (at, dialect) = (self.algorithm.at, self.dialect);
+        let Some(operation) = self.algorithm.operation else {
+            return self.broken(at, Rule::Missing { name: "coll", dialect });
+        };
+        if !dialect.knows(operation) {
+            let instead = match operation {
+                Operation::ReduceScatterMsccl => Some(Operation::ReduceScatterExecutor),
+                Operation::ReduceScatterExecutor => Some(Operation::ReduceScatterMsccl),
+                _ => None,
+            };
+            self.broken(at, Rule::UnknownOperation { operation, dialect, instead });
+        }
+        if matches!(operation, Operation::AllToAllV | Operation::Send | Operation::Recv | Operation::Custom) {
+            self.broken(at, Rule::NoDemand { operation });
+        }
+    }
+
+    /// Which calls the file serves.
+    fn selection(&mut self) {
+        let Algorithm { at, in_place, out_of_place, min_bytes, max_bytes, .. } = *self.algorithm;
+        let dialect = self.dialect;
+        let needed = [
+            ("inplace", in_place.is_none(), true),
+            ("outofplace", out_of_place.is_none(), dialect == Dialect::Executor),
+            ("minBytes", min_bytes.is_none(), dialect == Dialect::Executor),
+            ("maxBytes", max_bytes.is_none(), dialect == Dialect::Executor),
+        ];
+        for (name, _, _) in needed.into_iter().filter(|&(_, missing, needed)| missing && needed) {
+            self.broken(at, Rule::Missing { name, dialect });
+        }
+        if dialect == Dialect::Executor && in_place == Some(false) && out_of_place == Some(false) {
+            self.broken(at, Rule::NeverSelected { reason: "`inplace` and `outofplace` are both 0" });
+        }
+        let empty = match (dialect, min_bytes.unwrap_or(0), max_bytes) {
+            (Dialect::Msccl, least, most) => least >= most.unwrap_or(MSCCL_MOST),
+            (Dialect::Executor, least, Some(most)) => most > 0 && least > most,
+            (Dialect::Executor, _, None) => false,
+        };
+        if empty {
+            self.broken(at, Rule::NeverSelected { reason: "no size lies between `minBytes` and `maxBytes`" });
+        }
+    }
+
+    fn ranks(&mut self) {
+        let expected = self.algorithm.ranks;
+        let mut ids: Vec<u32> = self.algorithm.gpus.iter().map(|gpu| gpu.id).collect();
+        ids.sort_unstable();
+        let found = ids.len();
+        if found != expected as usize || !ids.into_iter().eq(0..expected) {
+            self.broken(self.algorithm.at, Rule::Ranks { found, expected });
+        }
+    }
+
+    fn gpu(&mut self, gpu: &Gpu) {
+        self.buffer_sizes(gpu);
+        self.limit(gpu.at, "`s_chunks`", gpu.scratch_chunks.into(), MAX_CHUNKS.into());
+        self.limit(gpu.at, "the number of threadblocks", gpu.blocks.len() as u64, self.dialect.max_blocks());
+        let steps: u64 = gpu.blocks.iter().map(|block| block.steps.len() as u64).sum();
+        // The readers keep the elements of their own rank and the bare <gpu> of the others.
+        let elements = 1 + self.algorithm.gpus.len() as u64 + gpu.blocks.len() as u64 + steps;
+        self.limit(gpu.at, "the number of elements for this rank", elements, MAX_ELEMENTS);
+        self.block_ids(gpu);
+        self.channel_load(gpu);
+        for block in &gpu.blocks {
+            self.block(gpu, block);
+        }
+    }
+
+    /// microsoft/msccl refuses files whose buffers are not what the header says.
+    fn buffer_sizes(&mut self, gpu: &Gpu) {
+        let Algorithm { chunks, ranks, operation, .. } = *self.algorithm;
+        let (Some(operation), Dialect::Msccl) = (operation, self.dialect) else { return };
+        let multiple = |yes: bool| if yes { u64::from(ranks) } else { 1 };
+        let input = multiple(operation == Operation::AllGather);
+        let output = multiple(operation == Operation::ReduceScatterMsccl);
+        for (buffer, given, blocks) in [("i_chunks", gpu.input_chunks, input), ("o_chunks", gpu.output_chunks, output)]
+        {
+            if given > 0 && u64::from(given) * blocks != u64::from(chunks) {
+                let expected = match u64::from(chunks).is_multiple_of(blocks) {
+                    true => (u64::from(chunks) / blocks).to_string(),
+                    false => format!("{chunks}/{blocks}"),
+                };
+                self.broken(gpu.at, Rule::BufferSize { buffer, given, chunks, expected, operation });
+            }
+        }
+    }
+
+    fn block_ids(&mut self, gpu: &Gpu) {
+        let mut ids = BTreeMap::new();
+        for block in &gpu.blocks {
+            if let Some(first) = ids.insert(block.id, block.at) {
+                let mut violation = Violation::new(block.at, Rule::SameBlock { rank: gpu.id, id: block.id });
+                violation.with.push(first);
+                self.violations.push(violation);
+            }
+        }
+        let missing = (0..).zip(ids.keys()).find(|(expected, id)| expected != *id);
+        if let Some((missing, _)) = missing {
+            self.broken(gpu.at, Rule::BlockIds { rank: gpu.id, missing });
+        }
+    }
+
+    fn channel_load(&mut self, gpu: &Gpu) {
+        let mut load: BTreeMap<(bool, u32), (usize, Place)> = BTreeMap::new();
+        for block in &gpu.blocks {
+            let Some(channel) = block.channel else { continue };
+            for (send, peer) in [(true, block.send), (false, block.recv)] {
+                if peer.is_some() {
+                    let entry = load.entry((send, channel)).or_default();
+                    *entry = (entry.0 + 1, block.at);
+                }
+            }
+        }
+        for ((send, _), (count, at)) in load {
+            let what = if send { "the number of senders on a channel" } else { "the number of receivers on a channel" };
+            self.limit(at, what, count as u64, MAX_BLOCKS_PER_CHANNEL as u64);
+        }
+    }
+
+    fn block(&mut self, gpu: &Gpu, block: &Block) {
+        let Algorithm { ranks, channels, .. } = *self.algorithm;
+        for peer in [block.send, block.recv].into_iter().flatten().filter(|&peer| peer == gpu.id || peer >= ranks) {
+            self.broken(block.at, Rule::Peer { rank: gpu.id, peer, ranks });
+        }
+        if block.channel.is_none_or(|channel| channel >= channels.min(MAX_CHANNELS)) {
+            self.broken(block.at, Rule::Channel { channel: block.channel, channels });
+        }
+        self.limit(block.at, "the number of steps", block.steps.len() as u64, MAX_STEPS as u64);
+        for (expected, step) in block.steps.iter().enumerate() {
+            if step.number as usize != expected {
+                self.broken(step.at, Rule::StepNumber { given: step.number, expected });
+            }
+            self.step(gpu, block, step);
+            self.dependency(gpu, block, expected, step);
+        }
+        self.chains(block);
+        self.fusion(block);
+    }
+
+    fn step(&mut self, gpu: &Gpu, block: &Block, step: &Step) {
+        let kind = step.kind;
+        for (send, missing) in
+            [(true, kind.sends() && block.send.is_none()), (false, kind.receives() && block.recv.is_none())]
+        {
+            if missing {
+                self.broken(step.at, Rule::NoPeer { kind, send });
+            }
+        }
+        if kind == Kind::Nop {
+            return;
+        }
+        if !(1..=MAX_COUNT).contains(&step.count) {
+            self.broken(step.at, Rule::Count { given: step.count });
+        }
+        if kind.reads_source() {
+            self.bounds(gpu, step, "the source", step.src);
+        }
+        if kind.writes_destination() {
+            self.bounds(gpu, step, "the destination", step.dst);
+        }
+    }
+
+    fn bounds(&mut self, gpu: &Gpu, step: &Step, what: &'static str, slice: Location) {
+        let chunks = match slice.space {
+            Space::Input => gpu.input_chunks,
+            Space::Output => gpu.output_chunks,
+            Space::Scratch => gpu.scratch_chunks,
+        };
+        let inside = slice.offset.is_some_and(|offset| u64::from(offset) + u64::from(step.count) <= chunks.into());
+        if !inside {
+            self.broken(step.at, Rule::Bounds { what, slice: slice.to_string(), count: step.count, chunks });
+        }
+        self.limit(step.at, "an offset", slice.offset.unwrap_or(0).into(), MAX_OFFSET.into());
+    }
+
+    fn dependency(&mut self, gpu: &Gpu, block: &Block, place: usize, step: &Step) {
+        let Some((awaited, number)) = step.after else { return };
+        let target = gpu.blocks.iter().find(|block| block.id == awaited);
+        let target = target.and_then(|target| target.steps.get(number as usize));
+        let reason = match target {
+            None => "which does not exist",
+            Some(_) if awaited == block.id && number as usize >= place => "which does not come before it",
+            Some(target) if target.kind == Kind::Nop => "a nop, of which nobody is told when it ends",
+            Some(target) => {
+                if !target.announces {
+                    let mut violation = Violation::new(step.at, Rule::Silent { block: awaited, step: number });
+                    violation.with.push(target.at);
+                    self.violations.push(violation);
+                }
+                let what = "the number of a threadblock that is waited for";
+                return self.limit(step.at, what, awaited.into(), MAX_AWAITED_BLOCK.into());
+            }
+        };
+        self.broken(step.at, Rule::Dependency { block: awaited, step: number, reason });
+    }
+
+    /// Several dependencies are a row of nops and a step, each with one.
+    fn chains(&mut self, block: &Block) {
+        for step in block.steps.iter().filter(|step| step.kind == Kind::Nop && step.after.is_none()) {
+            self.broken(step.at, Rule::IdleNop);
+        }
+        for pair in block.steps.windows(2) {
+            if pair[0].kind == Kind::Nop && pair[1].kind != Kind::Nop && pair[1].after.is_none() {
+                self.broken(pair[1].at, Rule::BrokenChain);
+            }
+        }
+    }
+
+    /// Consecutive reductions into one place become one, as the readers do it.
+    fn fusion(&mut self, block: &Block) {
+        let mut fused: Option<(Step, u32)> = None;
+        let mut total = 0;
+        for step in block.steps.iter().filter(|step| step.kind != Kind::Nop) {
+            if step.kind != Kind::Reduce {
+                fused = None;
+                continue;
+            }
+            total += 1;
+            let before = fused
+                .filter(|(last, _)| last.dst == step.dst && last.src.space == step.src.space && step.after.is_none());
+            let count = before.map_or(1, |(_, count)| count + 1);
+            if before.is_some_and(|(last, _)| last.count != step.count) {
+                self.broken(step.at, Rule::FusedCounts);
+            }
+            if count == MAX_FUSED + 1 {
+                self.broken(step.at, Rule::FusedTooMany { count });
+            }
+            // The readers end a row after a step that announces, and after the 16th reduction of the threadblock.
+            fused = (!step.announces && total != MAX_FUSED).then_some((*step, count));
+        }
+    }
+}

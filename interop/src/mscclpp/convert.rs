@@ -1,0 +1,422 @@
+//! From one-sided operations to the messages of a [`Program`].
+//!
+//! A plan whose accesses are all ordered means the same, whatever orders them. So signals, semaphores and barriers
+//! are left out, and every step gets what it really depends on: the last writes of what it reads, and the last
+//! accesses to what it writes. What is written to another rank is sent by the threadblock that writes it and received
+//! there by a threadblock of its own; what is read from another rank is sent there by a threadblock of its own.
+//! All steps keep an order in which the plan can run, and wait only for earlier ones, so the program cannot stop.
+
+use super::document::{Plan, Protocol, Space};
+use super::geometry::{Cells, Geometry, Span};
+use super::order::Done;
+use super::resolve::{Action, Operand, Script};
+use super::touched::{accesses, slots};
+use super::violation::{Fault, Location, OpAt, PlanViolation};
+use program::{
+    Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Shape, Slice, Step, StepRef, Tempo,
+    Threadblock,
+};
+use schedule::{Demand, ReduceOp, Request};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use topology::{LinkId, Rank};
+
+/// A program, and from which operation each of its steps comes.
+pub(super) struct Converted {
+    pub(super) program: Program,
+    pub(super) origins: Vec<Vec<Vec<OpAt>>>,
+    /// Operations that overwrite input, in place, outside the output.
+    pub(super) overwritten: Vec<OpAt>,
+}
+
+/// A plan that was judged right, and the order of its transfers.
+pub(super) struct Judged<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) script: &'a Script,
+    pub(super) geometry: &'a Geometry,
+    pub(super) cells: &'a Cells,
+    pub(super) order: &'a [Done],
+}
+
+/// A transfer's place and cells.
+struct Moved {
+    at: OpAt,
+    sources: Vec<Span>,
+    targets: Vec<Span>,
+}
+
+impl Judged<'_> {
+    fn transfers(&self) -> Vec<Moved> {
+        let moved = self.order.iter().filter_map(|&Done { at, number, iteration }| {
+            let Action::Transfer { transfers, share, .. } = action_at(self.script, at)? else { return None };
+            let transfer = transfers.get(number as usize)?;
+            let span = |&operand: &Operand| match iteration {
+                Some(iteration) => self.cells.slice(operand, iteration),
+                None => self.cells.whole(operand, *share),
+            };
+            let spans = |operands: &[Operand]| operands.iter().map(span).collect();
+            Some(Moved { at, sources: spans(&transfer.sources), targets: spans(&transfer.targets) })
+        });
+        moved.collect()
+    }
+}
+
+/// The program that a judged plan means, for a call of `size_bytes`.
+pub(super) fn convert(
+    judged: &Judged<'_>,
+    size_bytes: u64,
+    op: Option<ReduceOp>,
+) -> Result<Converted, Vec<PlanViolation>> {
+    let Judged { plan, geometry, cells, .. } = *judged;
+    let refuse = |reason: String| vec![PlanViolation { at: Location::Plan, fault: Fault::Invalid { reason } }];
+    let mut request = Request::new(geometry.collective, geometry.ranks as usize, size_bytes);
+    request.chunks_per_rank = geometry.chunks_per_rank();
+    if let (Some(wanted), Some(given)) = (request.op.as_mut(), op) {
+        *wanted = given;
+    }
+    let demand = Arc::new(Demand::new(request).map_err(|error| refuse(error.to_string()))?);
+    let layout = Layout::new(demand.clone(), geometry.in_place).map_err(|error| refuse(error.to_string()))?;
+    let mut builder = Builder::new(plan, geometry, cells, &layout);
+    let transfers = judged.transfers();
+    let mut overwritten = Vec::new();
+    for Moved { at, targets, .. } in &transfers {
+        builder
+            .shadow(*at, targets, &mut overwritten)
+            .map_err(|fault| vec![PlanViolation { at: Location::Op(*at), fault }])?;
+    }
+    builder.fill_shadows();
+    for Moved { at, sources, targets } in &transfers {
+        let placed = |fault| vec![PlanViolation { at: Location::Op(*at), fault }];
+        builder.transfer(*at, sources, targets).map_err(placed)?;
+    }
+    builder.empty_shadows();
+    let parts = geometry.block * geometry.factor;
+    let Builder { connections, ranks, .. } = builder;
+    let mut origins = Vec::with_capacity(ranks.len());
+    let mut programs = Vec::with_capacity(ranks.len());
+    for (number, rank) in ranks.into_iter().enumerate() {
+        let rank_id = Rank::from_index(number);
+        let slots = |buffer| vec_of_parts(layout.slots(rank_id, buffer), parts);
+        let scratch = cells.scratch_room(number as u32) + rank.shadow.map_or(0, |shadow| shadow.count);
+        origins.push(rank.origins);
+        programs.push(RankProgram {
+            input_parts: slots(Buffer::Input),
+            output_parts: slots(Buffer::Output),
+            scratch_parts: vec![0; scratch as usize],
+            threadblocks: rank.blocks,
+        });
+    }
+    let op = demand.request().op;
+    let program = Program {
+        demand,
+        op,
+        in_place: geometry.in_place,
+        shape: Shape::Equal { parts },
+        uniform: true,
+        connections,
+        ranks: programs,
+        tempo: Tempo::default(),
+    };
+    Ok(Converted { program, origins, overwritten })
+}
+
+/// Slots of equal blocks: part after part.
+fn vec_of_parts(slots: u32, parts: u32) -> Vec<u32> {
+    (0..slots).map(|slot| slot % parts.max(1)).collect()
+}
+
+fn action_at(script: &Script, at: OpAt) -> Option<&Action> {
+    let actions = script.ranks.get(at.rank as usize)?.get(at.threadblock as usize)?;
+    let find = |actions: &[(OpAt, Action)]| actions.iter().position(|(place, _)| *place == at);
+    if at.inner.is_none() {
+        return find(actions).map(|place| &actions[place].1);
+    }
+    let outer = actions.iter().find(|(place, _)| OpAt { inner: None, ..at } == *place)?;
+    let Action::Loop { body, .. } = &outer.1 else { return None };
+    find(body).map(|place| &body[place].1)
+}
+
+/// A rank's steps so far.
+#[derive(Default)]
+struct RankBuilder {
+    blocks: Vec<Threadblock>,
+    origins: Vec<Vec<OpAt>>,
+    /// Per slot: who wrote it last, who read it since.
+    slots: BTreeMap<(Buffer, u32), (Option<StepRef>, Vec<StepRef>)>,
+    /// Scratch that stands for an input buffer, of which more is overwritten than the output in it.
+    shadow: Option<Slice>,
+}
+
+impl RankBuilder {
+    fn new_block(&mut self) -> u32 {
+        self.blocks.push(Threadblock::default());
+        self.origins.push(Vec::new());
+        self.blocks.len() as u32 - 1
+    }
+}
+
+/// Which threadblocks a connection joins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
+    /// A threadblock writes to a rank.
+    Push { from: u32, block: u32, to: u32 },
+    /// A threadblock reads from a rank.
+    Pull { from: u32, to: u32, block: u32 },
+}
+
+struct Builder<'a> {
+    geometry: &'a Geometry,
+    cells: &'a Cells,
+    layout: &'a Layout,
+    packets: bool,
+    /// Whether shadows stand for their buffers already.
+    redirect: bool,
+    connections: Vec<Connection>,
+    lanes: BTreeMap<Lane, (ConnectionId, u32)>,
+    ranks: Vec<RankBuilder>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(plan: &Plan, geometry: &'a Geometry, cells: &'a Cells, layout: &'a Layout) -> Self {
+        let ranks = plan.gpus.iter().map(|gpu| {
+            let count = gpu.threadblocks.len();
+            let (blocks, origins) = (vec![Threadblock::default(); count], vec![Vec::new(); count]);
+            RankBuilder { blocks, origins, ..RankBuilder::default() }
+        });
+        let packets = plan.protocol == Protocol::Ll;
+        let (connections, lanes) = (Vec::new(), BTreeMap::new());
+        Self { geometry, cells, layout, packets, redirect: false, connections, lanes, ranks: ranks.collect() }
+    }
+
+    /// In place, plans use input outside the output as scratch. Programs never write there, so such a rank gets a
+    /// copy of its input to work on.
+    fn shadow(&mut self, at: OpAt, targets: &[Span], overwritten: &mut Vec<OpAt>) -> Result<(), Fault> {
+        for target in targets {
+            let rank = self.cells.rank_of(target.first);
+            let slice = self.slice(*target)?;
+            let output = self.layout.output(Rank(rank));
+            let inside = slice.index >= output.index && slice.index + slice.count <= output.index + output.count;
+            if slice.buffer != Buffer::Input || !self.geometry.in_place || (output.buffer == Buffer::Input && inside) {
+                continue;
+            }
+            overwritten.push(at);
+            let shadow = &mut self.ranks[rank as usize].shadow;
+            if shadow.is_none() {
+                let count = self.layout.slots(Rank(rank), Buffer::Input);
+                *shadow = Some(Slice { buffer: Buffer::Scratch, index: self.cells.scratch_room(rank), count });
+            }
+        }
+        // Only now, so that all slices above were those of the plan.
+        Ok(())
+    }
+
+    fn shadowed(&self) -> Vec<(u32, Slice)> {
+        let ranks = (0..).zip(&self.ranks);
+        ranks.filter_map(|(rank, content)| Some((rank, content.shadow?))).collect()
+    }
+
+    /// Copies input to its shadows.
+    fn fill_shadows(&mut self) {
+        for (rank, dst) in self.shadowed() {
+            let src = Slice { buffer: Buffer::Input, index: 0, count: dst.count };
+            let block = self.ranks[rank as usize].new_block();
+            let at = OpAt { rank, threadblock: 0, op: 0, inner: None };
+            self.emit(rank, block, at, Instruction::Copy { src, dst });
+        }
+        self.redirect = true;
+    }
+
+    /// Copies what is output from the shadows to where it belongs.
+    fn empty_shadows(&mut self) {
+        for (rank, shadow) in self.shadowed() {
+            let dst = self.layout.output(Rank(rank));
+            if dst.buffer != Buffer::Input {
+                continue;
+            }
+            let src = Slice { index: shadow.index + dst.index, count: dst.count, ..shadow };
+            let block = self.ranks[rank as usize].new_block();
+            let at = OpAt { rank, threadblock: 0, op: 0, inner: None };
+            self.emit(rank, block, at, Instruction::Copy { src, dst });
+        }
+    }
+
+    /// The reduction of all sources goes to all targets.
+    fn transfer(&mut self, at: OpAt, sources: &[Span], targets: &[Span]) -> Result<(), Fault> {
+        let rank_of = |span: &Span| self.cells.rank_of(span.first);
+        let (own, away): (Vec<Span>, Vec<Span>) = sources.iter().partition(|span| rank_of(span) == at.rank);
+        let (here, there): (Vec<Span>, Vec<Span>) = targets.iter().partition(|span| rank_of(span) == at.rank);
+        let (own, here) = (self.slices(&own)?, self.slices(&here)?);
+        // Where the result is made: in the first local target; a single value needs no making.
+        let result = match (&own[..], &away[..], here.first()) {
+            ([source], [], _) => {
+                here.iter().filter(|&target| target != source).for_each(|&dst| {
+                    self.local(at, Instruction::Copy { src: *source, dst });
+                });
+                *source
+            }
+            ([], [remote], Some(&dst)) => {
+                let from = self.pull(at, *remote)?;
+                self.local(at, Instruction::Receive { from, dst });
+                self.copies(at, dst, &here);
+                dst
+            }
+            (_, _, Some(&dst)) => {
+                self.reduce(at, dst, &own, &away)?;
+                self.copies(at, dst, &here);
+                dst
+            }
+            _ => return Err(Fault::Unsupported { reason: "a reduction that leaves nothing at its own rank".into() }),
+        };
+        for target in there {
+            self.push(at, result, target)?;
+        }
+        Ok(())
+    }
+
+    fn copies(&mut self, at: OpAt, src: Slice, targets: &[Slice]) {
+        for &dst in targets.iter().filter(|&&dst| dst != src) {
+            self.local(at, Instruction::Copy { src, dst });
+        }
+    }
+
+    /// `dst` becomes the reduction of local and remote sources.
+    fn reduce(&mut self, at: OpAt, dst: Slice, own: &[Slice], away: &[Span]) -> Result<(), Fault> {
+        let mut rest: Vec<Slice> = own.to_vec();
+        // What is in place already is the start of the sum; else the first, or what comes from elsewhere with it.
+        let base = rest.iter().position(|&source| source == dst).unwrap_or(0);
+        let mut base = (!rest.is_empty()).then(|| rest.remove(base));
+        let mut remote = away.iter();
+        while base != Some(dst) {
+            match (base, remote.next()) {
+                (Some(src), Some(&span)) => {
+                    let from = self.pull(at, span)?;
+                    self.local(at, Instruction::ReceiveReduce { from, src, dst });
+                }
+                (Some(src), None) => self.local(at, Instruction::Copy { src, dst }),
+                (None, Some(&span)) => {
+                    let from = self.pull(at, span)?;
+                    self.local(at, Instruction::Receive { from, dst });
+                }
+                (None, None) => return Err(Fault::Unsupported { reason: "a reduction of nothing".into() }),
+            }
+            base = Some(dst);
+        }
+        for &src in &rest {
+            self.local(at, Instruction::Reduce { src, dst });
+        }
+        for &span in remote {
+            let from = self.pull(at, span)?;
+            self.local(at, Instruction::ReceiveReduce { from, src: dst, dst });
+        }
+        Ok(())
+    }
+
+    /// Sends what the operation's rank has to another rank.
+    fn push(&mut self, at: OpAt, src: Slice, target: Span) -> Result<(), Fault> {
+        let to_rank = self.cells.rank_of(target.first);
+        let dst = self.slice(target)?;
+        let lane = Lane::Push { from: at.rank, block: at.threadblock, to: to_rank };
+        let (connection, block) = self.lane(lane, at.rank, to_rank, to_rank);
+        self.local(at, Instruction::Send { to: connection, src });
+        self.emit(to_rank, block, at, Instruction::Receive { from: connection, dst });
+        Ok(())
+    }
+
+    /// Lets another rank send what it has to the operation's rank; the connection to receive from.
+    fn pull(&mut self, at: OpAt, source: Span) -> Result<ConnectionId, Fault> {
+        let from_rank = self.cells.rank_of(source.first);
+        let src = self.slice(source)?;
+        let lane = Lane::Pull { from: from_rank, to: at.rank, block: at.threadblock };
+        let (connection, block) = self.lane(lane, from_rank, at.rank, from_rank);
+        self.emit(from_rank, block, at, Instruction::Send { to: connection, src });
+        Ok(connection)
+    }
+
+    /// A connection, and the threadblock of its own that serves its far end.
+    fn lane(&mut self, lane: Lane, from: u32, to: u32, far: u32) -> (ConnectionId, u32) {
+        if let Some(&known) = self.lanes.get(&lane) {
+            return known;
+        }
+        let (sender, receiver) = (Rank(from), Rank(to));
+        let channel =
+            self.connections.iter().filter(|other| (other.from, other.to) == (sender, receiver)).count() as u32;
+        let connection = ConnectionId(self.connections.len() as u32);
+        self.connections.push(Connection { from: sender, to: receiver, channel, link: LinkId(0) });
+        let block = self.ranks[far as usize].new_block();
+        self.lanes.insert(lane, (connection, block));
+        (connection, block)
+    }
+
+    fn local(&mut self, at: OpAt, instruction: Instruction) {
+        self.emit(at.rank, at.threadblock, at, instruction);
+    }
+
+    /// Appends a step and makes it wait for what it depends on.
+    fn emit(&mut self, rank: u32, threadblock: u32, at: OpAt, instruction: Instruction) {
+        let rank = &mut self.ranks[rank as usize];
+        let place = StepRef { threadblock, step: rank.blocks[threadblock as usize].steps.len() as u32 };
+        // Of each other threadblock, only the last step counts.
+        let mut after: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut wait = |on: &StepRef| {
+            let last = after.entry(on.threadblock).or_insert(on.step);
+            *last = (*last).max(on.step);
+        };
+        let (reads, writes) = accesses(&instruction);
+        for slot in slots(reads.iter().copied()) {
+            if let Some((writer, _)) = rank.slots.get(&slot) {
+                writer.iter().for_each(&mut wait);
+            }
+        }
+        for slot in slots(writes) {
+            if let Some((writer, readers)) = rank.slots.get(&slot) {
+                writer.iter().chain(readers).for_each(&mut wait);
+            }
+        }
+        for slot in slots(reads) {
+            rank.slots.entry(slot).or_default().1.push(place);
+        }
+        for slot in slots(writes) {
+            rank.slots.insert(slot, (Some(place), Vec::new()));
+        }
+        after.remove(&threadblock);
+        let after = after.into_iter().map(|(threadblock, step)| StepRef { threadblock, step }).collect();
+        rank.blocks[threadblock as usize].steps.push(Step { after, ..Step::new(instruction) });
+        rank.origins[threadblock as usize].push(at);
+    }
+
+    fn slices(&self, spans: &[Span]) -> Result<Vec<Slice>, Fault> {
+        spans.iter().map(|&span| self.slice(span)).collect()
+    }
+
+    /// The slots that a span means. Packets get slots of their own: what is read from scratch is what was written
+    /// there last, in the same form, which the judge has seen to.
+    fn slice(&self, span: Span) -> Result<Slice, Fault> {
+        let (rank, first, count) = (self.cells.rank_of(span.first), span.first, span.count);
+        let scratch = self.cells.start(rank, Space::Scratch);
+        if first >= scratch {
+            let room = self.cells.scratch_room(rank) / if self.packets { 2 } else { 1 };
+            let index = if span.packet { (first - scratch) / 2 + room } else { first - scratch };
+            return Ok(Slice { buffer: Buffer::Scratch, index, count });
+        }
+        if span.packet {
+            return Err(Fault::Unsupported { reason: "packets outside scratch".into() });
+        }
+        let (input, output) = (self.cells.start(rank, Space::Input), self.cells.start(rank, Space::Output));
+        let rank_id = Rank(rank);
+        let has = |buffer| self.layout.slots(rank_id, buffer) > 0;
+        let is_output = match self.geometry.in_place {
+            // In place a rank has one buffer, under the name of the larger.
+            true => has(Buffer::Output),
+            false => first >= output,
+        };
+        let (buffer, start) = if is_output { (Buffer::Output, output) } else { (Buffer::Input, input) };
+        if first < start {
+            return Err(Fault::Unsupported { reason: format!("rank {rank} has no such buffer in this collective") });
+        }
+        let index = first - start;
+        Ok(match self.ranks[rank as usize].shadow.filter(|_| self.redirect && buffer == Buffer::Input) {
+            Some(shadow) => Slice { index: shadow.index + index, count, ..shadow },
+            None => Slice { buffer, index, count },
+        })
+    }
+}

@@ -1,0 +1,309 @@
+//! What a plan's chunks mean for its collective, and the cells they are cut into.
+//!
+//! The principal types are [`Geometry`], the answer for the plan, and [`Cells`], the memory of all ranks as one row
+//! of cells at a given resolution. A cell is the smallest piece that any operation touches as a whole: chunks are cut
+//! for threadblock groups (each member does its share) and for the iterations of pipelines.
+
+use super::document::{Plan, Protocol, Space};
+use super::limits::SHARED_SCRATCH;
+use super::resolve::{Action, Operand, Script};
+use super::violation::{ChunkAt, Fault, Location, PlanViolation};
+use schedule::Collective;
+use std::collections::BTreeSet;
+
+/// The most cells of all ranks together.
+const MAX_CELLS: u64 = 1 << 20;
+
+/// What the chunks of a plan mean.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Geometry {
+    pub(super) collective: Collective,
+    pub(super) in_place: bool,
+    pub(super) ranks: u32,
+    /// Chunks of each rank's input, as the plan counts them.
+    pub(super) input: u32,
+    /// The same for the output.
+    pub(super) output: u32,
+    /// Chunks of one block: what [`program::Layout`] calls a block's parts, before cutting.
+    pub(super) block: u32,
+    /// Into how many cells a chunk is cut where no pipeline cuts it further.
+    pub(super) factor: u32,
+    /// The unit of all pipelines, in bytes; `None` without pipelines.
+    pub(super) unit: Option<u32>,
+    /// After how many units scratch is used again, where the plan shares scratch between calls of all sizes.
+    pub(super) ring: Option<u32>,
+}
+
+impl Geometry {
+    pub(super) fn of(plan: &Plan, script: &Script) -> Result<Self, Vec<PlanViolation>> {
+        let refuse = |at, fault| vec![PlanViolation { at, fault }];
+        let plan_level = |fault| refuse(Location::Plan, fault);
+        let Ok(collective) = plan.collective.parse::<Collective>() else {
+            let reason = format!("what a `{}` must compute is not known", plan.collective);
+            return Err(plan_level(Fault::Unsupported { reason }));
+        };
+        if matches!(collective, Collective::AllToAllV | Collective::Custom) {
+            let reason = format!("what this {collective} must compute is not in the file");
+            return Err(plan_level(Fault::Unsupported { reason }));
+        }
+        let ranks = plan.gpus.len() as u32;
+        let Some(first) = plan.gpus.first() else {
+            return Err(plan_level(Fault::Invalid { reason: "there are no ranks".into() }));
+        };
+        let (input, output) = (first.input_chunks, first.output_chunks);
+        for (rank, gpu) in (0..).zip(&plan.gpus) {
+            if (gpu.input_chunks, gpu.output_chunks) != (input, output) {
+                let (own, other) = ((gpu.input_chunks, gpu.output_chunks), (input, output));
+                let reason = format!("has {own:?} chunks of input and output, but rank 0 has {other:?}");
+                return Err(refuse(Location::Gpu(rank), Fault::Invalid { reason }));
+            }
+        }
+        let block = block(collective, ranks, input, output, plan.inplace).map_err(plan_level)?;
+        let units: BTreeSet<u32> = pipeline_units(script);
+        if units.len() > 1 {
+            let reason = format!("pipelines of different `unit_size`s {units:?}");
+            return Err(plan_level(Fault::Unsupported { reason }));
+        }
+        let unit = units.first().copied();
+        let factor = factor(collective, ranks, block, script).map_err(plan_level)?;
+        let in_place = plan.inplace;
+        let ring = unit.filter(|_| plan.reuse_resources).and_then(|unit| ring(plan, unit));
+        Ok(Self { collective, in_place, ranks, input, output, block, factor, unit, ring })
+    }
+
+    /// Into how many chunks a call's size is cut, in nccl-tests' sense of size.
+    pub(super) fn chunks_in_size(&self) -> u32 {
+        match self.collective {
+            Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::AllToAll => self.block * self.ranks,
+            _ => self.block,
+        }
+    }
+
+    /// C of the demand: chunks per rank (per pair for alltoall).
+    pub(super) fn chunks_per_rank(&self) -> u32 {
+        let parts = self.block * self.factor;
+        if self.collective == Collective::AllReduce { parts / self.ranks } else { parts }
+    }
+}
+
+/// Chunks of a block, or why the declared counts do not fit the collective.
+fn block(collective: Collective, ranks: u32, input: u32, output: u32, in_place: bool) -> Result<u32, Fault> {
+    // In place one of the two may be left out: it is part of the other.
+    let pair = |ratio_in: u32, ratio_out: u32| {
+        let fits = |chunks: u32, ratio: u32| chunks > 0 && chunks.is_multiple_of(ratio);
+        let (from_input, from_output) = (input / ratio_in.max(1), output / ratio_out.max(1));
+        let whole = fits(input, ratio_in) && fits(output, ratio_out) && from_input == from_output;
+        if whole || (in_place && output == 0 && fits(input, ratio_in)) {
+            return Ok(from_input);
+        }
+        if in_place && input == 0 && fits(output, ratio_out) {
+            return Ok(from_output);
+        }
+        let reason = format!(
+            "an {collective} over {ranks} ranks has {ratio_in} and {ratio_out} blocks of input and output, \
+             which {input} and {output} chunks are not"
+        );
+        Err(Fault::Invalid { reason })
+    };
+    match collective {
+        Collective::AllGather | Collective::Gather => pair(1, ranks),
+        Collective::ReduceScatter | Collective::Scatter => pair(ranks, 1),
+        Collective::AllToAll => pair(ranks, ranks),
+        _ => pair(1, 1),
+    }
+}
+
+/// All loops' units.
+fn pipeline_units(script: &Script) -> BTreeSet<u32> {
+    let actions = script.ranks.iter().flatten().flatten();
+    let units = actions.filter_map(|(_, action)| match action {
+        Action::Loop { unit, .. } => Some(*unit),
+        _ => None,
+    });
+    units.collect()
+}
+
+/// Into how many cells chunks must be cut so that every share, and every rank's part of an allreduce, is whole.
+fn factor(collective: Collective, ranks: u32, block: u32, script: &Script) -> Result<u32, Fault> {
+    const MAX_FACTOR: u64 = 1 << 10;
+    let mut factor = 1u64;
+    for (_, action) in script.ranks.iter().flatten().flatten() {
+        if let Action::Transfer { share: Some(share), .. } = action {
+            factor = lcm(factor, share.tbg_size.into());
+            if factor > MAX_FACTOR {
+                let reason = format!("threadblock groups that cut a chunk into more than {MAX_FACTOR} pieces");
+                return Err(Fault::Unsupported { reason });
+            }
+        }
+    }
+    if collective == Collective::AllReduce {
+        factor = lcm(factor * u64::from(block), ranks.into()) / u64::from(block);
+    }
+    u32::try_from(factor)
+        .ok()
+        .filter(|&factor| u64::from(factor) <= MAX_FACTOR * u64::from(ranks))
+        .ok_or_else(|| Fault::Unsupported { reason: format!("chunks cut into {factor} pieces") })
+}
+
+fn lcm(a: u64, b: u64) -> u64 {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x.max(1) * b
+}
+
+/// After how many units a chunk of the shared scratch buffer is full.
+fn ring(plan: &Plan, unit: u32) -> Option<u32> {
+    let chunks = plan.gpus.iter().map(|gpu| u64::from(gpu.scratch_chunks)).max().filter(|&chunks| chunks > 0)?;
+    let bytes = if plan.use_double_scratch_buffer { SHARED_SCRATCH / 2 } else { SHARED_SCRATCH };
+    let alignment = u64::from(plan.buffer_alignment.max(1));
+    let chunk = bytes.div_ceil(chunks).next_multiple_of(alignment);
+    u32::try_from(chunk / u64::from(unit)).ok().filter(|&units| units > 0)
+}
+
+/// Consecutive cells, or every second one where they hold packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Span {
+    pub(super) first: u32,
+    /// How many pieces of data.
+    pub(super) count: u32,
+    /// A packet takes two cells.
+    pub(super) packet: bool,
+    /// Its reader waits for the packets' flags.
+    pub(super) awaited: bool,
+}
+
+impl Span {
+    /// The cells of its i-th piece.
+    pub(super) fn cells(self) -> std::ops::Range<u32> {
+        self.first..self.first + self.count * if self.packet { 2 } else { 1 }
+    }
+
+    pub(super) fn overlaps(self, other: Self) -> bool {
+        let (own, other) = (self.cells(), other.cells());
+        own.start < other.end && other.start < own.end
+    }
+}
+
+/// All ranks' memory as one row of cells.
+#[derive(Clone, Debug)]
+pub(super) struct Cells {
+    /// Iterations of a pipeline per chunk.
+    pub(super) iterations: u32,
+    factor: u32,
+    /// Cells of a chunk of the caller's buffers, and of scratch.
+    per_chunk: u32,
+    per_scratch_chunk: u32,
+    /// Where each rank's buffers start.
+    starts: Vec<[u32; 3]>,
+    /// Where each rank's memory ends.
+    ends: Vec<u32>,
+    scratch_room: Vec<u32>,
+    pub(super) total: u32,
+}
+
+impl Cells {
+    /// The memory when a pipeline goes over a chunk in `iterations` iterations.
+    pub(super) fn new(plan: &Plan, geometry: &Geometry, iterations: u32) -> Result<Self, Fault> {
+        let per_chunk = u64::from(geometry.factor) * u64::from(iterations);
+        let kept = geometry.ring.map_or(iterations, |ring| ring.min(iterations));
+        let per_scratch_chunk = u64::from(geometry.factor) * u64::from(kept);
+        let doubled = if plan.protocol == Protocol::Ll { 2 } else { 1 };
+        let (input, output) = (u64::from(geometry.input) * per_chunk, u64::from(geometry.output) * per_chunk);
+        let (mut starts, mut ends, mut scratch_room, mut next) = (Vec::new(), Vec::new(), Vec::new(), 0u64);
+        for (rank, gpu) in (0u64..).zip(&plan.gpus) {
+            let block = u64::from(geometry.block) * per_chunk;
+            let scratch = u64::from(gpu.scratch_chunks) * per_scratch_chunk * doubled;
+            let total = input + output + scratch;
+            if next + total > MAX_CELLS {
+                let reason = format!("more than {MAX_CELLS} pieces of chunks over all ranks");
+                return Err(Fault::Unsupported { reason });
+            }
+            let start = next;
+            let separate = [start, start + input, start + input + output];
+            let [i, o, s] = separate;
+            starts.push(match (geometry.in_place, geometry.collective) {
+                (false, _) => separate,
+                (_, Collective::AllGather | Collective::Gather) => [o + rank * block, o, s],
+                (_, Collective::ReduceScatter | Collective::Scatter) => [i, i + rank * block, s],
+                _ => [i, i, s],
+            });
+            next += total;
+            ends.push(next as u32);
+            scratch_room.push(scratch as u32);
+        }
+        let starts = starts.into_iter().map(|starts| starts.map(|start| start as u32)).collect();
+        let (per_chunk, per_scratch_chunk) = (per_chunk as u32, per_scratch_chunk as u32);
+        let factor = geometry.factor;
+        Ok(Self { iterations, factor, per_chunk, per_scratch_chunk, starts, ends, scratch_room, total: next as u32 })
+    }
+
+    /// The cells of an operand, outside pipelines: all of it, or the share of one threadblock.
+    pub(super) fn whole(&self, operand: Operand, share: Option<super::document::Share>) -> Span {
+        let per_chunk = self.per(operand.space);
+        let (mut first, mut count) = (operand.index * per_chunk, operand.size * per_chunk);
+        if let Some(share) = share {
+            let (start, end) = (count / share.tbg_size * share.tb_id, count / share.tbg_size * (share.tb_id + 1));
+            (first, count) = (first + start, end - start);
+        }
+        self.span(operand, first, count)
+    }
+
+    /// The cells of an operand that an iteration of a pipeline touches.
+    pub(super) fn slice(&self, operand: Operand, iteration: u32) -> Span {
+        let per_chunk = self.per(operand.space);
+        let kept = per_chunk / self.factor;
+        let iteration = if operand.space == Space::Scratch { iteration % kept.max(1) } else { iteration };
+        self.span(operand, operand.index * per_chunk + iteration * self.factor, self.factor)
+    }
+
+    fn span(&self, operand: Operand, first: u32, count: u32) -> Span {
+        let start = self.starts[operand.rank as usize][operand.space as usize];
+        let first = start + if operand.packet { 2 * first } else { first };
+        Span { first, count, packet: operand.packet, awaited: operand.awaited }
+    }
+
+    fn per(&self, space: Space) -> u32 {
+        if space == Space::Scratch { self.per_scratch_chunk } else { self.per_chunk }
+    }
+
+    /// Whose cell it is.
+    pub(super) fn rank_of(&self, cell: u32) -> u32 {
+        self.ends.partition_point(|&end| end <= cell) as u32
+    }
+
+    /// Whether a cell is scratch.
+    pub(super) fn is_scratch(&self, cell: u32) -> bool {
+        cell >= self.starts[self.rank_of(cell) as usize][Space::Scratch as usize]
+    }
+
+    /// The cell as a person names it.
+    pub(super) fn name(&self, cell: u32, packet: bool) -> ChunkAt {
+        let rank = self.rank_of(cell);
+        let [input, output, scratch] = self.starts[rank as usize];
+        let later = |a: u32, b: u32| if a > b { (Space::Input, a) } else { (Space::Output, b) };
+        let (buffer, start) = match () {
+            () if cell >= scratch => (Space::Scratch, scratch),
+            () if cell >= input.max(output) => later(input, output),
+            () if input < output => (Space::Input, input),
+            () => (Space::Output, output),
+        };
+        let per_chunk = self.per(buffer) * if packet { 2 } else { 1 };
+        ChunkAt { rank, buffer, chunk: (cell - start) / per_chunk.max(1) }
+    }
+
+    /// Where a rank's buffer starts.
+    pub(super) fn start(&self, rank: u32, space: Space) -> u32 {
+        self.starts[rank as usize][space as usize]
+    }
+
+    /// Cells of a rank's scratch.
+    pub(super) fn scratch_room(&self, rank: u32) -> u32 {
+        self.scratch_room[rank as usize]
+    }
+}

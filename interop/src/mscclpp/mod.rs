@@ -1,0 +1,315 @@
+//! Execution plans of MSCCL++, read, judged, turned into programs, and written.
+//!
+//! The principal type is [`PlanFile`]: a plan that was read. [`PlanFile::import`] proves it and gives the
+//! [`VerifiedProgram`] that it means.
+//!
+//! MSCCL++ plans are one-sided: ranks write and read each other's buffers, and signals, semaphores and packets order
+//! that. A program here is two-sided. The way from one to the other:
+//!
+//! | file | step |
+//! |---|---|
+//! | `document` | the JSON, typed; unknown keys are refused where they stand |
+//! | `limits` | what the executor has room for |
+//! | `resolve` | every reference followed; every data operation becomes *the reduction of its sources goes to its targets* |
+//! | `geometry` | which collective this is, and the cells its chunks are cut into |
+//! | `order`, `memory` | no deadlock; no two conflicting accesses unordered, across ranks and calls; no signal left over |
+//! | `convert` | messages instead of signals; then [`program::check`] proves the result |
+//!
+//! Pipelines repeat for parts of a chunk, how often depends on the size of the call. The order is judged for one, two
+//! and three iterations per chunk, and where iterations share scratch, for enough to use it twice; results for one,
+//! because an iteration touches only its own part.
+
+mod convert;
+mod document;
+mod export;
+mod geometry;
+mod limits;
+mod memory;
+mod order;
+mod resolve;
+mod touched;
+mod violation;
+
+pub use document::{
+    Channel, ChannelRefs, ChannelType, ChunkRef, Gpu, IterContext, OpName, Operation, Plan, Protocol, RankGroup,
+    Reduction, RemoteBuffer, RemoteBufferRefs, Semaphore, Share, Space, Threadblock,
+};
+pub use export::{ExportError, ExportOptions, export, write};
+pub use limits::{
+    MAX_BARRIERS, MAX_CHANNELS, MAX_CHANNELS_PER_OPERATION, MAX_OPERATIONS, MAX_SEMAPHORES, RESIDENT_THREADBLOCKS,
+};
+pub use violation::{ChunkAt, Fault, Location, Note, OpAt, PlanViolation};
+
+use convert::{Converted, Judged};
+use geometry::{Cells, Geometry};
+use order::{Relaxed, Verdict, judge};
+use program::{ProgramViolation, StepAt, VerifiedProgram, check};
+use resolve::Script;
+use schedule::ReduceOp;
+use std::collections::BTreeSet;
+use topology::document::{Document, TextError};
+
+/// A plan that was read, not yet judged.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlanFile {
+    plan: Plan,
+}
+
+/// A plan that was proven right.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Import {
+    /// What it means.
+    pub program: VerifiedProgram,
+    /// What a reader should know.
+    pub notes: Vec<Note>,
+}
+
+/// Violations beyond these are only counted.
+const MOST_VIOLATIONS: usize = 100;
+
+/// Reads a plan. `origin` names the source in errors, such as the file's path.
+///
+/// # Errors
+/// Text that is not JSON, keys that are missing, unknown or repeated, and values of the wrong type; each with its
+/// line and column.
+pub fn read(text: &str, origin: &str) -> Result<PlanFile, TextError> {
+    let document = Document::json(origin, text);
+    document.parse().map(|plan| PlanFile { plan }).map_err(|mut error| {
+        const OLD: [&str; 9] =
+            ["inputChunks", "outputChunks", "scratchChunks", "inPlace", "srcs", "dsts", "ctype", "cids", "o_buff"];
+        if OLD.iter().any(|key| error.reason.contains(&format!("unknown field `{key}`"))) {
+            error.reason.push_str("; this is the schema of MSCCL++ before 0.7, which its executor no longer reads");
+        }
+        error
+    })
+}
+
+/// Whether a text looks like a plan of MSCCL++.
+pub fn detects(text: &str) -> bool {
+    let start = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
+    start.starts_with('{') && start.contains("\"gpus\"") && !start.contains("\"antiphon-")
+}
+
+impl From<Plan> for PlanFile {
+    fn from(plan: Plan) -> Self {
+        Self { plan }
+    }
+}
+
+impl PlanFile {
+    /// The plan as it is written.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Line and column of a violation, in the text that was read.
+    pub fn locate(text: &str, at: Location) -> Option<(usize, usize)> {
+        Document::json("", text).locate(&at.path())
+    }
+
+    /// The reduction that all operations name, where they name one.
+    pub fn reduction(&self) -> Option<ReduceOp> {
+        self.reductions().into_iter().next().map(|reduction| match reduction {
+            Reduction::Sum => ReduceOp::Sum,
+            Reduction::Min => ReduceOp::Min,
+            Reduction::Max => ReduceOp::Max,
+        })
+    }
+
+    fn reductions(&self) -> BTreeSet<Reduction> {
+        let blocks = self.plan.gpus.iter().flat_map(|gpu| &gpu.threadblocks);
+        let outer = blocks.flat_map(|block| &block.ops);
+        outer.flat_map(|op| std::iter::once(op).chain(op.ops.iter().flatten())).filter_map(|op| op.reduce_op).collect()
+    }
+
+    /// Proves the plan and turns it into a program, planned for a call of `size_bytes` in nccl-tests' sense.
+    ///
+    /// # Errors
+    /// The violations of the first rule that is broken, 100 at most: references and limits, then order, then results.
+    pub fn import(&self, size_bytes: u64) -> Result<Import, Vec<PlanViolation>> {
+        self.imported(size_bytes).map_err(|mut violations| {
+            let found = violations.len();
+            if found > MOST_VIOLATIONS {
+                violations.truncate(MOST_VIOLATIONS);
+                let reason = format!("and {} more violations", found - MOST_VIOLATIONS);
+                violations.push(PlanViolation { at: Location::Plan, fault: Fault::Invalid { reason } });
+            }
+            violations
+        })
+    }
+
+    fn imported(&self, size_bytes: u64) -> Result<Import, Vec<PlanViolation>> {
+        let plan = &self.plan;
+        let mut violations = shape(plan);
+        violations.extend(limits::check(plan));
+        if self.reductions().len() > 1 {
+            let reason = "operations with different reductions".to_owned();
+            violations.push(PlanViolation { at: Location::Plan, fault: Fault::Unsupported { reason } });
+        }
+        if !violations.is_empty() {
+            return Err(violations);
+        }
+        let script = resolve::resolve(plan)?;
+        let geometry = Geometry::of(plan, &script)?;
+        let mut notes = self.notes(&geometry);
+        let (cells, verdict) = judged(plan, &script, &geometry, 1)?;
+        for &iterations in more_iterations(&geometry) {
+            judged(plan, &script, &geometry, iterations)?;
+        }
+        notes.extend(self.ring(&script, &geometry, size_bytes)?);
+        notes.extend(unflushed(&verdict));
+        notes.extend(memoryless(plan, &script, &cells));
+        let order = &verdict.order;
+        let parts = Judged { plan, script: &script, geometry: &geometry, cells: &cells, order };
+        let Converted { program, origins, overwritten } = convert::convert(&parts, size_bytes, self.reduction())?;
+        notes.extend(overwritten.first().map(|&at| {
+            let text = "overwrites its input, in place, outside its output".into();
+            Note { at: Location::Op(at), text }
+        }));
+        let program = check(program)
+            .map_err(|violations| violations.iter().map(|violation| result(violation, &origins)).collect::<Vec<_>>())?;
+        Ok(Import { program, notes })
+    }
+
+    /// Whether scratch that pipelines use again is free by then, where calls are large enough for that.
+    fn ring(&self, script: &Script, geometry: &Geometry, size_bytes: u64) -> Result<Option<Note>, Vec<PlanViolation>> {
+        let (Some(ring), Some(unit)) = (geometry.ring, geometry.unit) else { return Ok(None) };
+        let most = u64::from(ring) * u64::from(unit) * u64::from(geometry.chunks_in_size());
+        if self.plan.max_message_size <= most {
+            return Ok(None);
+        }
+        match judged(&self.plan, script, geometry, ring.saturating_add(2)) {
+            Ok(_) => Ok(None),
+            Err(violations) if size_bytes > most => Err(violations),
+            Err(violations) => {
+                let first = violations.first().map_or(String::new(), ToString::to_string);
+                let text =
+                    format!("right for calls up to {most} bytes only; above, scratch is used again too early: {first}");
+                Ok(Some(Note { at: Location::Plan, text }))
+            }
+        }
+    }
+
+    fn notes(&self, geometry: &Geometry) -> Vec<Note> {
+        let mut notes = Vec::new();
+        let mut note = |at, text: &str| notes.push(Note { at, text: text.to_owned() });
+        for (rank, gpu) in (0..).zip(&self.plan.gpus) {
+            if gpu.threadblocks.len() > RESIDENT_THREADBLOCKS {
+                let text = "has more threadblocks than an A100 has multiprocessors; the kernel is not launched \
+                            cooperatively, so they may wait for one that never starts";
+                note(Location::Gpu(rank), text);
+            }
+        }
+        if self.reductions().iter().any(|reduction| *reduction != Reduction::Sum) {
+            note(Location::Plan, "the executor (0.9.0) computes sums whatever `reduce_op` says");
+        }
+        if geometry.input == 0 || geometry.output == 0 {
+            note(
+                Location::Plan,
+                "the executor (0.9.0) divides by the number of input and of output chunks, one of which is 0",
+            );
+        }
+        notes
+    }
+}
+
+/// What `gpus` and `threadblocks` must look like before anything else can be asked.
+fn shape(plan: &Plan) -> Vec<PlanViolation> {
+    let mut violations = Vec::new();
+    let mut refuse = |at, reason: String| violations.push(PlanViolation { at, fault: Fault::Invalid { reason } });
+    if plan.min_message_size > plan.max_message_size {
+        let (least, most) = (plan.min_message_size, plan.max_message_size);
+        refuse(Location::Plan, format!("serves messages from {least} to {most} bytes, so none"));
+    }
+    if plan.buffer_alignment == 0 || plan.num_threads_per_block == 0 {
+        refuse(Location::Plan, "`buffer_alignment` and `num_threads_per_block` must be positive".into());
+    }
+    for (rank, gpu) in (0..).zip(&plan.gpus) {
+        if gpu.id != rank {
+            refuse(
+                Location::Gpu(rank),
+                format!("has id {}, but the executor takes entry {rank} for rank {rank}", gpu.id),
+            );
+        }
+        for (number, block) in (0..).zip(&gpu.threadblocks) {
+            if block.id != number {
+                let at = Location::Threadblock(rank, number);
+                refuse(
+                    at,
+                    format!("has id {}, but the executor takes entry {number} for threadblock {number}", block.id),
+                );
+            }
+        }
+    }
+    violations
+}
+
+/// Judges the order for a number of iterations per chunk.
+fn judged(
+    plan: &Plan,
+    script: &Script,
+    geometry: &Geometry,
+    iterations: u32,
+) -> Result<(Cells, Verdict), Vec<PlanViolation>> {
+    let refuse = |fault| vec![PlanViolation { at: Location::Plan, fault }];
+    let cells = Cells::new(plan, geometry, iterations).map_err(refuse)?;
+    let verdict = judge(plan, script, &cells, Relaxed::Orders);
+    if verdict.violations.is_empty() { Ok((cells, verdict)) } else { Err(verdict.violations) }
+}
+
+/// How many iterations of pipelines to judge beyond one per chunk.
+fn more_iterations(geometry: &Geometry) -> &'static [u32] {
+    if geometry.unit.is_some() { &[2, 3] } else { &[] }
+}
+
+/// A violation of the program, said of the operation that it comes from.
+fn result(violation: &ProgramViolation, origins: &[Vec<Vec<OpAt>>]) -> PlanViolation {
+    use ProgramViolation as V;
+    let step = match violation {
+        V::WritesInput { at, .. }
+        | V::OutOfBounds { at, .. }
+        | V::Shapes { at, .. }
+        | V::Overlap { at, .. }
+        | V::NoOperator { at, .. }
+        | V::Uninitialised { at, .. }
+        | V::MixedReduce { at, .. }
+        | V::DoubleReduce { at, .. } => Some(at),
+        _ => None,
+    };
+    let origin = |at: &StepAt| {
+        let steps = origins.get(at.rank.index())?.get(at.threadblock as usize)?;
+        steps.get(at.step as usize).copied()
+    };
+    let at = match violation {
+        V::WrongResult { rank, .. } => Location::Gpu(rank.0),
+        _ => step.and_then(origin).map_or(Location::Plan, Location::Op),
+    };
+    PlanViolation { at, fault: Fault::Result { text: violation.to_string() } }
+}
+
+/// Ports that may still read when the call ends.
+fn unflushed(verdict: &Verdict) -> Vec<Note> {
+    let text = "nothing waits until the port has read its source, so the caller may overwrite it too early";
+    let mut places = verdict.unflushed.clone();
+    places.sort_unstable();
+    places.into_iter().map(|at| Note { at: Location::Op(at), text: text.into() }).collect()
+}
+
+/// What only relaxed signals or packets order.
+fn memoryless(plan: &Plan, script: &Script, cells: &Cells) -> Vec<Note> {
+    let verdict = judge(plan, script, cells, Relaxed::Memoryless);
+    let notes = verdict.violations.into_iter().filter_map(|violation| match violation.fault {
+        Fault::Race { access, chunk, other, other_access: "writes", .. } => {
+            let text = format!(
+                "{access} {chunk}, which {other} writes, ordered only by a relaxed signal or a packet, \
+                 which promise nothing about other memory"
+            );
+            Some(Note { at: violation.at, text })
+        }
+        _ => None,
+    });
+    notes.collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,404 @@
+//! Plans executed by threads that take every liberty that a GPU takes: a second opinion that shares nothing with the
+//! judge.
+//!
+//! Each threadblock hands its operations out to threads without waiting for them; only `nop` and `barrier` wait for
+//! all. Data operations read at one time and write at another. Ranks begin a call whenever they like and begin the
+//! next when their threadblocks are through; between calls, the caller looks at the output, and overwrites all its
+//! buffers. Who moves next is drawn by lot, with weights that starve some. A plan is wrong if any such run ends with
+//! a wrong output, stops, or leaves a signal behind.
+
+use super::super::*;
+use program::testing::schedules::Random;
+use schedule::Collective;
+use std::collections::BTreeMap;
+
+/// Calls in a row: two with each half of a doubled scratch buffer.
+const CALLS: u64 = 4;
+
+type Cell = (u64, u64);
+
+/// Something a thread has still to do.
+#[derive(Clone)]
+enum Task {
+    Give(usize),
+    Take(usize),
+    /// Reads, then writes; what was read in between.
+    Data {
+        op: usize,
+        values: Option<Vec<u64>>,
+    },
+}
+
+#[derive(Clone, Default)]
+struct Block {
+    next: usize,
+    /// Tasks of single threads, which keep their order lane by lane, and data tasks.
+    lanes: BTreeMap<usize, Vec<Task>>,
+    data: Vec<Task>,
+}
+
+struct Run<'p> {
+    plan: &'p Plan,
+    collective: Collective,
+    call: Vec<u64>,
+    begun: Vec<bool>,
+    blocks: Vec<Vec<Block>>,
+    /// Per rank: input, output, scratch (both halves), as (flag, value).
+    memory: Vec<[Vec<Cell>; 3]>,
+    counters: BTreeMap<usize, i64>,
+    names: BTreeMap<(u8, u32, u32, usize), usize>,
+}
+
+fn hash(call: u64, rank: u64, chunk: u64) -> u64 {
+    Random(call * 1_000_003 + rank * 1009 + chunk).next()
+}
+
+/// Runs a plan `runs` times; the first thing that goes wrong.
+pub(super) fn attack(plan: &Plan, runs: u64) -> Option<String> {
+    (0..runs).find_map(|seed| Run::new(plan)?.run(&mut Random(seed * 77 + 5)).err())
+}
+
+impl<'p> Run<'p> {
+    fn new(plan: &'p Plan) -> Option<Self> {
+        let memory = plan.gpus.iter().map(|gpu| {
+            let cells = |count: u32| vec![(0, 0); count as usize];
+            [cells(gpu.input_chunks.max(gpu.output_chunks)), cells(gpu.output_chunks), cells(4 * gpu.scratch_chunks)]
+        });
+        let ranks = plan.gpus.len();
+        let blocks = plan.gpus.iter().map(|gpu| vec![Block::default(); gpu.threadblocks.len()]).collect();
+        let collective = plan.collective.parse().ok()?;
+        let (call, begun) = (vec![1; ranks], vec![false; ranks]);
+        let (counters, names) = (BTreeMap::new(), BTreeMap::new());
+        let mut run = Self { plan, collective, call, begun, blocks, memory: memory.collect(), counters, names };
+        for (rank, gpu) in (0..).zip(&plan.gpus) {
+            for (index, semaphore) in gpu.semaphores.iter().enumerate() {
+                let id = run.counter((2, rank, 0, index));
+                run.counters.insert(id, semaphore.init_value.into());
+            }
+        }
+        Some(run)
+    }
+
+    fn counter(&mut self, name: (u8, u32, u32, usize)) -> usize {
+        let next = self.names.len();
+        *self.names.entry(name).or_insert(next)
+    }
+
+    fn run(&mut self, random: &mut Random) -> Result<(), String> {
+        let ranks = self.plan.gpus.len();
+        let blocks: Vec<(usize, usize)> =
+            (0..ranks).flat_map(|rank| (0..self.blocks[rank].len()).map(move |block| (rank, block))).collect();
+        let mut idle = 0;
+        // Some threadblocks are slow for a while.
+        let mut slow = vec![false; blocks.len()];
+        for round in 0.. {
+            if round % 64 == 0 {
+                slow.iter_mut().for_each(|slow| *slow = random.below(3) == 0);
+            }
+            if self.call.iter().all(|&call| call > CALLS) {
+                break;
+            }
+            let chosen = random.below(blocks.len());
+            let (rank, block) = blocks[chosen];
+            if slow[chosen] && idle < 200 && random.below(16) > 0 {
+                idle += 1;
+                continue;
+            }
+            idle = if self.step(rank, block, random)? { 0 } else { idle + 1 };
+            if idle > 400 * blocks.len() {
+                return Err(format!("it stops in calls {:?}", self.call));
+            }
+        }
+        let left = |name: &(u8, u32, u32, usize), value: i64| match name.0 {
+            2 => value != i64::from(self.plan.gpus[name.1 as usize].semaphores[name.3].init_value),
+            _ => value != 0,
+        };
+        match self.names.iter().find(|(name, id)| left(name, self.counters.get(id).copied().unwrap_or(0))) {
+            Some((name, _)) => Err(format!("signals are left over: {name:?}")),
+            None => Ok(()),
+        }
+    }
+
+    fn step(&mut self, rank: usize, block: usize, random: &mut Random) -> Result<bool, String> {
+        if self.call[rank] > CALLS {
+            return Ok(false);
+        }
+        if !self.begun[rank] {
+            self.begin(rank);
+        }
+        let ops = &self.plan.gpus[rank].threadblocks[block].ops;
+        let state = &self.blocks[rank][block];
+        let busy = !state.lanes.is_empty() || !state.data.is_empty();
+        // Threads do what they have, or the threadblock hands out more.
+        if busy && random.below(2) == 0 {
+            return Ok(self.task(rank, block, random));
+        }
+        let Some(op) = ops.get(state.next) else {
+            return match busy {
+                true => Ok(self.task(rank, block, random)),
+                false => self.end(rank),
+            };
+        };
+        match op.name {
+            OpName::Nop if busy => return Ok(self.task(rank, block, random)),
+            OpName::Barrier if busy => return Ok(self.task(rank, block, random)),
+            OpName::Barrier => return Ok(self.barrier(rank, op.barrier_id.unwrap())),
+            _ => {}
+        }
+        let next = state.next;
+        self.hand_out(rank, block, next, op)?;
+        self.blocks[rank][block].next += 1;
+        Ok(true)
+    }
+
+    fn barrier(&mut self, rank: usize, id: u32) -> bool {
+        let here = |block: usize| {
+            let state = &self.blocks[rank][block];
+            let op = self.plan.gpus[rank].threadblocks[block].ops.get(state.next);
+            op.is_some_and(|op| op.barrier_id == Some(id)) && state.lanes.is_empty() && state.data.is_empty()
+        };
+        let uses =
+            |block: &usize| self.plan.gpus[rank].threadblocks[*block].ops.iter().any(|op| op.barrier_id == Some(id));
+        let members: Vec<usize> = (0..self.blocks[rank].len()).filter(uses).collect();
+        let all = members.iter().all(|&block| here(block));
+        if all {
+            members.iter().for_each(|&block| self.blocks[rank][block].next += 1);
+        }
+        all
+    }
+
+    fn hand_out(&mut self, rank: usize, block: usize, next: usize, op: &Operation) -> Result<(), String> {
+        let sync = |op: &Operation| op.channel_ids.clone().or(op.semaphore_ids.clone()).unwrap_or_default();
+        let gives = matches!(op.name, OpName::Signal | OpName::RelaxedSignal | OpName::SemRelease);
+        let takes = matches!(op.name, OpName::Wait | OpName::RelaxedWait | OpName::SemAcquire);
+        if gives || takes {
+            for (lane, id) in sync(op).into_iter().enumerate() {
+                let counter = if op.semaphore_ids.is_some() {
+                    self.counter((2, rank as u32, 0, id as usize))
+                } else {
+                    self.signals(rank, block, id, gives)?
+                };
+                let task = if gives { Task::Give(counter) } else { Task::Take(counter) };
+                self.blocks[rank][block].lanes.entry(lane).or_default().push(task);
+            }
+        } else if op.name != OpName::Nop {
+            self.blocks[rank][block].data.push(Task::Data { op: next, values: None });
+        }
+        Ok(())
+    }
+
+    /// The counter of a memory channel's signals, given or taken.
+    fn signals(&mut self, rank: usize, block: usize, id: u32, gives: bool) -> Result<usize, String> {
+        let gpu = &self.plan.gpus[rank];
+        let mut ids = gpu.threadblocks[block].channels.iter().flat_map(|refs| &refs.channel_ids);
+        let channel = *ids.nth(id as usize).ok_or("no such channel")? as usize;
+        let peers: Vec<u32> =
+            gpu.channels.iter().flat_map(|channel| channel.connected_to.iter().flatten().copied()).collect();
+        let peer = *peers.get(channel).ok_or("no such channel")?;
+        let ordinal = peers[..channel].iter().filter(|&&other| other == peer).count();
+        let own = rank as u32;
+        Ok(self.counter(if gives { (0, own, peer, ordinal) } else { (0, peer, own, ordinal) }))
+    }
+
+    /// Some thread of a threadblock does something.
+    fn task(&mut self, rank: usize, block: usize, random: &mut Random) -> bool {
+        let state = &self.blocks[rank][block];
+        let pick = random.below(state.lanes.len() + state.data.len());
+        if let Some((&lane, tasks)) = state.lanes.iter().nth(pick) {
+            match tasks[0] {
+                Task::Give(counter) => *self.counters.entry(counter).or_insert(0) += 1,
+                Task::Take(counter) => {
+                    let value = self.counters.entry(counter).or_insert(0);
+                    if *value <= 0 {
+                        return false;
+                    }
+                    *value -= 1;
+                }
+                Task::Data { .. } => unreachable!(),
+            }
+            let tasks = self.blocks[rank][block].lanes.get_mut(&lane).unwrap();
+            tasks.remove(0);
+            if tasks.is_empty() {
+                self.blocks[rank][block].lanes.remove(&lane);
+            }
+            return true;
+        }
+        let index = pick - state.lanes.len();
+        let Task::Data { op, values } = state.data[index].clone() else { unreachable!() };
+        // Operations on the same chunks are shared out among threads alike, so each thread keeps their order.
+        let ops = &self.plan.gpus[rank].threadblocks[block].ops;
+        let same = |other: &Task| matches!(other, Task::Data { op: other, .. } if alike(&ops[*other], &ops[op]));
+        if state.data[..index].iter().any(same) {
+            return false;
+        }
+        let operation = &ops[op];
+        let transfers = self.transfers(rank, block, operation);
+        match values {
+            None => {
+                let Some(values) = self.read(rank, &transfers) else { return false };
+                self.blocks[rank][block].data[index] = Task::Data { op, values: Some(values) };
+            }
+            Some(values) => {
+                self.write(rank, &transfers, &values);
+                self.blocks[rank][block].data.remove(index);
+            }
+        }
+        true
+    }
+
+    /// The places of an operation, chunk by chunk: what is read and added, what is written.
+    fn transfers(&self, rank: usize, block: usize, op: &Operation) -> Vec<(Vec<Spot>, Vec<Spot>)> {
+        let (sources, targets) = (op.src_buff.as_deref().unwrap(), op.dst_buff.as_deref().unwrap());
+        let packets = |name: &str| op.name.to_string().contains(name);
+        let spots = |chunk: &ChunkRef, offset: u32, packet: bool| -> Vec<Spot> {
+            let spot = |rank: usize, space: Space| Spot { rank, space, chunk: chunk.index + offset, packet };
+            if let Some(space) = chunk.space {
+                return vec![spot(rank, space)];
+            }
+            let gpu = &self.plan.gpus[rank];
+            if let Some(id) = chunk.buffer_id {
+                let ids = gpu.threadblocks[block].remote_buffer_refs.iter().flat_map(|refs| &refs.remote_buffer_ids);
+                let id = *ids.collect::<Vec<_>>()[id as usize];
+                let buffer = &gpu.remote_buffers[id as usize];
+                return vec![spot(buffer.rank as usize, buffer.space)];
+            }
+            (0..self.plan.gpus.len()).map(|rank| spot(rank, Space::Output)).collect()
+        };
+        let pairs = matches!(op.name, OpName::Put | OpName::PutPackets | OpName::Get | OpName::Copy);
+        let mut transfers = Vec::new();
+        for offset in 0..sources[0].size {
+            if pairs {
+                transfers.extend(
+                    sources
+                        .iter()
+                        .zip(targets)
+                        .map(|(source, target)| (spots(source, offset, false), spots(target, offset, packets("ppkt")))),
+                );
+                continue;
+            }
+            let source = |(place, chunk): (usize, &ChunkRef)| {
+                let packet = packets("pkt") && (place > 0 || op.name == OpName::UnpackPackets);
+                spots(chunk, offset, packet)
+            };
+            let target = |(place, chunk): (usize, &ChunkRef)| spots(chunk, offset, packets("pkt") && place > 0);
+            let sources = sources.iter().enumerate().flat_map(source).collect();
+            transfers.push((sources, targets.iter().enumerate().flat_map(target).collect()));
+        }
+        transfers
+    }
+
+    fn read(&self, rank: usize, transfers: &[(Vec<Spot>, Vec<Spot>)]) -> Option<Vec<u64>> {
+        let mut values = Vec::new();
+        for (sources, _) in transfers {
+            let mut sum = 0u64;
+            for spot in sources {
+                let (flag, value) = self.memory[spot.rank][self.list(spot)][self.place(rank, spot)];
+                if spot.packet && flag != self.call[rank] {
+                    return None;
+                }
+                sum = sum.wrapping_add(value);
+            }
+            values.push(sum);
+        }
+        Some(values)
+    }
+
+    fn write(&mut self, rank: usize, transfers: &[(Vec<Spot>, Vec<Spot>)], values: &[u64]) {
+        for ((_, targets), &value) in transfers.iter().zip(values) {
+            for spot in targets {
+                let place = self.place(rank, spot);
+                let flag = if spot.packet { self.call[rank] } else { 0 };
+                let list = self.list(spot);
+                self.memory[spot.rank][list][place] = (flag, value);
+            }
+        }
+    }
+
+    /// Which list holds a spot; in place, input and output are one.
+    fn list(&self, spot: &Spot) -> usize {
+        if self.plan.inplace && spot.space == Space::Input { 1 } else { spot.space as usize }
+    }
+
+    /// The cell of a spot in its list, for the call that `rank` is in.
+    fn place(&self, rank: usize, spot: &Spot) -> usize {
+        let scratch = self.plan.gpus[spot.rank].scratch_chunks as usize;
+        let second = self.plan.use_double_scratch_buffer && self.call[rank].is_multiple_of(2);
+        let half = if spot.space == Space::Scratch && second { 2 * scratch } else { 0 };
+        half + spot.chunk as usize * if spot.packet { 2 } else { 1 }
+    }
+
+    /// The caller prepares its buffers.
+    fn begin(&mut self, rank: usize) {
+        self.begun[rank] = true;
+        let call = self.call[rank];
+        for (chunk, cell) in self.memory[rank][0].iter_mut().enumerate() {
+            *cell = (0, hash(call, rank as u64, chunk as u64));
+        }
+        self.memory[rank][1].iter_mut().for_each(|cell| *cell = (0, hash(call, 99, 1)));
+        if self.plan.inplace {
+            // Only allreduces are attacked in place.
+            let input = self.memory[rank][0].clone();
+            self.memory[rank][1].iter_mut().zip(input).for_each(|(cell, value)| *cell = value);
+        }
+    }
+
+    /// The caller looks at the output, if all threadblocks are through.
+    fn end(&mut self, rank: usize) -> Result<bool, String> {
+        let gpu = &self.plan.gpus[rank];
+        let through = |(block, state): (&Threadblock, &Block)| {
+            state.next == block.ops.len() && state.lanes.is_empty() && state.data.is_empty()
+        };
+        if !gpu.threadblocks.iter().zip(&self.blocks[rank]).all(through) {
+            return Ok(false);
+        }
+        let (call, ranks) = (self.call[rank], self.plan.gpus.len() as u64);
+        for chunk in 0..u64::from(gpu.output_chunks) {
+            let expected = match self.collective {
+                Collective::AllGather => {
+                    let block = u64::from(gpu.input_chunks);
+                    hash(call, chunk / block, chunk % block)
+                }
+                Collective::AllReduce => (0..ranks).fold(0u64, |sum, other| sum.wrapping_add(hash(call, other, chunk))),
+                Collective::AllToAll => {
+                    let block = u64::from(gpu.output_chunks) / ranks;
+                    hash(call, chunk / block, rank as u64 * block + chunk % block)
+                }
+                other => unreachable!("{other} is not attacked"),
+            };
+            let found = self.memory[rank][1][chunk as usize].1;
+            if found != expected {
+                return Err(format!("call {call}: rank {rank} ends with a wrong chunk {chunk}"));
+            }
+        }
+        for list in 0..2 {
+            self.memory[rank][list].iter_mut().for_each(|cell| *cell = (0, hash(call, 98, 2)));
+        }
+        self.call[rank] += 1;
+        self.begun[rank] = false;
+        self.blocks[rank].iter_mut().for_each(|block| *block = Block::default());
+        Ok(true)
+    }
+}
+
+/// Whether two operations touch the same chunks with the same threads.
+fn alike(a: &Operation, b: &Operation) -> bool {
+    let all = |op: &Operation| -> Vec<(Option<Space>, u32, u32)> {
+        let chunks = op.src_buff.iter().chain(&op.dst_buff).flatten();
+        chunks.map(|chunk| (chunk.space, chunk.index, chunk.size)).collect()
+    };
+    let packets = |op: &Operation| op.name.to_string().contains("pkt");
+    let (of_a, of_b) = (all(a), all(b));
+    let overlap =
+        |x: &(Option<Space>, u32, u32), y: &(Option<Space>, u32, u32)| x.0 == y.0 && x.1 < y.1 + y.2 && y.1 < x.1 + x.2;
+    let touching: Vec<_> =
+        of_a.iter().flat_map(|x| of_b.iter().map(move |y| (x, y))).filter(|(x, y)| overlap(x, y)).collect();
+    packets(a) == packets(b) && !touching.is_empty() && touching.iter().all(|(x, y)| x == y)
+}
+
+/// One chunk somewhere.
+struct Spot {
+    rank: usize,
+    space: Space,
+    chunk: u32,
+    packet: bool,
+}

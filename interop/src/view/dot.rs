@@ -1,0 +1,35 @@
+//! Graphviz: ranks boxed by machine, and for every link that is used how much it carries.
+
+use schedule::Timeline;
+use std::io::{self, BufWriter, Write};
+use topology::{Link, Topology};
+
+/// Writes a directed graph; the same timeline gives the same bytes.
+///
+/// # Errors
+/// Those of `out`.
+pub fn dot(timeline: &Timeline, topology: &Topology, out: impl Write) -> io::Result<()> {
+    let (links, _) = timeline.usage(topology);
+    let mut out = BufWriter::new(out);
+    let title = format!("{} on {}: {}", timeline.title, topology.name(), timeline.makespan());
+    writeln!(out, "digraph schedule {{\n  label=\"{}\";\n  node [shape=circle];", quoted(&title))?;
+    for (machine, ranks) in topology.machines().iter().enumerate() {
+        write!(out, "  subgraph cluster_{machine} {{ label=\"machine {machine}\";")?;
+        for rank in ranks {
+            write!(out, " {rank};")?;
+        }
+        writeln!(out, " }}")?;
+    }
+    for (link, usage) in topology.links().iter().zip(&links).filter(|(_, usage)| usage.messages > 0) {
+        let Link { from, to, .. } = link;
+        let (bytes, messages, percent) = (usage.bytes, usage.messages, usage.utilisation * 100.0);
+        writeln!(out, "  {from} -> {to} [label=\"{bytes} in {messages}, busy {percent:.0}%\"];")?;
+    }
+    writeln!(out, "}}")?;
+    out.flush()
+}
+
+/// Inside double quotes, Graphviz wants quotes and backslashes escaped.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"")
+}

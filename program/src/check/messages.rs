@@ -1,0 +1,227 @@
+//! Whether sends and receives match, and whether the program can always go on.
+//!
+//! The principal type is [`Messages`]. At window 0 the weakest transport is assumed, one without any buffer: a send
+//! ends only when its receive takes the data, so a message is one event in two threadblocks. At window w a send ends
+//! when the w-th message before it has been received. The program can stop only if events wait for each other in a
+//! ring; more room never makes a program stop that runs with less.
+
+use super::{ProgramViolation, StepId, Steps, structure};
+use crate::{ConnectionId, Program};
+
+/// The rooms tried, in messages per connection: what transports can be expected to have.
+const WINDOWS: [u32; 5] = [0, 1, 2, 4, 8];
+
+/// A send and its receive.
+#[derive(Clone, Copy)]
+pub(super) struct Message {
+    pub(super) send: StepId,
+    pub(super) receive: StepId,
+}
+
+/// All messages, and which one each step sends or receives.
+pub(super) struct Messages {
+    /// Those of one connection lie together, in order.
+    pub(super) list: Vec<Message>,
+    /// For each connection its first message, and one for the end.
+    first: Vec<u32>,
+    of: Vec<Option<u32>>,
+}
+
+/// The steps at the two ends of one connection, in order.
+#[derive(Clone, Default)]
+struct Lane {
+    sends: Vec<StepId>,
+    receives: Vec<StepId>,
+}
+
+impl Messages {
+    /// Pairs the n-th send of each connection with its n-th receive.
+    pub(super) fn matched(program: &Program, steps: &Steps) -> Result<Self, Vec<ProgramViolation>> {
+        let mut violations = Vec::new();
+        let mut lanes = vec![Lane::default(); program.connections.len()];
+        for id in steps.ids() {
+            let instruction = steps.instruction(id);
+            if let Some(connection) = instruction.sends_to() {
+                let end = &mut lanes[connection.index()].sends;
+                append(end, id, connection, steps, &mut violations);
+            }
+            if let Some(connection) = instruction.receives_from() {
+                let end = &mut lanes[connection.index()].receives;
+                append(end, id, connection, steps, &mut violations);
+            }
+        }
+        let mut messages = Self { list: Vec::new(), first: vec![0], of: vec![None; steps.at.len()] };
+        for (index, Lane { sends, receives }) in lanes.iter().enumerate() {
+            let connection = ConnectionId(index as u32);
+            for (&send, &receive) in sends.iter().zip(receives) {
+                let number = messages.list.len() as u32;
+                messages.of[send as usize] = Some(number);
+                messages.of[receive as usize] = Some(number);
+                messages.list.push(Message { send, receive });
+                if !payload(program, steps, send).eq(payload(program, steps, receive)) {
+                    let (send, receive) = (steps.at(send), steps.at(receive));
+                    violations.push(ProgramViolation::MessageShape { send, receive });
+                }
+            }
+            messages.first.push(messages.list.len() as u32);
+            let paired = sends.len().min(receives.len());
+            let alone = sends[paired..].iter().chain(&receives[paired..]);
+            violations.extend(alone.map(|&id| ProgramViolation::Unmatched { at: steps.at(id), connection }));
+        }
+        if violations.is_empty() { Ok(messages) } else { Err(violations) }
+    }
+
+    /// The smallest window that suffices, and the steps in an order in which they can happen; a send comes right
+    /// before its receive where there is no room for it in between.
+    pub(super) fn order(&self, steps: &Steps) -> Result<(u32, Vec<StepId>), Vec<ProgramViolation>> {
+        let mut cycle = Vec::new();
+        for window in WINDOWS {
+            match Events::new(self, steps, window).order() {
+                Ok(order) => return Ok((window, order)),
+                // The ring of the largest window is the one that no room breaks.
+                Err(ring) => cycle = ring,
+            }
+        }
+        Err(vec![ProgramViolation::Deadlock { cycle: cycle.into_iter().map(|step| steps.at(step)).collect() }])
+    }
+
+    /// The message that a step sends or receives.
+    pub(super) fn of(&self, step: StepId) -> Option<u32> {
+        self.of[step as usize]
+    }
+
+    /// The step that sent what a step receives.
+    pub(super) fn sender(&self, receive: StepId) -> Option<StepId> {
+        let message = self.list[self.of[receive as usize]? as usize];
+        (message.receive == receive).then_some(message.send)
+    }
+}
+
+/// Adds a step to one end of a connection, which belongs to one threadblock.
+fn append(
+    end: &mut Vec<StepId>,
+    id: StepId,
+    connection: ConnectionId,
+    steps: &Steps,
+    violations: &mut Vec<ProgramViolation>,
+) {
+    if let Some(&last) = end.last() {
+        let (at, other) = (steps.at(id), steps.at(last));
+        if at.threadblock != other.threadblock {
+            violations.push(ProgramViolation::SharedConnection { at, other, connection });
+        }
+    }
+    end.push(id);
+}
+
+/// The shape of what a step sends or receives; all slices of one step have the same.
+fn payload<'p>(program: &'p Program, steps: &Steps, id: StepId) -> impl Iterator<Item = u32> + use<'p> {
+    structure::shape(program, steps.at(id).rank, steps.instruction(id).shape())
+}
+
+/// Something that happens at once: a step, or at window 0 a message, with its send first.
+#[derive(Clone, Copy)]
+struct Event {
+    step: StepId,
+    receive: Option<StepId>,
+}
+
+/// The events and which of them must come directly after which.
+struct Events {
+    list: Vec<Event>,
+    /// Where each event's followers start; one allocation for all.
+    starts: Vec<u32>,
+    followers: Vec<u32>,
+}
+
+impl Events {
+    fn new(messages: &Messages, steps: &Steps, window: u32) -> Self {
+        let mut list = Vec::new();
+        let mut event_of = vec![0u32; steps.at.len()];
+        for id in steps.ids() {
+            let message = messages.of(id).filter(|_| window == 0).map(|number| messages.list[number as usize]);
+            if message.is_some_and(|message| message.receive == id) {
+                continue;
+            }
+            let event = list.len() as u32;
+            event_of[id as usize] = event;
+            let receive = message.map(|message| message.receive);
+            receive.into_iter().for_each(|receive| event_of[receive as usize] = event);
+            list.push(Event { step: id, receive });
+        }
+        let mut edges = Vec::new();
+        for id in steps.ids() {
+            let before = steps.before(id);
+            edges.extend(before.map(|before| (event_of[before as usize], event_of[id as usize])));
+        }
+        if window > 0 {
+            for lane in messages.first.windows(2) {
+                let lane = &messages.list[lane[0] as usize..lane[1] as usize];
+                edges.extend(lane.iter().map(|&Message { send, receive }| (send, receive)));
+                let ahead = lane.iter().zip(lane.iter().skip(window as usize));
+                edges.extend(ahead.map(|(taken, next)| (taken.receive, next.send)));
+            }
+        }
+        let mut starts = vec![0u32; list.len() + 1];
+        edges.iter().for_each(|&(before, _)| starts[before as usize + 1] += 1);
+        for event in 0..list.len() {
+            starts[event + 1] += starts[event];
+        }
+        let mut next = starts.clone();
+        let mut followers = vec![0; edges.len()];
+        for (before, after) in edges {
+            followers[next[before as usize] as usize] = after;
+            next[before as usize] += 1;
+        }
+        Self { list, starts, followers }
+    }
+
+    /// The steps in an order in which they can happen, or steps that wait for each other.
+    fn order(&self) -> Result<Vec<StepId>, Vec<StepId>> {
+        let mut waiting = vec![0u32; self.list.len()];
+        self.followers.iter().for_each(|&event| waiting[event as usize] += 1);
+        let mut order: Vec<u32> = (0..self.list.len() as u32).filter(|&event| waiting[event as usize] == 0).collect();
+        let mut next = 0;
+        while next < order.len() {
+            for &event in self.after(order[next]) {
+                waiting[event as usize] -= 1;
+                if waiting[event as usize] == 0 {
+                    order.push(event);
+                }
+            }
+            next += 1;
+        }
+        let event = |event: u32| self.list[event as usize];
+        if order.len() < self.list.len() {
+            return Err(self.ring(&waiting).into_iter().map(event).map(|of| of.receive.unwrap_or(of.step)).collect());
+        }
+        Ok(order.into_iter().map(event).flat_map(|of| std::iter::once(of.step).chain(of.receive)).collect())
+    }
+
+    fn after(&self, event: u32) -> &[u32] {
+        &self.followers[self.starts[event as usize] as usize..self.starts[event as usize + 1] as usize]
+    }
+
+    /// A ring among the events that still wait for something.
+    fn ring(&self, waiting: &[u32]) -> Vec<u32> {
+        // Every stuck event waits for a stuck one; walking from each to one that it waits for must repeat.
+        let mut waits_for = vec![None; self.list.len()];
+        for event in (0..self.list.len() as u32).filter(|&event| waiting[event as usize] > 0) {
+            self.after(event).iter().for_each(|&follower| waits_for[follower as usize] = Some(event));
+        }
+        let mut visited = vec![false; self.list.len()];
+        let mut walk = Vec::new();
+        let mut here = (0..self.list.len() as u32).find(|&event| waiting[event as usize] > 0);
+        while let Some(event) = here {
+            if std::mem::replace(&mut visited[event as usize], true) {
+                let start = walk.iter().position(|&earlier| earlier == event).unwrap_or(0);
+                walk.drain(..start);
+                break;
+            }
+            walk.push(event);
+            here = waits_for[event as usize];
+        }
+        walk.reverse();
+        walk
+    }
+}

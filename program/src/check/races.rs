@@ -1,0 +1,216 @@
+//! Whether any two accesses to a slot, at least one of them writing, are ordered in every interleaving.
+//!
+//! What must happen before what follows from three things: the order within a threadblock, `after`, and that a
+//! message is received after it was sent. (That a send waits for its receive is *not* used: transports buffer.)
+//! A receive that has *ended* comes after the end of its send. One that has *begun* comes only after the beginning of
+//! its send, and where that is the second half of a fused step, after the beginning of the first half: bytes may be
+//! sent on while others are still to come.
+//!
+//! Almost every pair is ordered by what one rank does alone, which clocks per threadblock decide in constant
+//! time. The rest is searched for backwards through the messages.
+
+use super::messages::Messages;
+use super::{ProgramViolation, StepId, Steps};
+use crate::{Buffer, Program, Slice, Slot};
+use rayon::prelude::*;
+use topology::Rank;
+
+/// Clocks of one rank take at most this many words; a larger rank is searched instead.
+const MOST_WORDS: usize = 1 << 25;
+
+pub(super) fn check(program: &Program, steps: &Steps, messages: &Messages, order: &[StepId]) -> Vec<ProgramViolation> {
+    let timeline = Timeline::new(program, steps, messages, order);
+    let found = timeline.of_rank.par_iter().enumerate().map(|(rank, own)| {
+        let mut judge = Judge::new(&timeline, Rank::from_index(rank), own);
+        judge.run(own)
+    });
+    found.flatten_iter().collect()
+}
+
+/// One possible order of all steps.
+struct Timeline<'a> {
+    program: &'a Program,
+    steps: &'a Steps,
+    messages: &'a Messages,
+    /// For each step its place in the order.
+    place: Vec<u32>,
+    /// For each rank its steps in that order.
+    of_rank: Vec<Vec<StepId>>,
+}
+
+impl<'a> Timeline<'a> {
+    fn new(program: &'a Program, steps: &'a Steps, messages: &'a Messages, order: &[StepId]) -> Self {
+        let of_rank = vec![Vec::new(); program.ranks.len()];
+        let mut timeline = Self { program, steps, messages, place: vec![0; steps.at.len()], of_rank };
+        for (place, &id) in (0..).zip(order) {
+            timeline.place[id as usize] = place;
+            timeline.of_rank[steps.at(id).rank.index()].push(id);
+        }
+        timeline
+    }
+}
+
+/// What has happened to a slot so far.
+#[derive(Clone, Default)]
+struct History {
+    write: Option<StepId>,
+    /// Reads since then.
+    reads: Vec<StepId>,
+}
+
+/// Judges the accesses of one rank.
+struct Judge<'a> {
+    timeline: &'a Timeline<'a>,
+    rank: Rank,
+    clocks: Option<Clocks>,
+    histories: [Vec<History>; 3],
+    /// For each step, the last search that came by; empty until one is needed.
+    visited: Vec<u32>,
+    searches: u32,
+}
+
+impl<'a> Judge<'a> {
+    fn new(timeline: &'a Timeline<'a>, rank: Rank, own: &[StepId]) -> Self {
+        let content = &timeline.program.ranks[rank.index()];
+        let histories = [Buffer::Input, Buffer::Output, Buffer::Scratch];
+        let histories = histories.map(|buffer| vec![History::default(); content.parts(buffer).len()]);
+        let clocks = Clocks::new(timeline, rank, own);
+        Self { timeline, rank, clocks, histories, visited: Vec::new(), searches: 0 }
+    }
+
+    fn run(&mut self, own: &[StepId]) -> Vec<ProgramViolation> {
+        let mut violations = Vec::new();
+        for &id in own {
+            let instruction = self.timeline.steps.instruction(id);
+            for slot in instruction.source().into_iter().flat_map(slots_of) {
+                self.read(id, slot, &mut violations);
+            }
+            for slot in instruction.destination().into_iter().flat_map(slots_of) {
+                self.write(id, slot, &mut violations);
+            }
+        }
+        violations
+    }
+
+    fn history(&mut self, slot: Slot) -> &mut History {
+        &mut self.histories[buffer_index(slot.buffer)][slot.index as usize]
+    }
+
+    fn read(&mut self, id: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
+        if let Some(write) = self.history(slot).write {
+            self.demand_order(write, id, slot, violations);
+        }
+        self.history(slot).reads.push(id);
+    }
+
+    fn write(&mut self, id: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
+        let reads = std::mem::take(&mut self.history(slot).reads);
+        for read in reads.into_iter().filter(|&read| read != id) {
+            self.demand_order(read, id, slot, violations);
+        }
+        if let Some(write) = self.history(slot).write.replace(id) {
+            self.demand_order(write, id, slot, violations);
+        }
+    }
+
+    fn demand_order(&mut self, earlier: StepId, later: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
+        let local = self.clocks.as_ref().is_some_and(|clocks| clocks.ordered(self.timeline.steps, earlier, later));
+        if !local && !self.reaches(earlier, later) {
+            let (first, second) = (self.timeline.steps.at(earlier), self.timeline.steps.at(later));
+            violations.push(ProgramViolation::Race { rank: self.rank, slot, first, second });
+        }
+    }
+
+    /// Searches backwards from the beginning of `later` for the end of `earlier`.
+    fn reaches(&mut self, earlier: StepId, later: StepId) -> bool {
+        let Timeline { steps, messages, .. } = *self.timeline;
+        self.visited.resize(2 * steps.at.len(), 0);
+        self.searches += 1;
+        let mut stack = vec![Moment { step: later, ended: false }];
+        while let Some(Moment { step, ended }) = stack.pop() {
+            // The two halves of a fused step begin together.
+            let begun_with = steps.previous(step).filter(|_| !ended && steps.is_second_half(step));
+            let ended_before = steps.before(step).filter(|&before| Some(before) != begun_with);
+            let ended_before = ended_before.map(|step| Moment { step, ended: true });
+            let sent = messages.sender(step).map(|step| Moment { step, ended });
+            let begun_with = begun_with.map(|step| Moment { step, ended: false });
+            for before in ended_before.chain(sent).chain(begun_with) {
+                if before == (Moment { step: earlier, ended: true }) {
+                    return true;
+                }
+                self.visit(before, earlier, &mut stack);
+            }
+        }
+        false
+    }
+
+    fn visit(&mut self, moment: Moment, earlier: StepId, stack: &mut Vec<Moment>) {
+        let seen = &mut self.visited[2 * moment.step as usize + usize::from(moment.ended)];
+        let seen = std::mem::replace(seen, self.searches) == self.searches;
+        // Nothing that comes before `earlier` in a possible order comes after it in all of them.
+        let place = &self.timeline.place;
+        if !seen && place[moment.step as usize] > place[earlier as usize] {
+            stack.push(moment);
+        }
+    }
+}
+
+/// The beginning or the end of a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Moment {
+    step: StepId,
+    ended: bool,
+}
+
+/// For each step of a rank and each of its threadblocks, how many steps of that threadblock surely ended before
+/// the step began, as far as the rank alone decides. (The second half of a fused step begins with the first; that
+/// matters only to other ranks.)
+struct Clocks {
+    width: usize,
+    of: Vec<Vec<u32>>,
+}
+
+impl Clocks {
+    fn new(timeline: &Timeline, rank: Rank, own: &[StepId]) -> Option<Self> {
+        let steps = timeline.steps;
+        let first = &steps.first[rank.index()];
+        let width = first.len() - 1;
+        if width.saturating_mul(own.len()) > MOST_WORDS {
+            return None;
+        }
+        let lengths = first.windows(2).map(|pair| (pair[1] - pair[0]) as usize);
+        let mut of: Vec<Vec<u32>> = lengths.map(|length| vec![0; length * width]).collect();
+        let mut now = vec![0; width];
+        for &id in own {
+            now.fill(0);
+            for before in steps.before(id) {
+                let (threadblock, place) = (steps.at(before).threadblock as usize, steps.place(before));
+                let ended = &of[threadblock][place * width..][..width];
+                now.iter_mut().zip(ended).for_each(|(now, &ended)| *now = (*now).max(ended));
+                now[threadblock] = now[threadblock].max(place as u32 + 1);
+            }
+            of[steps.at(id).threadblock as usize][steps.place(id) * width..][..width].copy_from_slice(&now);
+        }
+        Some(Self { width, of })
+    }
+
+    /// Whether `first` surely ended before `second` began.
+    fn ordered(&self, steps: &Steps, first: StepId, second: StepId) -> bool {
+        let clock = &self.of[steps.at(second).threadblock as usize][steps.place(second) * self.width..];
+        clock[steps.at(first).threadblock as usize] as usize > steps.place(first)
+    }
+}
+
+/// The slots of a slice.
+pub(super) fn slots_of(slice: Slice) -> impl Iterator<Item = Slot> {
+    (slice.index..slice.index + slice.count).map(move |index| Slot { buffer: slice.buffer, index })
+}
+
+/// A number for each buffer.
+pub(super) fn buffer_index(buffer: Buffer) -> usize {
+    match buffer {
+        Buffer::Input => 0,
+        Buffer::Output => 1,
+        Buffer::Scratch => 2,
+    }
+}

@@ -1,0 +1,79 @@
+//! The plan hash: equal digests mean equal programs. What each rank does is hashed by itself, so that whoever has one rank's
+//! steps, and the hashes of the others, comes to the same digest.
+//!
+//! Ranks compare it before they move a byte, so it covers all that decides what they do: who takes part in
+//! which collective, the reduction, and every step. The size it was planned for is not part of it, because a
+//! program serves every element count.
+
+use super::{Connection, Program, RankProgram, Shape};
+use schedule::{Collective, RankSet, ReduceOp};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::io::{self, Write};
+use topology::Rank;
+
+/// What is hashed, as JSON in this order.
+#[derive(Serialize)]
+struct Identity<'a> {
+    format: &'static str,
+    collective: Collective,
+    op: Option<ReduceOp>,
+    root: Option<Rank>,
+    members: &'a RankSet,
+    chunks_per_rank: u32,
+    in_place: bool,
+    shape: &'a Shape,
+    uniform: bool,
+    connections: &'a [Connection],
+    ranks: &'a [String],
+}
+
+/// SHA-256 over a program, in hexadecimal.
+pub fn digest(program: &Program) -> String {
+    digest_of(program, &program.ranks.iter().map(rank_hash).collect::<Vec<_>>())
+}
+
+/// The same over what one rank does.
+pub(super) fn rank_hash(rank: &RankProgram) -> String {
+    sha256(rank)
+}
+
+/// The digest of a program whose ranks' hashes are these; what its ranks do is not looked at.
+pub(super) fn digest_of(program: &Program, ranks: &[String]) -> String {
+    let request = program.demand.request();
+    let identity = Identity {
+        format: "antiphon-program/3",
+        collective: request.collective,
+        op: program.op,
+        root: request.root,
+        members: &request.members,
+        chunks_per_rank: request.chunks_per_rank,
+        in_place: program.in_place,
+        shape: &program.shape,
+        uniform: program.uniform,
+        connections: &program.connections,
+        ranks,
+    };
+    sha256(&identity)
+}
+
+fn sha256(of: &impl Serialize) -> String {
+    let mut hash = Sha256::new();
+    let writer = io::BufWriter::new(Hashing(&mut hash));
+    serde_json::to_writer(writer, of).expect("plain data without maps is always representable");
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Hashes what is written.
+struct Hashing<'a>(&'a mut Sha256);
+
+impl Write for Hashing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,274 @@
+//! What each rank does: the physical plan that the interpreter runs.
+//!
+//! The principal type is [`Program`]: per rank, threadblocks of steps over three buffers, with explicit
+//! dependencies, in the sense of MSCCL \[1\] but free of its limits (no step cap, any number of dependencies).
+//!
+//! Decisions:
+//! * Buffers are addressed in **slots** (one chunk each), never in bytes, so one program serves every count. A
+//!   slot has the size of a *part*, and [`Program::shape`] says how many elements each part has for a given
+//!   count, which places remainders without padding.
+//! * Fused instructions stream: a piece is stored and sent on before the next arrives. They mean no more than
+//!   their two halves one after the other, and [`Program::unfused`] writes them so.
+//! * Large slots are cut into tiles; the whole program repeats for every tile, and a dependency means *the same
+//!   tile of that step*. That pipelines every hop without a second mechanism, as MSCCL's slice loop does.
+//! * In-place programs name one buffer only (the larger one), so neither verifier nor interpreter reasons
+//!   about aliases.
+//! * Only a [`VerifiedProgram`] is executed: [`lower`] makes a program, [`check`] proves it without its help.
+//! * Every wait points at a message that arrives earlier in the schedule, so no interleaving deadlocks.
+//!
+//! \[1\] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023.
+
+mod check;
+mod digest;
+mod excerpt;
+mod instruction;
+mod layout;
+mod listing;
+mod lower;
+pub mod rewrite;
+mod shape;
+#[cfg(any(test, feature = "testing"))]
+#[expect(missing_docs, clippy::unwrap_used, reason = "only tests see it")]
+pub mod testing;
+mod timing;
+
+pub use check::{ProgramViolation, StepAt, VerifiedProgram, check};
+pub use digest::digest;
+pub use excerpt::{Excerpt, has_excerpts, write_excerpts};
+pub use instruction::{Buffer, Instruction, Slice};
+pub use layout::{Layout, OwnBlock, Slot};
+pub use lower::{LowerError, LowerOptions, Threadblocks, lower};
+pub use rewrite::replicate;
+pub use shape::{Shape, balanced};
+pub use timing::{NoLink, Played, play};
+
+use schedule::{Demand, ReduceOp};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use topology::{LinkId, Micros, MicrosPerByte, Rank, ResourceId, Topology};
+
+/// Index of a connection in [`Program::connections`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ConnectionId(pub u32);
+
+impl ConnectionId {
+    /// The id as an index into [`Program::connections`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An ordered lane of bytes from one rank to another. Sends and receives on it match in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Connection {
+    /// The sender.
+    pub from: Rank,
+    /// The receiver.
+    pub to: Rank,
+    /// Distinguishes lanes between the same two ranks.
+    pub channel: u32,
+    /// The topology's link this lane stands for (what an emulated cluster paces).
+    pub link: LinkId,
+}
+
+/// What happens to a payload between buffer and wire. Identity today; compression and fused epilogues later
+/// change no format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transform {
+    /// The bytes as they are.
+    #[default]
+    Identity,
+}
+
+/// A step of a threadblock on the same rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct StepRef {
+    /// The threadblock.
+    pub threadblock: u32,
+    /// The step in it.
+    pub step: u32,
+}
+
+/// An instruction and what must have finished before it (for the same tile).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// What to do.
+    pub instruction: Instruction,
+    /// Steps of *other* threadblocks of this rank that must have finished this tile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<StepRef>,
+    /// Payload transform.
+    pub transform: Transform,
+    /// Index of the schedule's transfer this step carries out; `None` for local steps. Consecutive steps of
+    /// one transfer are one message (one α). Of a fused step it is the transfer received.
+    pub transfer: Option<u32>,
+    /// The transfer that the send of a fused step carries out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forwards: Option<u32>,
+}
+
+impl Step {
+    /// A step that waits for nothing and belongs to no transfer.
+    pub fn new(instruction: Instruction) -> Self {
+        Self { instruction, after: Vec::new(), transform: Transform::Identity, transfer: None, forwards: None }
+    }
+}
+
+/// Steps that run one after the other.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Threadblock {
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+/// What one rank does.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RankProgram {
+    /// For each slot of the input buffer, the part p whose shape it has.
+    pub input_parts: Vec<u32>,
+    /// The same for the output buffer.
+    pub output_parts: Vec<u32>,
+    /// The same for scratch.
+    pub scratch_parts: Vec<u32>,
+    /// Threadblocks; they run concurrently.
+    pub threadblocks: Vec<Threadblock>,
+}
+
+impl RankProgram {
+    /// For each slot of a buffer, the part whose shape it has. Slots lie one after the other.
+    pub fn parts(&self, buffer: Buffer) -> &[u32] {
+        match buffer {
+            Buffer::Input => &self.input_parts,
+            Buffer::Output => &self.output_parts,
+            Buffer::Scratch => &self.scratch_parts,
+        }
+    }
+}
+
+/// A lowered collective: what every rank does, for any element count.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Program {
+    /// What it must achieve.
+    pub demand: Arc<Demand>,
+    /// The reduction, where the collective reduces.
+    pub op: Option<ReduceOp>,
+    /// Whether input and output are the same memory (nccl-tests' in-place convention).
+    pub in_place: bool,
+    /// How many elements a slot has, by its part.
+    pub shape: Shape,
+    /// Whether all parts are equal, because the element count divides: slots of any two parts may then hold the
+    /// same data. Programs from elsewhere often assume so; lowered ones do not, and serve every count.
+    pub uniform: bool,
+    /// The lanes between ranks.
+    pub connections: Vec<Connection>,
+    /// One per rank of the topology; ranks without work have no threadblocks.
+    pub ranks: Vec<RankProgram>,
+    /// How early and how fast. Nothing else that a rank does depends on it, so the digest leaves it out.
+    pub tempo: Tempo,
+}
+
+/// What is known about the times of a program's messages.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Tempo {
+    /// When the schedule has each transfer on its link, from start to end, at the size that it was made for; empty
+    /// without a schedule.
+    pub times: Vec<[Micros; 2]>,
+    /// What a byte takes on each connection; empty where that is not known.
+    pub rates: Vec<MicrosPerByte>,
+    /// What a byte takes of the slowest resource that each connection shares with others of its sender; 0 if there is
+    /// none, empty where that is not known.
+    pub ports: Vec<MicrosPerByte>,
+    /// What holds each connection up, as its sender and as its receiver see it: of its slowest resources the one that most of
+    /// the rank's connections pass; empty where that is not known.
+    pub bottlenecks: Vec<[Option<ResourceId>; 2]>,
+}
+
+/// Resources are equally slow if one takes less than this many times as long as the other: measured rates differ a little.
+const EQUALLY_SLOW: f64 = 1.25;
+
+impl Program {
+    /// The same program, lowered for this topology, with the rates of its links and of what these share.
+    #[must_use]
+    pub fn with_rates(mut self, topology: &Topology) -> Self {
+        // Never below that of a resource.
+        let rate = |lane: &Connection| topology.link(lane.link).beta;
+        // Of the connections that a rank sends over, and of those it receives from.
+        let mut users: BTreeMap<(bool, Rank, ResourceId), usize> = BTreeMap::new();
+        for lane in &self.connections {
+            for &id in &topology.link(lane.link).resources {
+                *users.entry((true, lane.from, id)).or_default() += 1;
+                *users.entry((false, lane.to, id)).or_default() += 1;
+            }
+        }
+        let bottlenecks = |lane: &Connection| {
+            let all = &topology.link(lane.link).resources;
+            let slowest = all.iter().map(|&id| topology.resource(id).beta.0).fold(0.0, f64::max);
+            let of = |sends: bool, rank: Rank| {
+                let slow = all.iter().filter(|&&id| topology.resource(id).beta.0 * EQUALLY_SLOW >= slowest);
+                slow.copied().max_by_key(|&id| (users[&(sends, rank, id)], Reverse(id)))
+            };
+            [of(true, lane.from), of(false, lane.to)]
+        };
+        let port = |lane: &Connection| {
+            let shared = topology.link(lane.link).resources.iter().filter(|&&id| users[&(true, lane.from, id)] > 1);
+            shared
+                .map(|&id| topology.resource(id).beta)
+                .max_by(|a, b| a.0.total_cmp(&b.0))
+                .unwrap_or(MicrosPerByte(0.0))
+        };
+        self.tempo.rates = self.connections.iter().map(rate).collect();
+        self.tempo.ports = self.connections.iter().map(port).collect();
+        self.tempo.bottlenecks = self.connections.iter().map(bottlenecks).collect();
+        self
+    }
+
+    /// The same program with every fused step as two.
+    #[must_use]
+    pub fn unfused(mut self) -> Self {
+        for rank in &mut self.ranks {
+            rank.unfuse();
+        }
+        self
+    }
+}
+
+impl RankProgram {
+    fn unfuse(&mut self) {
+        if !self.threadblocks.iter().flat_map(|block| &block.steps).any(|step| step.instruction.is_fused()) {
+            return;
+        }
+        // Where each step ends up; of a fused one, its send, because only then has it finished.
+        let moved: Vec<Vec<u32>> = self.threadblocks.iter().map(Threadblock::ends).collect();
+        for block in &mut self.threadblocks {
+            let mut steps = Vec::with_capacity(block.steps.len());
+            for mut step in block.steps.drain(..) {
+                step.after.iter_mut().for_each(|on| on.step = moved[on.threadblock as usize][on.step as usize]);
+                let (first, second) = step.instruction.halves();
+                let transfer = step.forwards.take();
+                let transform = step.transform;
+                steps.push(Step { instruction: first, ..step });
+                steps.extend(second.map(|send| Step { transfer, transform, ..Step::new(send) }));
+            }
+            block.steps = steps;
+        }
+    }
+}
+
+impl Threadblock {
+    /// For each step, the index of its last half among the halves of all steps.
+    pub fn ends(&self) -> Vec<u32> {
+        let halves = self.steps.iter().map(|step| 1 + u32::from(step.instruction.is_fused()));
+        let ends = halves.scan(0, |end, halves| {
+            *end += halves;
+            Some(*end - 1)
+        });
+        ends.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

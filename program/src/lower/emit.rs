@@ -1,0 +1,237 @@
+//! Writes the steps.
+//!
+//! The principal type is [`Emitter`]. It walks the deliveries in order of arrival and appends to the two
+//! threadblocks of the connection; whatever a step must wait for has then been written before it.
+
+use super::flow::{Delivery, DeliveryId, Flow, ValueId};
+use super::place::{Landing, Placement};
+use super::{Connections, Slices};
+use crate::{Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock};
+use schedule::Schedule;
+use topology::Rank;
+
+pub(super) struct Emitter<'a> {
+    schedule: &'a Schedule,
+    slices: Slices<'a>,
+    flow: &'a Flow,
+    arrivals: &'a [u32],
+    connections: &'a Connections,
+    placement: Placement<'a>,
+    /// For each connection the sender's and the receiver's threadblock.
+    threadblocks: Vec<Ends<u32>>,
+    /// For each delivery the sender's and the receiver's step.
+    steps: Vec<Ends<StepRef>>,
+    ranks: Vec<RankProgram>,
+}
+
+/// Something that a connection has at both ends.
+#[derive(Clone, Copy, Default)]
+struct Ends<T> {
+    sender: T,
+    receiver: T,
+}
+
+/// A delivery with its slots.
+#[derive(Clone, Copy)]
+struct Placed {
+    id: DeliveryId,
+    src: Slot,
+    base: Option<Slot>,
+    landing: Landing,
+}
+
+/// A copy from where a value ended up to where it belongs.
+struct Homing {
+    /// The last transfer it waits for.
+    ready: Option<u32>,
+    src: Slot,
+    dst: Slot,
+    count: u32,
+    after: Vec<StepRef>,
+}
+
+impl<'a> Emitter<'a> {
+    pub(super) fn new(
+        schedule: &'a Schedule,
+        slices: Slices<'a>,
+        flow: &'a Flow,
+        arrivals: &'a [u32],
+        connections: &'a Connections,
+    ) -> Self {
+        let (count, layout) = (schedule.demand.request().ranks, slices.layout);
+        let mut ranks: Vec<RankProgram> = (0..count).map(|rank| empty(layout, Rank::from_index(rank))).collect();
+        let mut open = |rank: Rank| {
+            let threadblocks = &mut ranks[rank.index()].threadblocks;
+            threadblocks.push(Threadblock::default());
+            threadblocks.len() as u32 - 1
+        };
+        let ends = connections.list.iter();
+        let threadblocks = ends.map(|ends| Ends { sender: open(ends.from), receiver: open(ends.to) }).collect();
+        let none = StepRef { threadblock: 0, step: 0 };
+        let steps = vec![Ends { sender: none, receiver: none }; flow.delivery_count()];
+        let placement = Placement::new(flow, layout, arrivals, count);
+        Self { schedule, slices, flow, arrivals, connections, placement, threadblocks, steps, ranks }
+    }
+
+    pub(super) fn run(mut self) -> Vec<RankProgram> {
+        let flow = self.flow;
+        for message in flow.live.chunk_by(|&a, &b| flow[a].transfer == flow[b].transfer) {
+            let placed: Vec<Placed> = message.iter().map(|&id| self.place(id)).collect();
+            let slices = self.slices;
+            for run in placed.chunk_by(|a, b| slices.follow(a, b)) {
+                self.emit(run);
+            }
+        }
+        self.bring_home();
+        for (rank, parts) in self.ranks.iter_mut().zip(self.placement.scratch_parts) {
+            rank.scratch_parts = parts;
+        }
+        self.ranks
+    }
+
+    fn place(&mut self, id: DeliveryId) -> Placed {
+        let Delivery { source, base, .. } = self.flow[id];
+        let (src, base) = (self.placement.slot(source), base.map(|base| self.placement.slot(base)));
+        Placed { id, src, base, landing: self.placement.place(id) }
+    }
+
+    /// One send and one receive for deliveries whose slots are consecutive at both ends.
+    fn emit(&mut self, run: &[Placed]) {
+        let Placed { id, src, base, landing } = run[0];
+        let count = run.len() as u32;
+        let index = self.flow[id].transfer;
+        let transfer = &self.schedule.transfers[index as usize];
+        let connection = self.connections.of[&index];
+        let Ends { sender, receiver } = self.threadblocks[connection.index()];
+        let send = Instruction::Send { to: connection, src: src.slice(count) };
+        let receive = receive(connection, base.map(|base| base.slice(count)), landing.slot.slice(count));
+        let mut ready = Vec::new();
+        let mut free = Vec::new();
+        for placed in run {
+            let delivery = &self.flow[placed.id];
+            ready.extend(self.written(delivery.source));
+            free.extend(delivery.base.and_then(|base| self.written(base)));
+            free.extend(placed.landing.replaces.into_iter().flat_map(|old| self.released(old, Some(placed.id))));
+        }
+        let sender = self.push(transfer.from, sender, send, ready, Some(index));
+        let receiver = self.push(transfer.to, receiver, receive, free, Some(index));
+        for placed in run {
+            self.steps[placed.id.index()] = Ends { sender, receiver };
+        }
+    }
+
+    /// The step after which a value is there, if it was not from the start.
+    fn written(&self, value: ValueId) -> Option<StepRef> {
+        self.flow[value].writer.map(|writer| self.steps[writer.index()].receiver)
+    }
+
+    /// The steps after which a value is no longer needed where it is; `by` is the delivery that replaces it.
+    fn released(&self, value: ValueId, by: Option<DeliveryId>) -> Vec<StepRef> {
+        let written = self.written(value);
+        let value = &self.flow[value];
+        let sent = value.senders.iter().map(|sender| self.steps[sender.index()].sender);
+        let reduced = value.reduced_by.filter(|&reader| Some(reader) != by);
+        let reduced = reduced.map(|reader| self.steps[reader.index()].receiver);
+        written.into_iter().chain(sent).chain(reduced).collect()
+    }
+
+    /// Appends a step.
+    fn push(
+        &mut self,
+        rank: Rank,
+        threadblock: u32,
+        instruction: Instruction,
+        mut after: Vec<StepRef>,
+        transfer: Option<u32>,
+    ) -> StepRef {
+        // Per threadblock the last step to wait for implies the others; those of the own one go without saying.
+        after.retain(|step| step.threadblock != threadblock);
+        after.sort_unstable_by_key(|step| (step.threadblock, std::cmp::Reverse(step.step)));
+        after.dedup_by_key(|step| step.threadblock);
+        let steps = &mut self.ranks[rank.index()].threadblocks[threadblock as usize].steps;
+        let reference = StepRef { threadblock, step: steps.len() as u32 };
+        steps.push(Step { after, transfer, ..Step::new(instruction) });
+        reference
+    }
+
+    /// Copies to the output what a rank wants and has elsewhere, the earliest first.
+    fn bring_home(&mut self) {
+        let mut homings: Vec<Vec<Homing>> = Vec::new();
+        homings.resize_with(self.ranks.len(), Vec::new);
+        for id in self.flow.value_ids().filter(|&id| self.flow[id].is_final) {
+            let rank = self.flow[id].rank;
+            homings[rank.index()].extend(self.homing(id));
+        }
+        for (index, mut homings) in homings.into_iter().enumerate() {
+            let rank = Rank::from_index(index);
+            homings.extend(self.own_block(rank));
+            homings.sort_unstable_by_key(|homing| (homing.ready, homing.dst));
+            if homings.is_empty() {
+                continue;
+            }
+            let threadblocks = &mut self.ranks[index].threadblocks;
+            threadblocks.push(Threadblock::default());
+            let local = threadblocks.len() as u32 - 1;
+            let slices = self.slices;
+            let joins = |a: &Homing, b: &Homing| {
+                let last = |slot: Slot| slot.plus(a.count - 1);
+                a.ready == b.ready && slices.joins(last(a.src), b.src) && slices.joins(last(a.dst), b.dst)
+            };
+            for run in homings.chunk_by(joins) {
+                let count = run.iter().map(|homing| homing.count).sum();
+                let copy = Instruction::Copy { src: run[0].src.slice(count), dst: run[0].dst.slice(count) };
+                let after = run.iter().flat_map(|homing| homing.after.iter().copied()).collect();
+                self.push(rank, local, copy, after, None);
+            }
+        }
+    }
+
+    /// The copy that a final value needs, if it is not where it belongs.
+    fn homing(&self, id: ValueId) -> Option<Homing> {
+        let value = &self.flow[id];
+        let (src, dst) = (self.placement.slot(id), self.slices.layout.output_slot(value.chunk, value.rank)?);
+        if src == dst {
+            return None;
+        }
+        let old = self.placement.occupant(value.rank, dst);
+        let readers =
+            old.iter().flat_map(|&old| self.flow[old].senders.iter().copied().chain(self.flow[old].reduced_by));
+        let ready = value.writer.into_iter().chain(readers).map(|id| self.arrivals[self.flow[id].transfer as usize]);
+        let ready = ready.max();
+        let mut after: Vec<StepRef> = old.into_iter().flat_map(|old| self.released(old, None)).collect();
+        after.extend(self.written(id));
+        Some(Homing { ready, src, dst, count: 1, after })
+    }
+
+    /// The copy of what an alltoall keeps for itself.
+    fn own_block(&self, rank: Rank) -> Option<Homing> {
+        let own = self.slices.layout.own_block(rank).filter(|own| own.input != own.output)?;
+        let slot = |slice: Slice| Slot { buffer: slice.buffer, index: slice.index };
+        let (src, dst, count) = (slot(own.input), slot(own.output), own.output.count);
+        Some(Homing { ready: None, src, dst, count, after: Vec::new() })
+    }
+}
+
+fn empty(layout: &Layout, rank: Rank) -> RankProgram {
+    let parts = |buffer| layout.slot_parts(rank, buffer).collect();
+    let (input_parts, output_parts) = (parts(Buffer::Input), parts(Buffer::Output));
+    RankProgram { input_parts, output_parts, ..RankProgram::default() }
+}
+
+fn receive(from: ConnectionId, base: Option<Slice>, dst: Slice) -> Instruction {
+    match base {
+        Some(src) => Instruction::ReceiveReduce { from, src, dst },
+        None => Instruction::Receive { from, dst },
+    }
+}
+
+impl Slices<'_> {
+    /// Whether `b`'s slots come right after `a`'s, everywhere.
+    fn follow(&self, a: &Placed, b: &Placed) -> bool {
+        let bases = match (a.base, b.base) {
+            (Some(a), Some(b)) => self.joins(a, b),
+            (a, b) => a == b,
+        };
+        bases && self.joins(a.src, b.src) && self.joins(a.landing.slot, b.landing.slot)
+    }
+}

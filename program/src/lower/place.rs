@@ -1,0 +1,159 @@
+//! Chooses the slot of every value.
+//!
+//! The principal type is [`Placement`]. It is asked in order of arrival, so everything that may be waited for is
+//! known when a value is placed: a slot is free for a delivery once all readers of what is in it belong to
+//! transfers with smaller numbers.
+
+use super::flow::{Delivery, DeliveryId, Flow, ValueId};
+use crate::{Buffer, Layout, Slot};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::Rank;
+
+/// Where values are.
+pub(super) struct Placement<'a> {
+    flow: &'a Flow,
+    layout: &'a Layout,
+    arrivals: &'a [u32],
+    /// For each value its slot, once placed.
+    slots: Vec<Option<Slot>>,
+    /// For each rank, the value that each slot of the buffer with its output slots has at the moment.
+    occupants: Vec<Vec<Option<ValueId>>>,
+    /// For each rank, the parts that its scratch slots have the shape of.
+    pub(super) scratch_parts: Vec<Vec<u32>>,
+    /// For each rank, the value that each scratch slot has at the moment.
+    scratch: Vec<Vec<ValueId>>,
+    /// For each rank and part, the scratch values that are not final, those that are needed least long first.
+    passing: Vec<BTreeMap<u32, BTreeSet<Passing>>>,
+}
+
+/// A scratch value that is not final: the arrival of its last reader, its slot, and itself.
+type Passing = (u32, u32, ValueId);
+
+/// Where a delivery lands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Landing {
+    /// The slot of the new value.
+    pub(super) slot: Slot,
+    /// The value that it overwrites, if any.
+    pub(super) replaces: Option<ValueId>,
+}
+
+impl<'a> Placement<'a> {
+    /// Places the values that are there from the start.
+    pub(super) fn new(flow: &'a Flow, layout: &'a Layout, arrivals: &'a [u32], ranks: usize) -> Self {
+        let occupants = (0..ranks).map(|rank| {
+            let rank = Rank::from_index(rank);
+            vec![None; layout.slots(rank, layout.output(rank).buffer) as usize]
+        });
+        let slots = flow.value_ids().map(|id| {
+            let value = &flow[id];
+            if value.writer.is_none() { layout.input_slot(value.chunk, value.rank) } else { None }
+        });
+        let (occupants, slots) = (occupants.collect(), slots.collect());
+        let (scratch_parts, scratch, passing) =
+            (vec![Vec::new(); ranks], vec![Vec::new(); ranks], vec![BTreeMap::new(); ranks]);
+        let mut placement = Self { flow, layout, arrivals, slots, occupants, scratch_parts, scratch, passing };
+        for id in flow.value_ids() {
+            if let Some(slot) = placement.slots[id.index()] {
+                placement.occupy(flow[id].rank, slot, id);
+            }
+        }
+        placement
+    }
+
+    /// The slot of a value that was placed.
+    pub(super) fn slot(&self, value: ValueId) -> Slot {
+        self.slots[value.index()].expect("deliveries are placed in order of arrival, after what they read")
+    }
+
+    /// What is in a slot at the moment; `None` for scratch, and for slots that hold nothing.
+    pub(super) fn occupant(&self, rank: Rank, slot: Slot) -> Option<ValueId> {
+        let home = slot.buffer == self.layout.output(rank).buffer;
+        if home { self.occupants[rank.index()][slot.index as usize] } else { None }
+    }
+
+    /// Chooses the slot for what a delivery makes.
+    pub(super) fn place(&mut self, id: DeliveryId) -> Landing {
+        let Delivery { base, result, .. } = self.flow[id];
+        let (chunk, rank) = (self.flow[result].chunk, self.flow[result].rank);
+        let landing = self.at_home(id).or_else(|| self.on_base(id, base)).unwrap_or_else(|| {
+            let part = self.layout.part_of(chunk);
+            self.in_used(id, rank, part).unwrap_or_else(|| {
+                let scratch = &mut self.scratch_parts[rank.index()];
+                scratch.push(part);
+                let slot = Slot { buffer: Buffer::Scratch, index: scratch.len() as u32 - 1 };
+                Landing { slot, replaces: None }
+            })
+        });
+        self.slots[result.index()] = Some(landing.slot);
+        self.occupy(rank, landing.slot, result);
+        if landing.slot.buffer == Buffer::Scratch {
+            self.keep(rank, landing.slot.index, result);
+        }
+        landing
+    }
+
+    /// Notes what is in a scratch slot from now on.
+    fn keep(&mut self, rank: Rank, slot: u32, value: ValueId) {
+        let scratch = &mut self.scratch[rank.index()];
+        scratch.resize(scratch.len().max(slot as usize + 1), value);
+        scratch[slot as usize] = value;
+        if let Some(last) = self.last_reader(value) {
+            let part = self.layout.part_of(self.flow[value].chunk);
+            self.passing[rank.index()].entry(part).or_default().insert((last, slot, value));
+        }
+    }
+
+    /// The arrival of the last delivery that reads a value; `None` if it stays to the end.
+    fn last_reader(&self, value: ValueId) -> Option<u32> {
+        let value = &self.flow[value];
+        let readers = value.senders.iter().copied().chain(value.reduced_by);
+        let last = readers.map(|reader| self.arrivals[self.flow[reader].transfer as usize]).max();
+        if value.is_final { None } else { last }
+    }
+
+    /// A scratch slot of the same shape whose value nobody needs any more.
+    fn in_used(&mut self, id: DeliveryId, rank: Rank, part: u32) -> Option<Landing> {
+        let arrival = self.arrivals[self.flow[id].transfer as usize];
+        let passing = self.passing[rank.index()].get_mut(&part)?;
+        while let Some(&(_, slot, value)) = passing.first().filter(|&&(last, ..)| last < arrival) {
+            passing.pop_first();
+            // Otherwise what was added to it took its place.
+            if self.scratch[rank.index()][slot as usize] == value {
+                let slot = Slot { buffer: Buffer::Scratch, index: slot };
+                return Some(Landing { slot, replaces: Some(value) });
+            }
+        }
+        None
+    }
+
+    fn occupy(&mut self, rank: Rank, slot: Slot, value: ValueId) {
+        if slot.buffer == self.layout.output(rank).buffer {
+            self.occupants[rank.index()][slot.index as usize] = Some(value);
+        }
+    }
+
+    /// The output slot of the chunk, if it is wanted here and free.
+    fn at_home(&self, id: DeliveryId) -> Option<Landing> {
+        let value = &self.flow[self.flow[id].result];
+        let slot = self.layout.output_slot(value.chunk, value.rank)?;
+        let replaces = self.occupant(value.rank, slot);
+        replaces.is_none_or(|occupant| self.may_replace(occupant, id)).then_some(Landing { slot, replaces })
+    }
+
+    /// The scratch slot of the value that is added to, if nobody sends that value any more.
+    fn on_base(&self, id: DeliveryId, base: Option<ValueId>) -> Option<Landing> {
+        let base = base?;
+        let slot = self.slot(base);
+        let reusable = slot.buffer == Buffer::Scratch && self.may_replace(base, id);
+        reusable.then_some(Landing { slot, replaces: Some(base) })
+    }
+
+    /// Whether every reader of `value` but `id` itself belongs to a transfer that arrives before that of `id`.
+    fn may_replace(&self, value: ValueId, id: DeliveryId) -> bool {
+        let value = &self.flow[value];
+        let arrival = |id: DeliveryId| self.arrivals[self.flow[id].transfer as usize];
+        let mut readers = value.senders.iter().copied().chain(value.reduced_by.filter(|&reader| reader != id));
+        !value.is_final && readers.all(|reader| arrival(reader) < arrival(id))
+    }
+}

@@ -1,0 +1,85 @@
+//! Which connections share a channel.
+
+use crate::{Connection, ConnectionId, Program};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::Rank;
+
+/// Gives the connections of a program channels, the lowest that are possible: both connections of a threadblock have the
+/// same, two between the same ranks differ, and no rank has more than `peers` in one direction on one. `false`, and
+/// nothing changes, where two connections that must have the same channel must differ.
+pub fn assign(program: &mut Program, peers: usize) -> bool {
+    let mut channels = Channels { peers, ends: BTreeSet::new(), load: BTreeMap::new() };
+    let mut assigned = vec![0; program.connections.len()];
+    for group in tied(program) {
+        let lanes: Vec<Connection> = group.iter().map(|lane| program.connections[lane.index()]).collect();
+        let ends: BTreeSet<(Rank, Rank)> = lanes.iter().map(|lane| (lane.from, lane.to)).collect();
+        if ends.len() < lanes.len() {
+            return false;
+        }
+        let channel = channels.lowest(&lanes);
+        group.iter().for_each(|lane| assigned[lane.index()] = channel);
+    }
+    program.connections.iter_mut().zip(assigned).for_each(|(lane, channel)| lane.channel = channel);
+    true
+}
+
+/// The connections in groups that threadblocks tie together, ascending.
+fn tied(program: &Program) -> Vec<Vec<ConnectionId>> {
+    let mut parent: Vec<usize> = (0..program.connections.len()).collect();
+    fn root(parent: &mut [usize], mut of: usize) -> usize {
+        while parent[of] != of {
+            parent[of] = parent[parent[of]];
+            of = parent[of];
+        }
+        of
+    }
+    for block in program.ranks.iter().flat_map(|rank| &rank.threadblocks) {
+        let mut lanes =
+            block.steps.iter().flat_map(|step| [step.instruction.sends_to(), step.instruction.receives_from()]);
+        let Some(first) = lanes.by_ref().flatten().next() else { continue };
+        for lane in lanes.flatten() {
+            let (a, b) = (root(&mut parent, first.index()), root(&mut parent, lane.index()));
+            parent[a.max(b)] = a.min(b);
+        }
+    }
+    let mut groups: BTreeMap<usize, Vec<ConnectionId>> = BTreeMap::new();
+    for lane in 0..parent.len() {
+        groups.entry(root(&mut parent, lane)).or_default().push(ConnectionId(lane as u32));
+    }
+    groups.into_values().collect()
+}
+
+/// What the channels are used for already.
+struct Channels {
+    /// The most peers of a rank in one direction.
+    peers: usize,
+    ends: BTreeSet<(u32, Rank, Rank)>,
+    /// Peers of a rank on a channel, for sending and for receiving.
+    load: BTreeMap<(u32, Rank, bool), usize>,
+}
+
+impl Channels {
+    fn lowest(&mut self, lanes: &[Connection]) -> u32 {
+        let channel = (0..).find(|&channel| self.has_room(channel, lanes)).unwrap_or(0);
+        for lane in lanes {
+            self.ends.insert((channel, lane.from, lane.to));
+            *self.load.entry((channel, lane.from, true)).or_default() += 1;
+            *self.load.entry((channel, lane.to, false)).or_default() += 1;
+        }
+        channel
+    }
+
+    fn has_room(&self, channel: u32, lanes: &[Connection]) -> bool {
+        let mut more: BTreeMap<(Rank, bool), usize> = BTreeMap::new();
+        for lane in lanes {
+            *more.entry((lane.from, true)).or_default() += 1;
+            *more.entry((lane.to, false)).or_default() += 1;
+        }
+        let empty = lanes.iter().all(|lane| !self.ends.contains(&(channel, lane.from, lane.to)));
+        let fits = |(&(rank, out), more): (&(Rank, bool), &usize)| {
+            self.load.get(&(channel, rank, out)).copied().unwrap_or(0) + more <= self.peers
+        };
+        // A group that is too large for an empty channel goes to one all the same; whoever has limits refuses it.
+        empty && (more.iter().all(fits) || !self.load.keys().any(|key| key.0 == channel))
+    }
+}

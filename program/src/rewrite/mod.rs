@@ -1,0 +1,23 @@
+//! Programs that do the same in another form. Lowering uses these passes, and so do exporters to make room for what
+//! their targets lack; [`super::check`] proves each result as it proves any program.
+//!
+//! | file | afterwards |
+//! |---|---|
+//! | `steps` | the common part: steps become several steps, threadblocks are regrouped, waits follow |
+//! | `order` | (no pass) one order of all steps of all ranks in which everything waits only for what comes before it |
+//! | `pair` | the receiving end of one connection and the sending end of another share a threadblock |
+//! | `fuse` | a receive and the send of what it stored are one step |
+//! | `channels` | the connections of a threadblock have one channel; two between the same ranks differ |
+//! | `instances` | the work is done n times over n-ths of every part, by threadblocks of their own |
+
+mod channels;
+mod fuse;
+mod instances;
+mod order;
+mod pair;
+mod steps;
+
+pub use channels::assign;
+pub use instances::replicate;
+pub use pair::{Pairing, pair};
+pub use steps::{cost, expand, regroup, resliced, row};

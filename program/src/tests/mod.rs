@@ -1,0 +1,301 @@
+//! Lowering, checking and executing together.
+
+mod checker;
+mod excerpts;
+mod options;
+
+use super::*;
+use expect_test::expect;
+use schedule::{Collective, TIME_TOLERANCE, VerifiedSchedule};
+use std::collections::{BTreeMap, BTreeSet};
+use testing::executor::{self, Executor, Transport};
+use testing::mutants::{self, Mutant, Slip};
+use testing::schedules::{self, Random};
+use testing::{STANDARD, checked, lowered};
+
+/// Lowers, checks and runs in several orders, with several counts and tiles.
+fn road(schedule: &VerifiedSchedule, random: &mut Random) {
+    for in_place in [false, true] {
+        let program = checked(lowered(schedule, in_place));
+        assert_eq!(program.window(), 0, "lowered programs need no buffers");
+        let program = program.into_program();
+        for (count, tiles) in [(0, 1), (1, 1), (2, 3), (7, 2), (13, 1)] {
+            for transport in [Transport::Buffered, Transport::Window(0)] {
+                let executor = Executor { program: &program, count, tiles, transport };
+                let state = executor.run(random).expect("the program runs to its end");
+                executor.judge(&state).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn rings_are_right() {
+    for ranks in [2, 3, 4, 7] {
+        for chunks in [1, 3] {
+            let random = &mut Random(7);
+            road(&schedules::ring_allgather(ranks, chunks), random);
+            road(&schedules::ring_reducescatter(ranks, chunks), random);
+            road(&schedules::ring_allreduce(ranks, chunks), random);
+        }
+    }
+}
+
+#[test]
+fn direct_exchange_is_right() {
+    for collective in STANDARD {
+        for ranks in [1, 2, 3, 5] {
+            let demand = schedules::demand(collective, ranks, 2);
+            road(&schedules::direct(&demand), &mut Random(11));
+        }
+    }
+}
+
+#[test]
+fn random_trees_with_relays_are_right() {
+    let random = &mut Random(3);
+    for round in 0..12 {
+        for collective in STANDARD {
+            let ranks = 2 + round % 6;
+            let topology = schedules::random_topology(ranks, random);
+            let demand = schedules::random_demand(collective, ranks, random);
+            road(&schedules::random_trees(&topology, &demand, random), random);
+        }
+    }
+}
+
+/// Times that were printed with few digits: departures a little before the arrivals that they rely on, by almost as
+/// much as the verifier allows.
+#[test]
+fn rounded_times_are_right() {
+    let random = &mut Random(23);
+    for collective in STANDARD {
+        let topology = schedules::random_topology(5, random);
+        let demand = schedules::random_demand(collective, 5, random);
+        let mut transfers = schedules::random_trees(&topology, &demand, random).into_schedule().transfers;
+        for transfer in &mut transfers {
+            let duration = transfer.end.0 - transfer.start.0;
+            transfer.start.0 *= 1.0 + (random.below(3) as f64 - 1.0) * 0.45 * TIME_TOLERANCE;
+            transfer.end.0 = transfer.start.0 + duration;
+        }
+        road(&schedules::timed(&topology, &demand, transfers), random);
+    }
+}
+
+#[test]
+fn the_listing_reads_like_a_program() {
+    let program = checked(lowered(&schedules::ring_allreduce(3, 1), false));
+    expect![[r#"
+        allreduce over 3 of 3 ranks, sum, out of place, blocks of 3 slots
+        c0: rank 0 -> rank 1, channel 0, link 0
+        c1: rank 1 -> rank 2, channel 0, link 1
+        c2: rank 2 -> rank 0, channel 0, link 2
+        rank 0: input 3, output 3, scratch 0
+          0.0  c0 <- input[0]  transfer 0
+          0.1  c0 <- output[2]  transfer 5  after 1.0
+          0.2  c0 <- output[1]  transfer 7  after 1.1
+          0.3  c0 <- output[0]  transfer 9  after 1.2
+          1.0  output[2] <- input[2] + c2  transfer 2
+          1.1  output[1] <- input[1] + c2  transfer 4
+          1.2  output[0] <- c2  transfer 6
+          1.3  output[2] <- c2  transfer 11  after 0.1
+        rank 1: input 3, output 3, scratch 0
+          0.0  output[0] <- input[0] + c0  transfer 0
+          0.1  output[2] <- input[2] + c0  transfer 5
+          0.2  output[1] <- c0  transfer 7
+          0.3  output[0] <- c0  transfer 9  after 1.1
+          1.0  c1 <- input[1]  transfer 1
+          1.1  c1 <- output[0]  transfer 3  after 0.0
+          1.2  c1 <- output[2]  transfer 8  after 0.1
+          1.3  c1 <- output[1]  transfer 10  after 0.2
+        rank 2: input 3, output 3, scratch 0
+          0.0  output[1] <- input[1] + c1  transfer 1
+          0.1  output[0] <- input[0] + c1  transfer 3
+          0.2  output[2] <- c1  transfer 8
+          0.3  output[1] <- c1  transfer 10  after 1.1
+          1.0  c2 <- input[2]  transfer 2
+          1.1  c2 <- output[1]  transfer 4  after 0.0
+          1.2  c2 <- output[0]  transfer 6  after 0.1
+          1.3  c2 <- output[2]  transfer 11  after 0.2
+    "#]]
+    .assert_eq(&program.program().to_string());
+}
+
+#[test]
+fn the_digest_covers_what_ranks_do() {
+    let program = |chunks, in_place| lowered(&schedules::ring_allgather(4, chunks), in_place);
+    let digests = [digest(&program(1, false)), digest(&program(2, false)), digest(&program(1, true))];
+    assert_eq!(digests[0], digest(&program(1, false)));
+    assert!(digests[0] != digests[1] && digests[0] != digests[2] && digests[1] != digests[2]);
+    assert_eq!(digests[0].len(), 64);
+}
+
+/// Whether any order of a small program's steps goes wrong, with so much room or without limit; `None` if there are
+/// too many orders.
+fn explored(program: &Program, window: u32, most: usize) -> Option<Result<(), String>> {
+    let program = &program.clone().unfused();
+    let request = program.demand.request();
+    let listed = request.collective.is_listed();
+    let count = if listed { request.size_bytes } else { u64::from(program.shape.parts()) };
+    for transport in [Transport::Buffered, Transport::Window(window)] {
+        let found = Executor { program, count, tiles: 1, transport }.explore(most)?;
+        if found.is_err() {
+            return Some(found);
+        }
+    }
+    Some(Ok(()))
+}
+
+/// Programs small enough for every order of their steps to be tried.
+fn small_programs() -> Vec<Program> {
+    let direct = |collective, ranks| schedules::direct(&schedules::demand(collective, ranks, 1));
+    vec![
+        lowered(&schedules::ring_allgather(3, 1), false),
+        lowered(&schedules::ring_allreduce(2, 1), false),
+        lowered(&schedules::ring_allreduce(3, 1), true),
+        lowered(&direct(Collective::AllToAll, 2), false),
+        lowered(&direct(Collective::AllToAll, 2), true),
+        lowered(&direct(Collective::AllReduce, 2), true),
+        lowered(&direct(Collective::Reduce, 3), false),
+        lowered(&direct(Collective::ReduceScatter, 3), true),
+        lowered(&direct(Collective::SendRecv, 3), true),
+        lower(&schedules::ring_allgather(3, 1), &options::fused(false)).unwrap(),
+        lower(&schedules::ring_allreduce(3, 1), &options::fused(true)).unwrap(),
+        lower(&direct(Collective::AllToAll, 2), &LowerOptions { instances: 2, ..options::fused(false) }).unwrap(),
+        lower(&schedules::ring_allgather(2, 2), &LowerOptions { channels: 2, ..LowerOptions::default() }).unwrap(),
+    ]
+}
+
+/// Compares the checker with every order of one program; how it was judged, if that can be said.
+fn agreed(program: &Program, what: &dyn std::fmt::Debug, most: usize) -> Option<bool> {
+    let violations = match check(program.clone()) {
+        Ok(verified) => {
+            let window = verified.window();
+            explored(program, window, most)?
+                .unwrap_or_else(|wrong| panic!("{what:?} was accepted: {wrong}\n{program}"));
+            if window > 0 {
+                explored(program, window / 2, most)?.expect_err("less room does not suffice");
+            }
+            return Some(true);
+        }
+        Err(violations) => violations,
+    };
+    // What breaks a rule of form cannot be executed at all.
+    if !violations.iter().any(breaks_form) && explored(program, 8, most)?.is_ok() {
+        // The explorer's steps are atomic, so it misses races that only tear a step apart.
+        let races = violations.iter().all(|violation| matches!(violation, ProgramViolation::Race { .. }));
+        assert!(races, "{what:?} was refused but is right in every order: {violations:?}\n{program}");
+    }
+    Some(false)
+}
+
+#[test]
+fn the_checker_agrees_with_every_interleaving() {
+    let mut refused = 0;
+    for program in small_programs() {
+        assert_eq!(agreed(&program, &"a lowered program", 100_000), Some(true));
+        for Mutant { slip, program } in mutants::all(&program) {
+            refused += usize::from(agreed(&program, &slip, 100_000) == Some(false));
+        }
+    }
+    assert!(refused > 600, "{refused} mutants were refused");
+}
+
+/// Hundreds of small programs of random schedules and options, and one slip in each.
+#[test]
+fn the_checker_agrees_on_random_programs_and_slips() {
+    const STATES: usize = 2_000;
+    let random = &mut Random(31);
+    let (mut right, mut refused, mut slips) = (0, 0, BTreeSet::new());
+    for round in 0..240 {
+        let ranks = 2 + round % 3;
+        let topology = schedules::random_topology(ranks, random);
+        let demand = match round % 4 {
+            0 => schedules::random_listed(ranks, random),
+            _ => schedules::random_demand(STANDARD[random.below(STANDARD.len())], ranks, random),
+        };
+        let schedule = schedules::random_trees(&topology, &demand, random);
+        let program = lower(&schedule, &options::random(&demand, random)).unwrap();
+        if program.ranks.iter().flat_map(|rank| &rank.threadblocks).map(|block| block.steps.len()).sum::<usize>() > 16 {
+            continue;
+        }
+        right += usize::from(agreed(&program, &"a lowered program", STATES) == Some(true));
+        let demand = &program.demand;
+        if demand.chunk_ids().any(|id| demand.bytes_of(id).0 < 1.0) {
+            continue; // nobody can tell from what it does whether an empty message was sent
+        }
+        let mutants = mutants::all(&program);
+        for _ in 0..mutants.len().min(4) {
+            let Mutant { slip, program } = &mutants[random.below(mutants.len())];
+            slips.insert(*slip);
+            refused += usize::from(agreed(program, slip, STATES) == Some(false));
+        }
+    }
+    assert!(right > 60 && refused > 100, "{right} programs, {refused} mutants");
+    assert!(slips.len() > 10, "{slips:?}");
+}
+
+fn breaks_form(violation: &ProgramViolation) -> bool {
+    use ProgramViolation as V;
+    !matches!(
+        violation,
+        V::Race { .. }
+            | V::Deadlock { .. }
+            | V::Unmatched { .. }
+            | V::Uninitialised { .. }
+            | V::MixedReduce { .. }
+            | V::DoubleReduce { .. }
+            | V::WrongResult { .. }
+    )
+}
+
+#[test]
+fn slips_in_large_programs_are_refused() {
+    let random = &mut Random(17);
+    let mut accepted: BTreeMap<Slip, u32> = BTreeMap::new();
+    let mut refused = 0;
+    for round in 0..27 {
+        let collective = STANDARD[round % STANDARD.len()];
+        let topology = schedules::random_topology(6, random);
+        let demand = schedules::random_demand(collective, 6, random);
+        let schedule = schedules::random_trees(&topology, &demand, random);
+        let mutants = mutants::all(&lowered(&schedule, round % 2 == 0));
+        for _ in 0..mutants.len().min(60) {
+            let Mutant { slip, program } = &mutants[random.below(mutants.len())];
+            if check(program.clone()).is_err() {
+                refused += 1;
+                continue;
+            }
+            *accepted.entry(*slip).or_default() += 1;
+            let executor = Executor { program, count: 7, tiles: 2, transport: Transport::Buffered };
+            let state = executor.run(random).expect("an accepted program runs to its end");
+            executor.judge(&state).unwrap_or_else(|wrong| panic!("{slip:?} was accepted: {wrong}\n{program}"));
+        }
+    }
+    // Only order can be changed without harm, and only where it does not matter; and lanes that carry the same.
+    let harmless = [Slip::DropDependency, Slip::WaitForNothing, Slip::RepeatStep, Slip::SwapSteps, Slip::AddDependency];
+    assert!(accepted.keys().all(|slip| harmless.contains(slip)), "{accepted:?}");
+    assert!(refused > 900, "{refused} mutants were refused");
+}
+
+/// Many ranks and many small messages. At full effort 64 ranks with 64 chunks each, a million steps.
+#[test]
+fn long_a_large_program_is_right() {
+    let long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
+    let (ranks, chunks) = if long { (64, 64) } else { (24, 4) };
+    let programs = [
+        (schedules::ring_allreduce(ranks, chunks), LowerOptions::default()),
+        (schedules::ring_allreduce(ranks, chunks), options::fused(true)),
+        (schedules::direct(&schedules::demand(Collective::AllToAll, ranks, chunks)), LowerOptions::default()),
+    ];
+    let random = schedules::demand(Collective::AllReduce, ranks, chunks);
+    let random = schedules::random_trees(&schedules::clique(ranks), &random, &mut Random(1));
+    for (schedule, options) in programs.into_iter().chain([(random, LowerOptions::default())]) {
+        let program = lower(&schedule, &options).unwrap();
+        let steps = program.ranks.iter().flat_map(|rank| &rank.threadblocks).map(|block| block.steps.len());
+        let steps: usize = steps.sum();
+        let start = std::time::Instant::now();
+        checked(program);
+        println!("{ranks} ranks, {chunks} chunks: {steps} steps checked in {:.2?}", start.elapsed());
+    }
+}
