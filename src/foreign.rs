@@ -4,7 +4,7 @@
 //! [`crate::plan::open_any`].
 
 use crate::failure::{Failure, Outcome};
-use crate::program;
+use crate::lowered;
 use crate::screen::bytes;
 use interop::{msccl, mscclpp};
 use program::{Program, VerifiedProgram};
@@ -196,5 +196,5 @@ pub(crate) fn bound(program: &VerifiedProgram, topology: &Topology, op: Option<R
         program.demand = Arc::new(schedule::Demand::clone(&program.demand).with_op(op)?);
         program.op = Some(op);
     }
-    program::checked(program)
+    lowered::checked(program)
 }

@@ -6,8 +6,8 @@
 use crate::cli::LoweringArgs;
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
+use crate::lowered;
 use crate::plan;
-use crate::program;
 use program::{Excerpt, VerifiedProgram};
 use runtime::Loaded;
 use schedule::{ReduceOp, VerifiedSchedule, file};
@@ -105,7 +105,7 @@ impl Form {
         topology: &Topology,
         memory: Memory,
     ) -> Outcome<VerifiedProgram> {
-        self.finish(program::timed(schedule, topology, &self.lowering.options(memory == Memory::InPlace))?)
+        self.finish(lowered::timed(schedule, topology, &self.lowering.options(memory == Memory::InPlace))?)
     }
 
     /// What a plan of another tool does in one kind of call; `None` if it does not serve it.
@@ -120,12 +120,12 @@ impl Form {
         let Some(program) = programs.iter().find(|program| program.program().in_place == in_place) else {
             return Ok(None);
         };
-        let program = program::replicated(&foreign::bound(program, topology, source.op)?, self.lowering.instances)?;
+        let program = lowered::replicated(&foreign::bound(program, topology, source.op)?, self.lowering.instances)?;
         self.finish(program).map(Some)
     }
 
     fn finish(&self, program: VerifiedProgram) -> Outcome<VerifiedProgram> {
-        if self.unfused { program::unfused(&program) } else { Ok(program) }
+        if self.unfused { lowered::unfused(&program) } else { Ok(program) }
     }
 }
 

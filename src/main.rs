@@ -10,8 +10,8 @@ mod heatmap;
 mod known;
 mod launch;
 mod loading;
+mod lowered;
 mod plan;
-mod program;
 mod screen;
 mod workbench;
 

@@ -121,7 +121,7 @@ fn as_json(explained: &Explained) -> Value {
         });
         match &message.cargo {
             Cargo::Chunks(chunks) => value["chunks"] = json!(chunks),
-            Cargo::Slots(slots) => value["slots"] = slots.to_string().into(),
+            Cargo::Place(text, _) => value["slots"] = text.as_ref().into(),
         }
         value
     });

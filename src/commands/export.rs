@@ -4,8 +4,8 @@ use super::simulate::write_or_print;
 use crate::cli::{ExportArgs, ExportFormat, LoweringArgs, Protocol};
 use crate::failure::{Failure, Outcome};
 use crate::foreign;
+use crate::lowered;
 use crate::plan::{self, Verified};
-use crate::program;
 use crate::screen::Screen;
 use interop::view;
 use interop::{msccl, mscclpp};
@@ -60,14 +60,14 @@ fn program(verified: Verified, args: &ExportArgs) -> Outcome<VerifiedProgram> {
             let is_msccl = matches!(args.format, ExportFormat::MscclXml | ExportFormat::MscclXmlExecutor);
             let LoweringArgs { fuse, max_threadblocks, .. } = args.lowering;
             let max_threadblocks = max_threadblocks.filter(|_| fuse || !is_msccl);
-            program::lowered(
+            lowered::lowered(
                 &schedule,
                 &LoweringArgs { max_threadblocks, ..args.lowering.clone() }.options(args.in_place),
             )
         }
         Verified::Programs(programs) => {
             let asked = programs.iter().find(|program| program.program().in_place == args.in_place);
-            program::replicated(asked.unwrap_or(&programs[0]), args.lowering.instances)
+            lowered::replicated(asked.unwrap_or(&programs[0]), args.lowering.instances)
         }
     }
 }

@@ -5,8 +5,8 @@ use crate::cli::{Chunks, RequestArgs, RunArgs};
 use crate::failure::{Failure, Outcome};
 use crate::known;
 use crate::loading::Memory;
+use crate::lowered;
 use crate::plan;
-use crate::program;
 use crate::workbench::Workbench;
 use program::{Layout, LowerOptions, RankProgram};
 use runtime::Group;
@@ -135,7 +135,7 @@ fn plans(
 fn work(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<Micros> {
     let demand = &schedule.schedule().demand;
     let in_place = in_place && Layout::new(demand.clone(), true).is_ok();
-    let program = program::lowered(schedule, &LowerOptions { in_place, ..LowerOptions::default() })?;
+    let program = lowered::lowered(schedule, &LowerOptions { in_place, ..LowerOptions::default() })?;
     let program = program.program();
     let bytes = |rank: &RankProgram| -> u64 {
         let steps = rank.threadblocks.iter().flat_map(|block| &block.steps);
