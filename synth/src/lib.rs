@@ -4,61 +4,50 @@
 //! kind of [`schedule::Schedule`]; every candidate is judged by `schedule`'s verifier and replay, never by the
 //! strategy that made it. The report lists every candidate with its time and why it stopped.
 //!
+//! The rooms, each of which imports only those before it:
+//!
+//! 1. `problem`: what is asked, what a sketch permits, how hard to look, what is reported; paths and reachability.
+//! 2. `symmetry`: what leaves a machine, a sketch and a demand as they are.
+//! 3. `sketch`: a user's sketch as a file, and whether a schedule obeys it.
+//! 4. `solver`: HiGHS.
+//! 5. `bounds`: what no schedule can beat, and what a faster machine would buy.
+//! 6. `strategies`: ways of finding schedules, one folder each.
+//! 7. `polish`: slack and wishes, for a schedule that is fast enough already.
+//! 8. `planner`: which strategy runs when; judges and reports.
+//!
 //! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
 
 mod bounds;
-#[cfg(test)]
-mod by_hand;
-mod chunking;
-mod classic;
-mod constraints;
-mod distance;
-mod ease;
-mod error;
-mod exact;
-mod flow;
-mod improve;
-mod interleave;
-mod levels;
-mod levers;
-mod matching;
-pub mod matrix;
-mod milp;
-mod multicommodity;
-mod options;
-mod orbits;
 mod planner;
-mod prefer;
+mod polish;
 mod problem;
-mod reach;
-mod report;
-mod reversal;
-mod sizes;
 pub mod sketch;
-mod strategy;
-mod trees;
+mod solver;
+mod strategies;
+mod symmetry;
 
-pub use bounds::{Bound, Bounds, Certificate, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row, Scope, bounds};
-pub use chunking::chunk_counts;
-pub use classic::Classic;
-pub use constraints::{ConnectionWish, Constraints, Hindrance, Stages, Way};
-pub use error::SynthError;
-pub use exact::{Effort, Exact, Front, Point, Reach, Reason, Refuted, Relaxation, horizon, pareto};
-pub use flow::Flow;
-pub use improve::Improve;
-pub use levels::Levels;
-pub use levers::{Lever, Leverage, levers};
-pub use matching::{Matching, Symmetric};
-pub use milp::Milp;
-pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
-pub use orbits::{CompressedSynthesis, OrbitWalk, is_too_large_for_plain, synthesize_compressed, wants_compression};
-pub use planner::{Synthesis, synthesize, synthesize_from};
-pub use problem::Problem;
-pub use reach::check_reachable;
-pub use report::{Candidate, Milestone, Progress, Report, StopReason};
-pub use sizes::{
-    AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
+pub use bounds::{
+    Bound, Bounds, Certificate, Lever, Leverage, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row, Scope, bounds,
+    levers,
 };
-pub use strategy::{Attempt, Context, Strategy};
+pub use planner::{
+    AtSize, FROM_BYTES, SizeSweep, SizeTask, Synthesis, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes,
+    synthesize, synthesize_from, synthesize_sizes,
+};
+pub use problem::{
+    Cancel, Candidate, ConnectionWish, Constraints, Deadline, Hindrance, Limits, Milestone, Options, Problem, Progress,
+    Report, Stages, StopReason, StrategyKind, SynthError, Way, check_reachable, chunk_counts, matrix,
+};
+pub use strategies::classic::Classic;
+pub use strategies::exact::{Effort, Exact, Front, Point, Reach, Reason, Refuted, Relaxation, horizon, pareto};
+pub use strategies::flow::Flow;
+pub use strategies::improve::Improve;
+pub use strategies::levels::Levels;
+pub use strategies::matching::{Matching, Symmetric};
+pub use strategies::milp::Milp;
+pub use strategies::orbits::{
+    CompressedSynthesis, OrbitWalk, is_too_large_for_plain, synthesize_compressed, wants_compression,
+};
+pub use strategies::trees::Trees;
+pub use strategies::{Attempt, Context, Strategy};
 pub use topology::symmetry::Automorphism;
-pub use trees::Trees;

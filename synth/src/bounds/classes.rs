@@ -5,7 +5,7 @@
 
 use super::cut::{held_bytes, sinks};
 use super::degree::{Side, duties};
-use crate::Problem;
+use crate::problem::Problem;
 use std::collections::BTreeSet;
 use topology::symmetry::{Colours, alike};
 use topology::{LinkId, Rank};
@@ -55,7 +55,8 @@ mod tests {
     /// The values of all bounds that stand on classes.
     fn values(problem: &Problem, classes: &Classes) -> Vec<f64> {
         let sides = [Side::Ingress, Side::Egress].into_iter().flat_map(|side| degree(problem, classes, side));
-        let values = sides.chain(cut(problem, classes, &crate::Deadline::default())).map(|bound| bound.value.0);
+        let values =
+            sides.chain(cut(problem, classes, &crate::problem::Deadline::default())).map(|bound| bound.value.0);
         values.collect()
     }
 

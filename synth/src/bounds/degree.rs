@@ -6,7 +6,7 @@
 //! ⌊(T − α) / (β·b)⌋ by time T if messages merge, and ⌊T / (α + β·b)⌋ if each carries one chunk and α occupies.
 
 use super::{Bound, Certificate, Scope, capacity::capacity, classes::Classes};
-use crate::Problem;
+use crate::problem::Problem;
 use schedule::{Chunk, ChunkId};
 use std::collections::BTreeMap;
 use topology::{Latency, LinkId, Micros, Rank, ResourceId, Topology};

@@ -5,7 +5,7 @@
 //! vertex on the way, where no link is slower than the ports at its ends. That changes no flow.
 
 use super::flow::{Network, Spent, UNLIMITED, Work};
-use crate::Problem;
+use crate::problem::Problem;
 use std::collections::BTreeMap;
 use topology::{Rank, ResourceId};
 

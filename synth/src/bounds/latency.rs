@@ -1,8 +1,8 @@
 //! The bound by distance: some chunk has to get from where it is to where it is wanted.
 
 use super::{Bound, Certificate, Scope};
-use crate::distance::PathTree;
-use crate::{Deadline, Problem};
+use crate::problem::distance::PathTree;
+use crate::problem::{Deadline, Problem};
 use schedule::{Chunk, ChunkId, RankSet};
 use topology::{Bytes, LinkId, Micros, Rank};
 

@@ -15,15 +15,18 @@ mod feeding;
 mod flow;
 mod horizon;
 mod latency;
+mod levers;
+pub(crate) mod multicommodity;
 mod prices;
 mod wire;
 
-use crate::reversal::reversed_spreading;
-use crate::{Deadline, Problem};
+use crate::problem::{Deadline, Problem};
+use crate::strategies::reversal::reversed_spreading;
 pub(crate) use capacity::capacity;
 use classes::Classes;
 use degree::{Side, degree};
 pub use horizon::{LinkPeriods, Multiplier, Proof, ResourcePeriods, Row};
+pub use levers::{Lever, Leverage, levers};
 use schedule::LowerBound;
 use serde::Serialize;
 use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology};
@@ -445,7 +448,7 @@ mod tests {
     /// What is left out for want of time weakens the best bound, and a chunk count that inherits bounds has the others' best.
     #[test]
     fn in_a_hurry_bounds_are_weaker_never_wrong() {
-        let late = Deadline::after(Some(Duration::ZERO), crate::Cancel::default());
+        let late = Deadline::after(Some(Duration::ZERO), crate::problem::Cancel::default());
         for (spec, collective) in [
             ("ndv2x2", Collective::AllToAll),
             ("torus2d:4x4", Collective::AllReduce),

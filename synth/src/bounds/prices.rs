@@ -12,9 +12,9 @@
 //! SIAM J. Comput. 37 (2007).
 
 use super::{Bound, Certificate, Scope};
-use crate::distance::PathTree;
-use crate::multicommodity::{ConcurrentFlow, concurrent_flow};
-use crate::{Deadline, Problem};
+use crate::bounds::multicommodity::{ConcurrentFlow, concurrent_flow};
+use crate::problem::distance::PathTree;
+use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, RankSet};
 use topology::{LinkId, Micros, Rank, ResourceId, Topology};
 
@@ -222,8 +222,9 @@ fn farthest(problem: &Problem, chunk: ChunkId, tree: &PathTree) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::by_hand::random_machine;
-    use crate::{Options, StrategyKind, synthesize};
+    use crate::planner::synthesize;
+    use crate::problem::by_hand::random_machine;
+    use crate::problem::{Options, StrategyKind};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::resolve;

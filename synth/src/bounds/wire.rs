@@ -10,7 +10,7 @@
 //! groups that the faster links join.
 
 use super::{Bound, Certificate, Scope, capacity::capacity};
-use crate::Problem;
+use crate::problem::Problem;
 use petgraph::unionfind::UnionFind;
 use schedule::Chunk;
 use std::collections::BTreeMap;
@@ -130,8 +130,9 @@ impl<'a> Meetings<'a> {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::by_hand::random_machine;
-    use crate::{Options, synthesize};
+    use crate::planner::synthesize;
+    use crate::problem::Options;
+    use crate::problem::by_hand::random_machine;
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use std::time::Duration;

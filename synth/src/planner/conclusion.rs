@@ -2,9 +2,9 @@
 
 use super::Synthesis;
 use super::search::{Search, accept, leader};
-use crate::ease::eased;
-use crate::prefer::suit;
-use crate::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
+use crate::polish::ease::eased;
+use crate::polish::prefer::suit;
+use crate::problem::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
 use schedule::{Rival, VerifiedSchedule};
 
 /// The best of all searches.

@@ -9,23 +9,28 @@
 
 mod conclusion;
 mod search;
+mod sizes;
 
 use crate::bounds::{Bounds, bounds, bounds_before, bounds_like};
-use crate::classic::Classic;
-use crate::exact::Exact;
-use crate::flow::Flow;
-use crate::improve::Improve;
-use crate::levels::Levels;
-use crate::matching::{Matching, Symmetric};
-use crate::milp::Milp;
-use crate::orbits::OrbitWalk;
-use crate::reversal::propose;
-use crate::trees::Trees;
-use crate::{Attempt, Context, Deadline, Options, Problem, Progress, Report, Strategy, StrategyKind, SynthError};
+use crate::problem::{Deadline, Options, Problem, Progress, Report, StrategyKind, SynthError};
+use crate::strategies::classic::Classic;
+use crate::strategies::exact::Exact;
+use crate::strategies::flow::Flow;
+use crate::strategies::improve::Improve;
+use crate::strategies::levels::Levels;
+use crate::strategies::matching::{Matching, Symmetric};
+use crate::strategies::milp::Milp;
+use crate::strategies::orbits::OrbitWalk;
+use crate::strategies::reversal::propose;
+use crate::strategies::trees::Trees;
+use crate::strategies::{Attempt, Context, Strategy};
 use conclusion::conclude;
 use schedule::{Schedule, VerifiedSchedule};
 pub(crate) use search::accept;
 use search::{EQUAL, Search, most_promising};
+pub use sizes::{
+    AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
+};
 use std::time::{Duration, Instant};
 
 /// A plan and the account of how it was found.
@@ -314,7 +319,7 @@ impl<'a> Session<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cancel, StopReason};
+    use crate::problem::{Cancel, StopReason};
     use schedule::{Collective, Demand, Request};
     use std::collections::BTreeSet;
     use std::sync::Arc;

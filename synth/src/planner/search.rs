@@ -4,10 +4,11 @@
 //! check have accepted it, and its makespan is the one the verifier saw.
 
 use crate::bounds::Bounds;
-use crate::exact::{Effort, horizon};
-use crate::prefer::reluctance;
+use crate::polish::prefer::reluctance;
+use crate::problem::{Candidate, Deadline, Milestone, Problem, StopReason, StrategyKind, SynthError};
 use crate::sketch::obey;
-use crate::{Attempt, Candidate, Deadline, Milestone, Problem, StopReason, StrategyKind, SynthError};
+use crate::strategies::Attempt;
+use crate::strategies::exact::{Effort, horizon};
 use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
 use std::time::Instant;
 use topology::Micros;

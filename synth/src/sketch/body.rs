@@ -4,6 +4,7 @@
 //! shown; nothing is interpreted here.
 
 use super::shapes::present;
+use crate::problem::{Connections, Objective};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{Location, Spanned};
 use std::fmt;
@@ -183,28 +184,6 @@ pub(super) struct SwitchWish {
     /// Local ranks on one switch.
     pub(super) among: Ranks,
     pub(super) wish: Connections,
-}
-
-/// How many connections a switch should carry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Connections {
-    /// As few as possible (TACCL's `uc-min`): large messages.
-    Few,
-    /// As many as possible (TACCL's `uc-max`): small messages.
-    Many,
-}
-
-/// What matters most when schedules are equally long.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Objective {
-    /// Few steps.
-    Latency,
-    /// Few bytes on the busiest link (TACCL's `minmax`).
-    Bandwidth,
-    /// Many bytes on the idlest allowed link (TACCL's `maxmin`): all links share the work.
-    Balance,
 }
 
 #[derive(Clone, Debug, Deserialize)]

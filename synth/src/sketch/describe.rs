@@ -2,9 +2,9 @@
 //!
 //! The principal function is [`describe`]. Everything is said together with the line of the sketch that causes it.
 
-use super::body::{Connections, Objective, SizeRange};
+use super::body::SizeRange;
 use super::resolve::{Sketch, counted};
-use crate::{ConnectionWish, Constraints};
+use crate::problem::{ConnectionWish, Connections, Constraints, Objective};
 use schedule::RankSet;
 use serde::Serialize;
 use std::collections::BTreeMap;

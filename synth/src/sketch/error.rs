@@ -3,7 +3,7 @@
 //! The principal type is [`SketchError`]: a position, a [`Mistake`] with its evidence, and a hint where one is
 //! known. Its text has the form `file:line:column: mistake`, so that editors can jump to it.
 
-use super::symmetry::NotASymmetry;
+use crate::symmetry::NotASymmetry;
 use std::fmt;
 use topology::closest;
 use topology::quantity::QuantityError;

@@ -6,7 +6,7 @@
 
 use super::body::{Body, SizeRange};
 use super::error::{Mistake, Position, SketchError};
-use crate::StrategyKind;
+use crate::problem::StrategyKind;
 use serde::de::DeserializeOwned;
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Location, MergeKeyPolicy, Spanned};

@@ -4,11 +4,11 @@
 //! adjacency of the ranks they name, so a rule costs the degree of its ranks, not the size of the topology. A rule
 //! that names nothing is an error: it is a slip far more often than a wish.
 
-use super::body::{Connections, ConnectionsAsWritten, LinkClass, LinkPattern, LinkRule, Relays, SwitchWish};
+use super::body::{ConnectionsAsWritten, LinkClass, LinkPattern, LinkRule, Relays, SwitchWish};
 use super::error::{Mistake, SketchError};
 use super::file::line_of;
 use super::resolve::{Numbering, Resolver};
-use crate::{ConnectionWish, Constraints, Stages};
+use crate::problem::{ConnectionWish, Connections, Constraints, Stages};
 use schedule::RankSet;
 use serde_saphyr::{Location, Spanned};
 use std::collections::{BTreeMap, BTreeSet};
@@ -425,6 +425,6 @@ mod tests {
     #[test]
     fn a_sketch_without_rules_constrains_nothing() {
         let (sketch, _) = resolved("name: free\n", "clique:3");
-        assert_eq!(sketch.constraints, crate::Constraints::none());
+        assert_eq!(sketch.constraints, crate::problem::Constraints::none());
     }
 }

@@ -1,7 +1,7 @@
 //! What a user tells the planner about good schedules on a machine: a sketch, after TACCL [1].
 //!
 //! A [`SketchFile`] is a sketch as written; [`SketchFile::resolve`] turns it into a [`Sketch`] for one topology:
-//! tables over links ([`crate::Constraints`]) that strategies obey, and pins for the planner. A sketch only forbids,
+//! tables over links ([`crate::problem::Constraints`]) that strategies obey, and pins for the planner. A sketch only forbids,
 //! orders and prefers; it never changes what the machine is. [`obey`] checks the result independently.
 //!
 //! ```yaml
@@ -41,27 +41,28 @@ mod placement;
 mod remarks;
 mod resolve;
 mod shapes;
-mod symmetry;
 mod taccl;
 mod wishes;
 
-pub use body::{Connections, Objective, SizeRange};
+pub use crate::problem::{Connections, Objective};
+pub use crate::symmetry::NotASymmetry;
+pub use body::SizeRange;
 pub use describe::{Restriction, SketchSummary, Stage, WishedConnections, describe};
 pub use error::{Mistake, Position, SketchError};
 pub use file::SketchFile;
 pub use obey::{BrokenRule, SketchViolation, obey};
 pub use remarks::remarks;
 pub use resolve::{Pins, Sketch};
-pub use symmetry::NotASymmetry;
-pub(crate) use symmetry::{Kinds, detect};
 pub use taccl::{ImportedSketch, import_taccl};
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reach::check_reachable;
-    use crate::reversal::propose;
-    use crate::{Context, Deadline, Limits, Matching, Options, Problem};
+    use crate::problem::reach::check_reachable;
+    use crate::problem::{Deadline, Limits, Options, Problem};
+    use crate::strategies::Context;
+    use crate::strategies::matching::Matching;
+    use crate::strategies::reversal::propose;
     use schedule::{Collective, Demand, Request, verify};
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
@@ -185,7 +186,9 @@ mod tests {
         ] {
             let sketch = SketchFile::parse(text, "s.yaml").unwrap().resolve(&topology).unwrap();
             match check_reachable(&problem(&sketch, &topology, Collective::AllGather)) {
-                Err(crate::SynthError::Infeasible { relax: Some(relax), .. }) => assert_eq!(relax.line(), line),
+                Err(crate::problem::SynthError::Infeasible { relax: Some(relax), .. }) => {
+                    assert_eq!(relax.line(), line)
+                }
                 other => panic!("{text}: {other:?}"),
             }
         }

@@ -3,8 +3,8 @@
 //! The principal function is [`obey`]. It reads the resolved tables and the transfers, and nothing that a strategy
 //! computed. Whether the schedule is *right* is the verifier's business, not asked here.
 
-use crate::constraints::owner;
-use crate::{Constraints, Hindrance, Stages};
+use crate::problem::constraints::owner;
+use crate::problem::{Constraints, Hindrance, Stages};
 use schedule::{ChunkId, Demand, Schedule, Transfer, TransferKind};
 use serde::Serialize;
 use std::collections::BTreeMap;

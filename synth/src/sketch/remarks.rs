@@ -3,10 +3,9 @@
 //! The principal function is [`remarks`]. Chunk counts and sizes may be overruled on the command line, and symmetries
 //! and connections guide the search; who compares a schedule with a sketch wants to know of them all the same.
 
-use super::body::Connections;
 use super::resolve::{Sketch, counted};
-use super::symmetry::Kinds;
-use crate::Constraints;
+use crate::problem::{Connections, Constraints};
+use crate::symmetry::Kinds;
 use schedule::{ChunkId, Schedule};
 use std::collections::BTreeSet;
 use topology::LinkId;
@@ -42,7 +41,7 @@ fn used_links(schedule: &Schedule) -> BTreeSet<LinkId> {
 fn connections(schedule: &Schedule, constraints: &Constraints) -> Vec<String> {
     let used = used_links(schedule);
     let by_line = constraints.connections.chunk_by(|a, b| a.line == b.line);
-    let remark = |wishes: &[crate::ConnectionWish]| {
+    let remark = |wishes: &[crate::problem::ConnectionWish]| {
         let links = || wishes.iter().flat_map(|wish| &wish.links);
         let open = links().filter(|link| used.contains(link)).count();
         let word = if wishes[0].wish == Connections::Few { "few" } else { "many" };
@@ -63,7 +62,7 @@ fn is_symmetric(schedule: &Schedule, symmetry: &Automorphism) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::by_hand::copies;
+    use crate::problem::by_hand::copies;
     use crate::sketch::SketchFile;
     use schedule::{Collective, Demand, Request, replay};
     use std::sync::Arc;

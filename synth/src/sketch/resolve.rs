@@ -8,7 +8,7 @@ use super::body::{RankMap, Ranks, SizeRange};
 use super::error::{Mistake, SketchError};
 use super::file::{SketchFile, line_of};
 use super::placement;
-use crate::{Constraints, StrategyKind};
+use crate::problem::{Constraints, StrategyKind};
 use schedule::RankSet;
 use serde_saphyr::{Location, Spanned};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,9 +4,9 @@
 //! say that "no variant matched".
 
 use super::body::{
-    Connections, ConnectionsAsWritten, Images, LinkClass, LinkPattern, LinkRule, PlacementWish, RankMap, Ranks, Relays,
-    SymmetryWish,
+    ConnectionsAsWritten, Images, LinkClass, LinkPattern, LinkRule, PlacementWish, RankMap, Ranks, Relays, SymmetryWish,
 };
+use crate::problem::Connections;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;

@@ -362,7 +362,7 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Constraints;
+    use crate::problem::Constraints;
     use crate::sketch::{Sketch, SketchFile};
     use expect_test::{Expect, expect};
     use std::path::Path;

@@ -6,10 +6,11 @@
 use super::body::{Cycle, Images, SymmetryRule, SymmetryWish};
 use super::error::{Mistake, SketchError};
 use super::resolve::Resolver;
-use super::symmetry::{detect, rotation, symmetry_of};
-use crate::{Automorphism, Constraints, Deadline};
+use crate::problem::{Constraints, Deadline};
+use crate::symmetry::{detect, rotation, symmetry_of};
 use serde_saphyr::{Location, Spanned};
 use topology::Rank;
+use topology::symmetry::Automorphism;
 
 /// The most symmetries of a sketch; each costs a table over all links.
 const MAX_SYMMETRIES: usize = 64;

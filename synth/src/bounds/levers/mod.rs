@@ -1,0 +1,211 @@
+//! What a faster machine would buy: levers on the bound and on a plan.
+//!
+//! The principal function is [`levers`]. A bound is a linear program's optimum or a cut's, so what it falls by when
+//! something becomes 1 % faster is its dual price; twice the speed shows where another bound takes over. The plan is
+//! played again in the same order on the faster machine: what it gains without being planned anew.
+
+mod kinds;
+
+use crate::bounds::{Certificate, bounds};
+use crate::problem::{Deadline, Problem};
+use kinds::{Kind, Members, parts};
+use schedule::{LowerBound, Schedule, Timeline, Usage, VerifiedSchedule, replay, verify};
+use serde::Serialize;
+use std::sync::Arc;
+use topology::{LinkId, Micros, Topology, TopologyParts};
+
+/// So much faster is a price taken at, and a purchase.
+const MARGIN: f64 = 1.01;
+const PURCHASE: f64 = 2.0;
+/// The most kinds that are tried: the busiest.
+const TRIED: usize = 8;
+
+/// Something that could be faster, or more.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Lever {
+    /// What: `machine*.nic*`, or `one more link 0 → 9`.
+    pub name: String,
+    /// How many there are of it.
+    pub count: usize,
+    /// The largest part of the makespan that one of them is busy in the plan, 0 to 1.
+    pub utilisation: f64,
+    /// By how much the bound falls for each per cent of speed (its dual price); absent where speed is not what changes.
+    #[serde(rename = "price_us_per_percent", skip_serializing_if = "Option::is_none")]
+    pub price: Option<Micros>,
+    /// The bound, however the data is cut, with all of them twice as fast, or with one more.
+    #[serde(rename = "bound_us")]
+    pub bound: Micros,
+    /// This plan, in the same order, on that machine; absent where its order is no valid plan there, or ignores what is new.
+    #[serde(rename = "makespan_us", skip_serializing_if = "Option::is_none")]
+    pub makespan: Option<Micros>,
+}
+
+/// What binds, and what would help.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Leverage {
+    /// The bound of the machine as it is, however the data is cut.
+    #[serde(rename = "bound_us")]
+    pub bound: Micros,
+    /// Its name.
+    pub binding: String,
+    /// Why it holds.
+    pub certificate: Option<Certificate>,
+    /// The busiest kinds first, then what one more link would do.
+    pub levers: Vec<Lever>,
+    /// Whether the deadline left some untried.
+    pub is_complete: bool,
+}
+
+/// What each kind of link and resource is worth to `plan`, and to any plan. `problem` is what `plan` solves.
+pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -> Leverage {
+    let present = bounds(problem);
+    let LowerBound { value: bound, name: binding } = present.best_at_any_chunking();
+    let certificate = present.list.iter().find(|it| it.name == binding && it.value == bound);
+    let certificate = certificate.map(|it| it.certificate.clone());
+    let workshop = Workshop { problem, plan: plan.schedule(), bound };
+    let (links, resources) = Timeline::of(plan).usage(&problem.topology);
+    let mut kinds: Vec<(f64, Kind)> =
+        Kind::all(&problem.topology).into_iter().map(|kind| (utilisation(&kind, &links, &resources), kind)).collect();
+    kinds.sort_by(|a, b| b.0.total_cmp(&a.0));
+    kinds.truncate(TRIED);
+    let (mut levers, mut is_complete) = (Vec::new(), true);
+    for (utilisation, kind) in &kinds {
+        if deadline.has_passed() {
+            is_complete = false;
+            break;
+        }
+        levers.extend(workshop.faster(kind, *utilisation));
+    }
+    match (deadline.has_passed(), wanted(&problem.topology, certificate.as_ref(), &links)) {
+        (false, Some(link)) => levers.extend(workshop.one_more(link, links[link.index()].utilisation)),
+        (true, Some(_)) => is_complete = false,
+        (_, None) => {}
+    }
+    Leverage { bound, binding, certificate, levers, is_complete }
+}
+
+fn utilisation(kind: &Kind, links: &[Usage], resources: &[Usage]) -> f64 {
+    let most = |usages: &mut dyn Iterator<Item = f64>| usages.fold(0.0, f64::max);
+    match &kind.members {
+        Members::Links(ids) => most(&mut ids.iter().map(|id| links[id.index()].utilisation)),
+        Members::Resources(ids) => most(&mut ids.iter().map(|id| resources[id.index()].utilisation)),
+    }
+}
+
+/// The busiest link that leaves the set of a cut; without a cut, of all.
+fn wanted(topology: &Topology, certificate: Option<&Certificate>, links: &[Usage]) -> Option<LinkId> {
+    let leaves = |id: &LinkId| match certificate {
+        Some(Certificate::Cut { ranks, .. }) => {
+            let has = |rank| ranks.binary_search(&rank).is_ok();
+            has(topology.link(*id).from) && !has(topology.link(*id).to)
+        }
+        _ => true,
+    };
+    let candidates = topology.link_ids().filter(leaves);
+    candidates.reduce(|best, next| if links[next.index()].busy > links[best.index()].busy { next } else { best })
+}
+
+/// Where machines are changed.
+struct Workshop<'a> {
+    problem: &'a Problem,
+    plan: &'a Schedule,
+    bound: Micros,
+}
+
+impl Workshop<'_> {
+    fn faster(&self, kind: &Kind, utilisation: f64) -> Option<Lever> {
+        let topology = &self.problem.topology;
+        let margin = self.problem_on(kind.hastened(topology, MARGIN))?;
+        let purchase = self.problem_on(kind.hastened(topology, PURCHASE))?;
+        let price = self.bound - bounds(&margin).best_at_any_chunking().value;
+        Some(Lever {
+            name: kind.name.clone(),
+            count: kind.members.len(),
+            utilisation,
+            price: Some(price.max(Micros::ZERO)),
+            bound: bounds(&purchase).best_at_any_chunking().value.min(self.bound),
+            makespan: self.played_on(&purchase),
+        })
+    }
+
+    /// A link beside `link`, with ports of its own.
+    fn one_more(&self, link: LinkId, utilisation: f64) -> Option<Lever> {
+        let mut parts = parts(&self.problem.topology);
+        let twin = topology::Link { resources: Box::default(), ..parts.links[link.index()].clone() };
+        let name = format!("one more link {} → {}", twin.from, twin.to);
+        parts.links.push(twin);
+        let richer = self.problem_on(parts)?;
+        let bound = bounds(&richer).best_at_any_chunking().value.min(self.bound);
+        Some(Lever { name, count: 1, utilisation, price: None, bound, makespan: None })
+    }
+
+    fn problem_on(&self, parts: TopologyParts) -> Option<Problem> {
+        let topology = Arc::new(Topology::new(parts).ok()?);
+        Some(Problem { topology, ..self.problem.clone() })
+    }
+
+    /// The makespan of the plan's order there, if that is a valid plan.
+    fn played_on(&self, problem: &Problem) -> Option<Micros> {
+        let messages: Vec<schedule::Message> = self.plan.transfers.iter().map(schedule::Message::from).collect();
+        let transfers = replay(&problem.demand, &problem.topology, &messages).ok()?;
+        let played = Schedule::new(&problem.topology, problem.demand.clone(), transfers, "again");
+        Some(verify(played, &problem.topology).ok()?.schedule().makespan())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner::synthesize;
+    use crate::problem::Options;
+    use schedule::{Collective, Demand, Request};
+
+    fn leverage(spec: &str, collective: Collective, size: u64) -> (Leverage, f64) {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), size).with_chunks(1);
+        let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
+        let options = Options { strategy: Some(crate::problem::StrategyKind::Classic), ..Options::default() };
+        let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule");
+        let makespan = found.report.makespan_us;
+        (levers(&problem, &found.schedule, &Deadline::default()), makespan)
+    }
+
+    #[test]
+    fn between_two_machines_only_the_network_is_worth_anything() {
+        // 8 GB cross one link of 12.5 GB/s each way: 1 % faster saves 1 − 1/1.01 of 40 ms.
+        let (found, makespan) = leverage("ndv2x2", Collective::AllGather, 1_000_000_000);
+        assert_eq!(found.binding, "cut");
+        let network = found.levers.iter().find(|it| it.name.contains("between machines")).expect("the network");
+        let price = network.price.expect("a price").0;
+        assert!((price - 40_000.0 * (1.0 - 1.0 / 1.01)).abs() < 1.0, "{price}");
+        assert!((network.bound.0 - 20_001.3).abs() < 1.0, "{:?}", network);
+        assert!(network.makespan.is_some_and(|it| it.0 < makespan * 0.6), "{network:?}");
+        for other in found.levers.iter().filter(|it| it.name.contains("within")) {
+            assert_eq!(other.price.expect("a price"), Micros::ZERO, "{other:?}");
+        }
+        // One way gets a second link; the other still takes as long.
+        let more = found.levers.last().expect("one more link");
+        assert!(more.name.starts_with("one more link") && (more.bound.0 - found.bound.0).abs() < 1e-6, "{more:?}");
+    }
+
+    #[test]
+    fn a_shared_port_is_named_as_what_binds() {
+        let (found, _) = leverage("switch:5,alpha=1us,bandwidth=10GBps", Collective::AllGather, 5_000_000);
+        let ports = &found.levers[0];
+        assert_eq!(ports.count, 10, "{ports:?}");
+        assert!(ports.price.is_some_and(|price| price.0 > 3.0), "{ports:?}");
+        assert!(found.is_complete);
+    }
+
+    #[test]
+    fn a_deadline_that_has_passed_leaves_levers_untried() {
+        let topology = Arc::new(topology::resolve("ring:4").expect("a ring"));
+        let demand = Demand::new(Request::new(Collective::AllGather, 4, 4096)).expect("a request");
+        let problem = Problem::new(topology, Arc::new(demand));
+        let found = synthesize(std::slice::from_ref(&problem), &Options::default(), &|_| {}).expect("a schedule");
+        let cancel = crate::problem::Cancel::default();
+        cancel.cancel();
+        let found = levers(&problem, &found.schedule, &Deadline::after(None, cancel));
+        assert!(!found.is_complete && found.levers.is_empty());
+    }
+}

@@ -1,0 +1,257 @@
+//! Maximum concurrent flow: the least time in which links could carry a demand if data were a fluid.
+//!
+//! The principal type is [`ConcurrentFlow`]. Where every chunk has one destination nothing is copied, so a
+//! schedule is a flow; the linear program has one commodity per set of holders rather than per pair, which gives
+//! the same optimum with fewer columns by a factor of the number of destinations [1]. Its flows are routes worth
+//! rounding ([`crate::strategies::matching`]), its duals prices on links that prove a bound ([`crate::bounds::bounds`]). Neither use
+//! trusts the solver's arithmetic: rounded routes are scheduled, and prices are evaluated by shortest paths.
+//!
+//! [1] Basu et al., "Efficient All-to-All Collective Communication Schedules for Direct-Connect Topologies",
+//! arXiv:2309.13541.
+
+use crate::problem::{Deadline, Problem};
+use good_lp::solvers::highs::{HighsParallelType, HighsSolverType};
+use good_lp::{
+    Expression, ProblemVariables, Solution, SolutionStatus, SolutionWithDual, SolverModel, Variable, constraint,
+    solvers::DualValues, solvers::highs::highs, variable,
+};
+use schedule::{ChunkId, RankSet};
+use std::collections::BTreeMap;
+use topology::LinkId;
+
+/// The most columns (commodities × links) of a program that is solved: a few tenths of a second.
+const COLUMNS: usize = 6_000;
+/// The most simplex iterations; reached only where numbers are bad, since flows take fewer than columns.
+const ITERATIONS: i32 = 50_000;
+
+/// All chunks with the same holders.
+#[derive(Clone, Debug)]
+pub(crate) struct Commodity {
+    /// Ascending; they may use the same links.
+    pub(crate) chunks: Vec<ChunkId>,
+    /// For each rank, how many bytes must reach it.
+    pub(crate) wanted: Vec<f64>,
+    /// For each link, how many bytes it carries.
+    pub(crate) flow: Vec<f64>,
+}
+
+/// An optimal solution of the linear program, as exact as the solver's tolerances.
+#[derive(Clone, Debug)]
+pub(crate) struct ConcurrentFlow {
+    /// In the order of their holders.
+    pub(crate) commodities: Vec<Commodity>,
+    /// For each link, what a unit of its time is worth.
+    pub(crate) link_prices: Vec<f64>,
+    /// For each resource, what a unit of its time is worth.
+    pub(crate) resource_prices: Vec<f64>,
+}
+
+/// `None` where a chunk has several destinations or is summed, where the program would be too large, where
+/// nothing has to move or moving takes no time, and where the solver gives up or the time is up.
+pub(crate) fn concurrent_flow(problem: &Problem, deadline: &Deadline) -> Option<ConcurrentFlow> {
+    let commodities = commodities(problem)?;
+    Program::new(problem, commodities)?.solve(deadline)
+}
+
+/// The chunks of `problem` by holders, their flows still zero.
+fn commodities(problem: &Problem) -> Option<Vec<Commodity>> {
+    let (topology, demand) = (&*problem.topology, &*problem.demand);
+    let (ranks, links) = (topology.rank_count(), topology.links().len());
+    let mut by_holders: BTreeMap<&RankSet, Commodity> = BTreeMap::new();
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        let mut lacking = chunk.lacking();
+        let Some(destination) = lacking.next() else { continue };
+        if chunk.combine || lacking.next().is_some() {
+            return None;
+        }
+        let empty = || Commodity { chunks: Vec::new(), wanted: vec![0.0; ranks], flow: vec![0.0; links] };
+        let commodity = by_holders.entry(&chunk.holders).or_insert_with(empty);
+        commodity.chunks.push(id);
+        commodity.wanted[destination.index()] += demand.bytes_of(id).0;
+        if by_holders.len() * links > COLUMNS {
+            return None;
+        }
+    }
+    Some(by_holders.into_values().collect())
+}
+
+/// The linear program, in units in which the largest demand of a rank and the largest β are 1.
+struct Program<'a> {
+    problem: &'a Problem,
+    commodities: Vec<Commodity>,
+    variables: ProblemVariables,
+    /// T, what is minimised.
+    time: Variable,
+    /// commodity × link; `None` where the flow must be or may as well be zero.
+    flow: Vec<Vec<Option<Variable>>>,
+    unit_bytes: f64,
+    unit_beta: f64,
+}
+
+impl<'a> Program<'a> {
+    fn new(problem: &'a Problem, commodities: Vec<Commodity>) -> Option<Self> {
+        let topology = &problem.topology;
+        let unit_bytes = commodities.iter().flat_map(|commodity| &commodity.wanted).copied().fold(0.0, f64::max);
+        let unit_beta = topology.links().iter().map(|link| link.beta.0).fold(0.0, f64::max);
+        if unit_bytes == 0.0 || unit_beta == 0.0 {
+            return None;
+        }
+        let mut variables = ProblemVariables::new();
+        let time = variables.add(variable().min(0.0));
+        let mut column = |commodity: &Commodity, link: LinkId| {
+            let chunk = commodity.chunks[0];
+            let returns = problem.demand.chunk(chunk).holders.has(topology.link(link).to);
+            (!returns && problem.allows(chunk, link)).then(|| variables.add(variable().min(0.0)))
+        };
+        let mut row = |commodity| topology.link_ids().map(|link| column(commodity, link)).collect();
+        let flow = commodities.iter().map(&mut row).collect();
+        Some(Self { problem, commodities, variables, time, flow, unit_bytes, unit_beta })
+    }
+
+    fn solve(self, deadline: &Deadline) -> Option<ConcurrentFlow> {
+        let topology = &self.problem.topology;
+        let mut model = self.variables.minimise(self.time).using(highs);
+        model = model.set_solver(HighsSolverType::Simplex).set_parallel(HighsParallelType::Off).set_threads(1);
+        model = model.set_option("simplex_iteration_limit", ITERATIONS);
+        if let Some(remaining) = deadline.remaining() {
+            model = model.set_time_limit(remaining.as_secs_f64());
+        }
+
+        // What enters a rank and does not leave it is what the rank wants: Σ_in f − Σ_out f = wanted.
+        for (commodity, flow) in self.commodities.iter().zip(&self.flow) {
+            let holders = &self.problem.demand.chunk(commodity.chunks[0]).holders;
+            for rank in topology.ranks().filter(|&rank| !holders.has(rank)) {
+                let over = |links: &[LinkId]| sum(links.iter().filter_map(|link| flow[link.index()]));
+                let stays = over(topology.incoming(rank)) - over(topology.outgoing(rank));
+                model.add_constraint(constraint!(stays == commodity.wanted[rank.index()] / self.unit_bytes));
+            }
+        }
+        // Nothing is busy for longer than T: β·Σ f ≤ T for each link, and for each resource over its links.
+        let carried = |link: LinkId| sum(self.flow.iter().filter_map(|flow| flow[link.index()]));
+        let mut within_time = |beta: f64, bytes: Expression| {
+            model.add_constraint(constraint!(beta / self.unit_beta * bytes <= self.time))
+        };
+        let of_link = |link: LinkId| within_time(topology.link(link).beta.0, carried(link));
+        let link_rows: Vec<_> = topology.link_ids().map(of_link).collect();
+        let of_resource = |(index, resource): (usize, &topology::Resource)| {
+            let users = topology.users(topology::ResourceId::from_index(index));
+            within_time(resource.beta.0, users.iter().map(|&link| carried(link)).sum())
+        };
+        let resource_rows: Vec<_> = topology.resources().iter().enumerate().map(of_resource).collect();
+
+        let mut solution = model.solve().ok().filter(|it| matches!(it.status(), SolutionStatus::Optimal))?;
+        let mut commodities = self.commodities;
+        for (commodity, columns) in commodities.iter_mut().zip(&self.flow) {
+            for (bytes, column) in commodity.flow.iter_mut().zip(columns) {
+                *bytes = column.map_or(0.0, |column| solution.value(column).max(0.0) * self.unit_bytes);
+            }
+        }
+        // A row `busy ≤ T` of a minimum has a dual ≤ 0; rounding may leave a trace of the other sign.
+        let duals = solution.compute_dual();
+        let price = |row| (-duals.dual(row)).max(0.0);
+        let link_prices = link_rows.into_iter().map(price).collect();
+        let resource_prices = resource_rows.into_iter().map(price).collect();
+        Some(ConcurrentFlow { commodities, link_prices, resource_prices })
+    }
+}
+
+fn sum(variables: impl Iterator<Item = Variable>) -> Expression {
+    variables.map(Expression::from).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::{Rank, Topology, resolve};
+
+    fn all_to_all(spec: &str, pair_bytes: u64) -> Problem {
+        let topology = Arc::new(resolve(spec).expect("a known topology"));
+        let ranks = topology.rank_count();
+        let request = Request::new(Collective::AllToAll, ranks, ranks as u64 * pair_bytes);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    /// For how long the busiest link or resource is busy.
+    fn busiest(topology: &Topology, flow: &ConcurrentFlow) -> f64 {
+        let carried = |link: LinkId| flow.commodities.iter().map(|one| one.flow[link.index()]).sum::<f64>();
+        let of_link = topology.link_ids().map(|id| topology.link(id).beta.0 * carried(id));
+        let of_resource = topology.resources().iter().enumerate().map(|(index, resource)| {
+            let users = topology.users(topology::ResourceId::from_index(index));
+            resource.beta.0 * users.iter().map(|&link| carried(link)).sum::<f64>()
+        });
+        of_link.chain(of_resource).fold(0.0, f64::max)
+    }
+
+    /// The optima that were published for a megabyte from everybody to everybody, in µs.
+    #[test]
+    fn published_optima() {
+        for (spec, optimum) in [
+            ("dgx1", 106.666_666_7),
+            ("ndv2x1", 106.666_666_7),
+            ("ndv2x2", 5_120.0),
+            ("ndv2x4", 15_360.0),
+            ("mesh2d:4x4,alpha=0.5us,bandwidth=1GBps", 16_000.0),
+            ("torus2d:4x4,alpha=0.5us,bandwidth=1GBps", 8_000.0),
+            ("torus2d:6x6,alpha=0.5us,bandwidth=1GBps", 27_000.0),
+        ] {
+            let problem = all_to_all(spec, 1_000_000);
+            let flow = concurrent_flow(&problem, &Deadline::default()).expect("a program of this size is solved");
+            let found = busiest(&problem.topology, &flow);
+            assert!((found / optimum - 1.0).abs() < 1e-7, "{spec}: {found} µs, not {optimum}");
+        }
+    }
+
+    #[test]
+    fn flows_bring_everybody_what_is_wanted() {
+        let problem = all_to_all("ndv2x2", 1_000);
+        let topology = &problem.topology;
+        let flow = concurrent_flow(&problem, &Deadline::default()).expect("a program of this size is solved");
+        assert_eq!(flow.commodities.len(), 16);
+        for (source, commodity) in topology.ranks().zip(&flow.commodities) {
+            let over = |links: &[LinkId]| links.iter().map(|link| commodity.flow[link.index()]).sum::<f64>();
+            for rank in topology.ranks().filter(|&rank| rank != source) {
+                let stays = over(topology.incoming(rank)) - over(topology.outgoing(rank));
+                assert!((stays - 1_000.0).abs() < 1e-4, "{stays} bytes from {source} stay at {rank}");
+            }
+        }
+    }
+
+    #[test]
+    fn forbidden_links_carry_nothing() {
+        let mut problem = all_to_all("clique:4", 1_000);
+        let topology = problem.topology.clone();
+        let forbidden = topology.links().iter().map(|link| (link.to == Rank(1)).then_some(7)).collect();
+        let mut constraints = crate::problem::Constraints { forbidden, ..crate::problem::Constraints::none() };
+        problem.constraints = Arc::new(constraints.clone());
+        assert!(concurrent_flow(&problem, &Deadline::default()).is_none(), "nothing reaches rank 1");
+        let only = topology.links().iter().position(|link| (link.from, link.to) == (Rank(0), Rank(1)));
+        let only = only.expect("a link for every pair");
+        constraints.forbidden[only] = None;
+        problem.constraints = Arc::new(constraints);
+        let flow = concurrent_flow(&problem, &Deadline::default()).expect("all now goes over the one link");
+        let carried: f64 = flow.commodities.iter().map(|commodity| commodity.flow[only]).sum();
+        assert!((carried - 3_000.0).abs() < 1e-6, "{carried} bytes");
+        let other = topology.link_ids().find(|&id| topology.link(id).to == Rank(1) && id.index() != only);
+        let other = other.expect("a link for every pair").index();
+        assert!(flow.commodities.iter().all(|commodity| commodity.flow[other] == 0.0));
+    }
+
+    #[test]
+    fn copies_sums_and_large_programs_are_not_flows() {
+        let of = |spec: &str, collective| {
+            let topology = Arc::new(resolve(spec).expect("a known topology"));
+            let request = Request::new(collective, topology.rank_count(), 1 << 20);
+            let demand = Demand::new(request).expect("a valid request");
+            concurrent_flow(&Problem::new(topology, Arc::new(demand)), &Deadline::default())
+        };
+        for collective in [Collective::AllGather, Collective::Broadcast, Collective::ReduceScatter] {
+            assert!(of("ring:4", collective).is_none(), "{collective}");
+        }
+        for collective in [Collective::Gather, Collective::Scatter, Collective::SendRecv, Collective::AllToAll] {
+            assert!(of("ring:4", collective).is_some(), "{collective}");
+        }
+        assert!(of("torus2d:16x16", Collective::AllToAll).is_none());
+    }
+}

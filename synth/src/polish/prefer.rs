@@ -1,0 +1,266 @@
+//! What a sketch prefers among schedules of equal length: few or many connections, and where the load should be.
+//!
+//! The principal functions are [`reluctance`], which grades a schedule, and [`suit`], which improves the grade at no cost
+//! in time. TACCL puts the same wishes into its objective, as T ± 0.01·U (`uc-min`, `uc-max`) or with the load of the
+//! busiest or idlest link (`minmax`, `maxmin`); here they never make a schedule longer.
+
+use crate::problem::{Constraints, Problem};
+use crate::sketch::{Connections, Objective};
+use schedule::{ChunkId, ChunkList, Demand, Message, Schedule, Transfer, TransferKind, replay};
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{LinkId, Micros, Rank, Topology};
+
+/// Two makespans this close (relative) are equal: the comparison tolerance of the file format.
+const EQUAL: f64 = 1e-7;
+/// How many changes to a schedule are tried at most.
+const MOST_TRIALS: u32 = 1_000;
+/// The work of all trials together, in transfers that are timed anew: about a second.
+const WORK: usize = 1_000_000;
+
+/// How badly a schedule meets the preferences of a sketch; the less, the better.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub(crate) struct Reluctance {
+    /// Connections that should not be there, less those that should.
+    connections: i64,
+    /// By the objective; 0 without one.
+    objective: f64,
+    /// Messages.
+    transfers: usize,
+}
+
+/// How badly `schedule` meets the preferences of `constraints`.
+pub(crate) fn reluctance(schedule: &Schedule, topology: &Topology, constraints: &Constraints) -> Reluctance {
+    grade(&schedule.transfers, &schedule.demand, topology, constraints)
+}
+
+fn grade(transfers: &[Transfer], demand: &Demand, topology: &Topology, constraints: &Constraints) -> Reluctance {
+    let used: BTreeSet<LinkId> = transfers.iter().map(|transfer| transfer.link).collect();
+    let connections = constraints.connections.iter().map(|wish| {
+        let open = wish.links.iter().filter(|link| used.contains(link)).count() as i64;
+        if wish.wish == Connections::Few { open } else { -open }
+    });
+    let objective = match constraints.objective {
+        None => 0.0,
+        Some(Objective::Latency) => f64::from(steps(transfers, demand)),
+        Some(Objective::Bandwidth) => loads(transfers, demand, topology).into_iter().fold(0.0, f64::max),
+        Some(Objective::Balance) => {
+            let loads = loads(transfers, demand, topology);
+            let allowed = topology.link_ids().filter(|&link| constraints.allows_link(link));
+            -allowed.map(|link| loads[link.index()]).fold(f64::INFINITY, f64::min)
+        }
+    };
+    Reluctance { connections: connections.sum(), objective, transfers: transfers.len() }
+}
+
+/// The most messages that any byte goes through.
+fn steps(transfers: &[Transfer], demand: &Demand) -> u32 {
+    let mut arrived: BTreeMap<(ChunkId, Rank), Vec<(Micros, u32)>> = BTreeMap::new();
+    let mut most = 0;
+    for transfer in transfers {
+        for &chunk in &transfer.chunks {
+            let is_source = !demand.chunk(chunk).combine && demand.chunk(chunk).holders.has(transfer.from);
+            let known = arrived.get(&(chunk, transfer.from)).filter(|_| !is_source);
+            let in_time = known.into_iter().flatten().filter(|(end, _)| end.0 <= transfer.start.0 * (1.0 + EQUAL));
+            let steps = in_time.map(|&(_, steps)| steps).max().unwrap_or(0) + 1;
+            most = most.max(steps);
+            arrived.entry((chunk, transfer.to)).or_default().push((transfer.end, steps));
+        }
+    }
+    most
+}
+
+/// For how long the bytes of a schedule keep every link busy.
+fn loads(transfers: &[Transfer], demand: &Demand, topology: &Topology) -> Vec<f64> {
+    let mut loads = vec![0.0; topology.links().len()];
+    for transfer in transfers {
+        let bytes =
+            transfer.chunks.iter().map(|&chunk| demand.bytes_of(chunk)).fold(topology::Bytes::ZERO, |a, b| a + b);
+        loads[transfer.link.index()] += (topology.link(transfer.link).beta * bytes).0;
+    }
+    loads
+}
+
+/// A schedule as short as `schedule` that the sketch prefers, if a simple change leads to one.
+///
+/// A change lets one chunk come to a rank from another that has it, over another link of the same switch; connections
+/// that are wished away lose their chunks to others, those that are wished for gain some.
+pub(crate) fn suit(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
+    let copies = !problem.demand.chunks().iter().any(|chunk| chunk.combine);
+    if problem.constraints.connections.is_empty() || !copies {
+        return None;
+    }
+    let limit = schedule.makespan().0 * (1.0 + EQUAL);
+    let mut trials = MOST_TRIALS.min((WORK / schedule.transfers.len().max(1)) as u32);
+    let mut best = schedule.transfers.clone();
+    let graded = |transfers: &[Transfer]| grade(transfers, &problem.demand, &problem.topology, &problem.constraints);
+    let mut changed = false;
+    'again: loop {
+        for change in changes(problem, &best) {
+            if trials == 0 {
+                break 'again;
+            }
+            trials -= 1;
+            let Some(transfers) = apply(problem, &best, &change, limit) else { continue };
+            if graded(&transfers).connections < graded(&best).connections {
+                (best, changed) = (transfers, true);
+                continue 'again;
+            }
+        }
+        break;
+    }
+    changed.then(|| Schedule { transfers: best, ..schedule.clone() })
+}
+
+/// Chunks of one link that come over others instead.
+struct Change {
+    moves: Vec<Move>,
+}
+
+/// A chunk that comes to its receiver another way.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    chunk: ChunkId,
+    /// The transfer that brings it now.
+    by: usize,
+    /// The link to bring it instead, and since when its sender has the chunk.
+    link: LinkId,
+    since: Micros,
+}
+
+/// What may make the connections fewer or more.
+fn changes(problem: &Problem, transfers: &[Transfer]) -> Vec<Change> {
+    let mut by_link: BTreeMap<LinkId, Vec<usize>> = BTreeMap::new();
+    for (index, transfer) in transfers.iter().enumerate() {
+        by_link.entry(transfer.link).or_default().push(index);
+    }
+    let mut changes = Vec::new();
+    for wish in &problem.constraints.connections {
+        let mut used: Vec<LinkId> = wish.links.iter().copied().filter(|link| by_link.contains_key(link)).collect();
+        used.sort_by_key(|link| by_link[link].len());
+        match wish.wish {
+            Connections::Few => changes.extend(used.iter().map(|&link| {
+                let others: Vec<LinkId> = used.iter().copied().filter(|&other| other != link).collect();
+                Change { moves: moved(problem, transfers, &by_link[&link], &others) }
+            })),
+            Connections::Many => {
+                let unused = wish.links.iter().copied().filter(|link| !by_link.contains_key(link));
+                for link in unused {
+                    let shared = used.iter().filter(|link| by_link[link].len() > 1).flat_map(|link| &by_link[link]);
+                    let one = shared.copied().map(|index| moved(problem, transfers, &[index], &[link]));
+                    changes.extend(one.filter(|moves| !moves.is_empty()).map(|moves| Change { moves }));
+                }
+            }
+        }
+    }
+    changes.retain(|change| !change.moves.is_empty());
+    changes
+}
+
+/// Each chunk of the transfers `of`, brought over that of `links` whose sender has had it longest; nothing, if one
+/// cannot be.
+fn moved(problem: &Problem, transfers: &[Transfer], of: &[usize], links: &[LinkId]) -> Vec<Move> {
+    let held_since = |chunk: ChunkId, rank: Rank| {
+        if problem.demand.chunk(chunk).holders.has(rank) {
+            return Some(Micros::ZERO);
+        }
+        let brings = |transfer: &&Transfer| transfer.to == rank && transfer.chunks.contains(&chunk);
+        transfers.iter().find(brings).map(|transfer| transfer.end)
+    };
+    let mut moves = Vec::new();
+    for &by in of {
+        for &chunk in &transfers[by].chunks {
+            let able = |id: &LinkId| problem.topology.link(*id).to == transfers[by].to && problem.allows(chunk, *id);
+            let able = links.iter().copied().filter(able);
+            let since = able.filter_map(|id| Some((held_since(chunk, problem.topology.link(id).from)?, id)));
+            match since.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))) {
+                Some((since, link)) => moves.push(Move { chunk, by, link, since }),
+                None => return Vec::new(),
+            }
+        }
+    }
+    moves
+}
+
+/// The transfers with a change, timed anew; `None` if they then take longer than `limit`, or cannot be sent.
+fn apply(problem: &Problem, transfers: &[Transfer], change: &Change, limit: f64) -> Option<Vec<Transfer>> {
+    let mut messages: Vec<(Micros, Message)> = Vec::with_capacity(transfers.len() + change.moves.len());
+    for (index, transfer) in transfers.iter().enumerate() {
+        let stays = |chunk: &ChunkId| !change.moves.iter().any(|it| it.by == index && it.chunk == *chunk);
+        let kept: ChunkList = transfer.chunks.iter().copied().filter(stays).collect();
+        if !kept.is_empty() {
+            messages.push((transfer.start, Message { chunks: kept, link: transfer.link, kind: transfer.kind }));
+        }
+    }
+    for &Move { chunk, by, link, since } in &change.moves {
+        let message = Message { chunks: ChunkList::from_slice(&[chunk]), link, kind: TransferKind::Copy };
+        messages.push((since.max(transfers[by].start), message));
+    }
+    messages.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let messages: Vec<Message> = messages.into_iter().map(|(_, message)| message).collect();
+    let mut timed = replay(&problem.demand, &problem.topology, &messages).ok()?;
+    timed.sort_by(|a, b| a.start.total_cmp(&b.start));
+    timed.iter().all(|transfer| transfer.end.0 <= limit).then_some(timed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::by_hand::copies;
+    use crate::sketch::SketchFile;
+    use schedule::{Collective, Request, verify};
+    use std::sync::Arc;
+
+    /// An AllGather on three ranks, all joined, under `sketch`; the messages `(chunk, from, to)` in order.
+    fn play(sketch: &str, sent: &[(u32, u32, u32)]) -> (Problem, Schedule) {
+        let topology = Arc::new(topology::resolve("clique:3,alpha=1us").unwrap());
+        let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 3_000)).unwrap());
+        let constraints = SketchFile::parse(sketch, "s.yaml").unwrap().resolve(&topology).unwrap().constraints;
+        let transfers = replay(&demand, &topology, &copies(&topology, sent)).unwrap();
+        let schedule = Schedule::new(&topology, demand.clone(), transfers, "by hand");
+        let problem = Problem { topology, demand, constraints: Arc::new(constraints) };
+        (problem, schedule)
+    }
+
+    fn links(schedule: &Schedule) -> usize {
+        schedule.transfers.iter().map(|transfer| transfer.link).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Over rank 1 in the middle, each way.
+    const STAR: [(u32, u32, u32); 6] = [(0, 0, 1), (1, 1, 0), (1, 1, 2), (2, 2, 1), (0, 1, 2), (2, 1, 0)];
+    /// The same, but rank 0 sends its chunk to rank 2 itself.
+    const SHORTCUT: [(u32, u32, u32); 6] = [(0, 0, 1), (0, 0, 2), (1, 1, 0), (1, 1, 2), (2, 2, 1), (2, 1, 0)];
+
+    #[test]
+    fn connections_are_opened_and_closed_at_no_cost_in_time() {
+        // The shortcut makes a one-way ring possible.
+        for (wish, sent, before, after) in
+            [("few", &SHORTCUT, 5, 3), ("many", &STAR, 4, 6), ("few", &STAR, 4, 4), ("many", &SHORTCUT, 5, 6)]
+        {
+            let (problem, schedule) = play(&format!("connections: {wish}"), sent);
+            assert_eq!(links(&schedule), before, "{wish}");
+            let suited = suit(&problem, &schedule).unwrap_or_else(|| schedule.clone());
+            assert_eq!(links(&suited), after, "{wish}");
+            assert!(suited.makespan() <= schedule.makespan(), "{wish}");
+            verify(suited, &problem.topology).unwrap();
+        }
+        let (problem, schedule) = play("name: free", &SHORTCUT);
+        assert_eq!(suit(&problem, &schedule), None);
+    }
+
+    #[test]
+    fn objectives_grade_schedules() {
+        let better = |objective: &str, one: &[(u32, u32, u32)], other: &[(u32, u32, u32)]| {
+            let graded = |sent| {
+                let (problem, schedule) = play(&format!("objective: {objective}"), sent);
+                reluctance(&schedule, &problem.topology, &problem.constraints)
+            };
+            graded(one) < graded(other)
+        };
+        let direct = [(0, 0, 1), (0, 0, 2), (1, 1, 0), (1, 1, 2), (2, 2, 0), (2, 2, 1)];
+        // Fewer steps; less on the busiest link; some on the idlest. One shortcut alone makes none of them better.
+        for objective in ["latency", "bandwidth", "balance"] {
+            assert!(better(objective, &direct, &STAR), "{objective}");
+            assert!(!better(objective, &SHORTCUT, &STAR) && !better(objective, &STAR, &SHORTCUT), "{objective}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Machines, problems and orders of messages that tests write down.
+
+use crate::problem::Problem;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind};
+use std::sync::Arc;
+use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
+
+/// Copies of a chunk from a rank to another, in order, over the first link between them.
+pub(crate) fn copies(topology: &Topology, sent: &[(u32, u32, u32)]) -> Vec<Message> {
+    let message = |&(chunk, from, to): &(u32, u32, u32)| Message {
+        chunks: [ChunkId(chunk)].into_iter().collect(),
+        link: topology.between(Rank(from), Rank(to)).next().expect("the ranks are linked"),
+        kind: TransferKind::Copy,
+    };
+    sent.iter().map(message).collect()
+}
+
+/// From, to, α in µs, µs per byte, whether it uses the shared port.
+pub(crate) type Wire = (u32, u32, f64, f64, bool);
+
+/// Ranks, wires between them, and a port (µs per byte) that some of the wires share.
+pub(crate) fn wired(ranks: usize, wires: &[Wire], latency: Latency, port: f64) -> TopologyParts {
+    let link = |&(from, to, alpha, beta, shared): &Wire| Link {
+        from: Rank(from),
+        to: Rank(to),
+        alpha: Micros(alpha),
+        beta: MicrosPerByte(beta),
+        latency,
+        resources: shared.then_some(ResourceId(0)).into_iter().collect(),
+    };
+    TopologyParts {
+        name: "wires".into(),
+        ranks,
+        links: wires.iter().map(link).collect(),
+        resources: vec![Resource { name: "port".into(), beta: MicrosPerByte(port) }],
+        ..TopologyParts::default()
+    }
+}
+
+/// A broadcast of `chunks` chunks of one byte from rank 0.
+pub(crate) fn broadcast(parts: TopologyParts, chunks: u32) -> Problem {
+    let request = Request::new(Collective::Broadcast, parts.ranks, u64::from(chunks)).with_chunks(chunks);
+    let topology = Topology::new(parts).expect("a machine");
+    Problem::new(Arc::new(topology), Arc::new(Demand::new(request).expect("a valid request")))
+}
+
+/// A ring with some chords, in which links may share any of a few resources.
+pub(crate) fn random_machine(seed: u64) -> Topology {
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut below = |limit: u32| random.next_u32() % limit;
+    let ranks = 3 + below(4);
+    let beta = |step: u32| MicrosPerByte(f64::from(1 + step) / 1000.0);
+    let resources: Vec<Resource> =
+        (0..1 + below(4)).map(|_| Resource { name: "shared".to_owned(), beta: beta(below(4)) }).collect();
+    let chords = below(2 * ranks);
+    let ends: Vec<(u32, u32)> = (0..ranks)
+        .map(|rank| (rank, (rank + 1) % ranks))
+        .chain((0..chords).map(|_| {
+            let from = below(ranks);
+            (from, (from + 1 + below(ranks - 1)) % ranks)
+        }))
+        .collect();
+    let links = ends.into_iter().map(|(from, to)| {
+        let mut shared: Vec<ResourceId> = (0..below(3)).map(|_| ResourceId(below(resources.len() as u32))).collect();
+        shared.sort_unstable();
+        shared.dedup();
+        let slowest = shared.iter().map(|id| resources[id.index()].beta).fold(beta(below(4)), MicrosPerByte::max);
+        let latency = if below(2) == 0 { Latency::Occupies } else { Latency::Pipelines };
+        let alpha = Micros(f64::from(below(5)) / 4.0);
+        Link { from: Rank(from), to: Rank(to), alpha, beta: slowest, latency, resources: shared.into() }
+    });
+    let parts = TopologyParts { ranks: ranks as usize, links: links.collect(), ..TopologyParts::default() };
+    Topology::new(TopologyParts { resources, ..parts }).expect("a valid topology")
+}

@@ -1,0 +1,52 @@
+//! What a strategy is asked to solve: a topology, a demand, and what a sketch permits.
+//!
+//! The principal type is [`Problem`].
+
+#[cfg(test)]
+pub(crate) mod by_hand;
+mod chunking;
+pub(crate) mod constraints;
+pub(crate) mod distance;
+mod error;
+pub mod matrix;
+pub(crate) mod options;
+pub(crate) mod reach;
+mod report;
+
+pub use chunking::chunk_counts;
+pub use constraints::{ConnectionWish, Connections, Constraints, Hindrance, Objective, Stages, Way};
+pub use error::SynthError;
+pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
+pub use reach::check_reachable;
+pub use report::{Candidate, Milestone, Progress, Report, StopReason};
+use schedule::{ChunkId, Demand};
+use std::sync::Arc;
+use topology::{LinkId, Topology};
+
+/// A topology, a demand on it, and the freedom left.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The machine.
+    pub topology: Arc<Topology>,
+    /// What must move.
+    pub demand: Arc<Demand>,
+    /// What the sketch permits; [`Constraints::none`] without a sketch.
+    pub constraints: Arc<Constraints>,
+}
+
+impl Problem {
+    /// A problem without a sketch.
+    pub fn new(topology: Arc<Topology>, demand: Arc<Demand>) -> Self {
+        Self { topology, demand, constraints: Arc::new(Constraints::none()) }
+    }
+
+    /// Whether a chunk may travel over a link.
+    pub fn allows(&self, chunk: ChunkId, link: LinkId) -> bool {
+        self.constraints.hindrance(&self.demand, chunk, link).is_none()
+    }
+
+    /// Whether a link may be used at all.
+    pub fn allows_link(&self, link: LinkId) -> bool {
+        self.constraints.allows_link(link)
+    }
+}

@@ -1,0 +1,246 @@
+//! Linear and 0/1 models, and how a solve of one ends.
+//!
+//! The principal types are [`Model`], which a formulation fills row by row, and [`Ending`], what [`solve`] makes
+//! of it. HiGHS sits behind this module and nothing of it shows. Readable LPs elsewhere in the crate use
+//! `good_lp`; this module talks to the C API itself because three things the search lives on exist only there:
+//! callbacks with the incumbent, interruption, and a sparse warm start.
+//!
+//! Work is limited by counts (simplex iterations, nodes) rather than by time, so that equal inputs give equal
+//! answers; the deadline is for people.
+
+mod highs;
+mod refutation;
+
+pub(crate) use highs::{ray, solve};
+
+use crate::problem::Deadline;
+use std::collections::BTreeMap;
+
+/// A column of a [`Model`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Column(u32);
+
+impl Column {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// minimise cost·x subject to row_lower ≤ A·x ≤ row_upper and lower ≤ x ≤ upper, some of x whole.
+///
+/// Rows are kept in compressed sparse form, in the order they were added.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    cost: Vec<f64>,
+    lower: Vec<f64>,
+    upper: Vec<f64>,
+    whole: Vec<bool>,
+    row_lower: Vec<f64>,
+    row_upper: Vec<f64>,
+    row_start: Vec<i32>,
+    entries: Vec<i32>,
+    values: Vec<f64>,
+}
+
+impl Model {
+    /// A new 0/1 column without cost.
+    pub(crate) fn binary(&mut self) -> Column {
+        self.column(0.0, 1.0, true)
+    }
+
+    /// A new continuous column without cost.
+    pub(crate) fn continuous(&mut self, lower: f64, upper: f64) -> Column {
+        self.column(lower, upper, false)
+    }
+
+    /// A new whole column without cost.
+    pub(crate) fn integer(&mut self, lower: f64, upper: f64) -> Column {
+        self.column(lower, upper, true)
+    }
+
+    fn column(&mut self, lower: f64, upper: f64, whole: bool) -> Column {
+        let column = Column(u32::try_from(self.cost.len()).expect("models are bounded far below 2^32 columns"));
+        self.cost.push(0.0);
+        self.lower.push(lower);
+        self.upper.push(upper);
+        self.whole.push(whole);
+        column
+    }
+
+    /// Sets the objective's coefficient of a column (the objective is minimised).
+    pub(crate) fn set_cost(&mut self, column: Column, cost: f64) {
+        self.cost[column.index()] = cost;
+    }
+
+    /// Adds to the objective's coefficient of a column.
+    pub(crate) fn add_cost(&mut self, column: Column, cost: f64) {
+        self.cost[column.index()] += cost;
+    }
+
+    /// Narrows a column to a single value.
+    pub(crate) fn fix(&mut self, column: Column, value: f64) {
+        self.lower[column.index()] = value;
+        self.upper[column.index()] = value;
+    }
+
+    /// Adds lower ≤ Σ coefficient·column ≤ upper. A column named twice counts with the sum of its coefficients.
+    pub(crate) fn row(&mut self, lower: f64, terms: impl IntoIterator<Item = (Column, f64)>, upper: f64) {
+        let mut terms: Vec<(Column, f64)> = terms.into_iter().collect();
+        terms.sort_by_key(|&(column, _)| column);
+        terms.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            kept.1 += if same { next.1 } else { 0.0 };
+            same
+        });
+        let start = i32::try_from(self.entries.len()).expect("models are bounded far below 2^31 coefficients");
+        self.row_start.push(start);
+        for (column, value) in terms.into_iter().filter(|&(_, value)| value != 0.0) {
+            self.entries.push(column.0 as i32);
+            self.values.push(value);
+        }
+        self.row_lower.push(lower);
+        self.row_upper.push(upper);
+    }
+
+    /// Adds Σ coefficient·column ≤ upper.
+    pub(crate) fn at_most(&mut self, terms: impl IntoIterator<Item = (Column, f64)>, upper: f64) {
+        self.row(f64::NEG_INFINITY, terms, upper);
+    }
+
+    /// Adds Σ coefficient·column = value.
+    pub(crate) fn equal(&mut self, terms: impl IntoIterator<Item = (Column, f64)>, value: f64) {
+        self.row(value, terms, value);
+    }
+
+    /// The model of some rows and the columns in them, none of them whole, without an objective.
+    pub(crate) fn part(&self, rows: &[usize]) -> Self {
+        let mut place: BTreeMap<i32, Column> = BTreeMap::new();
+        let mut part = Self::default();
+        for &row in rows {
+            let start = self.row_start[row] as usize;
+            let end = self.row_start.get(row + 1).map_or(self.entries.len(), |&end| end as usize);
+            let terms: Vec<(Column, f64)> = (start..end)
+                .map(|at| {
+                    let (entry, column) = (self.entries[at], self.entries[at] as usize);
+                    let bounds = (self.lower[column], self.upper[column]);
+                    (*place.entry(entry).or_insert_with(|| part.continuous(bounds.0, bounds.1)), self.values[at])
+                })
+                .collect();
+            part.row(self.row_lower[row], terms, self.row_upper[row]);
+        }
+        part
+    }
+
+    /// The same model with no column whole.
+    pub(crate) fn relaxed(mut self) -> Self {
+        self.whole.fill(false);
+        self
+    }
+
+    /// How many columns there are.
+    pub(crate) fn columns(&self) -> usize {
+        self.cost.len()
+    }
+
+    /// How many rows there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.row_lower.len()
+    }
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Controls<'a> {
+    /// Simplex iterations in all.
+    pub(crate) iterations: u64,
+    /// Nodes of the search tree.
+    pub(crate) nodes: u64,
+    /// Stop once (incumbent − bound) / incumbent is at most this.
+    pub(crate) relative_gap: f64,
+    /// Only solutions with a smaller objective are of interest.
+    pub(crate) cutoff: Option<f64>,
+    /// Seed of the solver's own random choices.
+    pub(crate) seed: u64,
+    /// Stop here at the latest.
+    pub(crate) deadline: &'a Deadline,
+}
+
+#[cfg(test)]
+impl<'a> Controls<'a> {
+    /// As long as it takes, to the end.
+    pub(crate) fn unlimited(deadline: &'a Deadline) -> Self {
+        Self { iterations: u64::MAX, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline }
+    }
+}
+
+/// How a model ends that is solved however long it takes.
+#[cfg(test)]
+pub(crate) fn solved(model: &Model, start: &[(Column, f64)]) -> Ending {
+    let deadline = Deadline::default();
+    solve(model, start, &Controls::unlimited(&deadline), &mut |_| {}).expect("HiGHS works").ending
+}
+
+/// What the solver has to say against a model, however long it takes.
+#[cfg(test)]
+pub(crate) fn solver_ray(model: &Model) -> Option<Vec<f64>> {
+    let deadline = Deadline::default();
+    ray(model, &Controls::unlimited(&deadline)).expect("HiGHS works")
+}
+
+/// What the solver tells while it runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incumbent {
+    /// The objective of the best solution so far.
+    pub(crate) objective: f64,
+    /// The best proven bound on the objective.
+    pub(crate) bound: f64,
+}
+
+/// A feasible point.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Solution {
+    values: Vec<f64>,
+    /// Its objective.
+    pub(crate) objective: f64,
+}
+
+impl Solution {
+    /// The value of a column.
+    pub(crate) fn value(&self, column: Column) -> f64 {
+        self.values[column.index()]
+    }
+
+    /// Whether a 0/1 column is 1.
+    pub(crate) fn is_set(&self, column: Column) -> bool {
+        self.value(column) > 0.5
+    }
+}
+
+/// How a solve ended.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Ending {
+    /// The best solution, within the gap asked for.
+    Optimal(Solution),
+    /// There is no solution (below the cutoff, if one was given).
+    Infeasible,
+    /// The objective has no lower limit.
+    Unbounded,
+    /// A limit was reached; the best solution so far and the best bound stand.
+    Limit {
+        /// The best solution so far.
+        incumbent: Option<Solution>,
+        /// The best proven bound on the objective; −∞ if there is none.
+        bound: f64,
+    },
+}
+
+/// How a solve ended, and what it cost.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Outcome {
+    /// How it ended.
+    pub(crate) ending: Ending,
+    /// Simplex iterations in all; may exceed the limit by what ran between two looks at it.
+    pub(crate) iterations: u64,
+    /// Nodes of the search tree.
+    pub(crate) nodes: u64,
+}

@@ -1,0 +1,324 @@
+//! `classic`: textbook algorithms over the links that exist.
+//!
+//! The principal type is [`Classic`]. An algorithm only says which chunk hops from where to where in which round
+//! ([`Hop`]); this file finds the links, groups what shares a round and a link into messages, and leaves the times
+//! to `schedule::replay`. An algorithm that needs a link that is not there, or not allowed, says which.
+//!
+//! Reductions come from `reversal`: a ring ReduceScatter is a ring AllGather on the reversed topology, and a ring
+//! AllReduce is the two in sequence. Those that exchange sums are in `sums`.
+
+mod exchange;
+mod ring;
+mod sums;
+mod tree;
+
+use crate::problem::distance::PathTree;
+use crate::problem::reach::check_reachable;
+use crate::problem::{Problem, StopReason, SynthError};
+use crate::strategies::reversal::check_copies;
+use crate::strategies::{Attempt, Context, Strategy};
+use schedule::{ChunkId, ChunkList, Collective, Message, Schedule, TransferKind, makespan, replay};
+use std::collections::BTreeMap;
+use topology::{LinkId, Micros, Rank};
+
+/// The strategy `classic`.
+#[derive(Clone, Copy, Debug)]
+pub struct Classic;
+
+/// The most hops of one algorithm: beyond, a textbook schedule costs more to write down than it is worth.
+const MOST_HOPS: u64 = 1 << 22;
+/// So few take no time worth saving where the deadline has passed.
+const FEW_HOPS: usize = 1 << 16;
+/// With so many, only those algorithms are timed that may be the best.
+const MANY_HOPS: usize = 1 << 14;
+
+/// One chunk over one link in one round. A chunk moves on in a later round than it came.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Hop {
+    round: u32,
+    chunk: ChunkId,
+    from: Rank,
+    to: Rank,
+}
+
+/// Why an algorithm does not apply, for a person.
+type Inapplicable = String;
+
+/// An algorithm: its name in reports, and its hops.
+struct Algorithm {
+    name: &'static str,
+    hops: fn(&Problem) -> Result<Vec<Hop>, Inapplicable>,
+}
+
+const fn algorithm(name: &'static str, hops: fn(&Problem) -> Result<Vec<Hop>, Inapplicable>) -> Algorithm {
+    Algorithm { name, hops }
+}
+
+/// The algorithms of each collective; the reducing ones never get here.
+fn algorithms(collective: Collective) -> Vec<Algorithm> {
+    match collective {
+        Collective::AllGather => vec![
+            algorithm("classic/ring", ring::all_gather),
+            algorithm("classic/two-way-ring", ring::all_gather_two_way),
+            algorithm("classic/recursive-doubling", exchange::recursive_doubling),
+            algorithm("classic/bruck", exchange::bruck),
+            algorithm("classic/all-pairs", exchange::all_pairs),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        Collective::Broadcast => vec![
+            algorithm("classic/chain", ring::chain),
+            algorithm("classic/binomial", tree::binomial_broadcast),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        Collective::Scatter => vec![
+            algorithm("classic/binomial", tree::binomial_scatter),
+            algorithm("classic/all-pairs", exchange::all_pairs),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        Collective::Gather => vec![
+            algorithm("classic/binomial", tree::binomial_gather),
+            algorithm("classic/all-pairs", exchange::all_pairs),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        Collective::AllToAll => vec![
+            algorithm("classic/all-pairs", exchange::all_pairs),
+            algorithm("classic/ring", ring::all_to_all),
+            algorithm("classic/tree", tree::shortest_paths),
+        ],
+        _ => vec![algorithm("classic/all-pairs", exchange::all_pairs), algorithm("classic/tree", tree::shortest_paths)],
+    }
+}
+
+impl Strategy for Classic {
+    fn name(&self) -> &'static str {
+        "classic"
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        check_copies(problem, self.name())?;
+        check_reachable(problem)?;
+        let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
+        if deliveries > MOST_HOPS {
+            let why = format!("{deliveries} deliveries are more than the {MOST_HOPS} it writes down");
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        if is_far(problem) {
+            let why = format!("it would need more than the {MOST_HOPS} hops it writes down");
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        let found = |algorithm: Algorithm| {
+            let hops = (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops));
+            let least = hops.as_ref().map_or(Micros::ZERO, |hops| least(problem, hops));
+            (algorithm.name, least, hops)
+        };
+        let mut candidates: Vec<_> = algorithms(problem.demand.request().collective).into_iter().map(found).collect();
+        if candidates.iter().any(|(_, _, hops)| hops.as_ref().is_ok_and(|hops| hops.len() > MANY_HOPS)) {
+            candidates.sort_by(|one, other| one.1.0.total_cmp(&other.1.0));
+        }
+        let mut attempts: Vec<Attempt> = Vec::new();
+        for (name, least, hops) in candidates {
+            let best =
+                attempts.iter().filter_map(|attempt| Some(attempt.schedule.as_ref()?.makespan())).reduce(Micros::min);
+            if best.is_some() && context.deadline.has_passed() {
+                break;
+            }
+            let hops = hops.and_then(|hops| match best {
+                Some(best) if best < least && hops.len() > MANY_HOPS => {
+                    Err(format!("takes at least {least}, more than another one"))
+                }
+                _ => Ok(hops),
+            });
+            attempts.push(attempt(problem, name, hops, context)?);
+        }
+        Ok(attempts)
+    }
+
+    fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        sums::attempts(problem, context)
+    }
+}
+
+fn attempt(
+    problem: &Problem,
+    name: &str,
+    hops: Result<Vec<Placed>, Inapplicable>,
+    context: &Context<'_>,
+) -> Result<Attempt, SynthError> {
+    let name = name.to_owned();
+    let hops = match hops {
+        Ok(hops) => hops,
+        Err(why) => return Ok(Attempt { name, schedule: None, stop: StopReason::Exhausted, note: Some(why) }),
+    };
+    let timed = |messages: Vec<Message>| -> Result<_, SynthError> {
+        let order = |error| SynthError::Order { strategy: "classic", error };
+        let transfers = replay(&problem.demand, &problem.topology, &messages).map_err(order)?;
+        Ok((makespan(&transfers), transfers))
+    };
+    // One message for all chunks of a round saves α, one for each lets the first be passed on sooner.
+    let mut best = timed(together(&hops))?;
+    if !context.deadline.has_passed() || hops.len() < FEW_HOPS {
+        let single = timed(one_by_one(&hops))?;
+        best = if single.0 < best.0 { single } else { best };
+    }
+    let (makespan, transfers) = best;
+    let stop = if makespan <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
+    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
+    Ok(Attempt { name, schedule: Some(schedule), stop, note: None })
+}
+
+/// The least time that these hops take: that of the chunk whose way is the longest.
+fn least(problem: &Problem, hops: &[Placed]) -> Micros {
+    let topology = &*problem.topology;
+    let ranks = topology.rank_count();
+    let mut arrived = vec![0.0_f64; ranks * problem.demand.chunks().len()];
+    for &Placed { link, chunk, .. } in hops {
+        let (link, first) = (topology.link(link), chunk.index() * ranks);
+        let bytes = problem.demand.bytes_of(chunk);
+        let at = arrived[first + link.from.index()] + link.transfer_time(bytes).0;
+        let place = &mut arrived[first + link.to.index()];
+        *place = place.max(at);
+    }
+    Micros(arrived.into_iter().fold(0.0, f64::max))
+}
+
+/// Whether chunks that each go to one rank have so far to go that no algorithm writes it down, as seen from one of them.
+fn is_far(problem: &Problem) -> bool {
+    let chunks = problem.demand.chunks();
+    let Some(first) = chunks.first().filter(|_| chunks.len() as u64 > MOST_HOPS / 64) else { return false };
+    if chunks.iter().any(|chunk| chunk.wanted_by.len() != 1) {
+        return false;
+    }
+    let one = |link| problem.allows_link(link).then_some(1.0);
+    let tree = PathTree::new(&problem.topology, first.holders.iter().copied(), one);
+    let hops: f64 = tree.distance.iter().filter(|hops| hops.is_finite()).sum();
+    // Others may be in a better place, but hardly at half the distance.
+    chunks.len() as f64 * hops / problem.topology.rank_count() as f64 > 2.0 * MOST_HOPS as f64
+}
+
+/// A hop with its link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Placed {
+    round: u32,
+    link: LinkId,
+    chunk: ChunkId,
+}
+
+/// Finds a link for every hop, in playing order. Parallel links take turns.
+fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicable> {
+    let topology = &*problem.topology;
+    let mut placed = Vec::with_capacity(hops.len());
+    // To look among a rank's links for every hop would be N³ on a clique.
+    let mut between: BTreeMap<(Rank, Rank), Vec<LinkId>> = BTreeMap::new();
+    for Hop { round, chunk, from, to } in hops {
+        let links = between.entry((from, to)).or_insert_with(|| topology.between(from, to).collect());
+        let usable = || links.iter().copied().filter(|&link| problem.allows(chunk, link));
+        let fastest =
+            usable().map(|link| topology.link(link).beta).fold(f64::INFINITY, |least, beta| least.min(beta.0));
+        let equal = || usable().filter(|&link| topology.link(link).beta.0 <= fastest);
+        let turn = chunk.index() % equal().count().max(1);
+        let link = equal().nth(turn).ok_or_else(|| missing_link(from, to))?;
+        placed.push(Placed { round, link, chunk });
+    }
+    placed.sort_unstable();
+    Ok(placed)
+}
+
+/// An algorithm whose hops outgrow what is worth writing down stops here.
+fn few_enough(hops: usize) -> Result<(), Inapplicable> {
+    if hops as u64 > MOST_HOPS {
+        return Err(format!("needs more than the {MOST_HOPS} hops it writes down"));
+    }
+    Ok(())
+}
+
+fn missing_link(from: Rank, to: Rank) -> Inapplicable {
+    format!("needs a link from rank {from} to rank {to} that it may use")
+}
+
+/// One message for all chunks that share a round and a link.
+fn together(hops: &[Placed]) -> Vec<Message> {
+    let same = |a: &Placed, b: &Placed| (a.round, a.link) == (b.round, b.link);
+    hops.chunk_by(same).map(|hops| message(hops[0].link, hops.iter().map(|hop| hop.chunk).collect())).collect()
+}
+
+/// One message for each hop.
+fn one_by_one(hops: &[Placed]) -> Vec<Message> {
+    hops.iter().map(|hop| message(hop.link, ChunkList::from_slice(&[hop.chunk]))).collect()
+}
+
+fn message(link: LinkId, chunks: ChunkList) -> Message {
+    Message { chunks, link, kind: TransferKind::Copy }
+}
+
+/// The members of a rooted collective, the root first, the others in ascending order around.
+fn from_root(problem: &Problem) -> Vec<Rank> {
+    let request = problem.demand.request();
+    let mut members = request.members.to_vec();
+    let root = request.root.and_then(|root| members.iter().position(|&member| member == root));
+    members.rotate_left(root.unwrap_or(0));
+    members
+}
+
+/// The chunks of the member at `position` in ascending order of members, where every member has as many.
+fn chunks_of(problem: &Problem, position: usize) -> impl Iterator<Item = ChunkId> + use<> {
+    let per_member = problem.demand.request().chunks_per_rank;
+    let first = position as u32 * per_member;
+    (first..first + per_member).map(ChunkId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Demand, Request};
+    use std::sync::Arc;
+
+    fn problem(spec: &str, collective: Collective) -> Problem {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), 1 << 20);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    #[test]
+    fn hops_beyond_the_limit_are_refused_before_they_fill_the_memory() {
+        // 160 000 chunks that go half of a half of 400 hops: four times the limit.
+        let far = problem("ring:400", Collective::AllToAll);
+        for hops in [ring::all_to_all(&far), tree::shortest_paths(&far)] {
+            assert!(hops.is_err_and(|why| why.contains("more than the")));
+        }
+    }
+
+    #[test]
+    fn of_many_hops_only_those_are_timed_that_may_be_best() {
+        let problem = problem("clique:300,alpha=1ms,bandwidth=100GBps", Collective::AllGather);
+        let (options, deadline) = (crate::problem::Options::default(), crate::problem::Deadline::default());
+        let bound = Micros::ZERO;
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let attempts = Classic.propose(&problem, &context).unwrap();
+        let of = |name: &str| attempts.iter().find(|attempt| attempt.name == name).unwrap();
+        // 299 messages one after the other, of a millisecond each.
+        let note = of("classic/ring").note.clone().unwrap();
+        assert!(of("classic/ring").schedule.is_none() && note.contains("takes at least"), "{note}");
+        let best = of("classic/all-pairs").schedule.as_ref().unwrap().makespan();
+        assert!(
+            best < Micros(299e3)
+                && attempts.iter().all(|other| other.schedule.as_ref().is_none_or(|other| best <= other.makespan()))
+        );
+    }
+
+    #[test]
+    fn a_tree_reaches_everybody_once_from_somebody_reached_before() {
+        for spec in ["ring:9", "torus2d:4x5", "dgx1", "ndv2x2"] {
+            let problem = problem(spec, Collective::AllGather);
+            let hops = tree::shortest_paths(&problem).expect("a tree on every topology");
+            let ranks = problem.topology.rank_count();
+            assert_eq!(hops.len(), ranks * (ranks - 1), "{spec}");
+            let mut reached: Vec<Vec<Option<u32>>> = vec![vec![None; ranks]; ranks];
+            (0..ranks).for_each(|rank| reached[rank][rank] = Some(0));
+            for Hop { round, chunk, from, to } in hops {
+                let chunk = &mut reached[chunk.index()];
+                assert!(chunk[from.index()].is_some_and(|at| at + 1 == round), "{spec}");
+                assert_eq!(chunk[to.index()].replace(round), None, "{spec}");
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Rings and chains: a cycle through all members is searched on the links that exist.
+//!
+//! The principal function is [`rings`]. Finding a Hamiltonian cycle is hard in general, so the search is a
+//! depth-first one with a bounded number of steps that visits first the neighbour that is hardest to reach later
+//! (Warnsdorff's rule), and members in ascending order where that does not decide. Further rings use no link of
+//! the earlier ones, so that all can run at full speed.
+
+use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
+use crate::problem::Problem;
+use schedule::{ChunkId, Collective};
+use std::collections::BTreeSet;
+use topology::{LinkId, Rank};
+
+/// Steps of one search for a cycle.
+const STEPS: u32 = 20_000;
+/// The most rings that are used side by side.
+const RINGS: usize = 8;
+
+/// Every ring takes an equal part of each member's chunks, once around.
+pub(super) fn all_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    let rings = rings(problem)?;
+    let mut hops = Vec::new();
+    let members = &problem.demand.request().members;
+    for (owner, &rank) in members.iter().enumerate() {
+        for (turn, chunk) in chunks_of(problem, owner).enumerate() {
+            let ring = &rings[turn % rings.len()];
+            hops.extend(along(ring, rank, chunk, ring.len() - 1));
+        }
+    }
+    Ok(hops)
+}
+
+/// Every chunk goes half-way around in either direction.
+pub(super) fn all_gather_two_way(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    let rings = rings(problem)?;
+    let forward = &rings[0];
+    let backward: Vec<Rank> = forward.iter().rev().copied().collect();
+    let mut hops = Vec::new();
+    let members = &problem.demand.request().members;
+    for (owner, &rank) in members.iter().enumerate() {
+        for (turn, chunk) in chunks_of(problem, owner).enumerate() {
+            // The longer half alternates, so that both directions carry the same.
+            let steps = [(members.len() - 1) / 2, members.len() / 2];
+            hops.extend(along(forward, rank, chunk, steps[turn % 2]));
+            hops.extend(along(&backward, rank, chunk, steps[1 - turn % 2]));
+        }
+    }
+    Ok(hops)
+}
+
+/// Every chunk goes from its source along the first ring to its destination, the shorter way around.
+pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    let rings = rings(problem)?;
+    let forward = &rings[0];
+    let backward: Vec<Rank> = forward.iter().rev().copied().collect();
+    let position = |ring: &[Rank], rank: Rank| ring.iter().position(|&other| other == rank);
+    let mut hops = Vec::new();
+    for (id, chunk) in problem.demand.chunk_ids().zip(problem.demand.chunks()) {
+        let (from, to) = (chunk.holders[0], chunk.wanted_by[0]);
+        let (Some(start), Some(end)) = (position(forward, from), position(forward, to)) else { continue };
+        let ahead = (end + forward.len() - start) % forward.len();
+        match 2 * ahead <= forward.len() {
+            true => hops.extend(along(forward, from, id, ahead)),
+            false => hops.extend(along(&backward, from, id, forward.len() - ahead)),
+        }
+        few_enough(hops.len())?;
+    }
+    Ok(hops)
+}
+
+/// A chain from the root through all members; chunks follow each other.
+pub(super) fn chain(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    debug_assert_eq!(problem.demand.request().collective, Collective::Broadcast);
+    let members = from_root(problem);
+    let chain = cycle(problem, &members, &BTreeSet::new(), Closing::Open).ok_or_else(no_cycle)?;
+    let last = chain.len() - 1;
+    let pipelined =
+        |chunk: ChunkId| along(&chain, chain[0], chunk, last).map(move |hop| Hop { round: hop.round + chunk.0, ..hop });
+    Ok(problem.demand.chunk_ids().flat_map(pipelined).collect())
+}
+
+/// The first `steps` hops of a chunk that starts at `from`.
+fn along(ring: &[Rank], from: Rank, chunk: ChunkId, steps: usize) -> impl Iterator<Item = Hop> {
+    let start = ring.iter().position(|&rank| rank == from).unwrap_or(0);
+    (0..steps).map(move |step| {
+        let at = |offset: usize| ring[(start + offset) % ring.len()];
+        Hop { round: step as u32, chunk, from: at(step), to: at(step + 1) }
+    })
+}
+
+fn no_cycle() -> Inapplicable {
+    "needs a cycle through all members, and the search found none".to_owned()
+}
+
+/// Cycles through all members that share no link: the first one and, where its links exist the other way
+/// around, its reverse, then others.
+fn rings(problem: &Problem) -> Result<Vec<Vec<Rank>>, Inapplicable> {
+    let members = problem.demand.request().members.to_vec();
+    let mut used = BTreeSet::new();
+    let mut rings: Vec<Vec<Rank>> = Vec::new();
+    let wanted = RINGS.min(problem.demand.request().chunks_per_rank as usize);
+    while rings.len() < wanted.max(1) {
+        let reversed = rings.last().map(|ring| ring.iter().rev().copied().collect::<Vec<_>>());
+        let reversed = reversed.filter(|ring| links(problem, ring, &used).is_some());
+        let Some(ring) = reversed.or_else(|| cycle(problem, &members, &used, Closing::Closed)) else { break };
+        used.extend(links(problem, &ring, &used).into_iter().flatten());
+        rings.push(ring);
+    }
+    if rings.is_empty() { Err(no_cycle()) } else { Ok(rings) }
+}
+
+/// The links along a closed ring that are not in `used`; `None` if one is missing.
+fn links(problem: &Problem, ring: &[Rank], used: &BTreeSet<LinkId>) -> Option<Vec<LinkId>> {
+    (0..ring.len()).map(|at| free_link(problem, ring[at], ring[(at + 1) % ring.len()], used)).collect()
+}
+
+fn free_link(problem: &Problem, from: Rank, to: Rank, used: &BTreeSet<LinkId>) -> Option<LinkId> {
+    problem.topology.between(from, to).find(|link| problem.allows_link(*link) && !used.contains(link))
+}
+
+/// Whether the last member must have a link back to the first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Closing {
+    Closed,
+    Open,
+}
+
+/// A way through all `members` from the first one, by bounded depth-first search.
+fn cycle(problem: &Problem, members: &[Rank], used: &BTreeSet<LinkId>, closing: Closing) -> Option<Vec<Rank>> {
+    let mut is_member = vec![false; problem.topology.rank_count()];
+    members.iter().for_each(|rank| is_member[rank.index()] = true);
+    let successors = |rank: Rank| {
+        let free = problem.topology.outgoing(rank).iter().filter(|&&id| problem.allows_link(id) && !used.contains(&id));
+        let mut to: Vec<Rank> = free.map(|&id| problem.topology.link(id).to).collect();
+        to.retain(|rank| is_member[rank.index()]);
+        to.sort_unstable();
+        to.dedup();
+        to
+    };
+    let mut neighbours: Vec<Vec<Rank>> = vec![Vec::new(); problem.topology.rank_count()];
+    members.iter().for_each(|&rank| neighbours[rank.index()] = successors(rank));
+    let mut search = Search { neighbours, visited: vec![false; problem.topology.rank_count()], steps: STEPS };
+    search.steps = search.steps.max(4 * members.len() as u32);
+    search.run(members, closing)
+}
+
+struct Search {
+    neighbours: Vec<Vec<Rank>>,
+    visited: Vec<bool>,
+    steps: u32,
+}
+
+impl Search {
+    fn run(&mut self, members: &[Rank], closing: Closing) -> Option<Vec<Rank>> {
+        let first = *members.first()?;
+        self.visited[first.index()] = true;
+        let mut path = vec![first];
+        let mut choices = vec![self.choices(first)];
+        loop {
+            let last = *path.last()?;
+            if path.len() == members.len() {
+                let closes = members.len() == 1 || self.neighbours[last.index()].binary_search(&first).is_ok();
+                if closes || closing == Closing::Open {
+                    return Some(path);
+                }
+            }
+            match choices.last_mut()?.pop() {
+                Some(next) => {
+                    self.steps = self.steps.checked_sub(1)?;
+                    self.visited[next.index()] = true;
+                    path.push(next);
+                    choices.push(self.choices(next));
+                }
+                None => {
+                    choices.pop();
+                    path.pop();
+                    self.visited[last.index()] = false;
+                }
+            }
+        }
+    }
+
+    /// Unvisited neighbours, the one to try first last: fewest ways on, then the next higher number.
+    fn choices(&self, at: Rank) -> Vec<Rank> {
+        let open = |rank: Rank| {
+            let ahead = self.neighbours[rank.index()].iter();
+            ahead.filter(|next| !self.visited[next.index()]).take(MANY).count()
+        };
+        let ranks = self.neighbours.len() as u32;
+        let key = |rank: Rank| (open(rank), (rank.0 + ranks - at.0) % ranks);
+        let ahead = self.neighbours[at.index()].iter().copied();
+        let mut choices: Vec<Rank> = ahead.filter(|rank| !self.visited[rank.index()]).collect();
+        choices.sort_by_cached_key(|&rank| std::cmp::Reverse(key(rank)));
+        choices
+    }
+}
+
+/// A rank with this many ways on is not hard to reach; counting further would make cliques slow.
+const MANY: usize = 8;

@@ -1,0 +1,126 @@
+//! AllReduces in which members exchange sums: the fewest α, at the price of sending everything more often.
+//!
+//! They cannot be had by reversal, because there every sum has one collector. All chunks travel together.
+
+use super::{Inapplicable, few_enough, missing_link};
+use crate::problem::{Problem, StopReason, SynthError};
+use crate::strategies::{Attempt, Context};
+use schedule::{ChunkList, Collective, Message, ReplayError, Schedule, TransferKind, replay_rounds};
+use topology::{LinkId, Rank};
+
+/// Who sends everything to whom in one round, by position among the members.
+type Round = (TransferKind, Vec<(usize, usize)>);
+
+/// Every algorithm that exchanges sums; none for other collectives than AllReduce.
+pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+    let members = problem.demand.request().members.len();
+    if problem.demand.request().collective != Collective::AllReduce || members < 2 {
+        return Ok(Vec::new());
+    }
+    let algorithms = [("classic/doubling", doubling(members)), ("classic/one-shot", one_shot(members))];
+    algorithms.into_iter().map(|(name, rounds)| attempt(problem, context, name, &rounds)).collect()
+}
+
+/// Recursive doubling: partners exchange all they have summed so far. Where k is no power of two, the members beyond
+/// the largest one add to a partner first and get the result from it at the end.
+fn doubling(members: usize) -> Vec<Round> {
+    let core = 1 << members.ilog2();
+    let folded = || (core..members).map(|extra| (extra, extra - core));
+    let mut rounds = vec![(TransferKind::Reduce, folded().collect())];
+    for bit in 0..core.ilog2() {
+        rounds.push((TransferKind::Reduce, (0..core).map(|member| (member, member ^ (1 << bit))).collect()));
+    }
+    rounds.push((TransferKind::Copy, folded().map(|(extra, partner)| (partner, extra)).collect()));
+    rounds
+}
+
+/// Everybody sends its own values to everybody at once.
+fn one_shot(members: usize) -> Vec<Round> {
+    let from = |member: usize| (1..members).map(move |distance| (member, (member + distance) % members));
+    vec![(TransferKind::Reduce, (0..members).flat_map(from).collect())]
+}
+
+fn attempt(problem: &Problem, context: &Context<'_>, name: &str, rounds: &[Round]) -> Result<Attempt, SynthError> {
+    let without =
+        |why: String| Attempt { name: name.to_owned(), schedule: None, stop: StopReason::Exhausted, note: Some(why) };
+    let (messages, lengths) = match messages(problem, rounds) {
+        Ok(found) => found,
+        Err(why) => return Ok(without(why)),
+    };
+    let transfers = match replay_rounds(&problem.demand, &problem.topology, &messages, &lengths) {
+        Ok(transfers) => transfers,
+        Err(error @ ReplayError::Exchange { .. }) => return Ok(without(error.to_string())),
+        Err(error) => return Err(SynthError::Order { strategy: "classic", error }),
+    };
+    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, name);
+    let stop = if schedule.makespan() <= context.bound { StopReason::Optimal } else { StopReason::Exhausted };
+    Ok(Attempt { name: name.to_owned(), schedule: Some(schedule), stop, note: None })
+}
+
+/// The messages and the length of each round.
+fn messages(problem: &Problem, rounds: &[Round]) -> Result<(Vec<Message>, Vec<usize>), Inapplicable> {
+    let members = &problem.demand.request().members;
+    let chunks: ChunkList = problem.demand.chunk_ids().collect();
+    let count: usize = rounds.iter().map(|(_, pairs)| pairs.len()).sum();
+    few_enough(count * chunks.len())?;
+    let mut messages = Vec::with_capacity(count);
+    for &(kind, ref pairs) in rounds {
+        for &(from, to) in pairs {
+            let link = fastest_link(problem, members[from], members[to], &chunks)?;
+            messages.push(Message { chunks: chunks.clone(), link, kind });
+        }
+    }
+    Ok((messages, rounds.iter().map(|(_, pairs)| pairs.len()).collect()))
+}
+
+fn fastest_link(problem: &Problem, from: Rank, to: Rank, chunks: &ChunkList) -> Result<LinkId, Inapplicable> {
+    let bytes = problem.demand.message_bytes(chunks);
+    let usable = problem.topology.between(from, to);
+    let usable = usable.filter(|&link| chunks.iter().all(|&chunk| problem.allows(chunk, link)));
+    let time = |link: &LinkId| problem.topology.link(*link).transfer_time(bytes).0;
+    usable.min_by(|a, b| time(a).total_cmp(&time(b))).ok_or_else(|| missing_link(from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{Deadline, Options};
+    use schedule::{Demand, Request, verify};
+    use std::sync::Arc;
+    use topology::Micros;
+
+    /// What each algorithm takes for an AllReduce of `size` bytes, where it applies; every schedule is verified.
+    fn makespans(spec: &str, size: u64) -> Vec<Option<f64>> {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(Collective::AllReduce, topology.rank_count(), size);
+        let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
+        let (options, deadline) = (Options::default(), Deadline::default());
+        let bound = Micros::ZERO;
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let attempts = attempts(&problem, &context).expect("nothing breaks");
+        let verified = attempts.into_iter().map(|attempt| {
+            let schedule = attempt.schedule?;
+            Some(verify(schedule, &topology).expect("a right schedule").schedule().makespan().0)
+        });
+        verified.collect()
+    }
+
+    #[test]
+    fn sums_are_exchanged_in_the_fewest_rounds() {
+        // 1 µs and 1 µs per 1000 bytes.
+        let costs = "alpha=1us,bandwidth=1GBps";
+        assert_eq!(makespans(&format!("clique:2,{costs}"), 1000), [Some(2.0), Some(2.0)]);
+        assert_eq!(makespans(&format!("clique:8,{costs}"), 1000), [Some(6.0), Some(2.0)]);
+        // Three more than a power of two: one round before, one after.
+        assert_eq!(makespans(&format!("clique:7,{costs}"), 1000), [Some(8.0), Some(2.0)]);
+        assert_eq!(makespans(&format!("hypercube:4,{costs}"), 1000), [Some(8.0), None]);
+        assert_eq!(makespans(&format!("ring:6,{costs}"), 1000), [None, None]);
+    }
+
+    #[test]
+    fn one_port_each_cannot_send_one_value_to_all_at_once() {
+        let found = makespans("switch:4,alpha=1us,bandwidth=1GBps", 1000);
+        assert_eq!(found[1], None);
+        assert!(found[0].is_some());
+    }
+}

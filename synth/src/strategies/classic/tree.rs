@@ -1,0 +1,129 @@
+//! Trees: binomial ones over the members in order, and shortest-path ones over the topology.
+
+use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
+use crate::problem::Problem;
+use crate::problem::distance::PathTree;
+use schedule::{ChunkId, RankSet};
+use topology::{Bytes, LinkId, Rank};
+
+/// Longer than any path, in microseconds.
+const PROHIBITIVE: f64 = 1e12;
+
+/// Chunks of every size have paths of their own, up to so many: a tenth of a second for small machines.
+const MOST_TREES: usize = 1 << 10;
+
+/// Every chunk over shortest α–β paths from its holders to all who want it; relays pass it on. Applies always.
+pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    let (topology, demand) = (&*problem.topology, &*problem.demand);
+    let mut hops = Vec::new();
+    let mut previous: Option<(&RankSet, Bytes, PathTree)> = None;
+    let mut trees = 0;
+    let shared = problem.constraints.owners.is_empty();
+    let limited = problem.constraints.max_machine_hops.is_some();
+    let mut round_of = vec![0u32; topology.rank_count()];
+    let mut branch = Vec::new();
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        let bytes = demand.bytes_of(id);
+        let length = |link: LinkId| {
+            let time = topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
+            // Under a hop limit a path crosses as seldom as it can, however long it gets.
+            let toll = if limited && topology.crosses_machines(topology.link(link)) { PROHIBITIVE } else { 0.0 };
+            problem.allows(id, link).then_some(time + toll)
+        };
+        let tree = match previous.take() {
+            // Where sizes are many, one serves for all of a rank's chunks.
+            Some((holders, size, tree))
+                if shared && *holders == chunk.holders && (size == bytes || trees > MOST_TREES) =>
+            {
+                tree
+            }
+            _ => {
+                trees += 1;
+                PathTree::new(topology, chunk.holders.iter().copied(), length)
+            }
+        };
+        round_of.iter_mut().for_each(|round| *round = 0);
+        for &rank in chunk.wanted_by.iter() {
+            // Back to where an earlier path went, or to the source, and down again.
+            let back =
+                std::iter::successors(tree.last[rank.index()], |&link| tree.last[topology.link(link).from.index()]);
+            branch.extend(back.take_while(|&link| round_of[topology.link(link).to.index()] == 0));
+            while let Some(link) = branch.pop() {
+                let link = topology.link(link);
+                let round = round_of[link.from.index()] + 1;
+                round_of[link.to.index()] = round;
+                hops.push(Hop { round, chunk: id, from: link.from, to: link.to });
+            }
+            few_enough(hops.len())?;
+        }
+        previous = Some((&chunk.holders, bytes, tree));
+    }
+    Ok(hops)
+}
+
+/// Round r: everybody of the first 2^r members (the root first) sends to the one 2^r places on.
+pub(super) fn binomial_broadcast(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    let members = from_root(problem);
+    let edges = binomial(members.len());
+    let hop = |chunk: ChunkId, edge: &Edge| Hop {
+        // Chunks follow each other down the tree.
+        round: edge.round + chunk.0,
+        chunk,
+        from: members[edge.parent],
+        to: members[edge.child],
+    };
+    let chunks = problem.demand.chunk_ids();
+    Ok(chunks.flat_map(|chunk| edges.iter().map(move |edge| (chunk, edge))).map(|(c, e)| hop(c, e)).collect())
+}
+
+/// The root halves what it has to hand out in every round, and so does everybody who got some.
+pub(super) fn binomial_scatter(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    Ok(subtrees(problem, |edge, rounds, chunk, members| {
+        // The tree read from the top: large subtrees leave first.
+        Hop { round: rounds - edge.round, chunk, from: members[edge.parent], to: members[edge.child] }
+    }))
+}
+
+/// The reverse of [`binomial_scatter`].
+pub(super) fn binomial_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
+    Ok(subtrees(problem, |edge, _, chunk, members| Hop {
+        round: edge.round,
+        chunk,
+        from: members[edge.child],
+        to: members[edge.parent],
+    }))
+}
+
+/// An edge of a binomial tree, by position from the root.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    round: u32,
+    parent: usize,
+    child: usize,
+}
+
+/// The binomial tree in which the child is 2^round places after its parent.
+fn binomial(count: usize) -> Vec<Edge> {
+    let child = |child: usize| {
+        let round = child.ilog2();
+        Edge { round, parent: child - (1 << round), child }
+    };
+    (1..count).map(child).collect()
+}
+
+/// For the tree in which a child's subtree is the 2^round members from it on: hops of each subtree's chunks.
+fn subtrees(problem: &Problem, hop: impl Fn(&Edge, u32, ChunkId, &[Rank]) -> Hop) -> Vec<Hop> {
+    let members = from_root(problem);
+    let sorted = &problem.demand.request().members;
+    let rounds = usize::BITS - members.len().leading_zeros();
+    let mut hops = Vec::new();
+    for child in 1..members.len() {
+        let round = child.trailing_zeros();
+        let edge = Edge { round, parent: child - (1 << round), child };
+        for below in child..members.len().min(child + (1 << round)) {
+            let Ok(position) = sorted.binary_search(&members[below]) else { continue };
+            hops.extend(chunks_of(problem, position).map(|chunk| hop(&edge, rounds, chunk, &members)));
+        }
+    }
+    hops
+}

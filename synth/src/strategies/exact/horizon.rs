@@ -1,0 +1,299 @@
+//! Horizons: until when no schedule can end, decided one period after the other.
+//!
+//! The principal functions are [`decide`], which asks whether a schedule can end before a given time, and [`horizon`],
+//! which makes a bound of the answers. The model is that of [`Periods`], so that its infeasibility says something about
+//! every schedule; where even its linear relaxation has no solution, multipliers that prove it are in the certificate.
+
+use super::periods::{Messages, Periods, SLACK, Window, cuts};
+use crate::bounds::{Bound, Bounds, Certificate, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row, Scope};
+use crate::problem::{Deadline, Problem, SynthError};
+use crate::solver::{Column, Controls, Ending, Model, ray, solve};
+use crate::strategies::milp::copies::{Copies, Spreading};
+use crate::strategies::milp::timing::Departure;
+use crate::strategies::reversal::reversed_spreading;
+use topology::{LinkId, Micros, ResourceId};
+
+/// What became of one question.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// The model has a solution; times may have been rounded away.
+    Possible(Vec<Departure>),
+    /// No schedule ends before.
+    Refuted(Proof),
+    /// The limits came before the answer, or the model was too large.
+    Undecided,
+}
+
+/// The model of one end.
+struct Expansion {
+    model: Model,
+    departures: Vec<(Departure, Column)>,
+    rows: Vec<Row>,
+}
+
+/// Whether some schedule may end before `end`. A model of more than `most` departures is not built.
+///
+/// # Errors
+/// Failures of the solver.
+pub(super) fn decide(
+    periods: &Periods<'_>,
+    reversed: bool,
+    end: Micros,
+    most: usize,
+    controls: &Controls<'_>,
+) -> Result<Verdict, SynthError> {
+    let Some(routes) = periods.routes(end) else { return Ok(Verdict::Refuted(Proof::Distance)) };
+    if routes.departures() > most {
+        return Ok(Verdict::Undecided);
+    }
+    let expansion =
+        Expansion::new(periods, reversed, Copies::new(periods.problem, periods.horizon(end), &routes, None));
+    if let Some(proof) = expansion.local_proof(periods.problem, controls)? {
+        return Ok(Verdict::Refuted(proof));
+    }
+    let outcome = solve(&expansion.model, &[], controls, &mut |_| {})?;
+    let verdict = match outcome.ending {
+        Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
+        Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
+            let taken = expansion.departures.iter().filter(|(_, column)| solution.is_set(*column));
+            Verdict::Possible(taken.map(|(departure, _)| *departure).collect())
+        }
+        Ending::Infeasible | Ending::Unbounded => {
+            let linear = expansion.linear_proof(controls)?;
+            Verdict::Refuted(linear.unwrap_or(Proof::Search { nodes: outcome.nodes }))
+        }
+    };
+    tracing::debug!(end = end.0, period = periods.period.0, departures = expansion.departures.len(), ?verdict);
+    Ok(verdict)
+}
+
+impl Expansion {
+    fn new(periods: &Periods<'_>, reversed: bool, copies: Copies) -> Self {
+        let Copies { model, departures, on_link, rows, .. } = copies;
+        let rows = rows.into_iter().map(row_of).collect();
+        let mut expansion = Self { model, departures, rows };
+        let topology = &periods.problem.topology;
+        let of = |links: &[LinkId]| {
+            let together = links.iter().flat_map(|link| &on_link[link.index()]);
+            let mut departures: Vec<(u32, Column)> = together.map(|&(period, _, column)| (period, column)).collect();
+            departures.sort();
+            departures
+        };
+        for id in topology.link_ids() {
+            let named = |first, last, at_most| Row::Window { link: Some(id), resource: None, first, last, at_most };
+            expansion.respect(&of(&[id]), &periods.link_windows(id), named);
+        }
+        for id in (0..topology.resources().len()).map(ResourceId::from_index) {
+            let (links, windows) = periods.resource_windows(id, reversed);
+            let named = |first, last, at_most| Row::Window { link: None, resource: Some(id), first, last, at_most };
+            expansion.respect(&of(&links), &windows, named);
+        }
+        expansion
+    }
+
+    /// Σ over departures in any window of x ≤ what the window lets through. `departures` are in order of time.
+    fn respect(&mut self, departures: &[(u32, Column)], windows: &[Window], named: impl Fn(u32, u32, u32) -> Row) {
+        for window in windows {
+            let mut covered = None;
+            for first in departures.chunk_by(|a, b| a.0 == b.0).map(|group| group[0].0) {
+                let end = first + window.periods - 1;
+                let from = departures.partition_point(|&(period, _)| period < first);
+                let to = departures.partition_point(|&(period, _)| period <= end);
+                // A window without departures that the one before lacks says nothing new.
+                if covered.replace(to) == Some(to) || to - from <= window.departures as usize {
+                    continue;
+                }
+                let terms = departures[from..to].iter().map(|&(_, column)| (column, 1.0));
+                self.model.at_most(terms, f64::from(window.departures));
+                self.rows.push(named(first, end, window.departures));
+            }
+        }
+    }
+
+    /// A proof by what comes to one rank, if there is one: the same proof as of the whole model, found much sooner.
+    fn local_proof(&self, problem: &Problem, controls: &Controls<'_>) -> Result<Option<Proof>, SynthError> {
+        let topology = &problem.topology;
+        for rank in topology.ranks() {
+            let concerns = |row: &Row| match *row {
+                Row::Arrive { rank: at, .. } | Row::Once { rank: at, .. } => at == rank,
+                Row::Hold { .. } => false,
+                Row::Window { link: Some(link), .. } => topology.link(link).to == rank,
+                Row::Window { link: None, .. } => true,
+            };
+            let rows: Vec<usize> = (0..self.rows.len()).filter(|&row| concerns(&self.rows[row])).collect();
+            let part = self.model.part(&rows);
+            let Some(ray) = ray(&part, controls)? else { continue };
+            if let Some(multipliers) = part.refutation(&ray) {
+                let named = multipliers.into_iter();
+                let multipliers = named.map(|(row, times)| Multiplier { row: self.rows[rows[row]].clone(), times });
+                return Ok(Some(Proof::Linear { multipliers: multipliers.collect() }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A proof that not even a fractional solution exists, if none does.
+    fn linear_proof(&self, controls: &Controls<'_>) -> Result<Option<Proof>, SynthError> {
+        let Some(ray) = ray(&self.model, controls)? else { return Ok(None) };
+        let proof = self.model.refutation(&ray).map(|multipliers| {
+            let named = multipliers.into_iter().map(|(row, times)| Multiplier { row: self.rows[row].clone(), times });
+            Proof::Linear { multipliers: named.collect() }
+        });
+        Ok(proof)
+    }
+}
+
+fn row_of(row: Spreading) -> Row {
+    match row {
+        Spreading::Arrive(chunk, rank, period) => Row::Arrive { chunk, rank, period },
+        Spreading::Once(chunk, rank) => Row::Once { chunk, rank },
+        Spreading::Hold(chunk, link, period) => Row::Hold { chunk, link, period },
+    }
+}
+
+/// The bound that a refuted end is: lowered by what was rounded.
+pub(super) fn bound(periods: &Periods<'_>, reversed: bool, end: Micros, proof: Proof) -> Bound {
+    let topology = &periods.problem.topology;
+    let listed = |windows: Vec<Window>| windows.iter().map(|it| [it.periods, it.departures]).collect();
+    let link = |id: LinkId| LinkPeriods {
+        latency: periods.latency(topology.link(id)),
+        windows: listed(periods.link_windows(id)),
+    };
+    let resource = |id: ResourceId| {
+        let (links, windows) = periods.resource_windows(id, reversed);
+        ResourcePeriods { links, windows: listed(windows) }
+    };
+    let resources = (0..topology.resources().len()).map(ResourceId::from_index);
+    Bound {
+        name: "horizon",
+        scope: scope(periods),
+        value: end * (1.0 - 3.0 * SLACK),
+        certificate: Certificate::Horizon {
+            period: periods.period,
+            end,
+            periods: periods.horizon(end) + 1,
+            merged: periods.messages == Messages::Merged,
+            links: topology.link_ids().map(link).collect(),
+            resources: resources.map(resource).collect(),
+            proof,
+        },
+    }
+}
+
+/// Without merged messages a bound speaks of all schedules only where merging would gain nothing.
+fn scope(periods: &Periods<'_>) -> Scope {
+    match periods.messages {
+        Messages::Merged => Scope::ThisChunking,
+        Messages::Single => Scope::OneChunkPerMessage,
+    }
+}
+
+/// So many ends between a known bound and a period below it are told apart.
+const MOST_KNOWN: usize = 256;
+
+/// What [`horizon`] may spend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Effort {
+    /// Models of more departures are not built.
+    pub departures: usize,
+    /// Nor are models once those of its kind of messages had so many together.
+    pub in_all: usize,
+    /// Simplex iterations of a model.
+    pub iterations: u64,
+    /// How many models are built for each kind of messages.
+    pub models: usize,
+}
+
+impl Default for Effort {
+    /// About a second.
+    fn default() -> Self {
+        Self { departures: 12_000, in_all: 40_000, iterations: 5_000, models: 6 }
+    }
+}
+
+/// Horizons for `problem`, of which `known` are the other bounds: for merged messages, and for messages of one chunk.
+/// Empty where the problem is too large, chunks differ in size, or sums are wanted by several ranks.
+///
+/// # Errors
+/// Failures of the solver.
+pub fn horizon(
+    problem: &Problem,
+    known: &Bounds,
+    effort: Effort,
+    deadline: &Deadline,
+) -> Result<Vec<Bound>, SynthError> {
+    let reversed = reversed_spreading(problem);
+    let spreading = reversed.as_ref().unwrap_or(problem);
+    let combines = spreading.demand.chunks().iter().any(|chunk| chunk.combine);
+    if combines || super::routes(spreading) > effort.departures {
+        return Ok(Vec::new());
+    }
+    let controls =
+        Controls { iterations: effort.iterations, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline };
+    let mut bounds = Vec::new();
+    for messages in [Messages::Merged, Messages::Single] {
+        let start = match messages {
+            Messages::Merged => known.best().value,
+            Messages::Single => known.list.iter().map(|bound| bound.value).fold(Micros::ZERO, Micros::max),
+        };
+        let mut best: Option<Bound> = None;
+        let mut left = effort.in_all;
+        for periods in cuts(spreading, messages, start) {
+            let from = best.as_ref().map_or(start, |best| best.value);
+            let found = climb(&periods, reversed.is_some(), from, (effort, &mut left), &controls)?;
+            best =
+                best.into_iter().chain(found).reduce(|best, found| if found.value > best.value { found } else { best });
+        }
+        bounds.extend(best);
+    }
+    Ok(bounds)
+}
+
+/// The largest end that was refuted, and before which none was not: from the last one that is not above `from` upward.
+fn climb(
+    periods: &Periods<'_>,
+    reversed: bool,
+    from: Micros,
+    (effort, left): (Effort, &mut usize),
+    controls: &Controls<'_>,
+) -> Result<Option<Bound>, SynthError> {
+    let mut ask = |end: Micros| {
+        let size = periods.routes(end).map_or(0, |routes| routes.departures());
+        if size > *left || controls.deadline.has_passed() {
+            return Ok(Verdict::Undecided);
+        }
+        *left -= size;
+        decide(periods, reversed, end, effort.departures, controls)
+    };
+    // What other bounds refute, this model may leave possible: then down to what it refutes, else up.
+    let below = (from - periods.period).max(Micros::ZERO);
+    let mut known = periods.ends(below, from, MOST_KNOWN);
+    let first = known.len();
+    while let Some(end) = known.pop() {
+        match ask(end)? {
+            Verdict::Refuted(proof) if known.len() + 1 == first => {
+                return upward(periods, reversed, from, effort, bound(periods, reversed, end, proof), ask).map(Some);
+            }
+            Verdict::Refuted(proof) => return Ok(Some(bound(periods, reversed, end, proof))),
+            Verdict::Possible(_) if first - known.len() < effort.models => {}
+            Verdict::Possible(_) | Verdict::Undecided => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+/// The largest end above `from` that is refuted, and before which none is not; `best` if there is none.
+fn upward(
+    periods: &Periods<'_>,
+    reversed: bool,
+    from: Micros,
+    effort: Effort,
+    mut best: Bound,
+    mut ask: impl FnMut(Micros) -> Result<Verdict, SynthError>,
+) -> Result<Bound, SynthError> {
+    for end in periods.ends(from, from * 2.0 + periods.period * 2.0, effort.models) {
+        let Verdict::Refuted(proof) = ask(end)? else { break };
+        best = bound(periods, reversed, end, proof);
+    }
+    Ok(best)
+}

@@ -1,0 +1,212 @@
+//! `exact`: certificates on small machines.
+//!
+//! The principal type is [`Exact`]. It asks whether a schedule can end before a time, from the bound upward ([`horizon`]
+//! and, for how time is cut, [`periods`]); each answer is either a schedule, timed exactly, or raises the bound. Where all
+//! durations are whole numbers of periods, the first schedule is the best there is. [`pareto`] does the same for SCCL's
+//! synchronous steps ([`synchronous`]), where the questions are numbers of steps and rounds.
+
+mod horizon;
+mod pareto;
+mod periods;
+mod synchronous;
+#[cfg(test)]
+mod tests;
+
+pub use horizon::{Effort, horizon};
+pub use pareto::{Front, Point, Reach, Reason, Refuted, Relaxation, pareto};
+
+use crate::bounds::Proof;
+use crate::problem::{Problem, Progress, StopReason, SynthError, check_reachable};
+use crate::solver::Controls;
+use crate::strategies::milp::timing::schedule_of;
+use crate::strategies::reversal::check_copies;
+use crate::strategies::{Attempt, Context, Strategy};
+use horizon::{Verdict, decide};
+use periods::{Messages, Periods, cuts};
+use schedule::Schedule;
+use topology::Micros;
+
+/// The name in reports.
+const NAME: &str = "exact";
+
+/// The most departures of a model, where this strategy was asked for and where it is one of several.
+const MOST_DEPARTURES: [usize; 2] = [80_000, 6_000];
+/// The most ends that are tried in one cut of time.
+const MOST_ENDS: usize = 24;
+/// Two makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-7;
+
+/// The strategy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exact;
+
+impl Strategy for Exact {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        check_copies(problem, NAME)?;
+        refuse_rules(problem)?;
+        let mut search = Search::new(problem, context);
+        if routes(problem) > search.most {
+            return Err(not_applicable(
+                "its models would have too many columns; symmetric or local methods go further",
+            ));
+        }
+        check_reachable(problem)?;
+        search.run()?;
+        search.attempt().map(|attempt| vec![attempt])
+    }
+}
+
+struct Search<'a> {
+    problem: &'a Problem,
+    context: &'a Context<'a>,
+    most: usize,
+    /// Our schedule, if it is better than the one to beat.
+    found: Option<Schedule>,
+    /// The makespan to beat.
+    best: Option<Micros>,
+    /// No schedule whose messages carry one chunk each ends before.
+    proven: Micros,
+    how: String,
+    tried: bool,
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem, context: &'a Context<'a>) -> Self {
+        let asked = context.options.strategy.is_some();
+        Self {
+            problem,
+            context,
+            most: MOST_DEPARTURES[usize::from(!asked)],
+            found: None,
+            best: context.incumbent.map(Schedule::makespan),
+            proven: Micros::ZERO,
+            how: String::new(),
+            tried: false,
+        }
+    }
+
+    fn run(&mut self) -> Result<(), SynthError> {
+        let about = self.best.unwrap_or(self.context.bound * 1.1);
+        for periods in cuts(self.problem, Messages::Single, about) {
+            if self.is_over() {
+                break;
+            }
+            self.climb(&periods)?;
+        }
+        Ok(())
+    }
+
+    /// Asks about one end after the other, two at a time where there are two cores, until there is a schedule.
+    fn climb(&mut self, periods: &Periods<'_>) -> Result<(), SynthError> {
+        // From a little below the bound, because what the bound refutes already costs little and is a certificate.
+        let from = self.context.bound.max(self.proven) - periods.period * 0.5;
+        let highest = self.best.unwrap_or(from * 4.0 + periods.period * 4.0);
+        let ends = periods.ends(from.max(Micros::ZERO), highest + periods.period, MOST_ENDS);
+        for pair in ends.chunks(2) {
+            if self.is_over() || self.best.is_some_and(|best| pair[0].0 > best.0 * (1.0 + EQUAL)) {
+                break;
+            }
+            for (&end, verdict) in pair.iter().zip(self.ask(periods, pair)?) {
+                match verdict {
+                    Verdict::Refuted(proof) => self.learn(periods, end, &proof),
+                    Verdict::Possible(departures) => {
+                        self.tried = true;
+                        self.consider(schedule_of(self.problem, departures)?);
+                        return Ok(());
+                    }
+                    Verdict::Undecided => return Ok(()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The answers to up to two questions, asked at once unless one thread is all there is.
+    fn ask(&self, periods: &Periods<'_>, ends: &[Micros]) -> Result<Vec<Verdict>, SynthError> {
+        let controls = Controls {
+            iterations: self.context.options.limits.solver_iterations,
+            nodes: u64::MAX,
+            relative_gap: 0.0,
+            cutoff: None,
+            seed: self.context.options.seed,
+            deadline: self.context.deadline,
+        };
+        let activity = format!("can it end before {:.3} µs", ends[0].0);
+        (self.context.progress)(Progress { strategy: NAME, incumbent: self.best, bound: None, activity });
+        let ask = |&end: &Micros| decide(periods, false, end, self.most, &controls);
+        match ends {
+            [one, other] if self.context.options.threads != Some(1) => std::thread::scope(|scope| {
+                let other = scope.spawn(|| ask(other));
+                let one = ask(one)?;
+                Ok(vec![one, other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?])
+            }),
+            _ => ends.iter().map(ask).collect(),
+        }
+    }
+
+    fn learn(&mut self, periods: &Periods<'_>, end: Micros, proof: &Proof) {
+        self.tried = true;
+        let raised = horizon::bound(periods, false, end, proof.clone()).value;
+        if raised > self.proven {
+            self.proven = raised;
+            self.how = match proof {
+                Proof::Distance => "distance".to_owned(),
+                Proof::Linear { .. } => "linear relaxation".to_owned(),
+                Proof::Search { nodes } => format!("search, {nodes} nodes"),
+            };
+        }
+    }
+
+    fn consider(&mut self, schedule: Schedule) {
+        let makespan = schedule.makespan();
+        if self.best.is_none_or(|best| makespan.0 < best.0 * (1.0 - EQUAL)) {
+            self.best = Some(makespan);
+            self.found = Some(schedule);
+        }
+    }
+
+    /// Whether nothing better can or may be found.
+    fn is_over(&self) -> bool {
+        let goal = self.context.goal().max(self.proven * (1.0 + self.context.options.gap));
+        self.best.is_some_and(|best| best.0 <= goal.0 * (1.0 + EQUAL)) || self.context.deadline.has_passed()
+    }
+
+    fn attempt(self) -> Result<Attempt, SynthError> {
+        if !self.tried && self.found.is_none() && !self.context.deadline.has_passed() {
+            return Err(not_applicable("chunks of unequal sizes, or too many of them for an exact model"));
+        }
+        let bound = self.context.bound.max(self.proven);
+        let stop = match self.best {
+            Some(best) if best.0 <= bound.0 * (1.0 + EQUAL) => StopReason::Optimal,
+            _ if self.context.deadline.has_passed() => StopReason::TimeLimit,
+            _ => StopReason::Exhausted,
+        };
+        let note = (self.proven > Micros::ZERO).then(|| {
+            let Self { proven, how, .. } = &self;
+            format!("with one chunk a message, none ends before {:.4} µs ({how})", proven.0)
+        });
+        Ok(Attempt { name: NAME.to_owned(), schedule: self.found, stop, note })
+    }
+}
+
+fn not_applicable(why: &str) -> SynthError {
+    SynthError::NotApplicable { strategy: NAME, why: why.to_owned() }
+}
+
+/// The fewest departures that a model of `problem` can have.
+fn routes(problem: &Problem) -> usize {
+    problem.demand.chunks().len().saturating_mul(problem.topology.links().len())
+}
+
+/// Refuses sketches that ask for more than which links may be used.
+fn refuse_rules(problem: &Problem) -> Result<(), SynthError> {
+    let rules = &problem.constraints;
+    match rules.max_machine_hops.is_some() || rules.stages.is_some() || rules.own_chunks_first.is_some() {
+        true => Err(not_applicable("its models know no hop limits, stages, or rules about who goes first")),
+        false => Ok(()),
+    }
+}

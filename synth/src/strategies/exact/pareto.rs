@@ -1,0 +1,437 @@
+//! SCCL's Pareto points: which numbers of chunks, steps and rounds are worth having, each proven.
+//!
+//! The principal function is [`pareto`]. From the fewest steps upward, and for each number of chunks, it finds the
+//! fewest rounds; a point is worth having if it has fewer rounds per chunk than all points of fewer steps or chunks. It
+//! is certified if one round less was refuted, and one step less with as many rounds: by the length of the shortest
+//! paths, by the linear relaxation (which speaks about any number of chunks), or by a search that ended.
+//!
+//! With L bytes per chunk count 1, a point of C chunks, S steps and R rounds takes S·α + R/C·β·L where everybody waits
+//! for the end of each step, β being that of the slowest link; as a schedule, where nobody waits, it is never slower by
+//! more than the steps' messages make it.
+
+use super::synchronous::{Rates, Steps, Verdict, decide, least_rounds, routes};
+use super::{NAME, not_applicable};
+use crate::bounds::bounds;
+use crate::problem::{Deadline, Options, Problem, Progress, StopReason, SynthError, check_reachable};
+use crate::solver::Controls;
+use crate::strategies::milp::orbits::Orbits;
+use crate::strategies::milp::timing::{Departure, schedule_of};
+use crate::strategies::reversal::{propose, reversed_spreading};
+use crate::strategies::{Attempt, Context, Strategy};
+use schedule::{Demand, VerifiedSchedule, verify};
+use serde::Serialize;
+use std::sync::Arc;
+use topology::{Micros, MicrosPerByte};
+
+/// How far to look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    /// The most chunks per rank.
+    pub chunks: u32,
+    /// How many steps more than the fewest.
+    pub more_steps: u32,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self { chunks: 6, more_steps: 4 }
+    }
+}
+
+/// Why something is impossible.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "by")]
+pub enum Reason {
+    /// Some chunk has farther to go than there are steps.
+    Distance,
+    /// Every step has a round.
+    RoundPerStep,
+    /// Even with chunks split at will, so many steps need more rounds.
+    Relaxation {
+        /// The fewest rounds per chunk in so many steps, whatever the number of chunks.
+        least_rounds_per_chunk: f64,
+    },
+    /// The 0/1 model has no solution: the solver's search ended.
+    Search,
+}
+
+/// A triple that no plan has.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Refuted {
+    /// Chunks per rank.
+    pub chunks: u32,
+    /// Steps.
+    pub steps: u32,
+    /// Rounds in all steps together.
+    pub rounds: u32,
+    /// Why.
+    #[serde(flatten)]
+    pub reason: Reason,
+}
+
+/// A plan in synchronous steps.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// Chunks per rank.
+    pub chunks: u32,
+    /// Steps.
+    pub steps: u32,
+    /// Rounds in all steps together.
+    pub rounds: u32,
+    /// Rounds of each step.
+    pub rounds_per_step: Vec<u32>,
+    /// What it costs at the size that was asked for where all wait for the end of each step, each message with the
+    /// largest α there is.
+    #[serde(rename = "synchronous_us")]
+    pub synchronous: Micros,
+    /// The makespan of the schedule at the size that was asked for.
+    #[serde(rename = "makespan_us")]
+    pub makespan: Micros,
+    /// One round less, and one step less.
+    pub refuted: Vec<Refuted>,
+    /// Whether both are refuted.
+    pub certified: bool,
+    /// The plan.
+    #[serde(skip)]
+    pub schedule: VerifiedSchedule,
+}
+
+/// What some steps can do at best.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Relaxation {
+    /// Steps.
+    pub steps: u32,
+    /// The fewest rounds per chunk, whatever the number of chunks.
+    pub least_rounds_per_chunk: f64,
+}
+
+/// All points worth having within reach.
+#[derive(Clone, Debug, Serialize)]
+pub struct Front {
+    /// The cost of a byte on the slowest link: a round lasts as long as a chunk takes there.
+    #[serde(rename = "slowest_us_per_byte")]
+    pub slowest: MicrosPerByte,
+    /// By steps, then by chunks.
+    pub points: Vec<Point>,
+    /// By steps.
+    pub relaxations: Vec<Relaxation>,
+}
+
+/// Two ratios this close are equal.
+const EQUAL: f64 = 1e-6;
+/// More columns than this are too many for a certificate.
+const MOST_DEPARTURES: usize = 60_000;
+
+/// The points of `problem`, whose own number of chunks does not matter.
+///
+/// # Errors
+/// [`SynthError::NotApplicable`] where a sketch asks for more than which links may be used, where some link takes no
+/// time, where sums are wanted by several ranks, or where models would be too large; failures of the solver.
+pub fn pareto(
+    problem: &Problem,
+    reach: Reach,
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Front, SynthError> {
+    super::refuse_rules(problem)?;
+    check_reachable(problem)?;
+    let deadline = Deadline::after(options.time_limit, options.cancel.clone());
+    let mut search = Search::new(problem, options, &deadline, progress)?;
+    let fewest = (1..=problem.topology.rank_count() as u32).find(|&steps| routes(&search.whole, steps).is_some());
+    let Some(fewest) = fewest else { return Ok(search.front) };
+    for steps in fewest..=fewest + reach.more_steps {
+        if search.is_over() {
+            break;
+        }
+        search.try_steps(steps, reach.chunks)?;
+    }
+    Ok(search.front)
+}
+
+struct Search<'a> {
+    problem: &'a Problem,
+    /// What spreads, at one chunk per rank.
+    whole: Problem,
+    rates: Rates,
+    options: &'a Options,
+    deadline: &'a Deadline,
+    progress: &'a (dyn Fn(Progress) + Sync),
+    /// Rounds per chunk below which nothing can be, whatever the steps.
+    least: f64,
+    front: Front,
+}
+
+impl<'a> Search<'a> {
+    fn new(
+        problem: &'a Problem,
+        options: &'a Options,
+        deadline: &'a Deadline,
+        progress: &'a (dyn Fn(Progress) + Sync),
+    ) -> Result<Self, SynthError> {
+        let problem_of_one = recut(problem, 1)?;
+        let whole = spreading(&problem_of_one)?;
+        if super::routes(&whole) > MOST_DEPARTURES {
+            return Err(not_applicable("its models would have too many columns"));
+        }
+        let rates = Rates::new(&whole).ok_or_else(|| not_applicable("some link takes no time for a byte"))?;
+        // Without α, the bounds are in the time of a chunk on the slowest link.
+        let round = rates.slowest * whole.demand.chunk_bytes();
+        if round <= Micros::ZERO {
+            return Err(not_applicable("there is nothing to move"));
+        }
+        let least = bounds(&free_of_alpha(&whole)).best_at_any_chunking().value.0 / round.0;
+        let front = Front { slowest: rates.slowest, points: Vec::new(), relaxations: Vec::new() };
+        Ok(Self { problem, whole, rates, options, deadline, progress, least, front })
+    }
+
+    /// Whether nothing better can or may be found.
+    fn is_over(&self) -> bool {
+        self.best_ratio() <= self.least * (1.0 + EQUAL) || self.deadline.has_passed()
+    }
+
+    /// The fewest rounds per chunk so far.
+    fn best_ratio(&self) -> f64 {
+        self.front
+            .points
+            .iter()
+            .map(|point| f64::from(point.rounds) / f64::from(point.chunks))
+            .fold(f64::INFINITY, f64::min)
+    }
+
+    fn controls(&self) -> Controls<'a> {
+        Controls {
+            iterations: self.options.limits.solver_iterations,
+            nodes: u64::MAX,
+            relative_gap: 0.0,
+            cutoff: None,
+            seed: self.options.seed,
+            deadline: self.deadline,
+        }
+    }
+
+    /// Finds what `steps` steps are good for.
+    fn try_steps(&mut self, steps: u32, most_chunks: u32) -> Result<(), SynthError> {
+        let departures = routes(&self.whole, steps).map_or(0, |routes| routes.departures());
+        if departures > MOST_DEPARTURES {
+            return Err(not_applicable("its models would be too large"));
+        }
+        let Some(least) = least_rounds(&self.whole, &self.rates, steps, &self.controls())? else { return Ok(()) };
+        self.front.relaxations.push(Relaxation { steps, least_rounds_per_chunk: least });
+        for chunks in 1..=most_chunks {
+            if departures * chunks as usize > MOST_DEPARTURES || self.is_over() {
+                break;
+            }
+            let best = self.best_ratio() * (1.0 - EQUAL);
+            let fewest = ((least * f64::from(chunks) - EQUAL).ceil() as u32).max(steps);
+            // As many rounds as improve the ratio.
+            let candidates = (fewest..).take_while(|&rounds| f64::from(rounds) < best * f64::from(chunks));
+            let most = if best.is_finite() { u32::MAX } else { fewest * 4 };
+            self.try_chunks(steps, chunks, candidates.take_while(|&rounds| rounds <= most))?;
+        }
+        Ok(())
+    }
+
+    /// Finds the fewest rounds among `candidates`.
+    fn try_chunks(&mut self, steps: u32, chunks: u32, candidates: impl Iterator<Item = u32>) -> Result<(), SynthError> {
+        let original = recut(self.problem, chunks)?;
+        let problem = spreading(&original)?;
+        let orbits = Orbits::new(&problem, self.deadline);
+        let mut below = None;
+        for rounds in candidates {
+            self.announce(chunks, steps, rounds);
+            let verdict = match &orbits {
+                Some(orbits) => self.ask(&problem, (steps, rounds), Some(orbits))?,
+                None => Verdict::Undecided,
+            };
+            let verdict = match verdict {
+                Verdict::Plan(_) => verdict,
+                Verdict::Refuted | Verdict::Undecided => self.ask(&problem, (steps, rounds), None)?,
+            };
+            below = match verdict {
+                Verdict::Plan(plan) => {
+                    let fewer_rounds = below.or_else(|| self.evidently_refuted(chunks, steps, rounds - 1));
+                    let refuted = [fewer_rounds, self.fewer_steps(&problem, chunks, steps - 1, rounds)?];
+                    let point = self.point(&original, plan, refuted)?;
+                    self.front.points.push(point);
+                    return Ok(());
+                }
+                Verdict::Refuted => Some(Refuted { chunks, steps, rounds, reason: Reason::Search }),
+                Verdict::Undecided => None,
+            };
+        }
+        Ok(())
+    }
+
+    fn ask(&self, problem: &Problem, size: (u32, u32), orbits: Option<&Orbits>) -> Result<Verdict, SynthError> {
+        decide(problem, &self.rates, size, orbits, &self.controls())
+    }
+
+    /// Why a triple is impossible, where no search is needed to see it.
+    fn evidently_refuted(&self, chunks: u32, steps: u32, rounds: u32) -> Option<Refuted> {
+        let refuted = |reason| Some(Refuted { chunks, steps, rounds, reason });
+        if rounds < steps {
+            return refuted(Reason::RoundPerStep);
+        }
+        if routes(&self.whole, steps).is_none() {
+            return refuted(Reason::Distance);
+        }
+        let known = self.front.relaxations.iter().find(|it| it.steps == steps)?;
+        let least_rounds_per_chunk = known.least_rounds_per_chunk;
+        let impossible = f64::from(rounds) < least_rounds_per_chunk * f64::from(chunks) - EQUAL;
+        if impossible { refuted(Reason::Relaxation { least_rounds_per_chunk }) } else { None }
+    }
+
+    /// Why one step less is impossible with as many rounds, if it is.
+    fn fewer_steps(
+        &self,
+        problem: &Problem,
+        chunks: u32,
+        steps: u32,
+        rounds: u32,
+    ) -> Result<Option<Refuted>, SynthError> {
+        if let Some(refuted) = self.evidently_refuted(chunks, steps, rounds) {
+            return Ok(Some(refuted));
+        }
+        let verdict = self.ask(problem, (steps, rounds), None)?;
+        let refuted = Refuted { chunks, steps, rounds, reason: Reason::Search };
+        Ok((verdict == Verdict::Refuted).then_some(refuted))
+    }
+
+    /// The point of a plan, as a verified schedule of `original`.
+    fn point(&self, original: &Problem, plan: Steps, refuted: [Option<Refuted>; 2]) -> Result<Point, SynthError> {
+        let (steps, rounds) = (plan.rounds.len() as u32, plan.rounds.iter().sum::<u32>());
+        let given = Given(plan.departures);
+        let context = Context {
+            options: self.options,
+            deadline: self.deadline,
+            incumbent: None,
+            bound: Micros::ZERO,
+            progress: self.progress,
+        };
+        let attempt = propose(original, &context, &given)?.into_iter().find_map(|attempt| attempt.schedule);
+        let mut schedule = attempt.ok_or(SynthError::NothingYet)?;
+        schedule.bound = Some(bounds(original).best());
+        schedule.produced_by.strategy = NAME.to_owned();
+        schedule.produced_by.seed = self.options.seed;
+        let chunks = original.demand.request().chunks_per_rank;
+        let makespan = schedule.makespan();
+        let refused = |rejection: schedule::Rejection| not_applicable(&format!("its plan was refused: {rejection}"));
+        let schedule = verify(schedule, &original.topology).map_err(refused)?;
+        let alpha = original.topology.links().iter().map(|link| link.alpha).fold(Micros::ZERO, Micros::max);
+        let round = self.rates.slowest * original.demand.chunk_bytes();
+        Ok(Point {
+            chunks,
+            steps,
+            rounds,
+            rounds_per_step: plan.rounds,
+            synchronous: alpha * f64::from(steps) + round * f64::from(rounds),
+            makespan,
+            certified: refuted.iter().all(Option::is_some),
+            refuted: refuted.into_iter().flatten().collect(),
+            schedule,
+        })
+    }
+
+    fn announce(&self, chunks: u32, steps: u32, rounds: u32) {
+        let activity = format!("{chunks} chunks, {steps} steps, {rounds} rounds");
+        (self.progress)(Progress { strategy: NAME, incumbent: None, bound: None, activity });
+    }
+}
+
+/// The problem with another number of chunks per rank.
+fn recut(problem: &Problem, chunks: u32) -> Result<Problem, SynthError> {
+    let demand = Demand::new(problem.demand.request().clone().with_chunks(chunks))?;
+    Ok(Problem { demand: Arc::new(demand), ..problem.clone() })
+}
+
+/// What spreads: the problem itself, or, where sums are made for one rank each, its reversal.
+fn spreading(problem: &Problem) -> Result<Problem, SynthError> {
+    if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
+        return Ok(problem.clone());
+    }
+    let why = "sums that several ranks want have no points of their own; those of their halves add up";
+    reversed_spreading(problem).ok_or_else(|| not_applicable(why))
+}
+
+/// The same problem on links without α.
+fn free_of_alpha(problem: &Problem) -> Problem {
+    Problem { topology: Arc::new(problem.topology.without_alpha()), ..problem.clone() }
+}
+
+/// A plan that was found already, as a strategy, so that sums are planned from it as from any other.
+struct Given(Vec<Departure>);
+
+impl Strategy for Given {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn propose(&self, problem: &Problem, _: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        let schedule = schedule_of(problem, self.0.clone())?;
+        let name = NAME.to_owned();
+        Ok(vec![Attempt { name, schedule: Some(schedule), stop: StopReason::Exhausted, note: None }])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Collective, Request};
+
+    fn front(spec: &str, collective: Collective, reach: Reach) -> Front {
+        let topology = Arc::new(topology::resolve(spec).unwrap());
+        let request = Request::new(collective, topology.rank_count(), 1_000_000_000);
+        let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
+        pareto(&problem, reach, &Options::default(), &|_| {}).unwrap()
+    }
+
+    /// (chunks, steps, rounds) of all points, all of which must be certified.
+    fn certified(spec: &str, collective: Collective, chunks: u32) -> Vec<(u32, u32, u32)> {
+        let front = front(spec, collective, Reach { chunks, ..Reach::default() });
+        for point in &front.points {
+            assert!(point.certified, "{point:?}");
+            assert_eq!(point.rounds_per_step.iter().sum::<u32>(), point.rounds);
+            assert!(point.makespan.0 <= point.synchronous.0 * (1.0 + 1e-9), "{point:?}");
+        }
+        front.points.iter().map(|point| (point.chunks, point.steps, point.rounds)).collect()
+    }
+
+    /// The points of SCCL's table for the DGX-1.
+    #[test]
+    fn published_points_of_dgx1_are_found_and_certified() {
+        let points = certified("dgx1", Collective::AllGather, 2);
+        assert_eq!(points, [(1, 2, 2), (2, 2, 3)]);
+    }
+
+    #[test]
+    fn long_the_point_of_most_bandwidth_of_dgx1_is_certified() {
+        if std::env::var("ANTIPHON_TEST_EFFORT").as_deref() != Ok("long") {
+            return;
+        }
+        let points = certified("dgx1", Collective::AllGather, 6);
+        assert!([(1, 2, 2), (2, 2, 3), (6, 3, 7)].iter().all(|point| points.contains(point)), "{points:?}");
+    }
+
+    #[test]
+    fn points_of_small_machines_are_those_of_arithmetic() {
+        // A one-way ring passes everything on: N − 1 steps of one round.
+        assert_eq!(certified("ring:4", Collective::AllGather, 3), [(1, 3, 3)]);
+        // In both directions, halves meet: two steps, and 3/2 rounds a chunk.
+        assert_eq!(certified("ring:4,direction=both", Collective::AllGather, 2), [(1, 2, 2), (2, 2, 3)]);
+        // Everybody to everybody at once.
+        assert_eq!(certified("clique:4", Collective::AllGather, 2), [(1, 1, 1)]);
+        // Sums, the other way around.
+        assert_eq!(certified("ring:4", Collective::ReduceScatter, 2), [(1, 3, 3)]);
+        // One link out of the root at a time: a pipeline of one more step has more bandwidth.
+        assert_eq!(certified("line:3", Collective::Broadcast, 2), [(1, 2, 2), (2, 3, 3)]);
+    }
+
+    #[test]
+    fn sums_for_all_have_no_points() {
+        let topology = Arc::new(topology::resolve("ring:3").unwrap());
+        let demand = Demand::new(Request::new(Collective::AllReduce, 3, 300)).unwrap();
+        let problem = Problem::new(topology, Arc::new(demand));
+        let refused = pareto(&problem, Reach::default(), &Options::default(), &|_| {});
+        assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
+    }
+}

@@ -1,0 +1,317 @@
+//! A route for every chunk, so that no link and no resource is busy for much longer than it must be.
+//!
+//! The principal type is [`Balance`]. It plays the game that prices play with buyers, with whole chunks: every link and
+//! resource asks a price that grows with a high power of how busy it is; rank by rank, a shortest-path tree by these prices
+//! offers every chunk a way, which joins those it knows already, and the chunk takes the way that raises the powers of all
+//! loads least, the others staying where they are. That is best response in a potential game: no step raises the potential,
+//! and as the power rises, round by round, the potential becomes the busiest load.
+//!
+//! Against one shortest path per chunk, trees cost a factor of the number of destinations less; against fractional
+//! flows [1], whole chunks need no decomposition and no rounding.
+//!
+//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing Problems",
+//! SIAM J. Comput. 37 (2007).
+
+use super::quotient::{Quotient, Source};
+use crate::problem::Deadline;
+use crate::problem::distance::LimitedPaths;
+use crate::problem::options::Poll;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::ChunkId;
+use topology::{Bytes, LinkId};
+
+/// The powers of loads, round by round; the last one stays.
+const POWERS: [i32; 12] = [3, 4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64];
+/// The most ways a chunk remembers.
+const WAYS: usize = 48;
+/// Rounds without progress after which the game is over.
+const PATIENCE: u32 = 8;
+/// A peak lower by this share is progress.
+const PROGRESS: f64 = 1e-4;
+/// Later hops count as the last one.
+const HOPS: usize = 64;
+/// By how much links of the same price may seem to differ, so that trees find other ways every time.
+const NOISE: f64 = 1e-3;
+/// How often the deadline is looked at, in looks at links: some hundredths of a second.
+const POLLED: u64 = 1 << 20;
+
+/// What messages cost besides their bytes, and what a detour does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Taste {
+    /// Which part of its α a chunk pays: all where it is a message of its own, none where many share one.
+    pub(crate) alpha: f64,
+    /// What a microsecond on the way weighs beside a microsecond of the busiest load.
+    pub(crate) detour: f64,
+    /// Whether everybody moves at once, hop by hop: then the busiest of every hop count, not the busiest of all.
+    pub(crate) lockstep: bool,
+}
+
+/// When to stop.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Effort {
+    /// Looks at links and ways.
+    pub(crate) work: u64,
+    /// No load is lower than this, in µs.
+    pub(crate) floor: f64,
+}
+
+/// A way of a chunk: links, first link first.
+type Path = Box<[LinkId]>;
+
+/// Ways of the chunks of a wish, and which of them each chunk takes.
+#[derive(Clone, Debug, Default)]
+struct Ways {
+    paths: Vec<Path>,
+    taken: Vec<Option<u8>>,
+}
+
+/// Routes of all chunks, and how busy they keep everybody.
+pub(crate) struct Balance<'a> {
+    quotient: &'a Quotient<'a>,
+    taste: Taste,
+    /// source × wish.
+    ways: Vec<Vec<Ways>>,
+    loads: Loads,
+    /// The same hop by hop; empty unless everybody moves at once.
+    hops: Vec<Loads>,
+    best: f64,
+    /// source × wish × chunk: the ways taken when the busiest was least busy.
+    kept: Vec<Vec<Vec<Option<u8>>>>,
+}
+
+/// For how long everybody is busy at one time.
+struct Loads {
+    busy: Vec<f64>,
+    power: i32,
+    /// The scale of powers: about the largest load.
+    unit: f64,
+}
+
+impl Loads {
+    fn new(sellers: usize) -> Self {
+        Self { busy: vec![0.0; sellers], power: 1, unit: 1.0 }
+    }
+
+    fn change(&mut self, seller: u32, more: f64) {
+        let busy = &mut self.busy[seller as usize];
+        *busy = (*busy + more).max(0.0);
+    }
+
+    fn rescale(&mut self, power: i32, least: f64) {
+        (self.power, self.unit) = (power, self.peak().max(least));
+    }
+
+    /// What `more` adds to the power of a load, in the units of prices × µs.
+    fn added(&self, seller: u32, more: f64) -> f64 {
+        let before = self.busy[seller as usize] / self.unit;
+        let more = more / self.unit;
+        // Where the difference is small, its derivative is more exact than a difference of powers.
+        let added = match more < 1e-6 {
+            true => before.powi(self.power - 1) * more,
+            false => ((before + more).powi(self.power) - before.powi(self.power)) / f64::from(self.power),
+        };
+        added * self.unit
+    }
+
+    fn peak(&self) -> f64 {
+        self.busy.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+impl<'a> Balance<'a> {
+    /// Nobody has a way yet.
+    pub(crate) fn new(quotient: &'a Quotient<'a>, taste: Taste) -> Self {
+        let sellers = quotient.sellers();
+        let ways = |source: &Source| {
+            let of = |chunks: usize| Ways { paths: Vec::new(), taken: vec![None; chunks] };
+            source.wishes.iter().map(|wish| of(wish.chunks.len())).collect()
+        };
+        Self {
+            quotient,
+            taste,
+            ways: quotient.sources.iter().map(ways).collect(),
+            loads: Loads::new(sellers),
+            hops: if taste.lockstep { (0..HOPS).map(|_| Loads::new(sellers)).collect() } else { Vec::new() },
+            best: f64::INFINITY,
+            kept: Vec::new(),
+        }
+    }
+
+    /// Plays until nothing gets better, or the work or the time is over; false where not everybody has a way by then.
+    pub(crate) fn play(&mut self, effort: Effort, random: &mut Pcg64Mcg, deadline: &Deadline) -> bool {
+        let mut poll = Poll::new(deadline, POLLED);
+        let (mut left, mut stale) = (effort.work as i64, 0);
+        let slowest = self.longest_message();
+        for round in 0.. {
+            let power = POWERS[round.min(POWERS.len() - 1)];
+            self.loads.rescale(power, effort.floor.max(slowest).max(f64::MIN_POSITIVE));
+            self.hops.iter_mut().for_each(|hop| hop.rescale(power, slowest.max(f64::MIN_POSITIVE)));
+            for source in 0..self.ways.len() {
+                let spent = self.respond(source, random);
+                left -= spent as i64;
+                let is_over = poll.is_over_after(spent) || left < 0;
+                // Everybody gets some way, unless there is an answer without this one.
+                if is_over && (round > 0 || deadline.has_passed_for_all()) {
+                    self.keep();
+                    return round > 0;
+                }
+            }
+            let peak = self.measure();
+            stale = if peak < self.best * (1.0 - PROGRESS) { 0 } else { stale + 1 };
+            self.keep();
+            let settled = stale >= PATIENCE && round >= POWERS.len();
+            if settled || self.best <= effort.floor * (1.0 + 1e-9) && round > 1 || left < 0 {
+                break;
+            }
+        }
+        true
+    }
+
+    /// What is to be small: the busiest load, or where everybody moves at once, those of all hops together.
+    fn measure(&self) -> f64 {
+        match self.hops.is_empty() {
+            true => self.loads.peak(),
+            false => self.hops.iter().map(Loads::peak).sum(),
+        }
+    }
+
+    /// For how long the busiest is busy in the best round; in lockstep, the busiest of every hop together.
+    pub(crate) fn peak(&self) -> f64 {
+        self.best
+    }
+
+    /// Remembers the present ways if the busiest has never been less busy.
+    fn keep(&mut self) {
+        let peak = self.measure();
+        let complete = self.ways.iter().flatten().flat_map(|ways| &ways.taken).all(Option::is_some);
+        if complete && peak < self.best {
+            self.best = peak;
+            let taken = |ways: &Vec<Ways>| ways.iter().map(|ways| ways.taken.clone()).collect();
+            self.kept = self.ways.iter().map(taken).collect();
+        }
+    }
+
+    /// The longest time that one chunk keeps somebody busy: a scale below which loads say little.
+    fn longest_message(&self) -> f64 {
+        let wishes = self.quotient.sources.iter().flat_map(|source| &source.wishes);
+        let bytes = wishes.map(|wish| wish.bytes.0).fold(0.0, f64::max);
+        let uses = (0..self.quotient.orbits()).flat_map(|orbit| self.quotient.uses(orbit));
+        uses.map(|it| it.alpha * self.taste.alpha + it.beta * bytes).fold(0.0, f64::max)
+    }
+
+    /// Offers a new way to everything a source sends, and lets every chunk choose; returns the looks it took.
+    fn respond(&mut self, source: usize, random: &mut Pcg64Mcg) -> usize {
+        let quotient = self.quotient;
+        let Source { holders, wishes } = &quotient.sources[source];
+        let topology = &quotient.problem.topology;
+        let Some(first) = wishes.first() else { return 0 };
+        let bytes = Bytes(wishes.iter().map(|wish| wish.bytes.0).sum::<f64>() / wishes.len() as f64);
+        let length: Vec<f64> = (0..quotient.orbits()).map(|orbit| self.price(orbit, None, bytes)).collect();
+        let paths = LimitedPaths::new(quotient.problem, holders.iter().copied(), |link| {
+            let way = self.taste.detour * topology.link(link).transfer_time(bytes).0;
+            let noise = 1.0 + NOISE * f64::from(random.next_u32() % 1024) / 1024.0;
+            quotient.problem.allows(first.chunks[0], link).then(|| (length[quotient.orbit(link)] + way) * noise)
+        });
+        let mut looks = topology.links().len();
+        for (index, wish) in wishes.iter().enumerate() {
+            let offered = paths.path_to(wish.to).into_boxed_slice();
+            let mut ways = std::mem::take(&mut self.ways[source][index]);
+            if ways.paths.len() < WAYS && !ways.paths.contains(&offered) {
+                ways.paths.push(offered);
+            }
+            for chunk in 0..wish.chunks.len() {
+                looks += self.choose(&mut ways, chunk, wish.bytes);
+            }
+            self.ways[source][index] = ways;
+        }
+        looks
+    }
+
+    /// What `bytes` on a link of an orbit cost; also for taking it as the `hop`-th, where everybody moves at once.
+    fn price(&self, orbit: usize, hop: Option<usize>, bytes: Bytes) -> f64 {
+        let mut price = 0.0;
+        let hop = hop.and_then(|hop| self.hops.get(hop.min(HOPS - 1)));
+        for it in self.quotient.uses(orbit) {
+            let more = it.alpha * self.taste.alpha + it.beta * bytes.0;
+            price += self.loads.added(it.seller, more) + hop.map_or(0.0, |hop| hop.added(it.seller, more));
+        }
+        price
+    }
+
+    /// Puts a chunk on the way that raises the powers of all loads least; returns the looks it took.
+    fn choose(&mut self, ways: &mut Ways, chunk: usize, bytes: Bytes) -> usize {
+        if let Some(taken) = ways.taken[chunk] {
+            self.charge(&ways.paths[usize::from(taken)], bytes, -1.0);
+        }
+        let mut looks = 1;
+        let mut best = (f64::INFINITY, 0);
+        let choices = if ways.paths.len() > 1 { &ways.paths[..] } else { &[] };
+        for (index, path) in choices.iter().enumerate() {
+            looks += path.len();
+            let mut cost = 0.0;
+            for (hop, &link) in path.iter().enumerate() {
+                cost += self.price(self.quotient.orbit(link), Some(hop), bytes)
+                    + self.taste.detour * self.quotient.problem.topology.link(link).transfer_time(bytes).0;
+            }
+            if cost < best.0 {
+                best = (cost, index);
+            }
+        }
+        ways.taken[chunk] = Some(best.1 as u8);
+        self.charge(&ways.paths[best.1], bytes, 1.0);
+        looks
+    }
+
+    fn charge(&mut self, path: &[LinkId], bytes: Bytes, sign: f64) {
+        for (hop, &link) in path.iter().enumerate() {
+            for it in self.quotient.uses(self.quotient.orbit(link)) {
+                let more = sign * (it.alpha * self.taste.alpha + it.beta * bytes.0);
+                self.loads.change(it.seller, more);
+                if let Some(hop) = self.hops.get_mut(hop.min(HOPS - 1)) {
+                    hop.change(it.seller, more);
+                }
+            }
+        }
+    }
+
+    /// How many links the routes have together.
+    pub(crate) fn hops(&self) -> usize {
+        let kept = self.ways.iter().flatten().zip(self.kept.iter().flatten());
+        let length = |(ways, kept): (&Ways, &Vec<Option<u8>>)| -> usize {
+            kept.iter().flatten().map(|&taken| ways.paths[usize::from(taken)].len()).sum()
+        };
+        kept.map(length).sum::<usize>() * self.quotient.mirror.order()
+    }
+
+    /// The links of every chunk's way at the best round, images included; empty where a chunk stays.
+    pub(crate) fn routes(&self) -> Vec<Vec<LinkId>> {
+        let (quotient, demand) = (self.quotient, &self.quotient.problem.demand);
+        let mut routes = vec![Vec::new(); demand.chunks().len()];
+        for ((source, ways), kept) in quotient.sources.iter().zip(&self.ways).zip(&self.kept) {
+            for ((wish, ways), kept) in source.wishes.iter().zip(ways).zip(kept) {
+                for (&chunk, taken) in wish.chunks.iter().zip(kept) {
+                    let path = &ways.paths[usize::from(taken.expect("kept ways are complete"))];
+                    self.repeat(&mut routes, chunk, path);
+                }
+            }
+        }
+        routes
+    }
+
+    /// Writes the route of a chunk and those of its images.
+    fn repeat(&self, routes: &mut [Vec<LinkId>], chunk: ChunkId, path: &[LinkId]) {
+        let mirror = &self.quotient.mirror;
+        if mirror.order() == 1 {
+            routes[chunk.index()] = path.to_vec();
+            return;
+        }
+        let chunks = mirror.chunks(chunk);
+        chunks.iter().for_each(|image| routes[image.index()].reserve_exact(path.len()));
+        for &link in path {
+            for (image, link) in chunks.iter().zip(mirror.links(link)) {
+                routes[image.index()].push(link);
+            }
+        }
+    }
+}

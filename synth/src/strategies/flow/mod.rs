@@ -1,0 +1,424 @@
+//! `flow`: routes first, for demands in which every chunk has one destination (AllToAll and its kin).
+//!
+//! The principal type is [`Flow`]. Copies cannot help here, so a chunk is a path, and how busy links and resources are
+//! decides. [`balance`] finds routes that keep the busiest as little busy as possible, for one chunk of each orbit under the
+//! symmetries of machine and demand ([`quotient`]); then several orders along them are played, from one chunk a message,
+//! the longest way first, to one message per link and round ([`rounds`]), and the fastest stands. On fabrics with a link for every pair there is an order
+//! that needs no search ([`phases`]). Where α matters, routes through relays that gather and hand out compete with them ([`staged`]).
+
+mod balance;
+mod phases;
+mod quotient;
+mod rounds;
+mod staged;
+
+use crate::problem::reach::check_reachable;
+use crate::problem::{Problem, StopReason, SynthError};
+use crate::strategies::interleave::interleaved;
+use crate::strategies::matching::queues::{Priorities, order};
+use crate::strategies::{Attempt, Context, Strategy};
+use crate::symmetry::Mirror;
+use balance::{Balance, Effort, Taste};
+use quotient::Quotient;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng;
+use rounds::{Aligned, rounds};
+use schedule::{Message, Schedule, Transfer, makespan, replay};
+use staged::Roads;
+use topology::{Latency, LinkId, Micros};
+
+/// The strategy `flow`.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow;
+
+const NAME: &str = "flow";
+/// Symmetries are looked for in one of so many parts of the time left.
+const MIRROR_PART: u32 = 4;
+/// Looks at links and ways while routes are sought: a second or two.
+const WORK: u64 = 60_000_000;
+/// What a microsecond on the way weighs beside one of the busiest load, where bytes decide and where α does.
+const DETOURS: [f64; 2] = [1e-3, 1e-1];
+/// The most chunks that get a route each.
+const MOST_CHUNKS: usize = 1 << 21;
+/// More chunks than these only travel together, hop by hop.
+const MOST_ALONE: usize = 500_000;
+/// The most hops that are put in order one by one.
+const MOST_MESSAGES: usize = 4_000_000;
+/// The most hops of chunks that are written down: two gigabytes.
+const MOST_HOPS: usize = 40_000_000;
+/// How many hops may be put in order for each way of merging, one order after the other, and the most orders.
+const ORDERS: usize = 200_000;
+const MOST_ORDERS: usize = 16;
+/// A plan this close (relative) to the bound needs no other routes.
+const CLOSE: f64 = 2e-3;
+/// Links × chunks above which finer cuts than one chunk are worth no search for routes.
+const MOST_BALANCED: usize = 4_000_000;
+/// Chunks that take less than so many α on some link are worth gathering.
+const DEAR: f64 = 16.0;
+/// How many hops of chunks are put in stages, all ways together: a second or two.
+const STAGED: usize = 4_000_000;
+/// The most messages that are put into a better order.
+const MOST_REORDERED: usize = 1 << 15;
+/// Head starts that decide between equally long ways, in messages on the slowest link.
+const TIES: f64 = 1e-3;
+/// Two makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-9;
+
+impl Strategy for Flow {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        let refused = |why: String| SynthError::NotApplicable { strategy: NAME, why };
+        let several = || refused("some chunk has several destinations".to_owned());
+        if !problem.demand.is_unicast() || problem.demand.has_sums() {
+            return Err(several());
+        }
+        let chunks = problem.demand.chunks().len();
+        if chunks > MOST_CHUNKS {
+            return Err(refused(format!("{chunks} chunks are more than the {MOST_CHUNKS} it writes routes for")));
+        }
+        check_reachable(problem)?;
+        let mut search = Search { problem, context, best: None, peaks: Vec::new() };
+        search.try_phases();
+        if search.is_close() {
+            return Ok(vec![search.conclude(1)]);
+        }
+        let mirror = Mirror::all(problem, &context.deadline.part(MIRROR_PART)).into_iter().next();
+        let mirror = mirror.unwrap_or_else(|| Mirror::plain(&problem.topology));
+        let quotient = Quotient::new(problem, mirror).ok_or_else(several)?;
+        let largest_alpha = problem.topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
+        let mut random = Pcg64Mcg::seed_from_u64(context.options.seed);
+        for taste in tastes(problem) {
+            if search.best.is_some() && context.deadline.has_passed() || search.is_good_enough() {
+                break;
+            }
+            let mut balance = Balance::new(&quotient, taste);
+            let effort = Effort { work: WORK, floor: context.bound.0 - largest_alpha };
+            if !balance.play(effort, &mut random, context.deadline) {
+                // Not everybody has a way yet.
+                if search.best.is_none() {
+                    return Err(SynthError::NothingYet);
+                }
+                break;
+            }
+            search.peaks.push(balance.peak());
+            let hops = balance.hops();
+            if hops > MOST_HOPS {
+                return Err(refused(format!("{hops} hops of chunks are more than the {MOST_HOPS} it writes down")));
+            }
+            search.try_orders(&quotient, &balance.routes(), hops);
+        }
+        search.try_stages();
+        Ok(vec![search.conclude(quotient.mirror.order())])
+    }
+}
+
+/// What routes are sought for: chunks that are messages of their own, and where α occupies, chunks that share messages,
+/// large ones and small ones.
+fn tastes(problem: &Problem) -> Vec<Taste> {
+    if problem.demand.chunks().len() > MOST_ALONE {
+        return vec![Taste { alpha: 0.0, detour: DETOURS[0], lockstep: true }];
+    }
+    let mut tastes = vec![Taste { alpha: 1.0, detour: DETOURS[0], lockstep: false }];
+    if merging_pays(problem) {
+        tastes.extend(DETOURS.map(|detour| Taste { alpha: 0.0, detour, lockstep: true }));
+    }
+    tastes
+}
+
+/// Where α is a pure delay, or there is none, a merged message only arrives later.
+fn merging_pays(problem: &Problem) -> bool {
+    let links = problem.topology.links().iter();
+    links.into_iter().any(|link| link.latency == Latency::Occupies && link.alpha > Micros::ZERO)
+}
+
+/// The best plan so far.
+struct Search<'a> {
+    problem: &'a Problem,
+    context: &'a Context<'a>,
+    best: Option<Plan>,
+    /// For how long each set of routes keeps the busiest busy, α not counted where messages are shared.
+    peaks: Vec<f64>,
+}
+
+struct Plan {
+    transfers: Vec<Transfer>,
+    makespan: Micros,
+    order: &'static str,
+}
+
+impl Search<'_> {
+    fn is_good_enough(&self) -> bool {
+        self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.goal().0 * (1.0 + EQUAL))
+    }
+
+    /// Plays every order along `routes` that there is time for.
+    fn try_orders(&mut self, quotient: &Quotient<'_>, routes: &Vec<Vec<LinkId>>, hops: usize) {
+        let (problem, links) = (self.problem, self.problem.topology.links().len());
+        let merges: &[usize] = if merging_pays(problem) { &[1, usize::MAX, 4] } else { &[1] };
+        if merges.len() > 1 || hops > MOST_MESSAGES {
+            for aligned in [Aligned::First, Aligned::Last] {
+                let is_worth_it = aligned == Aligned::First || hops <= MOST_MESSAGES;
+                if is_worth_it && !self.is_over() {
+                    self.keep(&rounds(routes, links, aligned), "flow/rounds");
+                }
+            }
+        }
+        if hops > MOST_MESSAGES {
+            return;
+        }
+        let mut random = Pcg64Mcg::seed_from_u64(self.context.options.seed);
+        for _ in 0..(ORDERS / hops.max(1)).clamp(1, MOST_ORDERS) {
+            for &merge in merges {
+                if self.is_over() {
+                    return;
+                }
+                let mut priorities = Priorities::new(problem, merge, &mut random);
+                priorities.head_start = quotient.head_starts(priorities.slowest * TIES, &mut random);
+                self.try_priorities(routes, &priorities, if merge == 1 { "flow/queues" } else { "flow/merged" });
+            }
+        }
+        if self.best.is_none() {
+            self.keep(&rounds(routes, links, Aligned::First), "flow/rounds");
+        }
+    }
+
+    /// Plays chunks straight to where they are wanted, where every pair has a link and links share something.
+    fn try_phases(&mut self) {
+        let (topology, constraints) = (&self.problem.topology, &self.problem.constraints);
+        if topology.resources().is_empty() || constraints.limits_ways() || constraints.own_chunks_first.is_some() {
+            return;
+        }
+        let Some(direct) = phases::direct(self.problem) else { return };
+        for messages in phases::phases(self.problem, &direct) {
+            self.keep(&messages, "flow/phases");
+        }
+        self.reorder();
+    }
+
+    /// Whether it is not worth its while to look for routes: what there is is close to the bound, or chunks are many.
+    fn is_close(&self) -> bool {
+        let (links, chunks) = (self.problem.topology.links().len(), self.problem.demand.chunks().len());
+        let close = |best: &Plan| best.makespan.0 <= self.context.goal().0 * (1.0 + CLOSE);
+        let cut = self.problem.demand.request().chunks_per_rank > 1;
+        self.best.as_ref().is_some_and(|best| close(best) || cut && links * chunks > MOST_BALANCED)
+    }
+
+    fn try_priorities(&mut self, routes: &Vec<Vec<LinkId>>, priorities: &Priorities, name: &'static str) {
+        let strict = self.context.deadline.clone().strict();
+        let deadline = if self.best.is_some() { &strict } else { self.context.deadline };
+        if let Some(order) = order(self.problem, routes, priorities, deadline) {
+            self.keep(&order.messages, name);
+        }
+    }
+
+    /// Plays routes in stages, where α matters and nothing but the machine limits routes, and the best of all plans again in
+    /// better orders.
+    fn try_stages(&mut self) {
+        let Problem { topology, demand, constraints } = self.problem;
+        let chunks = demand.chunks().len();
+        let bytes = demand.chunk_ids().map(|id| demand.bytes_of(id).0).sum::<f64>() / chunks.max(1) as f64;
+        let matters = |link: &topology::Link| link.beta.0 * bytes < DEAR * link.alpha.0;
+        let is_free =
+            !constraints.limits_ways() && constraints.owners.is_empty() && constraints.own_chunks_first.is_none();
+        if self.is_over() || !is_free || !merging_pays(self.problem) || !topology.links().iter().any(matters) {
+            return;
+        }
+        let Some(roads) = Roads::new(self.problem) else { return };
+        let mut left = STAGED;
+        for way in staged::ways(self.problem) {
+            if self.is_over() || left == 0 {
+                break;
+            }
+            let messages = way.messages(self.problem, &roads);
+            left = left.saturating_sub(messages.iter().map(|message| message.chunks.len()).sum());
+            self.keep(&messages, "flow/staged");
+        }
+        self.reorder();
+    }
+
+    /// The messages of the best plan in the order in which they leave best.
+    fn reorder(&mut self) {
+        let Some(best) = self.best.as_ref().filter(|best| !self.is_over() && best.transfers.len() < MOST_REORDERED)
+        else {
+            return;
+        };
+        let (order, messages) = (best.order, best.transfers.iter().map(Message::from).collect::<Vec<_>>());
+        if let Ok(transfers) = interleaved(self.problem, &messages, self.context.deadline) {
+            self.keep_timed(transfers, order);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_good_enough() || self.best.is_some() && self.context.deadline.has_passed()
+    }
+
+    fn keep(&mut self, messages: &[Message], order: &'static str) {
+        let Ok(transfers) = replay(&self.problem.demand, &self.problem.topology, messages) else { return };
+        self.keep_timed(transfers, order);
+    }
+
+    fn keep_timed(&mut self, transfers: Vec<Transfer>, order: &'static str) {
+        let makespan = makespan(&transfers);
+        if self.best.as_ref().is_none_or(|best| makespan.0 < best.makespan.0 * (1.0 - EQUAL)) {
+            self.best = Some(Plan { transfers, makespan, order });
+        }
+    }
+
+    /// The best plan, with routes found for one of each `images`.
+    fn conclude(self, images: usize) -> Attempt {
+        let stop = match () {
+            () if self.is_good_enough() => StopReason::Optimal,
+            () if self.context.deadline.has_passed() => StopReason::TimeLimit,
+            () => StopReason::Exhausted,
+        };
+        let symmetric = if images > 1 { format!("; {images} images of each") } else { String::new() };
+        let routes = format!("routes keep the busiest busy for {:.1?} µs{symmetric}", self.peaks);
+        let note = (!self.peaks.is_empty()).then_some(routes);
+        let name = self.best.as_ref().map_or(NAME, |best| best.order).to_owned();
+        let demand = &self.problem.demand;
+        let schedule =
+            self.best.map(|best| Schedule::new(&self.problem.topology, demand.clone(), best.transfers, &name));
+        Attempt { name, schedule, stop, note }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::bounds;
+    use crate::problem::{Deadline, Options};
+    use rand_pcg::rand_core::Rng;
+    use schedule::{Collective, Demand, Request, verify};
+    use std::sync::Arc;
+    use topology::{Link, MicrosPerByte, Rank, Topology, TopologyParts, resolve};
+
+    /// The verified makespan of what the strategy proposes, and the bound.
+    fn planned(problem: &Problem) -> (f64, f64) {
+        let (options, deadline, bound) = (Options::default(), Deadline::default(), bounds(problem).best().value);
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let attempt = Flow.propose(problem, &context).expect("a connected topology").remove(0);
+        let schedule = attempt.schedule.expect("a schedule");
+        let makespan = schedule.makespan().0;
+        verify(schedule, &problem.topology).expect("a right schedule");
+        assert!(makespan >= bound.0 * (1.0 - 1e-9), "{makespan} below {bound}");
+        (makespan, bound.0)
+    }
+
+    fn all_to_all(topology: Arc<Topology>, size: u64) -> Problem {
+        let request = Request::new(Collective::AllToAll, topology.rank_count(), size);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    #[test]
+    fn large_messages_come_close_to_the_bound() {
+        for (spec, most) in [
+            ("ndv2x2", 1.005),
+            ("dgx2x2", 1.005),
+            ("dgx-a100x2", 1.005),
+            ("mi250x2", 1.005),
+            ("h800x8", 1.005),
+            ("torus2d:8x8", 1.005),
+            ("torus2d:7x5", 1.02),
+            ("switch:11", 1.005),
+            ("dragonfly:3x3x2", 1.02),
+        ] {
+            let topology = Arc::new(resolve(spec).expect("a known topology"));
+            let (makespan, bound) = planned(&all_to_all(topology, 1_000_000_000));
+            assert!(makespan <= most * bound, "{spec}: {makespan} of {bound}");
+        }
+    }
+
+    #[test]
+    fn small_messages_share_an_alpha() {
+        for (spec, most) in [("torus2d:8x8", 11.0), ("clique:8", 1.1), ("ring:9,direction=both", 4.1)] {
+            let topology = Arc::new(resolve(spec).expect("a known topology"));
+            let alpha = topology.links()[0].alpha.0;
+            let (makespan, _) = planned(&all_to_all(topology, 64));
+            assert!(makespan <= most * alpha, "{spec}: {} times α", makespan / alpha);
+        }
+    }
+
+    #[test]
+    fn others_relay_for_a_group() {
+        // Their own links are half of those that leave them: the others lead around.
+        let topology = Arc::new(resolve("torus2d:4x4").expect("a family"));
+        let mut request = Request::new(Collective::AllToAll, 16, 1_000_000_000).with_chunks(4);
+        request.members = [0, 1, 4, 5].map(Rank).into_iter().collect();
+        let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
+        let (makespan, bound) = planned(&problem);
+        // Large chunks do not pipeline over three links.
+        assert!(makespan <= 2.1 * bound, "{makespan} of {bound}");
+        // Alone, the four have eight links.
+        let alone = all_to_all(Arc::new(resolve("mesh2d:2x2").expect("a family")), 1_000_000_000);
+        assert!(makespan < 0.8 * planned(&alone).0);
+    }
+
+    /// A ring, so that everybody is reached, and chords, of four bandwidths and two kinds of α.
+    fn random_machine(seed: u64) -> Topology {
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let mut below = |limit: u32| random.next_u32() % limit;
+        let ranks = 5 + below(12);
+        let ring = (0..ranks).map(|rank| (rank, (rank + 1) % ranks));
+        let chords = (0..3 * ranks).map(|_| (below(ranks), 1 + below(ranks - 1)));
+        let chords: Vec<(u32, u32)> = chords.map(|(from, by)| (from, (from + by) % ranks)).collect();
+        let links = ring.chain(chords).map(|(from, to)| Link {
+            from: Rank(from),
+            to: Rank(to),
+            alpha: Micros(0.5),
+            beta: MicrosPerByte([1e-5, 2e-5, 4e-5, 1e-4][below(4) as usize]),
+            latency: [Latency::Occupies, Latency::Pipelines][below(2) as usize],
+            resources: [].into(),
+        });
+        let parts = TopologyParts { ranks: ranks as usize, links: links.collect(), ..TopologyParts::default() };
+        Topology::new(parts).expect("a valid topology")
+    }
+
+    #[test]
+    fn random_machines_and_byte_matrices_stay_near_the_bound() {
+        for seed in 0..24 {
+            let topology = Arc::new(random_machine(seed));
+            let ranks = topology.rank_count();
+            let (makespan, bound) = planned(&all_to_all(topology.clone(), 100_000_000));
+            assert!(makespan <= 2.0 * bound, "machine {seed}: {makespan} of {bound}");
+            // Everybody sends much to one rank, one rank sends nothing, and the others keep to their half.
+            let bytes = |from: usize, to: usize| match (from, to) {
+                _ if from == to || from == 1 => 0,
+                (_, 0) => 40_000_000,
+                _ if (from < ranks / 2) == (to < ranks / 2) => 8_000_000,
+                _ => 0,
+            };
+            let matrix: Vec<Vec<u64>> = (0..ranks).map(|from| (0..ranks).map(|to| bytes(from, to)).collect()).collect();
+            let request = Request::new(Collective::AllToAllV, ranks, matrix.iter().flatten().sum()).with_chunks(4);
+            let demand = Demand::from_matrix(request, &matrix).expect("a valid matrix");
+            let (makespan, bound) = planned(&Problem::new(topology, Arc::new(demand)));
+            assert!(makespan <= 2.0 * bound, "machine {seed}, uneven: {makespan} of {bound}");
+        }
+    }
+
+    #[test]
+    fn whoever_interrupts_gets_what_there_is() {
+        let topology = Arc::new(resolve("torus2d:12x12").expect("a family"));
+        let problem = all_to_all(topology, 1 << 30);
+        let options = Options::default();
+        options.cancel.cancel();
+        let deadline = Deadline::after(None, options.cancel.clone());
+        let context =
+            Context { options: &options, deadline: &deadline, incumbent: None, bound: Micros::ZERO, progress: &|_| {} };
+        let attempt = Flow.propose(&problem, &context).expect("a connected topology").remove(0);
+        assert_eq!(attempt.stop, StopReason::TimeLimit);
+        verify(attempt.schedule.expect("one round of routes is always found"), &problem.topology).expect("right");
+    }
+
+    #[test]
+    fn copies_are_refused() {
+        let topology = Arc::new(resolve("ring:4").expect("a family"));
+        let demand = Demand::new(Request::new(Collective::AllGather, 4, 400)).expect("a valid request");
+        let (options, deadline, bound) = (Options::default(), Deadline::default(), Micros::ZERO);
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let refused = Flow.propose(&Problem::new(topology, Arc::new(demand)), &context);
+        assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
+    }
+}

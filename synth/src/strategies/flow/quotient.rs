@@ -1,0 +1,181 @@
+//! A problem up to symmetry: one link of each orbit, one chunk of each orbit, and what a message over a link keeps busy.
+//!
+//! The principal type is [`Quotient`]. If every decision is repeated by a group that leaves no rank in place, a link carries
+//! as many messages as any of its images, so that loads need one number per orbit of links, and routes are sought for one
+//! chunk of each orbit. Without symmetries every orbit has one member. A resource may be used by several links of an orbit;
+//! resources that the same numbers of links of the same orbits use are always equally busy and are one [`Use::seller`].
+
+use crate::problem::Problem;
+use crate::symmetry::Mirror;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::{ChunkId, RankSet};
+use std::collections::BTreeMap;
+use topology::{Bytes, Latency, LinkId, Micros, Rank, ResourceId};
+
+/// What a message over a link keeps busy: the link itself, or a resource.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Use {
+    /// Sellers of time are numbered from 0.
+    pub(crate) seller: u32,
+    /// For how long per message of this orbit, in µs; zero where α is a pure delay.
+    pub(crate) alpha: f64,
+    /// For how long per byte, in µs.
+    pub(crate) beta: f64,
+}
+
+/// Chunks that start at the same ranks, may use the same links and go to one rank.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Wish {
+    pub(crate) to: Rank,
+    /// Of each chunk.
+    pub(crate) bytes: Bytes,
+    /// One of each orbit.
+    pub(crate) chunks: Vec<ChunkId>,
+}
+
+/// All wishes for chunks of the same holders.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Source {
+    pub(crate) holders: RankSet,
+    pub(crate) wishes: Vec<Wish>,
+}
+
+/// A problem in which every chunk has one destination, up to the symmetries of a [`Mirror`].
+#[derive(Debug)]
+pub(crate) struct Quotient<'a> {
+    pub(crate) problem: &'a Problem,
+    pub(crate) mirror: Mirror,
+    /// For each link, the number of its orbit.
+    orbit: Vec<u32>,
+    /// For each orbit of links, what a message over one of them (and over all its images at once) keeps busy.
+    uses: Vec<Vec<Use>>,
+    sellers: usize,
+    /// In the order of their first chunks.
+    pub(crate) sources: Vec<Source>,
+}
+
+impl<'a> Quotient<'a> {
+    /// `None` where a chunk has several destinations or is summed.
+    pub(crate) fn new(problem: &'a Problem, mirror: Mirror) -> Option<Self> {
+        let sources = sources(problem, &mirror)?;
+        let topology = &problem.topology;
+        let mut number = BTreeMap::new();
+        for link in topology.link_ids() {
+            let next = number.len() as u32;
+            number.entry(mirror.representative(link)).or_insert(next);
+        }
+        let orbit: Vec<u32> = topology.link_ids().map(|link| number[&mirror.representative(link)]).collect();
+        let mut quotient = Self { problem, mirror, orbit, uses: Vec::new(), sellers: number.len(), sources };
+        quotient.fill_uses();
+        Some(quotient)
+    }
+
+    fn fill_uses(&mut self) {
+        let topology = &self.problem.topology;
+        self.uses = vec![Vec::new(); self.sellers];
+        let occupying = |link: LinkId| match topology.link(link).latency {
+            Latency::Occupies => topology.link(link).alpha.0,
+            Latency::Pipelines => 0.0,
+        };
+        for link in topology.link_ids() {
+            let orbit = self.orbit[link.index()];
+            if self.uses[orbit as usize].is_empty() {
+                let (alpha, beta) = (occupying(link), topology.link(link).beta.0);
+                self.uses[orbit as usize].push(Use { seller: orbit, alpha, beta });
+            }
+        }
+        let mut alike: BTreeMap<(u64, Vec<(u32, u32)>), u32> = BTreeMap::new();
+        for (index, resource) in topology.resources().iter().enumerate() {
+            // Orbit by orbit, how many of its links use the resource.
+            let mut users: BTreeMap<u32, (u32, f64)> = BTreeMap::new();
+            for &link in topology.users(ResourceId::from_index(index)) {
+                let (count, alpha) = users.entry(self.orbit[link.index()]).or_default();
+                (*count, *alpha) = (*count + 1, *alpha + occupying(link));
+            }
+            let key = (resource.beta.0.to_bits(), users.iter().map(|(&orbit, &(count, _))| (orbit, count)).collect());
+            let next = (self.orbits() + alike.len()) as u32;
+            let seller = *alike.entry(key).or_insert(next);
+            if seller != next {
+                continue;
+            }
+            for (orbit, (count, alpha)) in users {
+                self.uses[orbit as usize].push(Use { seller, alpha, beta: resource.beta.0 * f64::from(count) });
+            }
+        }
+        self.sellers += alike.len();
+    }
+
+    /// How many orbits of links there are.
+    pub(crate) fn orbits(&self) -> usize {
+        self.uses.len()
+    }
+
+    /// How many different loads there are.
+    pub(crate) fn sellers(&self) -> usize {
+        self.sellers
+    }
+
+    /// The orbit of a link; also the seller that it is.
+    pub(crate) fn orbit(&self, link: LinkId) -> usize {
+        self.orbit[link.index()] as usize
+    }
+
+    /// For every chunk, by how much longer its way seems than it is: less than `most`, another value for every orbit, in a
+    /// random order. Images that leave together find ports and links free together.
+    pub(crate) fn head_starts(&self, most: Micros, random: &mut Pcg64Mcg) -> Vec<Micros> {
+        let wishes = self.sources.iter().flat_map(|source| &source.wishes);
+        let mut order: Vec<ChunkId> = wishes.flat_map(|wish| &wish.chunks).copied().collect();
+        for last in (1..order.len()).rev() {
+            order.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
+        }
+        let mut starts = vec![Micros::ZERO; self.problem.demand.chunks().len()];
+        for (place, &chunk) in order.iter().enumerate() {
+            let start = most * (place as f64 / order.len() as f64);
+            self.mirror.chunks(chunk).into_iter().for_each(|image| starts[image.index()] = start);
+        }
+        starts
+    }
+
+    /// What a message over a link of an orbit, repeated everywhere, keeps busy.
+    pub(crate) fn uses(&self, orbit: usize) -> &[Use] {
+        &self.uses[orbit]
+    }
+}
+
+/// One chunk of each orbit that has to move, by holders, destination and size.
+fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<Source>> {
+    let demand = &problem.demand;
+    let mut known = vec![false; demand.chunks().len()];
+    let mut sources: Vec<Source> = Vec::new();
+    let mut number: BTreeMap<&RankSet, usize> = BTreeMap::new();
+    let mut last: Option<(&RankSet, usize)> = None;
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        let mut lacking = chunk.lacking();
+        let Some(to) = lacking.next() else { continue };
+        if chunk.is_sum() || lacking.next().is_some() {
+            return None;
+        }
+        if std::mem::replace(&mut known[id.index()], true) {
+            continue;
+        }
+        if mirror.order() > 1 {
+            mirror.chunks(id).into_iter().for_each(|image| known[image.index()] = true);
+        }
+        // Chunks of the same holders stand together.
+        let index = match last {
+            Some((holders, index)) if *holders == chunk.holders => index,
+            _ => *number.entry(&chunk.holders).or_insert(sources.len()),
+        };
+        last = Some((&chunk.holders, index));
+        if index == sources.len() {
+            sources.push(Source { holders: chunk.holders.clone(), wishes: Vec::new() });
+        }
+        let (bytes, wishes) = (demand.bytes_of(id), &mut sources[index].wishes);
+        match wishes.last_mut() {
+            Some(wish) if (wish.to, wish.bytes) == (to, bytes) => wish.chunks.push(id),
+            _ => wishes.push(Wish { to, bytes, chunks: vec![id] }),
+        }
+    }
+    Some(sources)
+}

@@ -1,0 +1,151 @@
+//! What happens when in the present plan: who uses which link and resource, and why every message starts when it does.
+//!
+//! The principal type is [`Diary`]. It is written anew whenever a plan is accepted, and read by the moves: gaps that a
+//! new message fits in, messages that a chunk could join, and the chain of messages that the makespan hangs on.
+
+use super::draft::{Draft, Sending, SendingId};
+use crate::problem::Problem;
+use schedule::ChunkId;
+use topology::{LinkId, Micros, Rank, Topology};
+
+/// A message occupies a link or a resource.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Visit {
+    /// From when on.
+    pub(super) start: Micros,
+    /// Until when.
+    pub(super) end: Micros,
+    /// Which message.
+    pub(super) id: SendingId,
+}
+
+/// Times of the present plan.
+pub(super) struct Diary<'a> {
+    problem: &'a Problem,
+    topology: &'a Topology,
+    /// For each link and then each resource, its visits by start.
+    visits: Vec<Vec<Visit>>,
+    /// For each message, the one it had to wait for.
+    cause: Vec<Option<SendingId>>,
+    end: Vec<Micros>,
+    /// chunk × rank: from when on it is held; never if it is not.
+    held: Vec<Micros>,
+    makespan: Micros,
+}
+
+impl<'a> Diary<'a> {
+    /// An empty diary.
+    pub(super) fn new(problem: &'a Problem) -> Self {
+        let topology = &*problem.topology;
+        let places = topology.links().len() + topology.resources().len();
+        Self {
+            problem,
+            topology,
+            visits: vec![Vec::new(); places],
+            cause: Vec::new(),
+            end: Vec::new(),
+            held: Vec::new(),
+            makespan: Micros::ZERO,
+        }
+    }
+
+    /// Writes down `draft`, whose keys are its starts, in order; `held` says from when on who holds what.
+    pub(super) fn write(&mut self, draft: &Draft, held: &[Micros]) {
+        self.held.clear();
+        self.held.extend_from_slice(held);
+        self.visits.iter_mut().for_each(Vec::clear);
+        self.cause.clear();
+        self.end.clear();
+        self.makespan = Micros::ZERO;
+        for (index, sending) in draft.sendings().iter().enumerate() {
+            let id = SendingId::from_index(index);
+            let cause = self.cause_of(draft, sending);
+            self.cause.push(cause);
+            let (link, bytes) = (self.topology.link(sending.link), self.problem.demand.message_bytes(&sending.chunks));
+            let start = sending.key;
+            self.end.push(start + link.transfer_time(bytes));
+            self.makespan = self.makespan.max(self.end[index]);
+            self.visits[sending.link.index()].push(Visit { start, end: start + link.occupancy(bytes), id });
+            for &resource in &link.resources {
+                let end = start + self.topology.resource(resource).occupancy(link, bytes);
+                self.visits[self.topology.links().len() + resource.index()].push(Visit { start, end, id });
+            }
+        }
+    }
+
+    /// The last of what a message that is about to be written down had to wait for.
+    fn cause_of(&self, draft: &Draft, sending: &Sending) -> Option<SendingId> {
+        let from = self.topology.link(sending.link).from;
+        let places = self.places(sending.link).filter_map(|place| self.visits[place].last());
+        let of_places = places.map(|visit| (visit.end, visit.id));
+        let of_chunks = sending.chunks.iter().filter_map(|&chunk| draft.via(chunk, from));
+        // A chunk that comes later than it is sent cannot be; one that is not written down yet takes no time.
+        let of_chunks = of_chunks.filter_map(|id| self.end.get(id.index()).map(|&end| (end, id)));
+        of_places.chain(of_chunks).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
+    }
+
+    /// The rows of `visits` that a message over `link` uses.
+    fn places(&self, link: LinkId) -> impl Iterator<Item = usize> + use<'_> {
+        let resources = self.topology.link(link).resources.iter();
+        std::iter::once(link.index()).chain(resources.map(|resource| self.topology.links().len() + resource.index()))
+    }
+
+    /// From when on `rank` holds `chunk`.
+    pub(super) fn held(&self, chunk: ChunkId, rank: Rank) -> Micros {
+        self.held[chunk.index() * self.topology.rank_count() + rank.index()]
+    }
+
+    /// The visits to a link, by start.
+    pub(super) fn visits(&self, link: LinkId) -> &[Visit] {
+        &self.visits[link.index()]
+    }
+
+    /// The visits to a link (`which` = 0) or one of its resources, by start.
+    pub(super) fn visits_to_place(&self, link: LinkId, which: usize) -> &[Visit] {
+        let place = self.places(link).nth(which % (1 + self.topology.link(link).resources.len()));
+        place.map_or(&[], |place| &self.visits[place])
+    }
+
+    /// The messages that the makespan hangs on, last first.
+    pub(super) fn critical(&self) -> Vec<SendingId> {
+        let last = (0..self.end.len()).rev().max_by(|&a, &b| self.end[a].total_cmp(&self.end[b]));
+        let last = last.map(SendingId::from_index);
+        std::iter::successors(last, |id| self.cause[id.index()]).collect()
+    }
+
+    /// The first instant from `ready` on at which a message of `chunk` over `link` fits between what is sent already;
+    /// `is_there` tells which visits still count.
+    pub(super) fn gap(
+        &self,
+        link: LinkId,
+        chunk: ChunkId,
+        ready: Micros,
+        is_there: impl Fn(SendingId) -> bool,
+    ) -> Micros {
+        let (described, bytes) = (self.topology.link(link), self.problem.demand.bytes_of(chunk));
+        let mut start = ready;
+        loop {
+            let before = start;
+            for (which, place) in self.places(link).enumerate() {
+                let busy = match which {
+                    0 => described.occupancy(bytes),
+                    _ => self.topology.resource(described.resources[which - 1]).occupancy(described, bytes),
+                };
+                let visits = &self.visits[place];
+                // Visits do not overlap, so their ends are sorted as well.
+                let first = visits.partition_point(|visit| visit.end.0 <= start.0 * (1.0 + 1e-12));
+                for visit in &visits[first..] {
+                    if visit.start.0 >= (start + busy).0 * (1.0 - 1e-12) {
+                        break;
+                    }
+                    if is_there(visit.id) {
+                        start = start.max(visit.end);
+                    }
+                }
+            }
+            if start == before {
+                return start;
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! `improve`: local search around the best plan so far.
+//!
+//! The principal type is [`Improve`]. A plan is taken apart a little and put together again ([`ruin`], [`recreate`]),
+//! played ([`clock`]), and kept or not ([`anneal`]); ten thousands of times a second, because a plan is only an order
+//! of messages ([`draft`]) and playing it is one pass. Several chains with different random numbers run in parallel,
+//! some from the incumbent and some from plans built by the same repair from nothing, and the best is chosen by
+//! (makespan, transfers, chain), so that the answer does not depend on the number of threads.
+//!
+//! The scheme is that of ruin and recreate [1]; what the changes are, and that chunks may join messages where α is
+//! dear, is particular to collectives.
+//!
+//! [1] Schrimpf et al., "Record Breaking Optimization Results Using the Ruin and Recreate Principle", J. Comput. Phys.
+//! 159 (2000).
+
+mod anneal;
+mod clock;
+mod diary;
+mod draft;
+mod recreate;
+mod ruin;
+
+use crate::problem::{Problem, StopReason, SynthError};
+use crate::strategies::matching::Matching;
+use crate::strategies::reversal::check_copies;
+use crate::strategies::{Attempt, Context, Strategy};
+use anneal::Chain;
+use draft::Draft;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng;
+use rayon::prelude::*;
+use recreate::Taste;
+use schedule::{Schedule, Transfer, makespan, replay};
+
+/// The strategy.
+#[derive(Clone, Copy, Debug)]
+pub struct Improve;
+
+/// Two makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-9;
+/// Work of one chain, in deliveries played: about two seconds of one core.
+const WORK: usize = 12_000_000;
+/// The most steps of a chain for each delivery, and at all: small plans have few arrangements.
+const STEPS_PER_DELIVERY: usize = 1_000;
+const MOST_STEPS: usize = 50_000;
+/// Fewer steps than this change nothing.
+const LEAST_STEPS: usize = 2_000;
+/// Rounds, as the part of the steps that each takes: where a short one brings nothing, a long one hardly ever does.
+const ROUNDS: [u32; 2] = [4, 1];
+/// How many chains run in a round: the first from the incumbent, the others from what they build, if that is not too bad.
+const CHAINS: u64 = 2;
+const HOPEFUL: f64 = 1.25;
+/// How many plans a chain from nothing builds to start from the best.
+const BUILT: u64 = 8;
+
+impl Strategy for Improve {
+    fn name(&self) -> &'static str {
+        "improve"
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        check_copies(problem, self.name())?;
+        let started = match context.incumbent {
+            Some(_) => None,
+            None => Matching.propose(problem, context)?.into_iter().find_map(|attempt| attempt.schedule),
+        };
+        let Some(incumbent) = context.incumbent.or(started.as_ref()) else { return Err(SynthError::NothingYet) };
+        let steps = steps(problem);
+        if steps < LEAST_STEPS {
+            let why = "so many deliveries leave no time to try changes".to_owned();
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        let improvement = Improvement { problem, context, incumbent, steps: steps as u32 };
+        let mut attempt = improvement.attempt();
+        attempt.schedule = attempt.schedule.or(started);
+        Ok(vec![attempt])
+    }
+}
+
+/// How many steps a chain takes: a step plays every delivery and clears and copies a few tables.
+fn steps(problem: &Problem) -> usize {
+    let (topology, chunks) = (&problem.topology, problem.demand.chunks());
+    let deliveries: usize = chunks.iter().map(|chunk| chunk.wanted_by.len()).sum();
+    let tables = topology.links().len() + topology.resources().len() + topology.rank_count() * chunks.len();
+    (WORK / (deliveries + tables / 8).max(1)).min(deliveries * STEPS_PER_DELIVERY).min(MOST_STEPS)
+}
+
+struct Improvement<'a> {
+    problem: &'a Problem,
+    context: &'a Context<'a>,
+    incumbent: &'a Schedule,
+    steps: u32,
+}
+
+impl Improvement<'_> {
+    fn attempt(&self) -> Attempt {
+        let mut best: Option<Vec<Transfer>> = None;
+        for (round, part) in (0..).zip(ROUNDS) {
+            let from = best.as_deref().unwrap_or(&self.incumbent.transfers);
+            let found = self.round(from, round, self.steps / part);
+            let is_done = found.is_none() || self.is_good_enough(found.as_deref());
+            best = found.or(best);
+            if is_done {
+                break;
+            }
+        }
+        let stop = match () {
+            () if self.is_good_enough(best.as_deref()) => StopReason::Optimal,
+            () if self.context.deadline.has_passed() => StopReason::TimeLimit,
+            () => StopReason::Exhausted,
+        };
+        let schedule = best
+            .map(|transfers| Schedule::new(&self.problem.topology, self.problem.demand.clone(), transfers, "improve"));
+        Attempt { name: "improve".to_owned(), schedule, stop, note: None }
+    }
+
+    fn is_good_enough(&self, transfers: Option<&[Transfer]>) -> bool {
+        let found = transfers.map_or_else(|| self.incumbent.makespan(), makespan);
+        found.0 <= self.context.goal().0 * (1.0 + EQUAL)
+    }
+
+    /// What all chains find that is faster than `from`, if anything.
+    fn round(&self, from: &[Transfer], round: u64, steps: u32) -> Option<Vec<Transfer>> {
+        let chains: Vec<u64> = (0..CHAINS).map(|chain| round * CHAINS + chain).collect();
+        let found = chains.par_iter().map(|&number| self.chain(from, number, steps)).collect::<Vec<_>>();
+        let mut best = makespan(from);
+        let mut better = None;
+        for transfers in found.into_iter().flatten() {
+            let makespan = makespan(&transfers);
+            if makespan.0 < best.0 * (1.0 - EQUAL) {
+                (best, better) = (makespan, Some(transfers));
+            }
+        }
+        better
+    }
+
+    /// The best that chain `number` finds.
+    fn chain(&self, from: &[Transfer], number: u64, steps: u32) -> Option<Vec<Transfer>> {
+        let problem = self.problem;
+        let builds = if number.is_multiple_of(CHAINS) { 0 } else { self.builds(steps) };
+        let built = (0..builds).filter_map(|build| self.built(number, build));
+        let built = built.min_by(|a, b| a.makespan.total_cmp(&b.makespan));
+        if self.context.deadline.has_passed() {
+            return None;
+        }
+        let hopeful = built.filter(|built| built.makespan.0 <= makespan(from).0 * HOPEFUL);
+        let mut chain = hopeful.or_else(|| self.near(from, number))?;
+        chain.run(steps, self.context.goal(), self.context.deadline);
+        replay(&problem.demand, &problem.topology, &chain.best.messages()).ok()
+    }
+
+    /// How many plans to build from nothing: no more than cost half of what the steps do.
+    fn builds(&self, steps: u32) -> u64 {
+        // Each chunk is added to a plan that has half of them on an average.
+        let plays = self.problem.demand.chunks().len() as u64 / 2;
+        (u64::from(steps) / 2 / plays.max(1)).min(BUILT)
+    }
+
+    fn near(&self, transfers: &[Transfer], number: u64) -> Option<Chain<'_>> {
+        let (ranks, demand) = (self.problem.topology.rank_count(), &self.problem.demand);
+        let holds = |chunk, rank| demand.chunk(chunk).holders.has(rank);
+        let draft = Draft::of(transfers, ranks, holds, demand.chunks().len());
+        Chain::new(self.problem, draft, self.random(number))
+    }
+
+    fn built(&self, number: u64, build: u64) -> Option<Chain<'_>> {
+        let price = [0.0, 0.5, 2.0, 8.0][build as usize % 4];
+        let taste = Taste { price, noise: 0.2, push: 0.0, blink: 0.0 };
+        Chain::from_nothing(self.problem, taste, self.context.deadline, self.random(1000 * number + build))
+    }
+
+    fn random(&self, number: u64) -> Pcg64Mcg {
+        Pcg64Mcg::seed_from_u64(self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (number + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::bounds;
+    use crate::problem::{Deadline, Options};
+    use crate::sketch::{SketchFile, obey};
+    use schedule::{Collective, Demand, Request, verify};
+    use std::sync::Arc;
+    use topology::{Micros, resolve};
+
+    const TASTE: Taste = Taste { price: 1.0, noise: 0.2, push: 0.1, blink: 0.05 };
+
+    fn problem(spec: &str, collective: Collective, size: u64, sketch: &str) -> Problem {
+        let topology = Arc::new(resolve(spec).expect("a known topology"));
+        let demand = Demand::new(Request::new(collective, topology.rank_count(), size)).expect("a valid request");
+        let mut problem = Problem::new(topology.clone(), Arc::new(demand));
+        if !sketch.is_empty() {
+            let sketch = SketchFile::parse(sketch, "s.yaml").expect("a sketch").resolve(&topology).expect("it fits");
+            problem.constraints = Arc::new(sketch.constraints.clone());
+        }
+        problem
+    }
+
+    fn random() -> Pcg64Mcg {
+        Pcg64Mcg::seed_from_u64(5)
+    }
+
+    /// The clock says what replay says, the verifier accepts the plan, and the sketch is obeyed.
+    fn check(problem: &Problem, draft: &Draft, makespan: Micros, label: &str) {
+        let transfers =
+            replay(&problem.demand, &problem.topology, &draft.messages()).expect("an order that can be played");
+        let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, "improve");
+        let found = schedule.makespan();
+        assert!((found / makespan - 1.0).abs() < 1e-9, "{label}: {found} is not {makespan}");
+        let violations = obey(&schedule, &problem.topology, &problem.constraints);
+        assert!(violations.is_empty(), "{label}: {}", violations[0]);
+        verify(schedule, &problem.topology).unwrap_or_else(|rejection| panic!("{label}: {rejection}"));
+    }
+
+    #[test]
+    fn what_chains_build_and_improve_is_right() {
+        let hops = "relays: {0: [1], 2: [3]}\nmax_machine_hops: 1\n";
+        for (spec, sketch) in [
+            ("dgx1", ""),
+            ("ndv2x2,costs=taccl-1mb", hops),
+            ("ndv2x2,costs=taccl-1kb", "relays: all\nmax_machine_hops: 1\n"),
+            ("mesh2d:3x3", ""),
+            ("switch:5", ""),
+        ] {
+            for collective in [Collective::AllGather, Collective::AllToAll, Collective::Broadcast, Collective::Scatter]
+            {
+                let label = format!("{collective} on {spec}");
+                let problem = problem(spec, collective, 160_000, sketch);
+                let mut chain = Chain::from_nothing(&problem, TASTE, &Deadline::default(), random())
+                    .expect("every rank can be reached");
+                let built = chain.makespan;
+                check(&problem, &chain.best, built, &label);
+                chain.run(100, Micros::ZERO, &Deadline::default());
+                assert!(chain.makespan <= built, "{label}");
+                check(&problem, &chain.best, chain.makespan, &label);
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_survives_becoming_a_draft() {
+        let problem = problem("ndv2x2", Collective::AllGather, 16_000_000, "");
+        let chain =
+            Chain::from_nothing(&problem, TASTE, &Deadline::default(), random()).expect("every rank can be reached");
+        let transfers = replay(&problem.demand, &problem.topology, &chain.best.messages()).expect("playable");
+        let holds = |chunk, rank| problem.demand.chunk(chunk).holders.has(rank);
+        let draft = Draft::of(&transfers, 16, holds, problem.demand.chunks().len());
+        let again = Chain::new(&problem, draft, random()).expect("playable");
+        assert_eq!(again.makespan, chain.makespan);
+    }
+
+    #[test]
+    fn small_published_instances_are_reached() {
+        for (spec, size, known) in [("ndv2x1,costs=taccl-32kb", 256_000, 3.0), ("ndv2x1,costs=taccl-1kb", 8_000, 0.68)]
+        {
+            let problem = problem(spec, Collective::AllGather, size, "");
+            let (options, deadline) = (Options::default(), Deadline::default());
+            let bound = bounds(&problem).best().value;
+            let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+            let attempt = Improve.propose(&problem, &context).expect("a connected machine").remove(0);
+            let found = attempt.schedule.expect("a schedule").makespan();
+            assert!(found.0 <= known * (1.0 + 1e-9), "{spec}: {found} > {known}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Brings chunks to the ranks that lack them, one after the other, each the way that seems best.
+//!
+//! The principal function is [`recreate`]. For one chunk it is a search from the ranks that have it to all that lack
+//! it, nearest first, over links on which the chunk either joins a message that is there already or gets one of its
+//! own, in a gap or, sometimes, before others. What counts is the arrival, some price for the time that links are kept
+//! busy, so that joining pays where α is dear, and some noise.
+
+use super::diary::Diary;
+use super::draft::{Draft, SendingId};
+use crate::problem::{Problem, Way};
+use rand::RngExt;
+use rand_pcg::Pcg64Mcg;
+use schedule::ChunkId;
+use topology::{Latency, Link, LinkId, Micros, Rank, Topology};
+
+/// What a recreation prefers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Taste {
+    /// What a microsecond that a link is kept busy weighs beside one of arrival.
+    pub(super) price: f64,
+    /// By how much of a message's duration its arrival may seem later than it is.
+    pub(super) noise: f64,
+    /// How likely a message takes its place without looking for a gap.
+    pub(super) push: f64,
+    /// How likely a way is overlooked.
+    pub(super) blink: f64,
+}
+
+/// How a chunk takes a link.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Ride {
+    Join(SendingId),
+    New(Micros),
+}
+
+/// A way to a rank.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Label {
+    cost: f64,
+    arrival: Micros,
+    link: LinkId,
+    ride: Ride,
+    way: Way,
+}
+
+/// What a rank has to do with the chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// Has it.
+    Attached,
+    /// Must get it.
+    Missing,
+    /// Gets it from somebody who lacks it.
+    Detached,
+    /// Could relay it.
+    Free,
+}
+
+/// How much dearer a way seems that is overlooked, so that it is taken only where there is no other.
+const OVERLOOKED: f64 = 1e3;
+
+/// Whether a message over `link` is cheaper than two.
+pub(super) fn merging_pays(link: &Link) -> bool {
+    link.latency == Latency::Occupies && link.alpha > Micros::ZERO
+}
+
+/// Brings `chunk` to all who lack it; whether that was possible.
+pub(super) fn recreate(
+    problem: &Problem,
+    draft: &mut Draft,
+    diary: &Diary<'_>,
+    chunk: ChunkId,
+    taste: Taste,
+    random: &mut Pcg64Mcg,
+) -> bool {
+    let mut growth = Growth {
+        problem,
+        topology: &problem.topology,
+        draft,
+        diary,
+        chunk,
+        taste,
+        random,
+        standing: Vec::new(),
+        arrival: Vec::new(),
+        ways: vec![Way::default(); problem.topology.rank_count()],
+        labels: vec![None; problem.topology.rank_count()],
+        settled: vec![false; problem.topology.rank_count()],
+        fresh: Vec::new(),
+    };
+    growth.run()
+}
+
+/// The tree of one chunk while it grows.
+struct Growth<'a, 'b> {
+    problem: &'a Problem,
+    topology: &'a Topology,
+    draft: &'b mut Draft,
+    diary: &'b Diary<'a>,
+    chunk: ChunkId,
+    taste: Taste,
+    random: &'b mut Pcg64Mcg,
+    standing: Vec<Standing>,
+    /// When an attached rank has it.
+    arrival: Vec<Micros>,
+    /// By which way an attached or labelled rank gets it.
+    ways: Vec<Way>,
+    labels: Vec<Option<Label>>,
+    /// Ranks whose label no longer changes, so that labels never lead in a circle.
+    settled: Vec<bool>,
+    /// Messages that the diary does not know.
+    fresh: Vec<(LinkId, Micros, Micros)>,
+}
+
+impl Growth<'_, '_> {
+    fn run(&mut self) -> bool {
+        self.look_around();
+        let missing = |standing: &Standing| *standing == Standing::Missing;
+        let mut left = self.standing.iter().filter(|it| missing(it)).count();
+        if left == 0 {
+            return true;
+        }
+        for rank in self.topology.ranks() {
+            if self.standing[rank.index()] == Standing::Attached {
+                self.relax_from(rank, self.arrival[rank.index()]);
+            }
+        }
+        while left > 0 {
+            let open = self.topology.ranks().filter(|rank| !self.settled[rank.index()]);
+            let labelled = open.filter_map(|rank| self.labels[rank.index()].map(|label| (label, rank)));
+            let Some((label, rank)) = labelled.min_by(|a, b| a.0.cost.total_cmp(&b.0.cost)) else { return false };
+            self.settled[rank.index()] = true;
+            self.ways[rank.index()] = label.way;
+            if self.standing[rank.index()] == Standing::Missing {
+                left -= self.commit(rank);
+            } else {
+                self.relax_from(rank, label.arrival);
+            }
+        }
+        true
+    }
+
+    /// Who has the chunk, who lacks it, and who would get it from somebody who lacks it.
+    fn look_around(&mut self) {
+        let (described, ranks) = (self.problem.demand.chunk(self.chunk), self.topology.rank_count());
+        self.standing = vec![Standing::Free; ranks];
+        self.arrival = vec![Micros(f64::INFINITY); ranks];
+        described.wanted_by.iter().for_each(|rank| self.standing[rank.index()] = Standing::Missing);
+        for id in self.draft.ways(self.chunk).iter().flatten() {
+            let link = self.topology.link(self.draft.sending(*id).link);
+            // Who passes it on must get it.
+            if self.standing[link.from.index()] == Standing::Free {
+                self.standing[link.from.index()] = Standing::Missing;
+            }
+        }
+        for rank in self.topology.ranks() {
+            if self.draft.via(self.chunk, rank).is_some() {
+                self.standing[rank.index()] = Standing::Detached;
+            }
+        }
+        for &holder in described.holders.iter() {
+            self.standing[holder.index()] = Standing::Attached;
+            self.arrival[holder.index()] = Micros::ZERO;
+        }
+        self.attach_descendants();
+    }
+
+    /// Ranks whose chunk comes from attached ones become attached; returns them.
+    fn attach_descendants(&mut self) -> Vec<Rank> {
+        let mut attached = Vec::new();
+        loop {
+            let before = attached.len();
+            for rank in self.topology.ranks() {
+                if self.standing[rank.index()] != Standing::Detached {
+                    continue;
+                }
+                let Some(id) = self.draft.via(self.chunk, rank) else { continue };
+                let link = self.draft.sending(id).link;
+                let parent = self.topology.link(link).from;
+                if self.standing[parent.index()] == Standing::Attached {
+                    self.standing[rank.index()] = Standing::Attached;
+                    // The clock refuses a draft that goes a way it may not.
+                    let way = self.ways[parent.index()];
+                    self.ways[rank.index()] = self.problem.constraints.after(self.topology, way, link).unwrap_or(way);
+                    self.arrival[rank.index()] = self.expected(rank).max(self.arrival[parent.index()]);
+                    attached.push(rank);
+                }
+            }
+            if attached.len() == before {
+                return attached;
+            }
+        }
+    }
+
+    /// When the message that brings the chunk to `rank` arrives, as far as known: as the diary says, unless it was given
+    /// more to carry.
+    fn expected(&self, rank: Rank) -> Micros {
+        let known = self.diary.held(self.chunk, rank);
+        let known = if known.0.is_finite() { known } else { Micros::ZERO };
+        self.draft.via(self.chunk, rank).map_or(known, |id| {
+            let sending = self.draft.sending(id);
+            let bytes = self.problem.demand.message_bytes(&sending.chunks);
+            known.max(sending.key + self.topology.link(sending.link).transfer_time(bytes))
+        })
+    }
+
+    /// Offers the ways on from `rank`, which has the chunk at `ready`.
+    fn relax_from(&mut self, rank: Rank, ready: Micros) {
+        let topology = self.topology;
+        for &link in topology.outgoing(rank) {
+            let to = topology.link(link).to.index();
+            let open = !self.settled[to] && matches!(self.standing[to], Standing::Missing | Standing::Free);
+            if !open || !self.problem.allows(self.chunk, link) {
+                continue;
+            }
+            if let Some(way) = self.problem.constraints.after(topology, self.ways[rank.index()], link) {
+                let label = Label { way, ..self.ride(link, ready) };
+                if self.labels[to].is_none_or(|known| label.cost < known.cost) {
+                    self.labels[to] = Some(label);
+                }
+            }
+        }
+    }
+
+    /// The best way to take `id` for a chunk that is at its sender at `ready`.
+    fn ride(&mut self, id: LinkId, ready: Micros) -> Label {
+        let (link, demand) = (self.topology.link(id), &self.problem.demand);
+        let bytes = demand.bytes_of(self.chunk);
+        let duration = link.transfer_time(bytes);
+        let noise = duration * (self.taste.noise * self.random.random::<f64>());
+        let start = if self.random.random::<f64>() < self.taste.push {
+            ready
+        } else {
+            let gap = self.diary.gap(id, self.chunk, ready, |id| !self.draft.sending(id).chunks.is_empty());
+            let fresh = self.fresh.iter().filter(|&&(other, start, end)| {
+                let shared = || self.topology.link(other).resources.iter().any(|it| link.resources.contains(it));
+                start < gap + duration && gap < end && (other == id || shared())
+            });
+            fresh.fold(gap, |start, &(.., end)| start.max(end))
+        };
+        let cost = (start + duration + noise).0 + self.taste.price * link.occupancy(bytes).0;
+        let cost = if self.blinks() { cost * OVERLOOKED } else { cost };
+        let mut best = Label { cost, arrival: start + duration, link: id, ride: Ride::New(start), way: Way::default() };
+        if !merging_pays(link) {
+            return best;
+        }
+        let visits = self.diary.visits(id);
+        let next = visits.partition_point(|visit| visit.start < ready);
+        for visit in visits[next.saturating_sub(2)..].iter().take(4) {
+            let carried = &self.draft.sending(visit.id).chunks;
+            if carried.is_empty() || self.draft.sending(visit.id).link != id {
+                continue;
+            }
+            let all = demand.message_bytes(carried);
+            let departs = visit.start.max(ready);
+            let arrival = departs + link.transfer_time(all + bytes);
+            // Those already aboard come later; that is a price as well.
+            let delay = (arrival - visit.start - link.transfer_time(all)).0;
+            let cost = (arrival + noise).0 + self.taste.price * (link.beta * bytes).0.max(delay);
+            if cost < best.cost && !self.blinks() {
+                best = Label { cost, arrival, ride: Ride::Join(visit.id), ..best };
+            }
+        }
+        best
+    }
+
+    fn blinks(&mut self) -> bool {
+        self.random.random::<f64>() < self.taste.blink
+    }
+
+    /// Takes the labelled way to `rank`; returns how many ranks that lacked the chunk it serves.
+    fn commit(&mut self, rank: Rank) -> usize {
+        let mut path = Vec::new();
+        let mut at = rank;
+        while self.standing[at.index()] != Standing::Attached {
+            let label = self.labels[at.index()].expect("the way to a labelled rank is labelled");
+            path.push((at, label));
+            at = self.topology.link(label.link).from;
+        }
+        let mut served = 0;
+        for (to, label) in path.into_iter().rev() {
+            served += usize::from(self.standing[to.index()] == Standing::Missing);
+            match label.ride {
+                Ride::Join(id) => self.draft.join(id, to, self.chunk),
+                Ride::New(start) => {
+                    self.draft.send(label.link, to, self.chunk, start);
+                    self.fresh.push((label.link, start, label.arrival));
+                }
+            }
+            self.standing[to.index()] = Standing::Attached;
+            self.arrival[to.index()] = label.arrival;
+            self.relax_from(to, label.arrival);
+        }
+        for attached in self.attach_descendants() {
+            self.relax_from(attached, self.arrival[attached.index()]);
+        }
+        served
+    }
+}

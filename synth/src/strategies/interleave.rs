@@ -1,0 +1,282 @@
+//! The order in which given messages leave best: list scheduling of a schedule's own messages.
+//!
+//! The principal function is [`interleaved`]. Composing two halves fixes *which* messages there are but orders
+//! them badly: all reductions of a link stand before all copies, though some sums are complete early. Here what
+//! causes what is kept and the rest is free; rules of list scheduling [1] decide, such as the message that can
+//! leave first or the one with the longest way still before it. The best of them and of the given order counts.
+//!
+//! [1] Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", EJOR 1996.
+
+use crate::problem::distance::Key;
+use crate::problem::{Deadline, Problem};
+use schedule::{ChunkId, Message, ReplayError, Transfer, makespan, replay};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+use topology::{FreeTimes, Micros, Rank};
+
+/// Beyond this many messages the given order stands: the rules take O(n log n), but of much memory.
+const MOST_MESSAGES: usize = 1 << 18;
+
+/// What a rule takes for a message, where time is limited: more than it does on most machines.
+const PACE: Duration = Duration::from_micros(8);
+
+/// Times `messages`, given in a right order, in that order or, if there is time, a better one.
+///
+/// # Errors
+/// [`ReplayError::NotHeld`] if the given order is wrong.
+pub(crate) fn interleaved(
+    problem: &Problem,
+    messages: &[Message],
+    deadline: &Deadline,
+) -> Result<Vec<Transfer>, ReplayError> {
+    let play = |messages: &[Message]| replay(&problem.demand, &problem.topology, messages);
+    let mut best = play(messages)?;
+    // The rules know nothing of whose chunks a sketch wants first.
+    let is_free = problem.constraints.own_chunks_first.is_none();
+    for messages in [Some(messages), one_by_one(messages).as_deref()].into_iter().flatten() {
+        if messages.len() > MOST_MESSAGES || !is_free {
+            break;
+        }
+        if takes_too_long(messages.len(), deadline) {
+            return Ok(best);
+        }
+        let network = Network::new(problem, messages);
+        for rule in [Rule::EarliestFirst, Rule::LongestTailFirst, Rule::InBatches] {
+            if takes_too_long(messages.len(), deadline) {
+                return Ok(best);
+            }
+            let order: Vec<Message> = network.order(rule).into_iter().map(|index| messages[index].clone()).collect();
+            let transfers = play(&order)?;
+            if makespan(&transfers) < makespan(&best) {
+                best = transfers;
+            }
+        }
+    }
+    Ok(best)
+}
+
+/// Whether there is no time for one rule. Few messages take none worth saving.
+fn takes_too_long(messages: usize, deadline: &Deadline) -> bool {
+    let left = deadline.remaining().unwrap_or(Duration::MAX);
+    messages > MOST_MESSAGES / 64 && left < PACE * messages as u32
+}
+
+/// One message for each chunk, if that is something else: the first of a message's chunks can then go on sooner.
+fn one_by_one(messages: &[Message]) -> Option<Vec<Message>> {
+    let one =
+        |message: &Message, &chunk: &ChunkId| Message { chunks: [chunk].into_iter().collect(), ..message.clone() };
+    let merged = messages.iter().any(|message| message.chunks.len() > 1);
+    merged.then(|| messages.iter().flat_map(|message| message.chunks.iter().map(|chunk| one(message, chunk))).collect())
+}
+
+/// Which of the messages that can leave leaves first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    EarliestFirst,
+    LongestTailFirst,
+    /// As the first, but of those that can leave at once the one whose chunk is the lowest of its collector: a few
+    /// sums are then complete early, and are spread while the others are still collected.
+    InBatches,
+}
+
+/// The messages and what causes what.
+struct Network<'a> {
+    problem: &'a Problem,
+    messages: &'a [Message],
+    durations: Vec<Micros>,
+    /// For each message those that can leave only after it has arrived.
+    followers: Vec<Vec<u32>>,
+    /// For each message those that may not arrive before it has left: they change what it carries.
+    changers: Vec<Vec<u32>>,
+    /// For each message how many of the above it waits for.
+    waits_for: Vec<u32>,
+    /// For each message the time from its start until all that it causes has arrived.
+    tails: Vec<Micros>,
+}
+
+/// What has come to one rank of one chunk, and left.
+#[derive(Default)]
+struct Traffic {
+    arrivals: Vec<u32>,
+    departures: Vec<u32>,
+}
+
+impl<'a> Network<'a> {
+    fn new(problem: &'a Problem, messages: &'a [Message]) -> Self {
+        let count = messages.len();
+        let duration = |message: &Message| {
+            let bytes = problem.demand.message_bytes(&message.chunks);
+            problem.topology.link(message.link).transfer_time(bytes)
+        };
+        let durations = messages.iter().map(duration).collect();
+        let (followers, changers) = (vec![Vec::new(); count], vec![Vec::new(); count]);
+        let (waits_for, tails) = (vec![0; count], vec![Micros::ZERO; count]);
+        let mut network = Self { problem, messages, durations, followers, changers, waits_for, tails };
+        network.connect();
+        network.measure();
+        network
+    }
+
+    /// Finds out from the given order what causes what.
+    fn connect(&mut self) {
+        let mut traffic: BTreeMap<(ChunkId, Rank), Traffic> = BTreeMap::new();
+        for (index, message) in self.messages.iter().enumerate() {
+            let link = self.problem.topology.link(message.link);
+            let (mut causes, mut before): (Vec<u32>, Vec<u32>) = Default::default();
+            for &chunk in &message.chunks {
+                let combine = self.problem.demand.chunk(chunk).combine;
+                let sender = traffic.entry((chunk, link.from)).or_default();
+                let held = self.problem.demand.chunk(chunk).holders.has(link.from);
+                match combine {
+                    true => causes.extend(&sender.arrivals),
+                    false if held => {}
+                    false => causes.extend(sender.arrivals.first()),
+                }
+                sender.departures.push(index as u32);
+                let receiver = traffic.entry((chunk, link.to)).or_default();
+                if combine {
+                    before.extend(&receiver.departures);
+                }
+                receiver.arrivals.push(index as u32);
+            }
+            for (list, of) in [(&mut causes, &mut self.followers), (&mut before, &mut self.changers)] {
+                list.sort_unstable();
+                list.dedup();
+                self.waits_for[index] += list.len() as u32;
+                list.iter().for_each(|&earlier| of[earlier as usize].push(index as u32));
+            }
+        }
+    }
+
+    /// The place of a message's first chunk among those of one collector.
+    fn batch(&self, index: usize) -> u32 {
+        let chunk = self.messages[index].chunks.iter().min();
+        chunk.map_or(0, |chunk| chunk.0 % self.problem.demand.request().chunks_per_rank)
+    }
+
+    fn measure(&mut self) {
+        for index in (0..self.messages.len()).rev() {
+            let behind = self.followers[index].iter().map(|&next| self.tails[next as usize]);
+            self.tails[index] = self.durations[index] + behind.fold(Micros::ZERO, Micros::max);
+        }
+    }
+
+    /// The messages in the order in which the rule sends them.
+    fn order(&self, rule: Rule) -> Vec<usize> {
+        let mut state = State::new(self);
+        let mut open = self.waits_for.clone();
+        let mut ready: BinaryHeap<Reverse<Ready>> = BinaryHeap::new();
+        let shown = |state: &State<'_>, index| match rule {
+            Rule::EarliestFirst | Rule::InBatches => Key::new(state.start(index).0),
+            Rule::LongestTailFirst => Key::new(0.0),
+        };
+        let batch = |index| if rule == Rule::InBatches { self.batch(index) } else { 0 };
+        let push = |ready: &mut BinaryHeap<Reverse<Ready>>, state: &State<'_>, index: usize| {
+            ready.push(Reverse((shown(state, index), batch(index), Reverse(Key::new(self.tails[index].0)), index)));
+        };
+        (0..open.len()).filter(|&index| open[index] == 0).for_each(|index| push(&mut ready, &state, index));
+        let mut order = Vec::with_capacity(open.len());
+        while let Some(Reverse((start, _, _, index))) = ready.pop() {
+            // Others may have taken the link meanwhile; times only grow, so a stale entry is never too late.
+            if shown(&state, index) > start {
+                push(&mut ready, &state, index);
+                continue;
+            }
+            order.push(index);
+            state.send(index, state.start(index));
+            for &follower in self.followers[index].iter().chain(&self.changers[index]) {
+                open[follower as usize] -= 1;
+                if open[follower as usize] == 0 {
+                    push(&mut ready, &state, follower as usize);
+                }
+            }
+        }
+        order
+    }
+}
+
+/// A topology in use.
+struct State<'a> {
+    network: &'a Network<'a>,
+    /// For each message when all that it waits for is there.
+    released: Vec<Micros>,
+    free: FreeTimes,
+}
+
+impl<'a> State<'a> {
+    fn new(network: &'a Network<'a>) -> Self {
+        let topology = &network.problem.topology;
+        Self { network, released: vec![Micros::ZERO; network.messages.len()], free: FreeTimes::new(topology) }
+    }
+
+    fn start(&self, index: usize) -> Micros {
+        let free = self.free.earliest(&self.network.problem.topology, self.network.messages[index].link);
+        self.released[index].max(free)
+    }
+
+    fn send(&mut self, index: usize, start: Micros) {
+        let Problem { topology, demand, .. } = self.network.problem;
+        let message = &self.network.messages[index];
+        self.free.occupy(topology, message.link, start, demand.message_bytes(&message.chunks));
+        let end = start + self.network.durations[index];
+        let release = |released: &mut Micros, time: Micros| *released = released.max(time);
+        self.network.followers[index].iter().for_each(|&next| release(&mut self.released[next as usize], end));
+        self.network.changers[index].iter().for_each(|&next| release(&mut self.released[next as usize], start));
+    }
+}
+
+/// A message that nothing but links and resources holds back: when it leaves as far as the rule looks at it, the
+/// lowest batch first among equals, then the longest tail; the least is next.
+type Ready = (Key, u32, Reverse<Key>, usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Collective, Demand, Request, Schedule, TransferKind, verify};
+    use std::sync::Arc;
+
+    fn problem(spec: &str, collective: Collective, size: u64) -> Problem {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), size);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    fn message(problem: &Problem, chunk: u32, from: u32, to: u32) -> Message {
+        let link = problem.topology.between(Rank(from), Rank(to)).next().expect("there is a link");
+        let kind = if problem.demand.chunk(ChunkId(chunk)).combine { TransferKind::Reduce } else { TransferKind::Copy };
+        Message { chunks: [ChunkId(chunk)].into_iter().collect(), link, kind }
+    }
+
+    #[test]
+    fn what_must_go_far_goes_first() {
+        // Chunk 0 goes to rank 1 only at once; what goes on to rank 2 had better leave first.
+        let problem = problem("line:3,alpha=1us,bandwidth=1GBps", Collective::Scatter, 3000);
+        let order = [message(&problem, 1, 0, 1), message(&problem, 2, 0, 1), message(&problem, 2, 1, 2)];
+        let given = replay(&problem.demand, &problem.topology, &order).expect("a right order");
+        let better = interleaved(&problem, &order, &Deadline::default()).expect("a right order");
+        assert_eq!((makespan(&given), makespan(&better)), (Micros(6.0), Micros(4.0)));
+    }
+
+    #[test]
+    fn sums_stay_what_they_were() {
+        let problem = problem("ring:4,direction=both", Collective::Reduce, 1000);
+        // 2 → 1 → 0 and 3 → 0; nothing may overtake what it counts.
+        let order = [message(&problem, 0, 2, 1), message(&problem, 0, 1, 0), message(&problem, 0, 3, 0)];
+        let network = Network::new(&problem, &order);
+        assert_eq!(network.waits_for, [0, 1, 0]);
+        let transfers = interleaved(&problem, &order, &Deadline::default()).expect("a right order");
+        let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, "test");
+        assert!(verify(schedule, &problem.topology).is_ok());
+    }
+
+    #[test]
+    fn a_value_leaves_before_it_changes() {
+        // Rank 1 sends its own value on before rank 0's arrives: the order of these two must stay.
+        let problem = problem("line:3", Collective::AllReduce, 1000);
+        let order = [message(&problem, 0, 1, 2), message(&problem, 0, 0, 1)];
+        let network = Network::new(&problem, &order);
+        assert_eq!((network.waits_for.as_slice(), network.changers[0].as_slice()), (&[0, 1][..], &[1][..]));
+        assert_eq!(network.order(Rule::EarliestFirst), [0, 1]);
+    }
+}

@@ -1,0 +1,206 @@
+//! `levels`: every chunk arrives after as few hops as possible, and what arrives together is spread over the links.
+//!
+//! The principal type is [`Levels`]. Breadth-first broadcasts [1]: what is t links away from a rank arrives there in step t, over one
+//! of the links from ranks that are a link nearer; which one is decided for each rank and step alone, so that the
+//! busiest of these links carries as little as possible ([`balance`]). All chunks of a step on a link are one message. That
+//! is as few α as there can be, for small sizes; where bandwidths differ much, others are better.
+//!
+//! [1] Zhao et al., "Efficient Direct-Connect Topologies for Collective Communications" (arXiv 2202.03356).
+
+mod balance;
+
+use crate::problem::{Deadline, Problem, StopReason, SynthError};
+use crate::strategies::reversal::check_copies;
+use crate::strategies::{Attempt, Context, Strategy};
+use balance::{Choice, balanced};
+use schedule::{Chunk, ChunkId, ChunkList, Message, Schedule, TransferKind, replay};
+use std::collections::{BTreeMap, VecDeque};
+use topology::{LinkId, Rank};
+
+/// The strategy `levels`.
+#[derive(Clone, Copy, Debug)]
+pub struct Levels;
+
+const NAME: &str = "levels";
+/// The most deliveries that are looked at.
+const MOST: usize = 1 << 22;
+/// The most chunks: what comes to one rank in one step is balanced in quadratic time.
+const MOST_CHUNKS: usize = 1 << 13;
+
+/// Where nobody asked for it: how many times the latency of the longest way a schedule may take, for hops to matter.
+const LONG: f64 = 64.0;
+
+impl Strategy for Levels {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        let demand = &*problem.demand;
+        let refused = |why: &str| SynthError::NotApplicable { strategy: NAME, why: why.to_owned() };
+        check_copies(problem, NAME)?;
+        if problem.constraints.limits_ways() || problem.constraints.own_chunks_first.is_some() {
+            return Err(refused("the sketch limits ways or orders messages"));
+        }
+        let everybody = |chunk: &Chunk| chunk.wanted_by.len() == problem.topology.rank_count();
+        if !demand.chunks().iter().all(everybody) {
+            return Err(refused("not everybody wants everything"));
+        }
+        let chunks = demand.chunks().len();
+        if chunks > MOST_CHUNKS || chunks * problem.topology.rank_count() > MOST {
+            return Err(refused("there are too many deliveries"));
+        }
+        let slowest =
+            problem.topology.links().iter().map(|link| (link.beta * demand.chunk_bytes()).0 - 4.0 * link.alpha.0);
+        if context.options.strategy.is_none() && slowest.fold(f64::NEG_INFINITY, f64::max) > 0.0 {
+            return Err(refused("bandwidth matters more than latency"));
+        }
+        if context.options.strategy.is_none() && context.bound.0 > LONG * latency(problem) {
+            return Err(refused("so much data takes far longer than the longest way"));
+        }
+        let messages = in_steps(problem, context.deadline).ok_or_else(|| match context.deadline.has_passed() {
+            true => SynthError::NothingYet,
+            false => refused("some rank is out of reach"),
+        })?;
+        let order = |error| SynthError::Order { strategy: NAME, error };
+        let transfers = replay(demand, &problem.topology, &messages).map_err(order)?;
+        let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, NAME);
+        Ok(vec![Attempt { name: NAME.to_owned(), schedule: Some(schedule), stop: StopReason::Exhausted, note: None }])
+    }
+}
+
+/// All messages, step by step; `None` if somebody cannot be reached, or the time was up before.
+fn in_steps(problem: &Problem, deadline: &Deadline) -> Option<Vec<Message>> {
+    let (topology, demand) = (&*problem.topology, &*problem.demand);
+    // For each step and receiver, what arrives.
+    let mut arriving: BTreeMap<(u32, Rank), Vec<ChunkId>> = BTreeMap::new();
+    let mut levels: Vec<Vec<u32>> = Vec::new();
+    let mut level_of: Vec<usize> = Vec::with_capacity(demand.chunks().len());
+    let mut previous: Option<&Chunk> = None;
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+        if previous != Some(chunk) {
+            if deadline.has_passed() {
+                return None;
+            }
+            levels.push(distances(problem, id));
+            previous = Some(chunk);
+        }
+        level_of.push(levels.len() - 1);
+        let level = levels.last()?;
+        for rank in topology.ranks().filter(|rank| level[rank.index()] > 0) {
+            if level[rank.index()] == u32::MAX {
+                return None;
+            }
+            arriving.entry((level[rank.index()], rank)).or_default().push(id);
+        }
+    }
+    // What each sender and each resource has to do in a step, so that equal links are told apart.
+    let mut step = 0;
+    let mut busy: BTreeMap<usize, f64> = BTreeMap::new();
+    let mut messages = Vec::new();
+    for ((level, rank), chunks) in arriving {
+        if deadline.has_passed() {
+            return None;
+        }
+        if level != step {
+            (step, busy) = (level, BTreeMap::new());
+        }
+        let choices = |&chunk: &ChunkId| {
+            let from = |&&link: &&LinkId| {
+                let sender = topology.link(link).from;
+                levels[level_of[chunk.index()]][sender.index()] == level - 1 && problem.allows(chunk, link)
+            };
+            topology.incoming(rank).iter().filter(from).map(|&link| choice(problem, link, &busy)).collect()
+        };
+        let choices: Vec<Vec<Choice>> = chunks.iter().map(choices).collect();
+        let mut carried: BTreeMap<LinkId, ChunkList> = BTreeMap::new();
+        for (&chunk, link) in chunks.iter().zip(balanced(&choices)?) {
+            carried.entry(link).or_default().push(chunk);
+        }
+        for (link, chunks) in carried {
+            for &resource in &topology.link(link).resources {
+                *busy.entry(resource.index()).or_default() += chunks.len() as f64;
+            }
+            messages.push(Message { chunks, link, kind: TransferKind::Copy });
+        }
+    }
+    Some(messages)
+}
+
+fn choice(problem: &Problem, link: LinkId, busy: &BTreeMap<usize, f64>) -> Choice {
+    let resources = &problem.topology.link(link).resources;
+    let shared = resources.iter().map(|resource| busy.get(&resource.index()).copied().unwrap_or(0.0));
+    Choice { link, beta: problem.topology.link(link).beta.0, shared: shared.fold(0.0, f64::max) }
+}
+
+/// The most that α adds up to on the way of the first chunk to anybody, in µs.
+fn latency(problem: &Problem) -> f64 {
+    let hops = problem.demand.chunk_ids().next().map_or_else(Vec::new, |first| distances(problem, first));
+    let slowest = problem.topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
+    slowest * f64::from(hops.into_iter().filter(|&it| it < u32::MAX).max().unwrap_or(0))
+}
+
+/// How many links lead from the nearest holder of a chunk to every rank.
+fn distances(problem: &Problem, id: ChunkId) -> Vec<u32> {
+    let topology = &*problem.topology;
+    let mut distance = vec![u32::MAX; topology.rank_count()];
+    let mut queue: VecDeque<Rank> = problem.demand.chunk(id).holders.iter().copied().collect();
+    queue.iter().for_each(|holder| distance[holder.index()] = 0);
+    while let Some(rank) = queue.pop_front() {
+        for &link in topology.outgoing(rank).iter().filter(|&&link| problem.allows(id, link)) {
+            let to = topology.link(link).to;
+            if distance[to.index()] == u32::MAX {
+                distance[to.index()] = distance[rank.index()] + 1;
+                queue.push_back(to);
+            }
+        }
+    }
+    distance
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::bounds;
+    use crate::problem::{Options, StrategyKind};
+    use crate::strategies::reversal;
+    use schedule::{Collective, Demand, Request, verify};
+    use std::sync::Arc;
+
+    fn plan(spec: &str, collective: Collective, size: u64) -> f64 {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let demand = Demand::new(Request::new(collective, topology.rank_count(), size)).expect("a valid request");
+        let problem = Problem::new(topology, Arc::new(demand));
+        let options = Options { strategy: Some(StrategyKind::Levels), ..Options::default() };
+        let (deadline, bound) = (Deadline::default(), bounds(&problem).best().value);
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let attempt = reversal::propose(&problem, &context, &Levels).expect("it applies").remove(0);
+        let verified = verify(attempt.schedule.expect("a proposal"), &problem.topology).expect("a right schedule");
+        verified.schedule().makespan().0
+    }
+
+    #[test]
+    fn there_are_as_many_latencies_as_links_on_the_longest_way() {
+        for (spec, hops) in
+            [("torus2d:5x5", 4.0), ("mesh2d:3x4", 5.0), ("hypercube:4", 4.0), ("clique:6", 1.0), ("dgx1", 2.0)]
+        {
+            let spec = match spec.contains(':') {
+                true => format!("{spec},alpha=0.7us"),
+                false => spec.to_owned(),
+            };
+            for (collective, times) in
+                [(Collective::AllGather, 1.0), (Collective::ReduceScatter, 1.0), (Collective::AllReduce, 2.0)]
+            {
+                let makespan = plan(&spec, collective, 1);
+                assert!((makespan - 0.7 * hops * times).abs() < 0.01, "{spec} {collective}: {makespan} µs");
+            }
+        }
+    }
+
+    #[test]
+    fn on_tori_the_links_carry_equally_much() {
+        // 24 chunks over four links: six a link.
+        let makespan = plan("torus2d:5x5,alpha=0us,bandwidth=1GBps", Collective::AllGather, 25_000);
+        assert!(makespan <= 6.0 * (1.0 + 1e-9), "{makespan} µs");
+    }
+}

@@ -1,0 +1,102 @@
+//! When links and resources become free and messages arrive: the clock both searches run on.
+//!
+//! The principal type is [`Calendar`]. It applies the cost model of a message once, for [`super::spread`] and
+//! [`super::routed`] alike; the times it keeps only guide the search, `schedule::replay` has the last word.
+
+use crate::problem::distance::Key;
+use schedule::{ChunkList, Demand, Message, Transfer, TransferKind};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use topology::{FreeTimes, LinkId, Micros, ResourceId, Topology};
+
+/// Something that happens at an instant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Event {
+    /// A message (by position) has arrived.
+    Arrived(u32),
+    /// A link can take the next message.
+    LinkFree(LinkId),
+    /// A resource can take the next message.
+    ResourceFree(ResourceId),
+}
+
+/// Messages under way, and from when on links and resources are free.
+pub(super) struct Calendar<'a> {
+    topology: &'a Topology,
+    demand: &'a Demand,
+    free: FreeTimes,
+    events: BinaryHeap<Reverse<(Key, Event)>>,
+    /// Without images.
+    sent: Vec<Transfer>,
+}
+
+impl<'a> Calendar<'a> {
+    /// Nothing has been sent yet.
+    pub(super) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
+        Self { topology, demand, free: FreeTimes::new(topology), events: BinaryHeap::new(), sent: Vec::new() }
+    }
+
+    /// From when on a link itself is free.
+    pub(super) fn link_free(&self, link: LinkId) -> Micros {
+        self.free.link(link)
+    }
+
+    /// Whether a link and its resources can take a message now.
+    pub(super) fn is_free(&self, id: LinkId, now: Micros) -> bool {
+        self.free.earliest(self.topology, id) <= now
+    }
+
+    /// Puts a message on a link and its images on theirs, and returns when all have arrived. Images that share a resource
+    /// leave one after the other.
+    pub(super) fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList, images: &[LinkId]) -> Micros {
+        let link = self.topology.link(id);
+        let bytes = self.demand.message_bytes(&chunks);
+        let mut end = start + link.transfer_time(bytes);
+        self.free.occupy(self.topology, id, start, bytes);
+        for &image in images {
+            let start = self.free.earliest(self.topology, image).max(start);
+            self.free.occupy(self.topology, image, start, bytes);
+            end = end.max(start + self.topology.link(image).transfer_time(bytes));
+        }
+        self.post(self.free.link(id), Event::LinkFree(id));
+        for &resource in &link.resources {
+            self.post(self.free.resource(resource), Event::ResourceFree(resource));
+        }
+        self.post(end, Event::Arrived(self.sent.len() as u32));
+        let (from, to) = (link.from, link.to);
+        self.sent.push(Transfer { chunks, from, to, link: id, kind: TransferKind::Copy, start, end });
+        end
+    }
+
+    fn post(&mut self, time: Micros, event: Event) {
+        self.events.push(Reverse((Key::new(time.0), event)));
+    }
+
+    /// The next instant at which something happens, and all that happens then; `None` at the end of time.
+    pub(super) fn next(&mut self, happened: &mut Vec<Event>) -> Option<Micros> {
+        happened.clear();
+        let Reverse((now, event)) = self.events.pop()?;
+        happened.push(event);
+        // Times that different sums rounded differently are one instant.
+        let instant = now.value() * (1.0 + 1e-12) + 1e-12;
+        while self.events.peek().is_some_and(|Reverse((time, _))| time.value() <= instant) {
+            happened.extend(self.events.pop().map(|Reverse((_, event))| event));
+        }
+        Some(Micros(instant))
+    }
+
+    /// A message that was sent.
+    pub(super) fn message(&self, position: u32) -> &Transfer {
+        &self.sent[position as usize]
+    }
+
+    /// All messages, in the order they were sent; without images, and with the times of the calendar.
+    pub(super) fn into_transfers(self) -> Vec<Transfer> {
+        self.sent
+    }
+
+    /// The same without times.
+    pub(super) fn into_messages(self) -> Vec<Message> {
+        self.sent.iter().map(Message::from).collect()
+    }
+}

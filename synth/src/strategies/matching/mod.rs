@@ -1,0 +1,568 @@
+//! `matching`: causal matching of links and chunks in time, with seeded restarts and repair.
+//!
+//! The principal type is [`Matching`]. It plans every demand that reduces nothing (`reversal` derives the
+//! reducing ones): chunks that several ranks need are [`spread`], chunks with one destination are [`routed`].
+//! Restarts differ in style and random numbers; they run in parallel, in batches of fixed size, and the best is
+//! chosen by (makespan, transfers, restart), so the answer does not depend on the number of threads.
+
+mod bits;
+mod bundles;
+mod calendar;
+mod instance;
+mod ports;
+mod prune;
+pub(crate) mod queues;
+mod rerouted;
+mod routed;
+mod spread;
+mod style;
+mod symmetric;
+
+use crate::bounds::multicommodity::{ConcurrentFlow, concurrent_flow};
+use crate::problem::distance::PathTree;
+use crate::problem::{Problem, StopReason, SynthError};
+use crate::strategies::reversal::check_copies;
+use crate::strategies::{Attempt, Context, Strategy};
+use crate::symmetry::Mirror;
+use bundles::Bundles;
+use instance::Instance;
+pub(crate) use prune::without_idle_copies;
+use queues::Priorities;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+use rayon::prelude::*;
+use rerouted::{Effort, improve};
+use routed::{Routing, Spreading};
+use schedule::{Message, Schedule, Transfer, makespan, replay};
+use spread::spread;
+use style::{Patience, Style, Turn};
+pub use symmetric::Symmetric;
+use topology::{Latency, Micros, Rank};
+
+/// The strategy `matching`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matching;
+
+/// Restarts that run before the cutoff is tightened; fixed, so that threads do not change the result.
+const BATCH: u32 = 8;
+/// Two makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-9;
+/// The most deliveries of one schedule: some gigabytes.
+const MOST_DELIVERIES: u64 = 1 << 24;
+/// Work of one strategy, in looks of a link at 64 chunks: one or two seconds of one core.
+const WORK: u64 = 60_000_000;
+/// Beyond so many links × chunks with one destination, `flow` has better routes: only repairs are worth anything here.
+const WORTH_ROUTING: usize = 400_000;
+/// The most links × chunks with one destination for which every chunk looks at the loads alone.
+const MOST_ROUTED: usize = WORK as usize / 16;
+/// How often every route is found anew.
+const ROUNDS: u32 = 6;
+/// The most repairs of one restart.
+const REPAIRS: u32 = 31;
+/// The most repairs of one restart for each chunk with one destination: a few chunks have few arrangements.
+const REPAIRS_PER_CHUNK: u32 = 4;
+/// What repeating a message costs, and timing it, in looks of a link at 64 chunks.
+const REPEATING: usize = 4;
+/// What scheduling a chunk on one link of its way costs, in looks of a link at 64 chunks.
+const SCHEDULING: usize = 32;
+
+impl Strategy for Matching {
+    fn name(&self) -> &'static str {
+        "matching"
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        check_copies(problem, self.name())?;
+        let (links, chunks) = (problem.topology.links().len(), problem.demand.chunks().len());
+        if context.incumbent.is_some() && links * chunks > WORTH_ROUTING && problem.demand.is_unicast() {
+            let why = "`flow` finds better routes for so many chunks".to_owned();
+            return Err(SynthError::NotApplicable { strategy: self.name(), why });
+        }
+        of_bearable_size(self.name(), problem, |problem| {
+            let instance = Instance::new(problem, Mirror::plain(&problem.topology), context.deadline)?;
+            let mut search = Search::new(&instance, context, WORK);
+            search.restart();
+            Ok(vec![search.conclude(self.name())])
+        })
+    }
+}
+
+/// What `search` proposes for `problem`; where there are very many chunks, for bundles of them.
+pub(crate) fn of_bearable_size(
+    strategy: &'static str,
+    problem: &Problem,
+    search: impl Fn(&Problem) -> Result<Vec<Attempt>, SynthError>,
+) -> Result<Vec<Attempt>, SynthError> {
+    let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
+    if deliveries > MOST_DELIVERIES {
+        let why = format!("{deliveries} deliveries are more than the {MOST_DELIVERIES} it writes down");
+        return Err(SynthError::NotApplicable { strategy, why });
+    }
+    let per_chunk = deliveries / problem.demand.chunks().len().max(1) as u64;
+    let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
+    match Bundles::new(problem, WORK, cost) {
+        Some(bundles) => {
+            let attempts = search(&bundles.problem)?.into_iter();
+            attempts.map(|attempt| bundles.unpacked(problem, attempt)).collect()
+        }
+        None => search(problem),
+    }
+}
+
+/// A complete schedule, in playing order; of a symmetric one, only what is not an image.
+#[derive(Clone, Debug)]
+struct Plan {
+    transfers: Vec<Transfer>,
+    makespan: Micros,
+}
+
+impl Plan {
+    /// Whether it is faster, or as fast with fewer transfers.
+    fn is_better_than(&self, other: &Self) -> bool {
+        let tolerance = other.makespan.0 * EQUAL;
+        let fewer = self.transfers.len() < other.transfers.len();
+        self.makespan.0 < other.makespan.0 - tolerance || (fewer && self.makespan.0 <= other.makespan.0 + tolerance)
+    }
+}
+
+/// The work of a search from nothing and of a repair; neither is zero.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Cost {
+    fresh: u64,
+    repair: u64,
+}
+
+/// What decides which styles are worth trying.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Traits {
+    /// Links share resources.
+    shared: bool,
+    /// Some links have an α far above that of others.
+    dear: bool,
+    /// A chunk takes far longer than α everywhere.
+    long: bool,
+}
+
+impl Traits {
+    fn of(instance: &Instance<'_>) -> Self {
+        let (topology, bytes) = (instance.topology, instance.demand.chunk_bytes());
+        let alphas = || topology.links().iter().map(|link| link.alpha.0);
+        let (least, most) = (alphas().fold(f64::INFINITY, f64::min), alphas().fold(0.0, f64::max));
+        Self {
+            shared: !topology.resources().is_empty(),
+            dear: most > 2.0 * least,
+            long: topology.links().iter().all(|link| 8.0 * link.alpha.0 < (link.beta * bytes).0),
+        }
+    }
+}
+
+struct Search<'a> {
+    instance: &'a Instance<'a>,
+    context: &'a Context<'a>,
+    /// All of it, in looks of a link at 64 chunks.
+    work: u64,
+    /// Where every chunk has one destination and there are few of them: what a fluid would do.
+    flow: Option<ConcurrentFlow>,
+    traits: Traits,
+    best: Option<Plan>,
+    stop: StopReason,
+}
+
+impl<'a> Search<'a> {
+    fn new(instance: &'a Instance<'a>, context: &'a Context<'a>, work: u64) -> Self {
+        let flow = concurrent_flow(instance.problem, context.deadline);
+        let traits = Traits::of(instance);
+        Self { instance, context, work, flow, traits, best: None, stop: StopReason::Exhausted }
+    }
+
+    fn is_good_enough(&self) -> bool {
+        self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.goal().0 * (1.0 + EQUAL))
+    }
+
+    /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
+    fn restart(&mut self) {
+        let cost = self.cost();
+        let restarts = u64::from(self.context.options.limits.restarts).min(self.work / cost.fresh).max(1);
+        let repairs = self.work.saturating_sub(restarts * cost.fresh) / (restarts * cost.repair);
+        let (restarts, repairs) = (restarts as u32, repairs as u32);
+        for batch in (0..restarts).step_by(BATCH as usize) {
+            if self.is_good_enough() {
+                break;
+            }
+            let may_stop = self.best.is_some() || batch > 0 || self.context.deadline.is_strict();
+            if may_stop && self.context.deadline.has_passed() {
+                self.stop = StopReason::TimeLimit;
+                return;
+            }
+            let numbers: Vec<u32> = (batch..restarts.min(batch + BATCH)).collect();
+            let plans = numbers.par_iter().map(|&number| self.attempt(number, repairs));
+            for plan in plans.collect::<Vec<_>>().into_iter().flatten() {
+                self.keep(plan);
+            }
+        }
+        if self.is_good_enough() {
+            self.stop = StopReason::Optimal;
+        } else if self.best.is_none() && self.context.deadline.has_passed() {
+            self.stop = StopReason::TimeLimit;
+        }
+    }
+
+    fn keep(&mut self, plan: Plan) {
+        if self.best.as_ref().is_none_or(|best| plan.is_better_than(best)) {
+            self.best = Some(plan);
+        }
+    }
+
+    /// What searches cost, in looks of a link at 64 chunks.
+    fn cost(&self) -> Cost {
+        let (topology, demand) = (self.instance.topology, self.instance.demand);
+        let (links, chunks) = (topology.links().len(), demand.chunks().len());
+        if self.instance.demand.is_unicast() {
+            let looks = if self.can_relieve() { self.rounds_of_looks() + chunks } else { self.rounds_of_looks() };
+            let schedule = SCHEDULING * chunks.max(1) * self.typical_hops();
+            return Cost { fresh: (looks * links + schedule) as u64, repair: (4 * links + schedule) as u64 };
+        }
+        let words = chunks.div_ceil(64);
+        let deliveries: usize = demand.chunks().iter().map(|chunk| chunk.wanted_by.len()).sum();
+        let lookahead = if self.instance.distance.is_some() { 4 * topology.rank_count() } else { 0 };
+        // With shared ports every instant looks at all links of the ports that became free.
+        let ports = if topology.resources().is_empty() {
+            0
+        } else {
+            topology.resources().len() + topology.links().len() / topology.rank_count()
+        };
+        let looks = (words + 64 + lookahead + ports) / self.instance.mirror.order() + REPEATING;
+        let work = (deliveries * looks).max(1) as u64;
+        Cost { fresh: work, repair: work }
+    }
+
+    /// How many shortest-path trees it takes to find every route by prices.
+    fn rounds_of_looks(&self) -> usize {
+        ROUNDS as usize * (self.instance.demand.chunks().len() / self.stride() + 1)
+    }
+
+    /// Whether it costs little to look at the loads for every chunk alone.
+    fn can_relieve(&self) -> bool {
+        self.instance.topology.links().len() * self.instance.demand.chunks().len() <= MOST_ROUTED
+    }
+
+    /// How many links there are from one rank to another, on an average over the ranks that rank 0 reaches.
+    fn typical_hops(&self) -> usize {
+        let topology = self.instance.topology;
+        let tree = PathTree::new(topology, [Rank(0)], |link| self.instance.problem.allows_link(link).then_some(1.0));
+        let reached = || tree.distance.iter().filter(|distance| distance.is_finite());
+        (reached().sum::<f64>() / reached().count() as f64).ceil().max(1.0) as usize
+    }
+
+    /// How many chunks of one rank are routed together, so that one routing costs a few per cent of the work limit.
+    fn stride(&self) -> usize {
+        let (links, chunks) = (self.instance.topology.links().len(), self.instance.demand.chunks().len());
+        (links * chunks * ROUNDS as usize).div_ceil(WORK as usize / 32).max(1)
+    }
+
+    /// One restart and its repairs; `None` if it found nothing that ends before the best so far.
+    fn attempt(&self, number: u32, repairs: u32) -> Option<Plan> {
+        let seed = self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(number);
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let instance = self.instance;
+        if instance.demand.is_unicast() {
+            return self.routed(number, repairs, &mut random);
+        }
+        let repairs = repairs.min(REPAIRS);
+        // Searches that fail fail early, so that several fresh ones cost little more than one.
+        // One style after the other; where neither of two reaches the target, anything better will do.
+        let fresh = |attempt: u32, random: &mut Pcg64Mcg| {
+            let target = self.target(self.best.as_ref(), if attempt < 2 { number } else { 0 });
+            let style = self.style(number + attempt, random);
+            spread(instance, &[], style, target, random)
+        };
+        let is_late = || self.context.deadline.has_passed();
+        let mut in_time = (0..=repairs).take_while(|&attempt| attempt == 0 || !is_late());
+        let fresh = in_time.find_map(|attempt| fresh(attempt, &mut random));
+        let mut plan = fresh.and_then(|sent| self.complete(sent)).or_else(|| self.best.clone())?;
+        for repair in (0..repairs).take_while(|_| !is_late()) {
+            let style = self.style(number + repair, &mut random);
+            plan = self.repaired(&plan, style, &mut random).unwrap_or(plan);
+        }
+        Some(plan)
+    }
+
+    /// Routes from the flow or by prices, scheduled and repaired.
+    fn routed(&self, number: u32, repairs: u32, random: &mut Pcg64Mcg) -> Option<Plan> {
+        let instance = self.instance;
+        let mut routing = Routing::new(instance);
+        // Four ways of finding routes meet four of merging messages, no two alike in four restarts.
+        let way = number + number / 4;
+        let balanced = way.is_multiple_of(2);
+        let is_routed = match &self.flow {
+            Some(flow) if balanced => routing.follow(flow, random),
+            _ => {
+                let strength = [4.0, 16.0, 1.0, 0.0][way as usize % 4];
+                routing.spread_out(Spreading { strength, rounds: ROUNDS, stride: self.stride() }, random)
+            }
+        };
+        if !is_routed {
+            return None;
+        }
+        // The other half keeps the routes as they were found: relief makes detours, which cost small messages most.
+        if balanced && self.can_relieve() {
+            routing.relieve_all(random);
+        }
+        let priorities = Priorities::new(instance.problem, self.merge(number), random);
+        let most = REPAIRS_PER_CHUNK.saturating_mul(instance.demand.chunks().len() as u32);
+        let effort = Effort { steps: repairs.min(most), goal: self.context.goal() };
+        self.time(&improve(routing, priorities, effort, random)?)
+    }
+
+    /// Until when a search must be done: somewhere between the bound and the best plan so far. A search that may
+    /// take long fills slow links with messages that a shorter plan has no time for.
+    fn target(&self, best: Option<&Plan>, number: u32) -> Micros {
+        let bound = self.context.bound;
+        match best {
+            None if number < BATCH / 2 => Micros(f64::INFINITY),
+            None => bound * [1.001, 1.02, 1.1, 1.3][number as usize % 4],
+            Some(best) => {
+                let reach = [1.0, 0.5, 0.75, 0.25][number as usize % 4];
+                (bound + (best.makespan - bound) * reach).min(best.makespan * (1.0 - EQUAL))
+            }
+        }
+    }
+
+    /// What follows a random instant of `plan`, searched anew; `None` if that is no better.
+    fn repaired(&self, plan: &Plan, style: Style, random: &mut Pcg64Mcg) -> Option<Plan> {
+        let instant = plan.makespan * (f64::from(random.next_u32() % 1000) / 1000.0);
+        let kept: Vec<Transfer> = plan.transfers.iter().filter(|transfer| transfer.start < instant).cloned().collect();
+        let cutoff = self.target(Some(plan), random.next_u32() % 4);
+        let repaired = self.complete(spread(self.instance, &kept, style, cutoff, random)?)?;
+        repaired.is_better_than(plan).then_some(repaired)
+    }
+
+    /// A plan of what a search has sent. To time all images takes longer than to search: that waits for the end.
+    fn complete(&self, sent: Vec<Transfer>) -> Option<Plan> {
+        match self.instance.mirror.order() {
+            1 => self.time(&sent.iter().map(Message::from).collect::<Vec<_>>()),
+            _ => Some(Plan { makespan: makespan(&sent), transfers: sent }),
+        }
+    }
+
+    /// Gives messages their times, without those that help nobody.
+    fn time(&self, messages: &[Message]) -> Option<Plan> {
+        let (topology, demand) = (self.instance.topology, self.instance.demand);
+        let useful = without_idle_copies(messages, topology, demand);
+        let transfers = replay(demand, topology, &useful).ok()?;
+        Some(Plan { makespan: makespan(&transfers), transfers })
+    }
+
+    /// How many chunks a message of restart `number` carries at most.
+    fn merge(&self, number: u32) -> usize {
+        // Where α is a pure delay, or there is none, a merged message only arrives later.
+        let pays = |link: &topology::Link| link.latency == Latency::Occupies && link.alpha > Micros::ZERO;
+        if !self.instance.topology.links().iter().any(pays) {
+            return 1;
+        }
+        [1, usize::MAX, 2, 4][number as usize % 4]
+    }
+
+    fn style(&self, number: u32, random: &mut Pcg64Mcg) -> Style {
+        let mut weight = || f64::from(random.next_u32() % 5) / 4.0;
+        let urgency = if number.is_multiple_of(2) { 1.0 + weight() } else { weight() };
+        let (rarity, chance) = (weight(), 0.01 + weight() * weight() * 0.5);
+        let Traits { shared, dear, long } = self.traits;
+        let plain = long && !shared && !dear;
+        let merge = match self.merge(number) {
+            _ if plain && number % 16 == 11 => 1,
+            some @ 2..=4 if dear => some + random.next_u32() as usize % 5,
+            most => most,
+        };
+        let turn = match number % 8 {
+            _ if plain && number % 16 == 11 => Turn::Needy,
+            _ if plain => Turn::Scarce,
+            0..3 => Turn::Scarce,
+            3 => Turn::Needy,
+            5.. if merge > 1 => Turn::Bulk,
+            _ if shared => Turn::Needy,
+            _ => Turn::Scarce,
+        };
+        let lot = if merge > 1 && dear { random.next_u32() } else { 0 };
+        Style {
+            merge,
+            turn,
+            batch: 1 << (lot % 4),
+            choosy: lot / 4 % 2 == 0,
+            urgency,
+            rarity,
+            chance,
+            patience: if (number / 4).is_multiple_of(2) { Patience::Waits } else { Patience::Greedy },
+        }
+    }
+
+    fn conclude(self, name: &str) -> Attempt {
+        let instance = self.instance;
+        let note = self.best.is_none().then(|| "no restart served everybody".to_owned());
+        let whole = |best: &Plan| match instance.mirror.order() {
+            1 => Some(best.clone()),
+            _ => self.time(&instance.mirror.reflected(&best.transfers)),
+        };
+        let best = self.best.as_ref().and_then(whole);
+        let schedule =
+            best.map(|best| Schedule::new(instance.topology, instance.problem.demand.clone(), best.transfers, name));
+        Attempt { name: name.to_owned(), schedule, stop: self.stop, note }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::bounds;
+    use crate::problem::{Deadline, Limits, Options};
+    use schedule::{Collective, Demand, Request, verify};
+    use std::sync::Arc;
+    use topology::{Rank, resolve};
+
+    /// The verified makespan that default limits find.
+    fn makespan(spec: &str, collective: Collective, size: u64, chunks: u32) -> f64 {
+        let topology = Arc::new(resolve(spec).expect("a known topology"));
+        let request = Request::new(collective, topology.rank_count(), size).with_chunks(chunks);
+        let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
+        let options = Options { limits: Limits { restarts: 16, ..Limits::default() }, ..Options::default() };
+        let (bound, deadline) = (bounds(&problem).best().value, Deadline::default());
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let mut attempts = Matching.propose(&problem, &context).expect("a connected topology");
+        let schedule = attempts.remove(0).schedule.expect("a schedule");
+        let makespan = schedule.makespan().0;
+        verify(schedule, &topology).expect("a right schedule");
+        makespan
+    }
+
+    #[test]
+    fn tori_finish_in_as_few_steps_as_their_links_permit() {
+        for (spec, ranks, steps) in [("4x4", 16, 4.0), ("5x5", 25, 6.0), ("6x6", 36, 9.0), ("8x8", 64, 16.0)] {
+            let spec = format!("torus2d:{spec},alpha=0.5us,bandwidth=50GiBps");
+            let found = makespan(&spec, Collective::AllGather, ranks << 20, 1);
+            assert!(found <= steps * 20.03125 * (1.0 + 1e-9), "{spec}: {found} µs");
+        }
+    }
+
+    #[test]
+    fn machines_with_unequal_links() {
+        let gather = Collective::AllGather;
+        for (spec, collective, size, chunks, bar) in [
+            ("dgx1", gather, 1_000_000_000, 2, 6254.0),
+            ("dgx1", gather, 1_000_000_000, 4, 6257.1),
+            ("dgx1", gather, 1_000_000_000, 8, 5951.0),
+            ("ndv2x2", gather, 1_000_000_000, 1, 43_752.701),
+            ("ndv2x2", gather, 1_000_000_000, 8, 40_472.0),
+            ("ndv2x2", gather, 1_000, 1, 4.2),
+            ("dgx2x2", gather, 1_000_000_000, 1, 7_750.701),
+            ("ndv2x2", Collective::AllToAll, 1_000_000_000, 1, 320_001.301),
+            ("dgx2x2", Collective::AllToAll, 1_000_000_000, 1, 80_002.601),
+            ("dgx2x2", Collective::AllToAll, 1_000_000_000, 4, 80_002.601),
+            ("dgx1", Collective::AllToAll, 1_000_000_000, 2, 13_752.2),
+            ("dgx1", Collective::AllToAll, 1_000_000_000, 3, 13_339.0),
+            ("ndv2x1", Collective::AllToAll, 1 << 20, 2, 15.2),
+            ("ndv2x1", Collective::AllToAll, 1 << 20, 3, 14.7),
+        ] {
+            let found = makespan(spec, collective, size, chunks);
+            assert!(found <= bar, "{spec} {collective} {size} C={chunks}: {found} µs, not {bar}");
+        }
+    }
+
+    #[test]
+    fn a_clique_takes_one_step_and_a_small_message_is_merged() {
+        assert_eq!(makespan("clique:6,alpha=1us,bandwidth=1GBps", Collective::AllToAll, 6_000, 1), 2.0);
+        // Two chunks over one link: one message of 2 KB, not two of 1 KB.
+        assert_eq!(makespan("line:2,alpha=1us,bandwidth=1GBps", Collective::AllGather, 4_000, 2), 3.0);
+    }
+
+    /// What a search finds for everybody's bytes to everybody between two NDv2, under `constraints`.
+    fn exchange(constraints: &Arc<crate::problem::Constraints>, threads: usize) -> Schedule {
+        let topology = Arc::new(resolve("ndv2x2").expect("a known machine"));
+        let request = Request::new(Collective::AllToAll, 16, 1 << 24).with_chunks(2);
+        let demand = Arc::new(Demand::new(request).expect("a valid request"));
+        let problem = Problem { topology, demand, constraints: constraints.clone() };
+        let options = Options { limits: Limits { restarts: 5, ..Limits::default() }, ..Options::default() };
+        let (bound, deadline) = (Micros::ZERO, Deadline::default());
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a few threads");
+        let mut attempts = pool.install(|| Matching.propose(&problem, &context)).expect("a connected topology");
+        attempts.remove(0).schedule.expect("a schedule")
+    }
+
+    #[test]
+    fn own_chunks_leave_a_machine_first_where_the_sketch_says_so() {
+        let topology = resolve("ndv2x2").expect("a known machine");
+        let free = Arc::new(crate::problem::Constraints::none());
+        let own_first =
+            Arc::new(crate::problem::Constraints { own_chunks_first: Some(3), ..crate::problem::Constraints::none() });
+        let violations = |schedule: &Schedule| crate::sketch::obey(schedule, &topology, &own_first).len();
+        assert!(violations(&exchange(&free, 2)) > 0, "the rule would change nothing");
+        let schedule = exchange(&own_first, 2);
+        assert_eq!(violations(&schedule), 0);
+        verify(schedule, &topology).expect("a right schedule");
+    }
+
+    #[test]
+    fn threads_do_not_change_routes() {
+        let free = Arc::new(crate::problem::Constraints::none());
+        assert_eq!(exchange(&free, 1), exchange(&free, 3));
+    }
+
+    #[test]
+    fn what_takes_long_heeds_an_interrupt_and_what_does_not_is_finished() {
+        for (spec, collective, is_long) in [
+            ("torus2d:24x24", Collective::AllToAll, true),
+            ("torus2d:40x40", Collective::AllGather, true),
+            ("torus2d:4x4", Collective::AllToAll, false),
+            ("dgx2x2", Collective::AllGather, false),
+        ] {
+            let topology = Arc::new(resolve(spec).expect("a known topology"));
+            let request = Request::new(collective, topology.rank_count(), 1 << 30);
+            let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")));
+            let (options, bound) = (Options::default(), Micros::ZERO);
+            options.cancel.cancel();
+            let deadline = Deadline::after(None, options.cancel.clone());
+            let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+            match Matching.propose(&problem, &context) {
+                Err(SynthError::NothingYet) => assert!(is_long, "{spec}"),
+                attempts => {
+                    let attempt = attempts.expect("a connected topology").remove(0);
+                    assert_eq!((attempt.schedule.is_none(), attempt.stop), (is_long, StopReason::TimeLimit), "{spec}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_deliveries_than_memory_holds_are_refused() {
+        let topology = Arc::new(resolve("ring:5000").expect("a family"));
+        let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 5000, 1 << 30)).expect("a request"));
+        let options = Options::default();
+        let (deadline, bound) = (Deadline::default(), Micros::ZERO);
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let refused = Matching.propose(&Problem::new(topology, demand), &context);
+        assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_rank_alone_has_nothing_to_do() {
+        assert_eq!(makespan("ring:1", Collective::AllToAll, 1_000, 1), 0.0);
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_an_error() {
+        let topology = Arc::new(resolve("ring:4").expect("a family"));
+        let forbidden = topology.links().iter().map(|link| (link.to == Rank(2)).then_some(9)).collect();
+        let constraints = Arc::new(crate::problem::Constraints { forbidden, ..crate::problem::Constraints::none() });
+        let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 4, 400)).expect("a valid request"));
+        let options = Options::default();
+        let context = Context {
+            options: &options,
+            deadline: &Deadline::default(),
+            incumbent: None,
+            bound: Micros::ZERO,
+            progress: &|_| {},
+        };
+        let refused = Matching.propose(&Problem { topology, demand, constraints }, &context);
+        assert!(matches!(refused, Err(SynthError::Infeasible { rank: Rank(2), .. })), "{refused:?}");
+    }
+}

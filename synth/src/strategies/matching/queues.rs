@@ -1,0 +1,185 @@
+//! List scheduling along fixed routes.
+//!
+//! The principal function is [`order`]. Whenever a link and its resources are free, the link takes the waiting
+//! chunk that still has the longest way to go (Hu's rule), given a head start that repairs may choose. Where a
+//! sketch says so, the sender's own chunks leave a machine before those it relays; they wait from the start, so
+//! that taking them first is enough.
+
+use super::calendar::{Calendar, Event};
+use super::routed::Routes;
+use crate::problem::constraints::owner;
+use crate::problem::distance::Key;
+use crate::problem::options::Poll;
+use crate::problem::{Deadline, Problem};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::{ChunkId, ChunkList, Message};
+use std::collections::BinaryHeap;
+use topology::{Link, LinkId, Micros};
+
+/// The rules of one list scheduling.
+#[derive(Clone, Debug)]
+pub(crate) struct Priorities {
+    /// How many chunks a message carries at most.
+    pub(crate) merge: usize,
+    /// For each chunk, by how much longer its way seems than it is.
+    pub(crate) head_start: Vec<Micros>,
+    /// The time of a chunk on the slowest link, in which head starts are measured.
+    pub(crate) slowest: Micros,
+}
+
+impl Priorities {
+    /// Head starts that only decide between chunks with equally far to go.
+    pub(crate) fn new(problem: &Problem, merge: usize, random: &mut Pcg64Mcg) -> Self {
+        let time = |link: &Link| link.transfer_time(problem.demand.chunk_bytes());
+        let slowest = problem.topology.links().iter().map(time).fold(Micros::ZERO, Micros::max);
+        let mut priorities = Self { merge, head_start: Vec::new(), slowest };
+        priorities.head_start = problem.demand.chunk_ids().map(|_| priorities.draw(random) * 1e-3).collect();
+        priorities
+    }
+
+    /// A random head start of up to two messages on the slowest link.
+    pub(crate) fn draw(&self, random: &mut Pcg64Mcg) -> Micros {
+        self.slowest * (f64::from(random.next_u32() % 1024) / 512.0)
+    }
+}
+
+/// Messages in the order they are sent, and when the last arrives.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) messages: Vec<Message>,
+    pub(crate) makespan: Micros,
+    /// The position of the message that arrives last.
+    pub(crate) last: usize,
+}
+
+/// A chunk that waits for a link; the greatest goes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Waiting {
+    /// Only where the sketch wants own chunks first.
+    own: bool,
+    remaining: Key,
+    chunk: ChunkId,
+}
+
+/// How often the deadline is looked at, in messages: orders of ordinary size never do.
+const POLLED: u64 = 1 << 16;
+
+/// An order of messages along `routes`; `None` where the deadline passed meanwhile.
+pub(crate) fn order(problem: &Problem, routes: &Routes, priorities: &Priorities, deadline: &Deadline) -> Option<Order> {
+    let mut queues = Queues::new(problem, routes, priorities);
+    let is_done = queues.run(deadline);
+    let Queues { calendar, makespan, last, .. } = queues;
+    is_done.then(|| Order { messages: calendar.into_messages(), makespan, last })
+}
+
+struct Queues<'a> {
+    problem: &'a Problem,
+    routes: &'a Routes,
+    priorities: &'a Priorities,
+    /// For each chunk, how many links of its route are behind it.
+    hop: Vec<u32>,
+    waiting: Vec<BinaryHeap<Waiting>>,
+    calendar: Calendar<'a>,
+    awake: Vec<LinkId>,
+    sent: usize,
+    makespan: Micros,
+    last: usize,
+}
+
+impl<'a> Queues<'a> {
+    fn new(problem: &'a Problem, routes: &'a Routes, priorities: &'a Priorities) -> Self {
+        let topology = &*problem.topology;
+        let mut queues = Self {
+            problem,
+            routes,
+            priorities,
+            hop: vec![0; routes.len()],
+            waiting: vec![BinaryHeap::new(); topology.links().len()],
+            calendar: Calendar::new(topology, &problem.demand),
+            awake: Vec::new(),
+            sent: 0,
+            makespan: Micros::ZERO,
+            last: 0,
+        };
+        problem.demand.chunk_ids().for_each(|chunk| queues.wait(chunk));
+        queues
+    }
+
+    /// Puts a chunk into the queue of the next link of its route, if there is one.
+    fn wait(&mut self, chunk: ChunkId) {
+        let ahead = &self.routes[chunk.index()][self.hop[chunk.index()] as usize..];
+        let Some(&next) = ahead.first() else { return };
+        let remaining: f64 = ahead.iter().map(|&link| self.duration(link, chunk).0).sum();
+        let remaining = Key::new(remaining + self.priorities.head_start[chunk.index()].0);
+        let own = self.own_first(next) && owner(&self.problem.demand, chunk) == Some(self.from(next));
+        self.waiting[next.index()].push(Waiting { own, remaining, chunk });
+        self.awake.push(next);
+    }
+
+    /// From the start of a message of one chunk to its arrival.
+    fn duration(&self, link: LinkId, chunk: ChunkId) -> Micros {
+        self.problem.topology.link(link).transfer_time(self.problem.demand.bytes_of(chunk))
+    }
+
+    fn from(&self, link: LinkId) -> topology::Rank {
+        self.problem.topology.link(link).from
+    }
+
+    fn own_first(&self, link: LinkId) -> bool {
+        let Problem { topology, constraints, .. } = self.problem;
+        constraints.own_chunks_first.is_some() && topology.crosses_machines(topology.link(link))
+    }
+
+    /// Whether everything was sent before the deadline.
+    fn run(&mut self, deadline: &Deadline) -> bool {
+        let mut happened = Vec::new();
+        let mut poll = Poll::new(deadline, POLLED);
+        self.choose(Micros::ZERO);
+        while let Some(now) = self.calendar.next(&mut happened) {
+            happened.iter().for_each(|&event| self.happen(event));
+            let before = self.sent;
+            self.choose(now);
+            if poll.is_over_after(self.sent - before) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::LinkFree(link) => self.awake.push(link),
+            Event::ResourceFree(resource) => self.awake.extend_from_slice(self.problem.topology.users(resource)),
+            Event::Arrived(message) => {
+                for chunk in self.calendar.message(message).chunks.clone() {
+                    self.hop[chunk.index()] += 1;
+                    self.wait(chunk);
+                }
+            }
+        }
+    }
+
+    /// Lets the free links send, the one whose first chunk has the longest way to go before the others.
+    fn choose(&mut self, now: Micros) {
+        let first = |link: LinkId| self.waiting[link.index()].peek().map(|&first| (first, link));
+        let mut ready: Vec<(Waiting, LinkId)> = self.awake.iter().filter_map(|&link| first(link)).collect();
+        self.awake.clear();
+        ready.sort_unstable_by(|a, b| b.cmp(a));
+        ready.dedup();
+        for (_, id) in ready {
+            if !self.calendar.is_free(id, now) {
+                continue;
+            }
+            let merge = self.priorities.merge.min(self.waiting[id.index()].len());
+            let chunks = (0..merge).filter_map(|_| self.waiting[id.index()].pop()).map(|waiting| waiting.chunk);
+            let mut chunks: ChunkList = chunks.collect();
+            chunks.sort_unstable();
+            let end = self.calendar.send(now, id, chunks, &[]);
+            if end > self.makespan {
+                (self.makespan, self.last) = (end, self.sent);
+            }
+            self.sent += 1;
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! AllToAll and other demands where every chunk goes to one rank: a route for every chunk.
+//!
+//! The principal type is [`Routing`]. Copies cannot help here, so a chunk is a path, and the load of the links
+//! decides. Routes come from three places: [`Routing::spread_out`] finds every path on lengths that grow with what
+//! a link or a resource already carries, in rounds; [`Routing::follow`] rounds the maximum concurrent flow, chunk
+//! by chunk, along the links where most of the fluid is left; [`Routing::relieve`] moves one chunk to where it
+//! raises the high powers of all loads least, so that repeating it never makes the peaks higher.
+
+use super::instance::Instance;
+use crate::bounds::multicommodity::ConcurrentFlow;
+use crate::problem::distance::LimitedPaths;
+use crate::problem::options::Poll;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::ChunkId;
+use topology::{Bytes, LinkId, Rank};
+
+/// The links of every chunk's way, first link first; empty where a chunk stays.
+pub(crate) type Routes = Vec<Vec<LinkId>>;
+
+/// How [`Routing::spread_out`] finds paths.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Spreading {
+    /// How much longer the most loaded link seems than an idle one; 0 takes shortest paths.
+    pub(super) strength: f64,
+    /// How often every chunk is routed.
+    pub(super) rounds: u32,
+    /// How many chunks of one rank share a look at the loads.
+    pub(super) stride: usize,
+}
+
+/// The power of loads that [`Routing::relieve`] keeps low: high enough that the largest count for most.
+const POWER: i32 = 8;
+/// What a microsecond on the way weighs beside a microsecond of load, so that detours need a reason.
+const DETOUR: f64 = 1e-3;
+
+/// How often the deadline is looked at, in looks at links: a tenth of a second.
+const POLLED: u64 = 1 << 22;
+
+/// Routes of all chunks, and how busy they keep links and resources.
+pub(super) struct Routing<'a> {
+    instance: &'a Instance<'a>,
+    routes: Routes,
+    load: Load,
+}
+
+impl<'a> Routing<'a> {
+    /// Nobody has a route yet.
+    pub(super) fn new(instance: &'a Instance<'a>) -> Self {
+        Self { instance, routes: vec![Vec::new(); instance.demand.chunks().len()], load: Load::new(instance) }
+    }
+
+    /// What is routed.
+    pub(super) fn instance(&self) -> &'a Instance<'a> {
+        self.instance
+    }
+
+    /// The routes.
+    pub(super) fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// Gives a chunk another route, and returns the one it had.
+    pub(super) fn replace(&mut self, id: ChunkId, route: Vec<LinkId>) -> Vec<LinkId> {
+        let bytes = self.instance.demand.bytes_of(id);
+        self.load.change(self.instance, &self.routes[id.index()], bytes, -1.0);
+        self.load.change(self.instance, &route, bytes, 1.0);
+        std::mem::replace(&mut self.routes[id.index()], route)
+    }
+
+    /// Routes every chunk on lengths that grow with the loads, several times; false where the deadline passed before
+    /// all had a route.
+    pub(super) fn spread_out(&mut self, spreading: Spreading, random: &mut Pcg64Mcg) -> bool {
+        let mut poll = self.poll();
+        let demand = self.instance.demand;
+        let mut order = self.travellers();
+        for round in 0..spreading.rounds {
+            shuffle(&mut order, random);
+            // Chunks of one rank stand together where they share a look.
+            if spreading.stride > 1 {
+                order.sort_by_key(|&id| demand.chunk(id).holders[0]);
+            }
+            let steepness = spreading.strength * f64::from(round + 1) / f64::from(spreading.rounds);
+            let alike = |a: &ChunkId, b: &ChunkId| {
+                demand.chunk(*a).holders == demand.chunk(*b).holders && demand.bytes_of(*a) == demand.bytes_of(*b)
+            };
+            for group in order.chunk_by(alike).flat_map(|group| group.chunks(spreading.stride)) {
+                for &id in group {
+                    self.replace(id, Vec::new());
+                }
+                let bytes = demand.bytes_of(group[0]);
+                let tree = self.tree(group[0], |link| {
+                    let time = self.instance.topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
+                    time * (1.0 + steepness * self.load.of(self.instance, link))
+                });
+                for &id in group {
+                    self.replace(id, self.path(&tree, id));
+                }
+                if poll.is_over_after(self.instance.topology.links().len() + group.len()) {
+                    return round > 0;
+                }
+            }
+        }
+        true
+    }
+
+    /// Routes every chunk along the links where most is left of the flow of its commodity; false where the deadline
+    /// passed before all had a route.
+    pub(super) fn follow(&mut self, flow: &ConcurrentFlow, random: &mut Pcg64Mcg) -> bool {
+        let topology = self.instance.topology;
+        let mut poll = self.poll();
+        for commodity in &flow.commodities {
+            let mut left = commodity.flow.clone();
+            let mut order = commodity.chunks.clone();
+            shuffle(&mut order, random);
+            for id in order {
+                let bytes = self.instance.demand.bytes_of(id);
+                let tree = self.tree(id, |link| {
+                    let lacking = Bytes((bytes.0 - left[link.index()]).max(0.0));
+                    let link = topology.link(link);
+                    (link.beta * lacking).0 + DETOUR * link.transfer_time(bytes).0
+                });
+                let route = self.path(&tree, id);
+                route.iter().for_each(|link| left[link.index()] -= bytes.0);
+                self.replace(id, route);
+                if poll.is_over_after(topology.links().len()) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Moves every chunk once to where it adds least to the high powers of the loads, or as many as there is time for.
+    pub(super) fn relieve_all(&mut self, random: &mut Pcg64Mcg) {
+        let mut poll = self.poll();
+        let mut order = self.travellers();
+        shuffle(&mut order, random);
+        for id in order {
+            self.relieve(id, 0.0, random);
+            if poll.is_over_after(self.instance.topology.links().len()) {
+                return;
+            }
+        }
+    }
+
+    fn poll(&self) -> Poll<'a> {
+        Poll::new(&self.instance.deadline, POLLED)
+    }
+
+    /// Moves a chunk to where it adds least to the high powers of the loads, each link seeming longer by up to
+    /// `noise` of its length.
+    pub(super) fn relieve(&mut self, id: ChunkId, noise: f64, random: &mut Pcg64Mcg) {
+        self.replace(id, Vec::new());
+        let bytes = self.instance.demand.bytes_of(id);
+        // No shorter than any load or message: otherwise the powers of an idle machine's loads would overflow.
+        let messages = self.instance.topology.links().iter().map(|link| link.transfer_time(bytes).0);
+        let unit = messages.fold(self.load.current_peak().max(f64::MIN_POSITIVE), f64::max);
+        let tree = self.tree(id, |link| {
+            let added = self.load.added(self.instance, link, bytes, unit);
+            let way = DETOUR * self.instance.topology.link(link).transfer_time(bytes).0 / unit;
+            (added + way) * (1.0 + noise * f64::from(random.next_u32() % 1024) / 1024.0)
+        });
+        let route = self.path(&tree, id);
+        self.replace(id, route);
+    }
+
+    /// The chunks that have to move.
+    fn travellers(&self) -> Vec<ChunkId> {
+        self.instance.demand.chunk_ids().filter(|&id| destination(self.instance, id).is_some()).collect()
+    }
+
+    /// The shortest paths of a chunk over the links it may use, as the sketch permits them.
+    fn tree(&self, id: ChunkId, mut length: impl FnMut(LinkId) -> f64) -> LimitedPaths {
+        let Instance { problem, demand, .. } = self.instance;
+        let holders = demand.chunk(id).holders.iter().copied();
+        LimitedPaths::new(problem, holders, |link| problem.allows(id, link).then(|| length(link)))
+    }
+
+    fn path(&self, tree: &LimitedPaths, id: ChunkId) -> Vec<LinkId> {
+        destination(self.instance, id).map_or_else(Vec::new, |to| tree.path_to(to))
+    }
+}
+
+/// The one rank that needs `chunk` and does not start with it.
+fn destination(instance: &Instance<'_>, chunk: ChunkId) -> Option<Rank> {
+    instance.demand.chunk(chunk).lacking().next()
+}
+
+fn shuffle(order: &mut [ChunkId], random: &mut Pcg64Mcg) {
+    for last in (1..order.len()).rev() {
+        order.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);
+    }
+}
+
+/// How long every link and resource is busy with what is routed over it.
+struct Load {
+    links: Vec<f64>,
+    resources: Vec<f64>,
+    /// The largest load seen so far: the scale of all others.
+    peak: f64,
+}
+
+impl Load {
+    fn new(instance: &Instance<'_>) -> Self {
+        let topology = instance.topology;
+        Self {
+            links: vec![0.0; topology.links().len()],
+            resources: vec![0.0; topology.resources().len()],
+            peak: f64::MIN_POSITIVE,
+        }
+    }
+
+    fn change(&mut self, instance: &Instance<'_>, route: &[LinkId], bytes: Bytes, sign: f64) {
+        for &id in route {
+            let link = instance.topology.link(id);
+            self.links[id.index()] += sign * link.occupancy(bytes).0;
+            self.peak = self.peak.max(self.links[id.index()]);
+            for &resource in &link.resources {
+                let busy = instance.topology.resource(resource).occupancy(link, bytes).0;
+                self.resources[resource.index()] += sign * busy;
+                self.peak = self.peak.max(self.resources[resource.index()]);
+            }
+        }
+    }
+
+    /// The load of a link or of its busiest resource, relative to the largest load seen.
+    fn of(&self, instance: &Instance<'_>, id: LinkId) -> f64 {
+        let resources = instance.topology.link(id).resources.iter();
+        let busiest = resources.map(|resource| self.resources[resource.index()]).fold(0.0, f64::max);
+        self.links[id.index()].max(busiest) / self.peak
+    }
+
+    fn current_peak(&self) -> f64 {
+        self.links.iter().chain(&self.resources).copied().fold(0.0, f64::max)
+    }
+
+    /// What a message over a link adds to the high powers of all loads, in terms of `unit`.
+    fn added(&self, instance: &Instance<'_>, id: LinkId, bytes: Bytes, unit: f64) -> f64 {
+        let link = instance.topology.link(id);
+        let more = |load: f64, busy: f64| {
+            let load = load.max(0.0);
+            ((load + busy) / unit).powi(POWER) - (load / unit).powi(POWER)
+        };
+        let shared = link
+            .resources
+            .iter()
+            .map(|&id| more(self.resources[id.index()], instance.topology.resource(id).occupancy(link, bytes).0));
+        more(self.links[id.index()], link.occupancy(bytes).0) + shared.sum::<f64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::multicommodity::concurrent_flow;
+    use crate::problem::Problem;
+    use crate::symmetry::Mirror;
+    use rand_pcg::rand_core::SeedableRng;
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::resolve;
+
+    fn all_to_all(spec: &str, chunks: u32) -> Problem {
+        let topology = Arc::new(resolve(spec).expect("a known topology"));
+        let ranks = topology.rank_count();
+        let request = Request::new(Collective::AllToAll, ranks, ranks as u64 * 1_000_000).with_chunks(chunks);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    /// Every route leads from the holder to the destination.
+    fn check_routes(problem: &Problem, routes: &Routes) {
+        for (chunk, route) in problem.demand.chunks().iter().zip(routes) {
+            let at = route.iter().fold(chunk.holders[0], |at, &link| {
+                let link = problem.topology.link(link);
+                assert_eq!(link.from, at, "{route:?} is broken");
+                link.to
+            });
+            assert_eq!(at, chunk.wanted_by[0]);
+        }
+    }
+
+    #[test]
+    fn rounded_flows_come_close_to_the_fluid() {
+        for (spec, optimum) in [("dgx1", 106.67), ("ndv2x2", 5_120.0), ("switch:5", 80.0)] {
+            let problem = all_to_all(spec, 6);
+            let instance =
+                Instance::new(&problem, Mirror::plain(&problem.topology), &crate::problem::Deadline::default())
+                    .expect("a connected topology");
+            let flow = concurrent_flow(&problem, &crate::problem::Deadline::default())
+                .expect("a program of this size is solved");
+            let mut random = Pcg64Mcg::seed_from_u64(1);
+            let mut routing = Routing::new(&instance);
+            routing.follow(&flow, &mut random);
+            check_routes(&problem, routing.routes());
+            let peak = routing.load.current_peak();
+            assert!((1.0 - 1e-9..1.4).contains(&(peak / optimum)), "{spec}: {peak} µs of {optimum}");
+        }
+    }
+
+    #[test]
+    fn relief_finds_a_way_on_an_idle_machine() {
+        let topology = Arc::new(resolve("dgx1").expect("a known machine"));
+        for bytes in [0, 1, 1 << 40] {
+            let mut request = Request::new(Collective::SendRecv, 8, bytes);
+            request.members = [Rank(0), Rank(5)].into_iter().collect();
+            let demand = Arc::new(Demand::new(request).expect("a valid request"));
+            let problem = Problem::new(topology.clone(), demand);
+            let instance =
+                Instance::new(&problem, Mirror::plain(&problem.topology), &crate::problem::Deadline::default())
+                    .expect("a connected topology");
+            let mut routing = Routing::new(&instance);
+            routing.relieve_all(&mut Pcg64Mcg::seed_from_u64(1));
+            check_routes(&problem, routing.routes());
+        }
+    }
+
+    #[test]
+    fn relief_lowers_the_peak_and_keeps_the_books() {
+        let problem = all_to_all("dgx1", 3);
+        let instance = Instance::new(&problem, Mirror::plain(&problem.topology), &crate::problem::Deadline::default())
+            .expect("a connected topology");
+        let mut random = Pcg64Mcg::seed_from_u64(1);
+        let mut routing = Routing::new(&instance);
+        routing.spread_out(Spreading { strength: 0.0, rounds: 1, stride: 1 }, &mut random);
+        let before = routing.load.current_peak();
+        (0..3).for_each(|_| routing.relieve_all(&mut random));
+        check_routes(&problem, routing.routes());
+        assert!(routing.load.current_peak() < 0.9 * before, "{} of {before}", routing.load.current_peak());
+        let mut counted = Load::new(&instance);
+        for (id, route) in problem.demand.chunk_ids().zip(routing.routes()) {
+            counted.change(&instance, route, problem.demand.bytes_of(id), 1.0);
+        }
+        for (kept, counted) in routing.load.links.iter().zip(&counted.links) {
+            assert!((kept - counted).abs() < 1e-9 * before);
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! One causal matching of links and chunks in time, for chunks that several ranks may need.
+//!
+//! The principal function is [`spread`]. It walks through the instants at which a link becomes free or a chunk
+//! arrives, and at each lets the free links choose among the chunks that their sender *already holds* and their
+//! receiver neither has nor has been promised. TACOS [1] has the same skeleton, but replaces a chunk on arrival
+//! by one that the sender may have got meanwhile; here what leaves is fixed at departure.
+//!
+//! What distinguishes one restart from another is its [`Style`] and its random numbers.
+//!
+//! [1] Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning".
+
+mod pick;
+
+use super::bits::BitMatrix;
+use super::calendar::{Calendar, Event};
+use super::instance::Instance;
+use super::ports::{Ready, ports_first};
+use super::style::{Patience, Style, Turn};
+use crate::problem::options::Poll;
+use crate::problem::{Constraints, Way};
+use crate::sketch::Connections;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::{ChunkId, ChunkList, Transfer};
+use topology::{Latency, LinkId, Micros, Rank};
+
+/// A chunk is at hand where it is nearer than this share of a dear link's duration.
+const AT_HAND: f64 = 0.5;
+
+/// How often the deadline is looked at, in looks of a link at 64 chunks: searches of ordinary size never do.
+const POLLED: u64 = 1 << 24;
+
+/// More candidates than this are not counted: a link with so many is not short of them.
+const MANY: u32 = 4096;
+
+/// Spreads every chunk to all who accept it, after `prefix`, whose messages are taken as given.
+///
+/// No message ends after `cutoff`. `None` if somebody is left without a chunk.
+pub(super) fn spread(
+    instance: &Instance<'_>,
+    prefix: &[Transfer],
+    style: Style,
+    cutoff: Micros,
+    random: &mut Pcg64Mcg,
+) -> Option<Vec<Transfer>> {
+    let mut state = State::new(instance, style, cutoff, random);
+    for transfer in prefix {
+        state.send(transfer.start, transfer.link, transfer.chunks.clone());
+    }
+    state.run();
+    (state.missing == 0).then(|| state.calendar.into_transfers())
+}
+
+/// Rows of bits that say together which chunks a link could carry now.
+struct Candidates<'a> {
+    held: &'a [u64],
+    accepts: &'a [u64],
+    promised: &'a [u64],
+    allowed: Option<&'a [u64]>,
+    forbidden: Option<&'a [u64]>,
+}
+
+impl Candidates<'_> {
+    /// One word of the set.
+    #[inline]
+    fn word(&self, word: usize) -> u64 {
+        let mut set = self.held[word] & self.accepts[word] & !self.promised[word];
+        if let Some(allowed) = self.allowed {
+            set &= allowed[word];
+        }
+        if let Some(forbidden) = self.forbidden {
+            set &= !forbidden[word];
+        }
+        set
+    }
+}
+
+struct State<'a> {
+    instance: &'a Instance<'a>,
+    style: Style,
+    cutoff: Micros,
+    random: &'a mut Pcg64Mcg,
+    /// rank × chunk: arrived.
+    held: BitMatrix,
+    /// rank × chunk: held or on its way.
+    promised: BitMatrix,
+    /// (rank, chunk) pairs still without a promise.
+    missing: usize,
+    /// How many ranks have or will have each chunk.
+    copies: Vec<u32>,
+    /// rank × chunk: when it arrives, kept only for patience.
+    arrival: Vec<f32>,
+    /// chunk × rank: distance from the nearest rank that has or will have it; kept only for urgency.
+    nearest: Vec<f32>,
+    /// chunk × rank: the way of the copy there; kept only where the sketch limits ways.
+    ways: Vec<Way>,
+    /// Links that have sent a relayed chunk, kept only where own chunks go first.
+    relaying: Vec<bool>,
+    /// What the sketch wishes for each link, and whether it carries anything yet; kept only where it wishes anything.
+    connections: Vec<(Option<Connections>, bool)>,
+    calendar: Calendar<'a>,
+    /// Links whose α is dear, kept only where they wait for several chunks.
+    dear: Vec<bool>,
+    /// Links to look at now.
+    awake: Vec<LinkId>,
+    is_awake: Vec<bool>,
+    /// How often a link has looked at 64 chunks since the deadline was last thought of.
+    looks: usize,
+}
+
+impl<'a> State<'a> {
+    fn new(instance: &'a Instance<'a>, style: Style, cutoff: Micros, random: &'a mut Pcg64Mcg) -> Self {
+        let (topology, demand) = (instance.topology, instance.demand);
+        let (ranks, chunks, links) = (topology.rank_count(), demand.chunks().len(), topology.links().len());
+        let constraints = &instance.problem.constraints;
+        let held = instance.initial.clone();
+        let missing = topology.ranks().map(|rank| {
+            let (accepts, held) = (instance.accepts.row(rank.index()), held.row(rank.index()));
+            accepts.iter().zip(held).map(|(accepts, held)| (accepts & !held).count_ones() as usize).sum::<usize>()
+        });
+        let table = |wanted: bool| if wanted { ranks * chunks } else { 0 };
+        let mut state = Self {
+            missing: missing.sum(),
+            copies: demand.chunks().iter().map(|chunk| chunk.holders.len() as u32).collect(),
+            arrival: vec![f32::INFINITY; table(style.patience == Patience::Waits)],
+            nearest: vec![f32::INFINITY; table(style.urgency > 0.0 && instance.distance.is_some())],
+            ways: vec![Way::default(); table(constraints.limits_ways())],
+            relaying: vec![false; if constraints.own_chunks_first.is_some() { links } else { 0 }],
+            connections: wished_connections(constraints, links),
+            dear: dear_links(instance, style.batch),
+            calendar: Calendar::new(topology, demand),
+            awake: Vec::new(),
+            is_awake: vec![false; links],
+            looks: 0,
+            promised: held.clone(),
+            held,
+            instance,
+            style,
+            cutoff,
+            random,
+        };
+        for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+            chunk.holders.iter().for_each(|&rank| state.promise(id, rank, Micros::ZERO));
+        }
+        state
+    }
+
+    /// Keeps the optional tables: `rank` has or will have `chunk` at `time`.
+    fn promise(&mut self, chunk: ChunkId, rank: Rank, time: Micros) {
+        let ranks = self.instance.topology.rank_count();
+        if !self.arrival.is_empty() {
+            self.arrival[chunk.index() * ranks + rank.index()] = time.0 as f32;
+        }
+        if let (false, Some(distance)) = (self.nearest.is_empty(), &self.instance.distance) {
+            let from_here = &distance[rank.index() * ranks..(rank.index() + 1) * ranks];
+            let nearest = &mut self.nearest[chunk.index() * ranks..(chunk.index() + 1) * ranks];
+            nearest.iter_mut().zip(from_here).for_each(|(nearest, &here)| *nearest = nearest.min(here));
+        }
+    }
+
+    /// Puts a message on a link, and its images on theirs.
+    fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList) {
+        let images = self.instance.mirror.images(id, &chunks);
+        let end = self.calendar.send(start, id, chunks, &images.links[1..]);
+        if let Some((_, is_open)) = self.connections.get_mut(id.index()) {
+            *is_open = true;
+        }
+        for chunks in &images.chunks {
+            for (&link, &chunk) in images.links.iter().zip(chunks) {
+                self.carry(chunk, link, end);
+            }
+        }
+    }
+
+    /// `chunk` will arrive over `id` at `end`.
+    fn carry(&mut self, chunk: ChunkId, id: LinkId, end: Micros) {
+        let topology = self.instance.topology;
+        let (ranks, link) = (topology.rank_count(), topology.link(id));
+        self.promised.set(link.to.index(), chunk.index());
+        self.missing -= 1;
+        self.copies[chunk.index()] += 1;
+        self.promise(chunk, link.to, end);
+        if !self.ways.is_empty() {
+            let at = |rank: Rank| chunk.index() * ranks + rank.index();
+            let way = self.ways[at(link.from)];
+            // What a given prefix does against the sketch is not made worse.
+            self.ways[at(link.to)] = self.instance.problem.constraints.after(topology, way, id).unwrap_or(way);
+        }
+        if !self.relaying.is_empty() {
+            self.relaying[id.index()] |= !self.instance.initial.has(link.from.index(), chunk.index());
+        }
+    }
+
+    fn run(&mut self) {
+        let mut happened = Vec::new();
+        let mut now = Micros::ZERO;
+        let mut poll = Poll::new(&self.instance.deadline, POLLED);
+        self.instance.topology.link_ids().for_each(|link| self.wake(link));
+        self.choose(now);
+        loop {
+            if self.missing == 0 || poll.is_over_after(std::mem::take(&mut self.looks)) {
+                return;
+            }
+            match self.calendar.next(&mut happened) {
+                Some(next) => now = next,
+                // All wait for more than will come: nobody waits any longer.
+                None if !self.dear.is_empty() => {
+                    self.dear.clear();
+                    self.instance.topology.link_ids().for_each(|link| self.wake(link));
+                }
+                None => return,
+            }
+            happened.iter().for_each(|&event| self.happen(event));
+            self.choose(now);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        let topology = self.instance.topology;
+        match event {
+            Event::LinkFree(link) => self.wake(link),
+            Event::ResourceFree(resource) => topology.users(resource).iter().for_each(|&link| self.wake(link)),
+            Event::Arrived(message) => {
+                let message = self.calendar.message(message);
+                let to = topology.link(message.link).to;
+                let images = self.instance.mirror.images(message.link, &message.chunks);
+                for chunks in &images.chunks {
+                    for (&link, chunk) in images.links.iter().zip(chunks) {
+                        self.held.set(topology.link(link).to.index(), chunk.index());
+                    }
+                }
+                topology.outgoing(to).iter().for_each(|&link| self.wake(link));
+            }
+        }
+    }
+
+    /// Lets a link, or the one that stands for it, choose next.
+    fn wake(&mut self, link: LinkId) {
+        let link = self.instance.mirror.representative(link);
+        if !self.is_awake[link.index()] && self.instance.problem.allows_link(link) {
+            self.is_awake[link.index()] = true;
+            self.awake.push(link);
+        }
+    }
+
+    /// Lets the free links among the awake ones choose, those with the fewest candidates first.
+    fn choose(&mut self, now: Micros) {
+        let mut ready: Vec<Ready> = Vec::with_capacity(self.awake.len());
+        for link in std::mem::take(&mut self.awake) {
+            self.is_awake[link.index()] = false;
+            if !self.calendar.is_free(link, now) {
+                continue;
+            }
+            let candidates = self.count(link);
+            if candidates > 0 && (candidates >= self.style.batch || self.dear.get(link.index()) != Some(&true)) {
+                let (turn, lot) = (self.turn(link, candidates), self.lot(link));
+                ready.push(Ready { turn, lot, link });
+            }
+        }
+        ready.sort_unstable();
+        if self.style.turn == Turn::Scarce && !self.instance.topology.resources().is_empty() {
+            ports_first(self.instance.topology, &mut ready);
+        }
+        for Ready { link, .. } in ready {
+            // What is at hand may have changed since it was counted.
+            if self.calendar.is_free(link, now) && !self.is_too_little(link) {
+                let chunks = self.pick(link, now);
+                if !chunks.is_empty() {
+                    self.send(now, link, chunks);
+                }
+            }
+        }
+    }
+
+    /// Whether a dear link had better wait for more chunks.
+    fn is_too_little(&mut self, link: LinkId) -> bool {
+        self.style.choosy && self.dear.get(link.index()) == Some(&true) && self.count(link) < self.style.batch
+    }
+
+    /// How many chunks could go over a link now; where there are very many, at least that many.
+    fn count(&mut self, link: LinkId) -> u32 {
+        let mut count = 0;
+        let choosy = self.style.choosy && self.dear.get(link.index()) == Some(&true);
+        let candidates = self.candidates(link);
+        let mut looks = 0;
+        for word in 0..self.words() {
+            looks += 1;
+            let mut set = candidates.word(word);
+            while choosy && set != 0 {
+                let chunk = ChunkId((word * 64) as u32 + set.trailing_zeros());
+                set &= set - 1;
+                count += u32::from(!self.is_at_hand(link, chunk));
+            }
+            count += set.count_ones();
+            if count > MANY {
+                break;
+            }
+        }
+        self.looks += looks;
+        count
+    }
+
+    /// Whether the receiver of a dear link can get `chunk` from somebody nearer, so that α is not worth paying for it.
+    fn is_at_hand(&self, id: LinkId, chunk: ChunkId) -> bool {
+        let to = self.instance.topology.link(id).to.index();
+        let nearest = self.nearest.get(chunk.index() * self.instance.topology.rank_count() + to);
+        let duration = self.instance.duration(id, chunk).0;
+        nearest.is_some_and(|&nearest| f64::from(nearest) < AT_HAND * duration)
+    }
+
+    /// The links with the smallest turn choose first.
+    fn turn(&self, link: LinkId, candidates: u32) -> (u32, u32) {
+        match self.style.turn {
+            Turn::Scarce => (candidates, 0),
+            Turn::Bulk => (u32::MAX - candidates, 0),
+            Turn::Needy => {
+                let to = self.instance.topology.link(link).to.index();
+                let (accepts, promised) = (self.instance.accepts.row(to), self.promised.row(to));
+                let lacks = accepts.iter().zip(promised).map(|(accepts, promised)| (accepts & !promised).count_ones());
+                (u32::MAX - lacks.sum::<u32>(), candidates)
+            }
+        }
+    }
+
+    /// The place of a link among those with as many candidates: by chance, but open connections before others where few
+    /// are wanted, and after them where many are.
+    fn lot(&mut self, link: LinkId) -> u32 {
+        let lot = self.random.next_u32();
+        match self.connections.get(link.index()) {
+            Some((Some(wish), is_open)) => lot >> 1 | u32::from(*is_open != (*wish == Connections::Few)) << 31,
+            _ => lot,
+        }
+    }
+
+    fn words(&self) -> usize {
+        self.instance.demand.chunks().len().div_ceil(64)
+    }
+
+    /// The set of chunks that could go over a link now.
+    fn candidates(&self, id: LinkId) -> Candidates<'_> {
+        let link = self.instance.topology.link(id);
+        let (from, to) = (link.from.index(), link.to.index());
+        let not_own = self.relaying.get(id.index()) == Some(&true);
+        Candidates {
+            held: self.held.row(from),
+            accepts: self.instance.accepts.row(to),
+            promised: self.promised.row(to),
+            allowed: self.instance.allowed.as_ref().map(|allowed| allowed.row(id.index())),
+            forbidden: not_own.then(|| self.instance.initial.row(from)),
+        }
+    }
+}
+
+/// The wish for every link, none of which is open; empty without wishes.
+fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<Connections>, bool)> {
+    let mut wishes = vec![(None, false); if constraints.connections.is_empty() { 0 } else { links }];
+    for wish in &constraints.connections {
+        wish.links.iter().for_each(|link| wishes[link.index()].0 = Some(wish.wish));
+    }
+    wishes
+}
+
+/// Which links have an α so dear that it pays to wait for a `batch` of chunks; empty where there is no waiting.
+fn dear_links(instance: &Instance<'_>, batch: u32) -> Vec<bool> {
+    let links = instance.topology.links();
+    let cheapest = links.iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
+    let is_dear = |link: &topology::Link| link.latency == Latency::Occupies && link.alpha.0 > 2.0 * cheapest;
+    if batch > 1 { links.iter().map(is_dear).collect() } else { Vec::new() }
+}

@@ -1,0 +1,123 @@
+//! Improvement around the best schedule: free a part of it, keep the rest nearly as it is, solve, repeat.
+//!
+//! The principal function is [`improve`]. A fine grid over the whole problem has too many columns, but most of a
+//! good schedule is right: each round keeps every transfer on its link within a few epochs of its time, frees the
+//! end of the schedule or some chunks altogether, and asks for one epoch less. Exact timing judges the answer, so a
+//! round that only seems better on the grid changes nothing.
+
+use super::grid::Grid;
+use super::search::{Scope, Search};
+use crate::problem::SynthError;
+use crate::strategies::milp::routes::{Leeway, Routes};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use schedule::{ChunkId, Schedule};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use topology::LinkId;
+
+/// What a round sets free; as much of it as the size of its model permits.
+#[derive(Clone, Debug)]
+enum Freed {
+    /// Everything that departs in the last share of the schedule.
+    Ending(f64),
+    /// These chunks, from the start.
+    Chunks(Vec<ChunkId>),
+}
+
+/// At most this many turns over all grids may fail in a row.
+const PATIENCE: usize = 4;
+/// A round's model should be quick to decide.
+const MAX_COLUMNS: usize = 5_000;
+/// How many chunks a round frees at most, besides one that arrives last.
+const OTHERS: usize = 7;
+
+/// Improves the best schedule until the bound, the limits, or too many rounds in a row without success.
+pub(super) fn improve(search: &mut Search<'_>, grids: &[Grid]) -> Result<(), SynthError> {
+    let mut random = Pcg64Mcg::seed_from_u64(search.seed());
+    let mut failures = 0;
+    while failures < PATIENCE * grids.len() && !search.is_over() {
+        let Some(schedule) = search.best_schedule() else { return Ok(()) };
+        let grid = grids[failures % grids.len()];
+        // Little slack leaves room to free much, and the other way round.
+        let (freed, slack) = match failures / grids.len() {
+            0 => (Freed::Ending(0.75), 1),
+            1 => (Freed::Chunks(late_and_random_chunks(&schedule, &mut random)), 4),
+            2 => (Freed::Ending(0.75), 4),
+            _ => (Freed::Chunks(late_and_random_chunks(&schedule, &mut random)), 1),
+        };
+        let horizon = grid.epochs_over(schedule.makespan()).saturating_sub(1);
+        let round = Round { search, grid, horizon, schedule: &schedule, slack };
+        if let Some(leeway) = round.neighbourhood(freed) {
+            search.attempt(&grid, horizon, &leeway, Scope::Nearby)?;
+        }
+        let improved = search.best.is_some_and(|best| best < schedule.makespan());
+        failures = if improved { 0 } else { failures + 1 };
+    }
+    Ok(())
+}
+
+/// A chunk that arrives last, and others by chance.
+fn late_and_random_chunks(schedule: &Schedule, random: &mut Pcg64Mcg) -> Vec<ChunkId> {
+    let all = schedule.demand.chunks().len() as u32;
+    let last = schedule.transfers.iter().max_by(|a, b| a.end.total_cmp(&b.end));
+    let last = last.and_then(|transfer| transfer.chunks.first().copied());
+    let others = (0..OTHERS).map(|_| ChunkId(random.random_range(0..all)));
+    let mut seen = BTreeSet::new();
+    last.into_iter().chain(others).filter(|chunk| seen.insert(*chunk)).collect()
+}
+
+/// What one round keeps.
+struct Round<'a, 'b> {
+    search: &'a Search<'b>,
+    grid: Grid,
+    horizon: u32,
+    schedule: &'a Schedule,
+    slack: u32,
+}
+
+impl Round<'_, '_> {
+    /// The leeway of the round: as much of what `freed` names as fits; `None` if even the least is too much.
+    fn neighbourhood(&self, mut freed: Freed) -> Option<Vec<Leeway>> {
+        loop {
+            let leeway = self.leeway(&freed);
+            let routes =
+                Routes::new(self.search.problem, &|link, bytes| self.grid.latency(link, bytes), self.horizon, &leeway);
+            if routes?.departures() <= MAX_COLUMNS {
+                return Some(leeway);
+            }
+            match &mut freed {
+                Freed::Chunks(chunks) if chunks.len() > 1 => chunks.truncate(chunks.len() * 2 / 3),
+                Freed::Ending(share) if *share > 0.1 => *share *= 0.75,
+                _ => return None,
+            }
+        }
+    }
+
+    fn leeway(&self, freed: &Freed) -> Vec<Leeway> {
+        let problem = self.search.problem;
+        let mut near: Vec<BTreeMap<LinkId, RangeInclusive<u32>>> = vec![BTreeMap::new(); problem.demand.chunks().len()];
+        for transfer in &self.schedule.transfers {
+            // The cast saturates; a start is at most the makespan, whose epochs fit.
+            let epoch = (transfer.start / self.grid.epoch).round() as u32;
+            for chunk in &transfer.chunks {
+                let window = epoch.saturating_sub(self.slack)..=epoch + self.slack;
+                near[chunk.index()].insert(transfer.link, window);
+            }
+        }
+        if let Freed::Ending(share) = *freed {
+            let first = (f64::from(self.horizon) * (1.0 - share)) as u32;
+            for links in &mut near {
+                for link in problem.topology.link_ids() {
+                    let start = links.get(&link).map_or(first, |kept| first.min(*kept.start()));
+                    links.insert(link, start..=self.horizon);
+                }
+            }
+        }
+        let mut leeway: Vec<Leeway> = near.into_iter().map(Leeway::Near).collect();
+        if let Freed::Chunks(chunks) = freed {
+            chunks.iter().for_each(|chunk| leeway[chunk.index()] = Leeway::Free);
+        }
+        leeway
+    }
+}

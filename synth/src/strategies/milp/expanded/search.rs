@@ -1,0 +1,247 @@
+//! The search over horizons: coarse grids first, each from its lowest possible horizon upward.
+//!
+//! The principal type is [`Search`], which keeps the best schedule so far and counts solver calls. On one grid the
+//! horizon gallops upward from the bound while models are infeasible or undecided, then closes in on the smallest
+//! one that has a schedule. Finer grids follow while their models stay small enough.
+
+use super::NAME;
+use super::grid::{Grid, distinct_costs, natural_epochs};
+use super::model::Expansion;
+use super::refine::improve;
+use crate::problem::{Problem, Progress, SynthError};
+use crate::solver::{Controls, Ending, solve};
+use crate::strategies::Context;
+use crate::strategies::milp::orbits::Orbits;
+use crate::strategies::milp::routes::{Leeway, Routes};
+use crate::strategies::milp::timing::schedule_of;
+use schedule::Schedule;
+use std::ops::RangeInclusive;
+use topology::Micros;
+
+/// The most 0/1 columns of a model: HiGHS decides up to about so many in seconds, and hopelessly few beyond.
+const MAX_BINARIES: usize = 15_000;
+/// A model of this many columns gets all the iterations of a call; an iteration on a larger one takes longer, so it
+/// gets proportionally fewer.
+const FULL_COLUMNS: u64 = 500;
+/// A model whose share is fewer iterations than this is not tried: they would not decide it, and what HiGHS does
+/// before the first of them (presolve, probing) is not counted and takes seconds where columns are many.
+const FEWEST_ITERATIONS: u64 = 400;
+/// All calls together may do as much work as this many that use up their iterations.
+const FULL_CALLS: u64 = 6;
+/// Two makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-7;
+/// One grid is picked per range of horizons, so that each is about twice as fine as the one before.
+const HORIZON_RANGES: [RangeInclusive<u32>; 5] = [2..=5, 6..=11, 12..=23, 24..=47, 48..=96];
+
+/// What became of one model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// It has a schedule, which was timed and compared with the best.
+    Feasible,
+    /// It has none.
+    Infeasible,
+    /// The limits came before the answer.
+    Undecided,
+    /// It was not tried: too large for the limits, or no solver calls are left.
+    Skipped,
+}
+
+/// The state of the strategy on one problem.
+pub(super) struct Search<'a> {
+    pub(super) problem: &'a Problem,
+    context: &'a Context<'a>,
+    orbits: Option<Orbits>,
+    /// Our schedule, if it is better than the one to beat.
+    pub(super) found: Option<Schedule>,
+    /// The makespan to beat.
+    pub(super) best: Option<Micros>,
+    calls_left: u32,
+    /// Iterations × columns that may still be spent.
+    work_left: u64,
+    /// What was learnt, for the report.
+    pub(super) findings: Vec<String>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(problem: &'a Problem, context: &'a Context<'a>) -> Self {
+        Self {
+            problem,
+            context,
+            orbits: Orbits::new(problem, context.deadline),
+            found: None,
+            best: context.incumbent.map(Schedule::makespan),
+            calls_left: 0,
+            work_left: 0,
+            findings: Vec::new(),
+        }
+    }
+
+    /// Whether nothing more can or may be gained.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_good_enough() || self.calls_left == 0 || self.work_left == 0 || self.context.deadline.has_passed()
+    }
+
+    /// Whether the bound is reached.
+    pub(super) fn is_good_enough(&self) -> bool {
+        self.best.is_some_and(|best| best.0 <= self.context.goal().0 * (1.0 + EQUAL))
+    }
+
+    /// The best schedule so far: ours, or the one to beat.
+    pub(super) fn best_schedule(&self) -> Option<Schedule> {
+        self.found.clone().or_else(|| self.context.incumbent.cloned())
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.context.options.seed
+    }
+
+    /// Searches the horizon on every grid, coarse to fine, and then around the best schedule.
+    pub(super) fn run(&mut self) -> Result<(), SynthError> {
+        let grids = self.grids();
+        self.grant_half();
+        for grid in &grids {
+            if self.is_over() {
+                break;
+            }
+            if self.orbits.is_some() {
+                self.search_horizon(grid, Scope::Symmetric)?;
+            }
+            if !self.is_over() {
+                self.search_horizon(grid, Scope::Whole)?;
+            }
+        }
+        self.grant_half();
+        improve(self, &grids)
+    }
+
+    /// Half of the limits are for whole models, half for improving what they found.
+    fn grant_half(&mut self) {
+        let limits = self.context.options.limits;
+        self.calls_left += limits.solver_calls.div_ceil(2);
+        self.work_left += limits.solver_iterations.saturating_mul(FULL_COLUMNS * FULL_CALLS / 2);
+    }
+
+    /// The grids to try: of each range of horizons the one that fits the durations best.
+    fn grids(&self) -> Vec<Grid> {
+        let costs = distinct_costs(self.problem);
+        let epochs = natural_epochs(self.problem, &costs);
+        let Some(&longest) = epochs.first() else { return Vec::new() };
+        let expected = self.best.unwrap_or(self.context.bound * 1.25).max(longest);
+        let mut grids = Vec::new();
+        for range in HORIZON_RANGES {
+            let fitting = epochs.iter().map(|&epoch| Grid::new(self.problem, epoch));
+            let mut fitting: Vec<Grid> = fitting.filter(|grid| range.contains(&grid.epochs_over(expected))).collect();
+            fitting.sort_by(|a, b| a.misfit(&costs).total_cmp(&b.misfit(&costs)));
+            grids.extend(fitting.into_iter().next());
+        }
+        grids
+    }
+
+    /// Looks for the smallest horizon with a schedule on one grid.
+    fn search_horizon(&mut self, grid: &Grid, scope: Scope) -> Result<(), SynthError> {
+        let free = vec![Leeway::Free; self.problem.demand.chunks().len()];
+        let lowest = grid.epochs_over(self.context.bound * 0.9).max(1);
+        // Not below the best: durations are rounded to the nearest epoch, so that a schedule of as many epochs as the
+        // best takes can still be faster.
+        let highest = self.best.map_or(lowest.saturating_mul(4).max(16), |best| grid.epochs_over(best));
+        let (mut below, mut above, mut refuted) = (lowest - 1, None, None);
+        let (mut horizon, mut step) = (lowest, 1);
+        while horizon > below && !self.is_over() {
+            match self.attempt(grid, horizon, &free, scope)? {
+                Verdict::Feasible => above = Some(horizon),
+                Verdict::Skipped => break,
+                Verdict::Infeasible if scope == Scope::Whole => (below, refuted) = (horizon, Some(horizon)),
+                Verdict::Infeasible | Verdict::Undecided => below = horizon,
+            }
+            horizon = match above {
+                Some(above) => below + (above - below) / 2,
+                None => horizon.saturating_add(step).min(highest),
+            };
+            step = step.saturating_mul(2);
+        }
+        // Only a fact about this grid: rounding may have made the true problem harder, or easier.
+        if let Some(refuted) = refuted {
+            self.findings.push(format!("no schedule in {refuted} epochs of {:.3}", grid.epoch));
+        }
+        Ok(())
+    }
+
+    /// Builds and solves one model, times what it finds, and keeps it if it is the best so far.
+    pub(super) fn attempt(
+        &mut self,
+        grid: &Grid,
+        horizon: u32,
+        leeway: &[Leeway],
+        scope: Scope,
+    ) -> Result<Verdict, SynthError> {
+        let Some(routes) = Routes::new(self.problem, &|link, bytes| grid.latency(link, bytes), horizon, leeway) else {
+            return Ok(Verdict::Infeasible);
+        };
+        let orbits = self.orbits.as_ref().filter(|_| scope == Scope::Symmetric);
+        if routes.columns(orbits) > MAX_BINARIES || self.calls_left == 0 {
+            return Ok(Verdict::Skipped);
+        }
+        let mut expansion = Expansion::new(self.problem, grid, horizon, &routes, orbits);
+        if scope == Scope::Nearby {
+            expansion.empty_the_last_epoch(&routes, horizon);
+        }
+        let options = self.context.options;
+        let columns = (expansion.model.columns() as u64).max(FULL_COLUMNS);
+        let full = options.limits.solver_iterations.saturating_mul(FULL_COLUMNS).min(self.work_left);
+        let iterations = full / columns;
+        if iterations < FEWEST_ITERATIONS.min(options.limits.solver_iterations) {
+            return Ok(Verdict::Skipped);
+        }
+        self.calls_left -= 1;
+        let activity = format!("{horizon} epochs of {:.3}, {} columns", grid.epoch, expansion.model.columns());
+        self.announce(activity.clone());
+        let controls = Controls {
+            iterations,
+            nodes: u64::MAX,
+            relative_gap: 0.0,
+            cutoff: None,
+            seed: options.seed,
+            deadline: self.context.deadline,
+        };
+        // Only the models around the best schedule contain it; the others ask for fewer epochs than it takes.
+        let best = self.found.as_ref().or(self.context.incumbent).filter(|_| scope == Scope::Nearby);
+        let start = best.map_or_else(Vec::new, |best| expansion.start(best, grid));
+        let outcome = solve(&expansion.model, &start, &controls, &mut |found| {
+            self.announce(format!("{activity}, {} to {} arrivals in the last", found.bound.max(0.0), found.objective));
+        })?;
+        self.work_left = self.work_left.saturating_sub(outcome.iterations * columns);
+        let verdict = match outcome.ending {
+            Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
+            Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
+            Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
+                self.consider(schedule_of(self.problem, expansion.departures(&solution))?);
+                Verdict::Feasible
+            }
+        };
+        tracing::debug!(epoch = grid.epoch.0, horizon, columns, ?verdict, best = ?self.best);
+        Ok(verdict)
+    }
+
+    fn consider(&mut self, schedule: Schedule) {
+        let makespan = schedule.makespan();
+        if self.best.is_none_or(|best| makespan.0 < best.0 * (1.0 - EQUAL)) {
+            self.best = Some(makespan);
+            self.found = Some(schedule);
+        }
+    }
+
+    fn announce(&self, activity: String) {
+        (self.context.progress)(Progress { strategy: NAME, incumbent: self.best, bound: None, activity });
+    }
+}
+
+/// How much of the problem a model covers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scope {
+    /// All of it, with symmetric departures merged.
+    Symmetric,
+    /// All of it.
+    Whole,
+    /// What is near the best schedule.
+    Nearby,
+}

@@ -1,0 +1,210 @@
+//! When a chunk could be where: the release times that the routing model knows.
+//!
+//! The principal type is [`Labels`]. A label is an entry: a rank at which a chunk may have come over a slow link, the
+//! time at which it would, and what a sketch counts of its way (crossings between machines, the stage). Inside an
+//! enclave it is everywhere at its distance. As labels of different times are different, a model over them needs no big M
+//! to say that a link that is only fed late is no free capacity early.
+
+use super::crossings::Enclaves;
+use crate::problem::{Problem, Way};
+use schedule::ChunkId;
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{LinkId, Micros, Rank};
+
+/// A chunk leaves by a slow link.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Use {
+    pub(super) chunk: ChunkId,
+    pub(super) link: LinkId,
+    /// The label it leaves from; `None` in an enclave that has it from the start.
+    pub(super) from: Option<usize>,
+    /// The label it arrives at.
+    pub(super) to: usize,
+    pub(super) departure: Micros,
+}
+
+/// Where a chunk has entered an enclave, and when.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Label {
+    pub(super) rank: Rank,
+    pub(super) time: Micros,
+    pub(super) way: Way,
+    /// From there to the farthest of its enclave that wants it, on empty links.
+    pub(super) tail: Micros,
+}
+
+/// How the model sees time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Fineness<'a> {
+    /// The last useful arrival.
+    pub(super) horizon: Micros,
+    /// No schedule ends sooner.
+    pub(super) bound: Micros,
+    /// When the first turn of each slow link is.
+    pub(super) first_turns: &'a BTreeMap<LinkId, Micros>,
+    /// Between the turns of a slow link.
+    pub(super) turn: Micros,
+    /// Whether a chunk may cross more often than it must, over enclaves beside its way.
+    pub(super) detours: bool,
+}
+
+/// The labels and uses of one chunk.
+#[derive(Default)]
+pub(super) struct Labels {
+    pub(super) labels: Vec<Label>,
+    /// What brings a chunk to a label comes before what takes it on from there.
+    pub(super) uses: Vec<Use>,
+}
+
+impl Labels {
+    /// All labels of `chunk` that can be of use; `None` if they come to more than `most` uses.
+    pub(super) fn new(enclaves: &Enclaves<'_>, chunk: ChunkId, fineness: Fineness<'_>, most: usize) -> Option<Self> {
+        let mut growth = Growth::new(enclaves, chunk, fineness);
+        growth.leave(None);
+        let mut next = 0;
+        while next < growth.grown.labels.len() {
+            growth.leave(Some(next));
+            if growth.grown.uses.len() > most {
+                return None;
+            }
+            next += 1;
+        }
+        Some(growth.useful())
+    }
+}
+
+/// Labels being made.
+struct Growth<'a> {
+    problem: &'a Problem,
+    enclaves: &'a Enclaves<'a>,
+    chunk: ChunkId,
+    fineness: Fineness<'a>,
+    /// The enclaves that have the chunk from the start.
+    home: BTreeSet<usize>,
+    /// For each enclave, the fewest slow links on the way there.
+    crossings: BTreeMap<usize, usize>,
+    /// For each entry, how far everybody is from there.
+    distances: BTreeMap<Option<Rank>, Vec<f64>>,
+    known: BTreeMap<(Rank, u64, Way), usize>,
+    grown: Labels,
+}
+
+impl<'a> Growth<'a> {
+    fn new(enclaves: &'a Enclaves<'a>, chunk: ChunkId, fineness: Fineness<'a>) -> Self {
+        let problem = enclaves.problem;
+        let home = problem.demand.chunk(chunk).holders.iter().map(|rank| enclaves.of(*rank)).collect();
+        let mut growth = Self {
+            problem,
+            enclaves,
+            chunk,
+            fineness,
+            home,
+            crossings: BTreeMap::new(),
+            distances: BTreeMap::new(),
+            known: BTreeMap::new(),
+            grown: Labels::default(),
+        };
+        growth.count_crossings();
+        growth
+    }
+
+    fn count_crossings(&mut self) {
+        self.crossings = self.home.iter().map(|&enclave| (enclave, 0)).collect();
+        for count in 0.. {
+            let topology = &self.problem.topology;
+            let usable = self.enclaves.slow().iter().filter(|&&id| self.problem.allows(self.chunk, id));
+            let ends = usable
+                .map(|&id| topology.link(id))
+                .map(|link| (self.enclaves.of(link.from), self.enclaves.of(link.to)));
+            let here = |&(from, to): &(usize, usize)| {
+                self.crossings.get(&from) == Some(&count) && !self.crossings.contains_key(&to)
+            };
+            let next: BTreeSet<usize> = ends.filter(here).map(|(_, to)| to).collect();
+            if next.is_empty() {
+                return;
+            }
+            self.crossings.extend(next.into_iter().map(|to| (to, count + 1)));
+        }
+    }
+
+    /// A number that times have in common which differ by rounding alone.
+    fn instant(&self, time: Micros) -> u64 {
+        // The cast saturates.
+        (time / self.fineness.horizon * 1e9).round() as u64
+    }
+
+    fn distance(&mut self, entry: Option<Rank>) -> Vec<f64> {
+        let holders = &self.problem.demand.chunk(self.chunk).holders;
+        let from = entry.map_or_else(|| holders.to_vec(), |rank| vec![rank]);
+        let (enclaves, chunk) = (self.enclaves, self.chunk);
+        let known = self.distances.entry(entry);
+        known.or_insert_with(|| enclaves.distance(&from, chunk, Micros(1e-9))).clone()
+    }
+
+    /// Every slow link that a chunk can leave by which has entered at label `from`, or has not left home.
+    fn leave(&mut self, from: Option<usize>) {
+        let label = from.map(|from| self.grown.labels[from]);
+        let (since, way) = label.map_or((Micros::ZERO, Way::default()), |label| (label.time, label.way));
+        let distance = self.distance(label.map(|label| label.rank));
+        let bytes = self.problem.demand.bytes_of(self.chunk);
+        for &id in self.enclaves.slow() {
+            let link = self.problem.topology.link(id);
+            let (here, there) = (self.enclaves.of(link.from), self.enclaves.of(link.to));
+            let on_the_way = self.fineness.detours
+                || self
+                    .crossings
+                    .get(&there)
+                    .is_some_and(|count| self.crossings.get(&here).is_some_and(|at| at < count));
+            let ready = since.0 + distance[link.from.index()];
+            if !ready.is_finite() || !on_the_way || self.home.contains(&there) || !self.problem.allows(self.chunk, id) {
+                continue;
+            }
+            let Some(way) = self.problem.constraints.after(&self.problem.topology, way, id) else { continue };
+            let time = link.transfer_time(bytes);
+            for departure in self.turns(id, Micros(ready), time) {
+                self.arrive(id, from, departure, link.to, departure + time, way);
+            }
+        }
+    }
+
+    /// When a chunk that is there at `ready` may leave: then, or when its turn comes.
+    fn turns(&self, link: LinkId, ready: Micros, time: Micros) -> Vec<Micros> {
+        let turn = self.fineness.turn;
+        let zero = self.fineness.first_turns.get(&link).copied().unwrap_or_default();
+        // The casts saturate.
+        let first = (((ready - zero) / turn) * (1.0 + 1e-9)).floor().max(0.0) as u32 + 1;
+        let last = ((self.fineness.horizon - time - zero) / turn).floor().max(0.0) as u32;
+        [ready].into_iter().chain((first..=last).map(|index| zero + turn * f64::from(index))).collect()
+    }
+
+    fn arrive(&mut self, link: LinkId, from: Option<usize>, departure: Micros, rank: Rank, time: Micros, way: Way) {
+        let distance = self.distance(Some(rank));
+        let wanting = self.problem.demand.chunk(self.chunk).wanted_by.iter();
+        let here = wanting.filter(|other| self.enclaves.of(**other) == self.enclaves.of(rank));
+        let tail = Micros(here.map(|other| distance[other.index()]).fold(0.0, f64::max));
+        if (time + tail).0 > self.fineness.horizon.0 * (1.0 + 1e-9) {
+            return;
+        }
+        let next = self.grown.labels.len();
+        let to = *self.known.entry((rank, self.instant(time), way)).or_insert(next);
+        if to == next {
+            self.grown.labels.push(Label { rank, time, way, tail });
+        }
+        self.grown.uses.push(Use { chunk: self.chunk, link, from, to, departure });
+    }
+
+    /// Without what enters where nobody wants it and nothing leaves.
+    fn useful(mut self) -> Labels {
+        let wanting = self.problem.demand.chunk(self.chunk).wanted_by.iter();
+        let wanting: BTreeSet<usize> = wanting.map(|rank| self.enclaves.of(*rank)).collect();
+        loop {
+            let Labels { labels, uses } = &mut self.grown;
+            let before = uses.len();
+            let onward: BTreeSet<usize> = uses.iter().filter_map(|it| it.from).collect();
+            uses.retain(|it| wanting.contains(&self.enclaves.of(labels[it.to].rank)) || onward.contains(&it.to));
+            if uses.len() == before {
+                return self.grown;
+            }
+        }
+    }
+}

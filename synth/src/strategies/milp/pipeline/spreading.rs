@@ -1,0 +1,531 @@
+//! The 0/1 model of what happens around the crossings: chunks spread over fast links, in periods of a calendar.
+//!
+//! The principal type is [`Spreading`]. The crossings are data: what they carry has to be at their sender when they
+//! leave and is at their receiver when they arrive. Whether the rest fits into the calendar is a feasibility question
+//! without a single big M; the release times that TACCL's routing ignores [1] are the periods themselves. α is
+//! paid once by all chunks that leave together, on every link and every port.
+//!
+//! | column | meaning |
+//! |---|---|
+//! | x[c,l,p] ∈ {0,1} | chunk c leaves on fast link l when period p starts; it takes as many periods as it needs |
+//! | have[c,r,p] ∈ [0,1] | rank r holds chunk c when period p starts |
+//! | message[l,p] ∈ {0,1} | something leaves on l in p, where a message costs an α |
+//! | connected[l] ∈ {0,1} | something leaves on l at all, where few or many connections are wished |
+//!
+//! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
+
+use super::calendar::Calendar;
+use super::crossings::{Enclaves, Timed};
+use super::stay::Stay;
+use crate::problem::Problem;
+use crate::sketch::Connections;
+use crate::solver::{Column, Model, Solution};
+use crate::strategies::milp::orbits::Orbits;
+use schedule::ChunkId;
+use std::collections::{BTreeMap, BTreeSet};
+use topology::{Bytes, Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
+
+/// Times this close (relative) are equal.
+const TOLERANCE: f64 = 1e-6;
+
+/// A chunk that leaves on a fast link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Ride {
+    pub(super) chunk: ChunkId,
+    pub(super) link: LinkId,
+    /// The period with which it starts.
+    pub(super) first: usize,
+    /// The period before whose end it arrives.
+    pub(super) last: usize,
+}
+
+/// The model, and what its columns mean.
+pub(super) struct Spreading {
+    pub(super) model: Model,
+    rides: Vec<(Ride, Column)>,
+}
+
+/// What chunks may do, and how large a model may be.
+#[derive(Clone, Copy)]
+pub(super) struct Freedom {
+    /// How many periods later than it could a chunk may come to where it must be.
+    pub(super) patience: usize,
+    /// The most 0/1 columns.
+    pub(super) columns: usize,
+}
+
+/// Why there is no model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    /// Some chunk cannot be where it must be by then, however empty the links are.
+    TooLate,
+    /// More 0/1 columns than are allowed.
+    TooLarge,
+}
+
+impl Spreading {
+    /// Builds the model.
+    ///
+    /// # Errors
+    /// [`Refusal`] instead of a model that would be pointless or too large.
+    pub(super) fn new(
+        enclaves: &Enclaves<'_>,
+        calendar: &Calendar,
+        crossings: &[Timed],
+        freedom: Freedom,
+        orbits: Option<&Orbits>,
+    ) -> Result<Self, Refusal> {
+        let mut builder = Builder {
+            problem: enclaves.problem,
+            calendar,
+            orbits,
+            model: Model::default(),
+            shared: BTreeMap::new(),
+            rides: Vec::new(),
+            on_link: vec![Vec::new(); enclaves.fast.len()],
+            messages: BTreeMap::new(),
+            known: BTreeSet::new(),
+        };
+        for chunk in enclaves.problem.demand.chunk_ids() {
+            let stay = Stay::new(enclaves, calendar, crossings, chunk);
+            let rides = stay.rides(enclaves, calendar, freedom).ok_or(Refusal::TooLate)?;
+            builder.spread_chunk(chunk, &stay, &rides);
+            let columns = if orbits.is_some() { builder.shared.len() } else { builder.rides.len() };
+            if columns > freedom.columns {
+                return Err(Refusal::TooLarge);
+            }
+        }
+        builder.leave_in_messages();
+        builder.respect_links();
+        builder.respect_resources();
+        Ok(Self { model: builder.model, rides: builder.rides })
+    }
+
+    /// connected[l] ≥ Σ_p x[c,l,p] for every chunk where few connections are wanted, connected[l] ≤ Σ_{c,p} x[c,l,p]
+    /// where many are; the objective counts them (TACCL's `uc-min` and `uc-max`). False if nothing is wished.
+    pub(super) fn wish_connections(&mut self, problem: &Problem, orbits: Option<&Orbits>) -> bool {
+        let mut on_link: BTreeMap<LinkId, Vec<(Ride, Column)>> = BTreeMap::new();
+        self.rides.iter().for_each(|&(ride, column)| on_link.entry(ride.link).or_default().push((ride, column)));
+        let mut connected: BTreeSet<usize> = BTreeSet::new();
+        for wish in &problem.constraints.connections {
+            for link in &wish.links {
+                let Some(rides) = on_link.get(link) else { continue };
+                if !connected.insert(orbits.map_or(link.index(), |orbits| orbits.of_link(*link))) {
+                    continue;
+                }
+                let column = self.model.binary();
+                match wish.wish {
+                    Connections::Few => {
+                        self.model.set_cost(column, 1.0);
+                        for of_chunk in rides.chunk_by(|a, b| a.0.chunk == b.0.chunk) {
+                            let terms = of_chunk.iter().map(|(_, ride)| (*ride, 1.0)).chain([(column, -1.0)]);
+                            self.model.at_most(terms.collect::<Vec<_>>(), 0.0);
+                        }
+                    }
+                    Connections::Many => {
+                        self.model.set_cost(column, -1.0);
+                        let terms = rides.iter().map(|(_, ride)| (*ride, -1.0)).chain([(column, 1.0)]);
+                        self.model.at_most(terms.collect::<Vec<_>>(), 0.0);
+                    }
+                }
+            }
+        }
+        !connected.is_empty()
+    }
+
+    /// A start for the solver: the rides of a solution, and no others.
+    pub(super) fn start(&self, rides: &[Ride]) -> Vec<(Column, f64)> {
+        let taken: BTreeSet<(ChunkId, LinkId, usize)> =
+            rides.iter().map(|ride| (ride.chunk, ride.link, ride.first)).collect();
+        let is_taken = |ride: &Ride| taken.contains(&(ride.chunk, ride.link, ride.first));
+        self.rides.iter().map(|(ride, column)| (*column, f64::from(is_taken(ride)))).collect()
+    }
+
+    /// The rides of a solution, by period.
+    pub(super) fn rides(&self, solution: &Solution) -> Vec<Ride> {
+        let taken = self.rides.iter().filter(|(_, column)| solution.is_set(*column));
+        let mut rides: Vec<Ride> = taken.map(|(ride, _)| *ride).collect();
+        rides.sort_by_key(|ride| (ride.first, ride.link, ride.chunk));
+        rides
+    }
+}
+
+struct Builder<'a> {
+    problem: &'a Problem,
+    calendar: &'a Calendar,
+    orbits: Option<&'a Orbits>,
+    model: Model,
+    /// The column of an orbit of rides.
+    shared: BTreeMap<(usize, usize), Column>,
+    rides: Vec<(Ride, Column)>,
+    on_link: Vec<Vec<(Ride, Column)>>,
+    /// message[l,p], made on demand.
+    messages: BTreeMap<(usize, usize), Column>,
+    /// Capacity rows that there are: links and ports of an orbit have the same.
+    known: BTreeSet<CapacityRow>,
+}
+
+/// Columns with the bits of their weights, and those of the room.
+type CapacityRow = (Vec<(Column, u64)>, u64);
+
+/// The part of the time of a link or a resource that a link's messages take.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    link: LinkId,
+    /// Per message.
+    alpha: Micros,
+    /// Per byte.
+    beta: MicrosPerByte,
+}
+
+impl Builder<'_> {
+    /// The rows of one chunk: it spreads from its sources to all that want it, and to where crossings fetch it.
+    fn spread_chunk(&mut self, chunk: ChunkId, stay: &Stay, rides: &[Ride]) {
+        let mut incoming: BTreeMap<Rank, Vec<(Ride, Column)>> = BTreeMap::new();
+        let mut outgoing: BTreeMap<Rank, Vec<(Ride, Column)>> = BTreeMap::new();
+        for &ride in rides {
+            let column = match self.orbits.map(|orbits| (orbits.of(ride.chunk, ride.link), ride.first)) {
+                Some(orbit) => *self.shared.entry(orbit).or_insert_with(|| self.model.binary()),
+                None => self.model.binary(),
+            };
+            let link = self.problem.topology.link(ride.link);
+            self.rides.push((ride, column));
+            self.on_link[ride.link.index()].push((ride, column));
+            incoming.entry(link.to).or_default().push((ride, column));
+            outgoing.entry(link.from).or_default().push((ride, column));
+        }
+        // What a symmetry maps to this chunk has the same rows.
+        if self.orbits.is_some_and(|orbits| !orbits.represents(chunk)) {
+            return;
+        }
+        let wanted_by = &self.problem.demand.chunk(chunk).wanted_by;
+        for (&rank, arrivals) in &incoming {
+            let wanted = wanted_by.has(rank);
+            let fetched = stay.fetched.get(&rank).copied();
+            match outgoing.get(&rank) {
+                None if fetched.is_none() => self.receive_once(arrivals, wanted),
+                departures => {
+                    let have = self.holding_follows_arrivals(arrivals, wanted, fetched);
+                    self.hold_before_send(departures.map_or(&[], |it| &it[..]), &have);
+                }
+            }
+        }
+    }
+
+    /// have[c,r,p] = have[c,r,p−1] + Σ over rides into r that are over when p starts, and have ≤ 1: at most one copy of
+    /// a chunk comes to a rank. Where it is wanted, it is there at the end, and where a crossing fetches it, by then.
+    fn holding_follows_arrivals(
+        &mut self,
+        arrivals: &[(Ride, Column)],
+        wanted: bool,
+        fetched: Option<usize>,
+    ) -> BTreeMap<usize, Column> {
+        let times: BTreeSet<usize> = arrivals.iter().map(|(ride, _)| ride.last + 1).collect();
+        let mut have: BTreeMap<usize, Column> = BTreeMap::new();
+        let mut before: Option<Column> = None;
+        for time in times {
+            let now = self.model.continuous(0.0, 1.0);
+            let arriving = arrivals.iter().filter(|(ride, _)| ride.last + 1 == time).map(|(_, column)| (*column, -1.0));
+            let terms: Vec<_> = arriving.chain(before.map(|before| (before, -1.0))).chain([(now, 1.0)]).collect();
+            self.model.equal(terms, 0.0);
+            have.insert(time, now);
+            before = Some(now);
+        }
+        if let Some(last) = before.filter(|_| wanted) {
+            self.model.fix(last, 1.0);
+        }
+        if let Some((_, &by)) = fetched.and_then(|by| have.range(..=by).next_back()) {
+            self.model.fix(by, 1.0);
+        }
+        have
+    }
+
+    /// Σ over rides into r of x[c,l,p] = 1 where c is wanted at r, else ≤ 1: the same for a rank that the chunk never
+    /// leaves, without columns.
+    fn receive_once(&mut self, arrivals: &[(Ride, Column)], wanted: bool) {
+        let terms: Vec<_> = arrivals.iter().map(|(_, column)| (*column, 1.0)).collect();
+        self.model.row(if wanted { 1.0 } else { 0.0 }, terms, 1.0);
+    }
+
+    /// x[c,l,p] ≤ have[c,from(l),p].
+    fn hold_before_send(&mut self, departures: &[(Ride, Column)], have: &BTreeMap<usize, Column>) {
+        for (ride, column) in departures {
+            let held = have.range(..=ride.first).next_back().map(|(_, &held)| (held, -1.0));
+            self.model.at_most([(*column, 1.0)].into_iter().chain(held), 0.0);
+        }
+    }
+
+    /// Σ over messages on l within periods p…q of (α + β·bytes) ≤ the time from p to q, for every fast link. Where α
+    /// pipelines it does not count, but what leaves together is late by it.
+    fn respect_links(&mut self) {
+        for id in self.problem.topology.link_ids() {
+            let link = self.problem.topology.link(id);
+            let alpha = link.occupancy(Bytes::ZERO);
+            self.fit(&[User { link: id, alpha, beta: link.beta }]);
+            if link.latency == Latency::Pipelines && link.alpha > Micros::ZERO {
+                self.arrive_in_time(id);
+            }
+        }
+    }
+
+    /// β·Σ_c b(c)·x[c,l,p] ≤ the time of the periods that a single chunk takes, less α.
+    fn arrive_in_time(&mut self, id: LinkId) {
+        let link = self.problem.topology.link(id);
+        let mut rides = self.on_link[id.index()].clone();
+        rides.sort_by_key(|(ride, _)| ride.first);
+        for together in rides.chunk_by(|a, b| a.0.first == b.0.first) {
+            let time = |ride: &Ride| link.beta * self.problem.demand.bytes_of(ride.chunk);
+            let room = self.calendar.between(together[0].0.first, together[0].0.last) - link.alpha;
+            let terms = together.iter().map(|(ride, column)| (*column, time(ride).0)).collect();
+            self.share(terms, room);
+        }
+    }
+
+    /// The same for every resource, over all its fast links, with the resource's own β.
+    fn respect_resources(&mut self) {
+        for index in 0..self.problem.topology.resources().len() {
+            let id = ResourceId::from_index(index);
+            let resource = self.problem.topology.resource(id);
+            let user = |&link: &LinkId| {
+                let alpha = resource.occupancy(self.problem.topology.link(link), Bytes::ZERO);
+                User { link, alpha, beta: resource.beta }
+            };
+            let users: Vec<User> = self.problem.topology.users(id).iter().map(user).collect();
+            self.fit(&users);
+        }
+    }
+
+    /// For every interval that begins with a ride and ends with it, or a little later: what is within it fits into it.
+    fn fit(&mut self, users: &[User]) {
+        let mut rides: Vec<(Ride, Column, User)> = Vec::new();
+        for user in users {
+            rides.extend(self.on_link[user.link.index()].iter().map(|&(ride, column)| (ride, column, *user)));
+        }
+        rides.sort_by_key(|(ride, column, _)| (ride.first, ride.last, *column));
+        let spans: BTreeSet<(usize, usize)> = rides.iter().map(|(ride, ..)| (ride.first, ride.last)).collect();
+        let mut intervals: BTreeSet<(usize, usize)> = BTreeSet::new();
+        for &(first, last) in &spans {
+            // Up to where one that begins last within it would end.
+            intervals.extend(
+                (last..=last + (last - first)).filter(|&end| end < self.calendar.len()).map(|end| (first, end)),
+            );
+        }
+        for (first, last) in intervals {
+            let from = rides.partition_point(|(ride, ..)| ride.first < first);
+            let to = rides.partition_point(|(ride, ..)| ride.first <= last);
+            let within: Vec<(Ride, Column, User)> =
+                rides[from..to].iter().filter(|(ride, ..)| ride.last <= last).copied().collect();
+            let time = |ride: &Ride, user: &User| (user.beta * self.problem.demand.bytes_of(ride.chunk)).0;
+            let mut terms: Vec<(Column, f64)> =
+                within.iter().map(|(ride, column, user)| (*column, time(ride, user))).collect();
+            let room = self.calendar.between(first, last);
+            let messages = self.alphas(users, first, last);
+            self.count_messages(&messages, terms.iter().map(|it| it.1).fold(f64::INFINITY, f64::min), room);
+            terms.extend(messages);
+            self.share(terms, room);
+        }
+    }
+
+    /// Σ message[l,p] ≤ how many messages of the least load fit: implied for whole columns, and tight for others.
+    fn count_messages(&mut self, messages: &[(Column, f64)], least: f64, room: Micros) {
+        let Some(alpha) = messages.iter().map(|it| it.1).min_by(f64::total_cmp) else { return };
+        let terms = messages.iter().map(|&(column, _)| (column, alpha + least)).collect();
+        self.share(terms, room);
+    }
+
+    /// α·message[l,p] of every message of `users` within an interval.
+    fn alphas(&self, users: &[User], first: usize, last: usize) -> Vec<(Column, f64)> {
+        let mut terms = Vec::new();
+        for user in users.iter().filter(|user| user.alpha > Micros::ZERO) {
+            let rides = self.on_link[user.link.index()].iter();
+            let starts = rides.filter(|(ride, _)| ride.first >= first && ride.last <= last).map(|(ride, _)| ride.first);
+            let orbit = self.orbits.map_or(user.link.index(), |orbits| orbits.of_link(user.link));
+            let columns = starts.collect::<BTreeSet<_>>().into_iter().map(|start| self.messages[&(orbit, start)]);
+            terms.extend(columns.map(|column| (column, user.alpha.0)));
+        }
+        terms
+    }
+
+    /// x[c,l,p] ≤ message[l,p], where a message costs an α.
+    fn leave_in_messages(&mut self) {
+        let mut seen: BTreeSet<Column> = BTreeSet::new();
+        for &(ride, column) in &self.rides {
+            if self.problem.topology.link(ride.link).occupancy(Bytes::ZERO) == Micros::ZERO || !seen.insert(column) {
+                continue;
+            }
+            let orbit = self.orbits.map_or(ride.link.index(), |orbits| orbits.of_link(ride.link));
+            let message = *self.messages.entry((orbit, ride.first)).or_insert_with(|| self.model.binary());
+            self.model.at_most([(column, 1.0), (message, -1.0)], 0.0);
+        }
+    }
+
+    /// Σ weight·column ≤ room. Equal weights are counted in whole chunks, which is tighter.
+    fn share(&mut self, terms: Vec<(Column, f64)>, room: Micros) {
+        let Some(&(_, weight)) = terms.first() else { return };
+        let mut key: Vec<(Column, u64)> = terms.iter().map(|&(column, weight)| (column, weight.to_bits())).collect();
+        key.sort_unstable();
+        if self.orbits.is_some() && !self.known.insert((key, room.0.to_bits())) {
+            return;
+        }
+        let allowed = room.0 * (1.0 + TOLERANCE);
+        if terms.iter().all(|&(_, other)| (other - weight).abs() <= 1e-9 * weight) {
+            let chunks = (allowed / weight).floor();
+            if chunks < terms.len() as f64 {
+                self.model.at_most(terms.into_iter().map(|(column, _)| (column, 1.0)), chunks);
+            }
+        } else if terms.iter().map(|&(_, weight)| weight).sum::<f64>() > allowed {
+            self.model.at_most(terms.into_iter().map(|(column, weight)| (column, weight / room.0)), 1.0 + TOLERANCE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::crossings::Crossing;
+    use super::*;
+    use crate::problem::by_hand::{self, Wire, wired};
+    use crate::solver::{Ending, solved};
+
+    use std::sync::Arc;
+
+    fn free(columns: usize) -> Freedom {
+        Freedom { patience: 99, columns }
+    }
+
+    /// A broadcast of `chunks` chunks of one byte from rank 0; the shared port takes 1 µs per byte.
+    fn broadcast(ranks: usize, wires: &[Wire], latency: Latency, chunks: u32) -> Problem {
+        by_hand::broadcast(wired(ranks, wires, latency, 1.0), chunks)
+    }
+
+    /// Whether the model of `periods` periods of `length` admits exactly these (chunk, link, period). Every link but
+    /// the one of `crossing` (link, chunks, start, end) is fast.
+    fn admits(
+        problem: &Problem,
+        (periods, length): (usize, f64),
+        crossing: Option<(u32, &[u32], f64, f64)>,
+        rides: &[(u32, u32, usize)],
+    ) -> bool {
+        let slow = crossing.map(|(link, ..)| LinkId(link));
+        let enclaves = Enclaves::of_fast(problem, |id| Some(id) != slow);
+        let end = Micros(length * periods as f64);
+        let calendar = Calendar::new(Micros::ZERO, Micros(length), end, Micros(length), 99).unwrap();
+        let timed = crossing.map(|(link, chunks, start, end)| Timed {
+            crossing: Crossing { link: LinkId(link), chunks: chunks.iter().copied().map(ChunkId).collect() },
+            start: Micros(start),
+            end: Micros(end),
+        });
+        let timed: Vec<Timed> = timed.into_iter().collect();
+        let Ok(mut spreading) = Spreading::new(&enclaves, &calendar, &timed, free(999), None) else { return false };
+        let mut missing = rides.to_vec();
+        for (ride, column) in &spreading.rides {
+            let key = (ride.chunk.0, ride.link.0, ride.first);
+            let wanted = missing.iter().position(|other| *other == key).map(|at| missing.remove(at));
+            spreading.model.fix(*column, if wanted.is_some() { 1.0 } else { 0.0 });
+        }
+        assert!(missing.is_empty(), "no column for {missing:?}: the test would show nothing");
+        match solved(&spreading.model, &[]) {
+            Ending::Optimal(_) => true,
+            Ending::Infeasible => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const OCCUPIES: Latency = Latency::Occupies;
+
+    #[test]
+    fn nobody_sends_what_has_not_arrived() {
+        let chain =
+            broadcast(3, &[(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (0, 2, 0.0, 1.0, false)], OCCUPIES, 1);
+        assert!(admits(&chain, (3, 1.0), None, &[(0, 0, 0), (0, 1, 1)]));
+        // Rank 1 gets it in the third period, and would send it in the second.
+        assert!(!admits(&chain, (3, 1.0), None, &[(0, 0, 2), (0, 1, 1)]));
+    }
+
+    #[test]
+    fn a_chunk_comes_once_and_to_all_who_want_it() {
+        let fork =
+            broadcast(3, &[(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (0, 2, 0.0, 1.0, false)], OCCUPIES, 1);
+        assert!(admits(&fork, (3, 1.0), None, &[(0, 0, 0), (0, 2, 0)]));
+        assert!(!admits(&fork, (3, 1.0), None, &[(0, 0, 0), (0, 1, 1), (0, 2, 0)]), "twice");
+        assert!(!admits(&fork, (3, 1.0), None, &[(0, 0, 0)]), "never");
+        assert!(!admits(&fork, (3, 1.0), None, &[(0, 0, 0), (0, 0, 1), (0, 2, 0)]), "twice to one that passes it on");
+    }
+
+    #[test]
+    fn a_link_carries_what_its_time_allows() {
+        let wire = broadcast(2, &[(0, 1, 0.0, 2.0, false)], OCCUPIES, 2);
+        // A chunk takes two periods.
+        assert!(admits(&wire, (4, 1.0), None, &[(0, 0, 0), (1, 0, 2)]));
+        assert!(!admits(&wire, (4, 1.0), None, &[(0, 0, 0), (1, 0, 1)]), "the second leaves while the first is inside");
+        assert!(!admits(&wire, (4, 1.0), None, &[(0, 0, 0), (1, 0, 0)]), "both at once");
+        assert!(admits(&wire, (2, 4.0), None, &[(0, 0, 0), (1, 0, 0)]), "a long period holds both");
+    }
+
+    #[test]
+    fn chunks_that_leave_together_pay_one_alpha() {
+        let wire = broadcast(2, &[(0, 1, 2.0, 1.0, false)], OCCUPIES, 3);
+        assert!(admits(&wire, (2, 5.0), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 0)]), "2 + 3·1 fits into 5");
+        assert!(!admits(&wire, (2, 4.5), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 0)]), "and not into 4.5");
+        assert!(admits(&wire, (2, 4.5), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 1)]));
+    }
+
+    #[test]
+    fn where_alpha_pipelines_it_delays_what_leaves_together() {
+        let wire = broadcast(2, &[(0, 1, 2.0, 1.0, false)], Latency::Pipelines, 3);
+        // One chunk takes three periods of one; the link is free after one.
+        assert!(admits(&wire, (5, 1.0), None, &[(0, 0, 0), (1, 0, 1), (2, 0, 2)]));
+        assert!(!admits(&wire, (5, 1.0), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 2)]), "two at once take four");
+    }
+
+    #[test]
+    fn a_port_serves_one_message_at_a_time() {
+        let star = [(0, 1, 1.0, 1.0, true), (0, 2, 1.0, 1.0, true), (1, 2, 1.0, 1.0, false)];
+        let star = broadcast(3, &star, OCCUPIES, 1);
+        assert!(admits(&star, (2, 2.0), None, &[(0, 0, 0), (0, 1, 1)]));
+        assert!(!admits(&star, (2, 2.0), None, &[(0, 0, 0), (0, 1, 0)]), "1 + 1 twice is more than 2");
+        assert!(admits(&star, (2, 4.0), None, &[(0, 0, 0), (0, 1, 0)]));
+    }
+
+    #[test]
+    fn crossings_fetch_in_time_and_bring_what_goes_on() {
+        // 0 → 1 ⇒ 2 → 3.
+        let bridge = [(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 9.0, false), (2, 3, 0.0, 1.0, false)];
+        let bridge = broadcast(4, &bridge, OCCUPIES, 1);
+        let crossing = |start: f64| Some((1, &[0][..], start, start + 9.0));
+        assert!(admits(&bridge, (12, 1.0), crossing(1.0), &[(0, 0, 0), (0, 2, 10)]));
+        assert!(!admits(&bridge, (12, 1.0), crossing(0.5), &[(0, 0, 0), (0, 2, 10)]), "it leaves before it is there");
+        assert!(!admits(&bridge, (10, 1.0), crossing(1.0), &[(0, 0, 0)]), "there is no time to pass it on");
+        assert!(!admits(&bridge, (12, 1.0), crossing(1.0), &[(0, 0, 0)]), "rank 3 waits for ever");
+    }
+
+    #[test]
+    fn too_many_columns_are_refused() {
+        let wire = broadcast(2, &[(0, 1, 0.0, 1.0, false)], OCCUPIES, 3);
+        let enclaves = Enclaves::of_fast(&wire, |_| true);
+        let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
+        let build = |most| Spreading::new(&enclaves, &calendar, &[], free(most), None).err();
+        assert_eq!((build(11), build(12)), (Some(Refusal::TooLarge), None));
+    }
+
+    #[test]
+    fn few_and_many_connections() {
+        // Over 1 or directly: the wish decides.
+        let fork = [(0, 1, 0.0, 1.0, false), (0, 2, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (2, 1, 0.0, 1.0, false)];
+        let used = |wish| {
+            let mut problem = broadcast(3, &fork, OCCUPIES, 2);
+            let links: Vec<LinkId> = problem.topology.link_ids().collect();
+            let connections = vec![crate::problem::ConnectionWish { links, wish, line: 1 }];
+            problem.constraints =
+                Arc::new(crate::problem::Constraints { connections, ..crate::problem::Constraints::none() });
+            let enclaves = Enclaves::of_fast(&problem, |_| true);
+            let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
+            let mut spreading = Spreading::new(&enclaves, &calendar, &[], free(999), None).ok().unwrap();
+            assert!(spreading.wish_connections(&problem, None));
+            let Ending::Optimal(solution) = solved(&spreading.model, &[]) else {
+                panic!("the wish made it infeasible")
+            };
+            spreading.rides(&solution).iter().map(|ride| ride.link).collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!((used(crate::sketch::Connections::Few), used(crate::sketch::Connections::Many)), (2, 4));
+    }
+}

@@ -1,0 +1,160 @@
+//! From departures in epochs to a schedule in microseconds.
+//!
+//! The principal function is [`schedule_of`]. The grid says what goes over which link and roughly when; exact
+//! times come from `schedule::replay`. Transfers that nobody needs are dropped first. What the grid cannot tell is
+//! settled by trying: whether the chunks of one epoch travel as one message or as several, and whether the order of
+//! the grid or a list schedule by longest remaining path is better.
+
+use super::NAME;
+use crate::problem::distance::Key;
+use crate::problem::{Problem, SynthError};
+use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, replay};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
+
+/// A departure of a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Departure {
+    pub(crate) chunk: ChunkId,
+    pub(crate) link: LinkId,
+    pub(crate) epoch: u32,
+}
+
+/// The fastest schedule found that follows `departures`.
+///
+/// # Errors
+/// [`SynthError::Order`] if a departure sends what has not arrived: a defect of the model.
+pub(crate) fn schedule_of(problem: &Problem, departures: Vec<Departure>) -> Result<Schedule, SynthError> {
+    let mut sends = drop_useless(problem, departures);
+    add_remaining_paths(problem, &mut sends);
+    let mut candidates = Vec::new();
+    // The list scheduler knows no rule about who goes first; the grid's order keeps it.
+    if problem.constraints.own_chunks_first.is_none() {
+        candidates.push(one_by_one(&list_order(problem, &sends)));
+    }
+    sends.sort_by(|a, b| {
+        let remaining = b.remaining.total_cmp(&a.remaining);
+        a.departure.epoch.cmp(&b.departure.epoch).then(remaining).then(a.key().cmp(&b.key()))
+    });
+    candidates.extend([one_by_one(&sends), together(&sends)]);
+    let mut best: Option<Vec<Transfer>> = None;
+    for messages in candidates {
+        let transfers = replay(&problem.demand, &problem.topology, &messages)
+            .map_err(|error| SynthError::Order { strategy: NAME, error })?;
+        if best.as_ref().is_none_or(|best| is_better(&transfers, best)) {
+            best = Some(transfers);
+        }
+    }
+    Ok(Schedule::new(&problem.topology, problem.demand.clone(), best.unwrap_or_default(), NAME))
+}
+
+/// Sooner done, or as soon with fewer messages.
+fn is_better(transfers: &[Transfer], best: &[Transfer]) -> bool {
+    let end = |transfers: &[Transfer]| transfers.iter().map(|transfer| transfer.end.0).fold(0.0, f64::max);
+    let (new, old) = (end(transfers), end(best));
+    new < old * (1.0 - 1e-9) || (new <= old * (1.0 + 1e-9) && transfers.len() < best.len())
+}
+
+/// A departure that somebody needs.
+#[derive(Clone, Copy, Debug)]
+struct Send {
+    departure: Departure,
+    from: Rank,
+    to: Rank,
+    /// From its start to the last arrival that depends on it, on empty links.
+    remaining: Micros,
+}
+
+impl Send {
+    fn key(&self) -> (u32, u32) {
+        (self.departure.link.0, self.departure.chunk.0)
+    }
+}
+
+/// Without copies that are neither wanted where they go nor passed on from there.
+fn drop_useless(problem: &Problem, mut departures: Vec<Departure>) -> Vec<Send> {
+    departures.sort_by_key(|it| (it.epoch, it.link, it.chunk));
+    let mut needed: BTreeSet<(ChunkId, Rank)> = BTreeSet::new();
+    let mut sends = Vec::with_capacity(departures.len());
+    // Backwards in time, what is passed on is seen before what brings it.
+    for departure in departures.into_iter().rev() {
+        let link = problem.topology.link(departure.link);
+        let wanted = problem.demand.chunk(departure.chunk).wanted_by.has(link.to);
+        if wanted || needed.contains(&(departure.chunk, link.to)) {
+            needed.insert((departure.chunk, link.from));
+            sends.push(Send { departure, from: link.from, to: link.to, remaining: Micros::ZERO });
+        }
+    }
+    sends.reverse();
+    sends
+}
+
+/// Fills in `remaining`; `sends` are in order of departure.
+fn add_remaining_paths(problem: &Problem, sends: &mut [Send]) {
+    let mut longest: BTreeMap<(ChunkId, Rank), Micros> = BTreeMap::new();
+    for send in sends.iter_mut().rev() {
+        let chunk = send.departure.chunk;
+        let time = problem.topology.link(send.departure.link).transfer_time(problem.demand.bytes_of(chunk));
+        send.remaining = time + longest.get(&(chunk, send.to)).copied().unwrap_or(Micros::ZERO);
+        let from = longest.entry((chunk, send.from)).or_default();
+        *from = from.max(send.remaining);
+    }
+}
+
+/// The order of a list scheduler that ignores epochs: whatever can start first, the longest remaining path first.
+fn list_order(problem: &Problem, sends: &[Send]) -> Vec<Send> {
+    let (topology, demand) = (&problem.topology, &problem.demand);
+    let mut waiting: BTreeMap<(ChunkId, Rank), Vec<usize>> = BTreeMap::new();
+    let mut queue: BinaryHeap<Reverse<(Key, Reverse<Key>, usize)>> = BinaryHeap::new();
+    for (index, send) in sends.iter().enumerate() {
+        if demand.chunk(send.departure.chunk).holders.has(send.from) {
+            queue.push(Reverse((Key::new(0.0), Reverse(Key::new(send.remaining.0)), index)));
+        } else {
+            waiting.entry((send.departure.chunk, send.from)).or_default().push(index);
+        }
+    }
+    let mut free = FreeTimes::new(topology);
+    let mut order = Vec::with_capacity(sends.len());
+    while let Some(Reverse((ready, priority, index))) = queue.pop() {
+        let (ready, send) = (ready.value(), sends[index]);
+        let (chunk, id) = (send.departure.chunk, send.departure.link);
+        let start = free.earliest(topology, id).0;
+        if start > ready {
+            queue.push(Reverse((Key::new(start), priority, index)));
+            continue;
+        }
+        let bytes: Bytes = demand.bytes_of(chunk);
+        free.occupy(topology, id, Micros(ready), bytes);
+        order.push(send);
+        let end = ready + topology.link(id).transfer_time(bytes).0;
+        for next in waiting.remove(&(chunk, send.to)).unwrap_or_default() {
+            queue.push(Reverse((Key::new(end), Reverse(Key::new(sends[next].remaining.0)), next)));
+        }
+    }
+    order
+}
+
+fn message(chunks: &[Send]) -> Message {
+    let link = chunks[0].departure.link;
+    Message { chunks: chunks.iter().map(|send| send.departure.chunk).collect(), link, kind: TransferKind::Copy }
+}
+
+fn one_by_one(order: &[Send]) -> Vec<Message> {
+    order.chunks(1).map(message).collect()
+}
+
+/// The chunks of a link and an epoch as one message, in the place of the first of them.
+fn together(order: &[Send]) -> Vec<Message> {
+    let mut place: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<Send>> = Vec::new();
+    for send in order {
+        let next = groups.len();
+        let at = *place.entry((send.departure.epoch, send.departure.link.0)).or_insert(next);
+        if at == next {
+            groups.push(Vec::new());
+        }
+        groups[at].push(*send);
+    }
+    groups.iter().map(|group| message(group)).collect()
+}

@@ -1,0 +1,311 @@
+//! Plans too large to write down transfer by transfer: one base transfer for each orbit.
+//!
+//! The principal function is [`synthesize_compressed`]. An AllGather is a walk on orbits; a ReduceScatter is one on the reversed
+//! topology played backwards (no link shares a resource there, so that mirrored times clash as little as the times
+//! themselves); an AllReduce is both, one after the other. Nothing in memory is larger than a few numbers for each link.
+
+use super::strategy::NAME;
+use super::{Base, Orbits};
+use crate::bounds::{Bounds, bounds_before};
+use crate::problem::{
+    Candidate, Constraints, Deadline, Milestone, Options, Problem, Progress, Report, StopReason, StrategyKind,
+    SynthError,
+};
+use crate::strategies::Context;
+use crate::strategies::reversal::halves;
+use crate::symmetry::{Shared, shared_symmetries};
+use schedule::{
+    Collective, CompressedSchedule, Generator, LowerBound, MOST_PLAIN_TRANSFERS, Provenance, Schedule, TopologyRef,
+    Transfer, TransferKind, VerifiedCompressed, verify_compressed,
+};
+use std::time::Instant;
+use topology::Micros;
+
+/// Bounds get one in so many of the time left.
+const BOUND_PART: u32 = 5;
+/// Two makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-7;
+
+/// A compressed plan and the account of how it was found.
+#[derive(Clone, Debug)]
+pub struct CompressedSynthesis {
+    /// The best verified schedule, with its bound filled in.
+    pub schedule: VerifiedCompressed,
+    /// Every candidate, and why it stopped.
+    pub report: Report,
+    /// All bounds for the winner's chunk count.
+    pub bounds: Bounds,
+}
+
+/// Whether a plain schedule for `problem` would have more than `limit` transfers, were every chunk sent alone, and it is one of
+/// those that symmetries can repeat.
+pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
+    let deliveries: u64 = problem
+        .demand
+        .chunks()
+        .iter()
+        .map(|chunk| {
+            let summed = if chunk.combine { chunk.holders.len() } else { 0 };
+            (chunk.wanted_by.len() + summed) as u64
+        })
+        .sum();
+    let collective = problem.demand.request().collective;
+    let is_repeated = matches!(collective, Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce);
+    is_repeated && deliveries > limit as u64
+}
+
+/// [`wants_compression`] at the limit up to which schedules are written plain.
+pub fn is_too_large_for_plain(problem: &Problem) -> bool {
+    wants_compression(problem, MOST_PLAIN_TRANSFERS)
+}
+
+/// Plans `problems` (the same request, one problem per chunk count worth trying) as base and generators.
+///
+/// # Errors
+/// [`SynthError::NotApplicable`] where no commuting symmetries move every rank, link and chunk, where links share resources, or
+/// under a sketch; [`SynthError::NothingYet`] if the time was up; [`SynthError::NoProblem`] if `problems` is empty.
+pub fn synthesize_compressed(
+    problems: &[Problem],
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<CompressedSynthesis, SynthError> {
+    let started = Instant::now();
+    let deadline = Deadline::after(options.time_limit, options.cancel.clone());
+    let mut best: Option<(VerifiedCompressed, Bounds)> = None;
+    let mut candidates = Vec::new();
+    let mut refusal = SynthError::NoProblem;
+    for problem in problems {
+        if best.is_some() && deadline.has_passed() {
+            break;
+        }
+        let (begun, bounds) = (Instant::now(), bounds_before(problem, &deadline.part(BOUND_PART)));
+        let claim = if problems.len() > 1 { bounds.best_at_any_chunking() } else { bounds.best() };
+        let context = Context { options, deadline: &deadline, incumbent: None, bound: bounds.best().value, progress };
+        let attempt = attempt(problem, &context, claim);
+        let chunks_per_rank = problem.demand.request().chunks_per_rank;
+        candidates.push(candidate(&attempt, chunks_per_rank, context.goal(), begun.elapsed().as_secs_f64()));
+        match attempt {
+            Ok(found) => {
+                let is_enough = found.makespan().0 <= context.goal().0 * (1.0 + EQUAL);
+                if best.as_ref().is_none_or(|(best, _)| found.makespan() < best.makespan()) {
+                    best = Some((found, bounds));
+                } else if is_enough {
+                    break;
+                }
+            }
+            Err(error) => refusal = error,
+        }
+    }
+    let (schedule, bounds) = best.ok_or(refusal)?;
+    let report = report(&schedule, options, candidates, started.elapsed().as_secs_f64());
+    Ok(CompressedSynthesis { schedule, report, bounds })
+}
+
+fn candidate(
+    attempt: &Result<VerifiedCompressed, SynthError>,
+    chunks_per_rank: u32,
+    goal: Micros,
+    seconds: f64,
+) -> Candidate {
+    let found = attempt.as_ref().ok();
+    Candidate {
+        strategy: found.map_or_else(|| NAME.to_owned(), |found| found.base().produced_by.strategy.clone()),
+        chunks_per_rank,
+        makespan_us: found.map(|found| found.makespan().0),
+        transfers: found.map_or(0, |found| found.transfers() as usize),
+        stop_reason: match found {
+            Some(found) if found.makespan().0 <= goal.0 * (1.0 + EQUAL) => StopReason::GapLimit,
+            _ => StopReason::Exhausted,
+        },
+        seconds,
+        note: match attempt {
+            Ok(found) => Some(format!("{} base transfers", found.base().transfers.len())),
+            Err(error) => Some(error.to_string()),
+        },
+    }
+}
+
+fn report(schedule: &VerifiedCompressed, options: &Options, candidates: Vec<Candidate>, seconds: f64) -> Report {
+    let base = schedule.base();
+    let gap = base.gap();
+    let stop_reason = match gap {
+        Some(gap) if gap <= EQUAL => StopReason::Optimal,
+        Some(gap) if gap <= options.gap * (1.0 + EQUAL) + EQUAL => StopReason::GapLimit,
+        _ => StopReason::Exhausted,
+    };
+    Report {
+        makespan_us: base.makespan().0,
+        lower_bound_us: base.bound.as_ref().map_or(0.0, |bound| bound.value.0),
+        bound: base.bound.as_ref().map_or_else(String::new, |bound| bound.name.clone()),
+        gap,
+        strategy: base.produced_by.strategy.clone(),
+        stop_reason,
+        seconds,
+        candidates,
+        milestones: vec![Milestone {
+            seconds,
+            makespan_us: base.makespan().0,
+            strategy: base.produced_by.strategy.clone(),
+        }],
+    }
+}
+
+fn refused(why: impl Into<String>) -> SynthError {
+    SynthError::NotApplicable { strategy: NAME, why: why.into() }
+}
+
+/// One compressed plan, verified.
+fn attempt(problem: &Problem, context: &Context<'_>, claim: LowerBound) -> Result<VerifiedCompressed, SynthError> {
+    if *problem.constraints != Constraints::none() {
+        return Err(refused("a plan of so many transfers obeys no sketch yet"));
+    }
+    let (orbits, base) = planned(problem, context)?;
+    let makespan = base.makespan;
+    let asked = context.options.strategy.map_or("auto", StrategyKind::as_str);
+    let produced_by = Provenance {
+        strategy: format!("{NAME}/{}", orbits.order()),
+        seed: context.options.seed,
+        options: [("strategy".to_owned(), asked.to_owned())].into_iter().collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Provenance::default()
+    };
+    let value = if (claim.value.0 - makespan.0).abs() <= claim.value.0 * EQUAL {
+        claim.value.min(makespan)
+    } else {
+        claim.value
+    };
+    let base = Schedule {
+        topology: TopologyRef::to(&problem.topology),
+        demand: problem.demand.clone(),
+        transfers: base.transfers,
+        bound: Some(LowerBound { value, name: claim.name }),
+        produced_by,
+    };
+    let compressed = CompressedSchedule { base, generators: orbits.into_generators() };
+    verify_compressed(compressed, &problem.topology).map_err(|rejection| refused(format!("refused: {rejection}")))
+}
+
+/// The base of a plan for `problem`, and the group that repeats it.
+fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), SynthError> {
+    if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
+        return spread(problem, &shared_symmetries(problem, context.deadline), context);
+    }
+    let (collect, then) = halves(problem)?;
+    let symmetries = shared_symmetries(&collect, context.deadline);
+    // Each half has a bound of its own, which is not worth computing: what matters is how the whole compares.
+    let share = if then.is_some() { 0.5 } else { 1.0 };
+    let context = Context { bound: context.bound * share, ..*context };
+    let (orbits, collected) = spread(&collect, &symmetries, &context)?;
+    let mut base = backwards(&collected);
+    if let Some(then) = then {
+        let (_, spread) = spread(&then, &symmetries, &context)?;
+        let complete = base.makespan;
+        base.makespan += spread.makespan;
+        base.transfers.extend(spread.transfers.into_iter().map(|transfer| Transfer {
+            start: transfer.start + complete,
+            end: transfer.end + complete,
+            ..transfer
+        }));
+    }
+    Ok((orbits, base))
+}
+
+fn spread(problem: &Problem, symmetries: &[Shared], context: &Context<'_>) -> Result<(Orbits, Base), SynthError> {
+    let orbits = Orbits::new(problem, symmetries)
+        .ok_or_else(|| refused("no symmetries that commute and move every rank, link and chunk were found"))?;
+    match orbits.spread(problem, context) {
+        Some(base) => Ok((orbits, base)),
+        None if context.deadline.has_passed() => Err(SynthError::NothingYet),
+        None => Err(refused("links share resources, or some rank is reached through relays only")),
+    }
+}
+
+/// A plan on the reversed topology, played backwards: what was spread is summed.
+fn backwards(forward: &Base) -> Base {
+    let makespan = forward.makespan;
+    let mut transfers: Vec<Transfer> = forward
+        .transfers
+        .iter()
+        .map(|transfer| Transfer {
+            chunks: transfer.chunks.clone(),
+            from: transfer.to,
+            to: transfer.from,
+            link: transfer.link,
+            kind: TransferKind::Reduce,
+            start: (makespan - transfer.end).max(Micros::ZERO),
+            end: makespan - transfer.start,
+        })
+        .collect();
+    transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
+    Base { transfers, makespan }
+}
+
+impl Orbits {
+    /// The generators as schedules carry them.
+    fn into_generators(self) -> Vec<Generator> {
+        let rank = |images: Vec<u32>| images.into_iter().map(topology::Rank).collect();
+        let link = |images: Vec<u32>| images.into_iter().map(topology::LinkId).collect();
+        let chunk = |images: Vec<u32>| images.into_iter().map(schedule::ChunkId).collect();
+        let generator =
+            |it: super::Generator| Generator { ranks: rank(it.ranks), links: link(it.links), chunks: chunk(it.chunks) };
+        self.generators.into_iter().map(generator).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schedule::{Demand, Request, verify};
+    use std::sync::Arc;
+
+    fn problem(spec: &str, collective: Collective, chunks: u32) -> Problem {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let ranks = topology.rank_count();
+        let request = Request::new(collective, ranks, (ranks as u64) << 20).with_chunks(chunks);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    #[test]
+    fn the_plain_verifier_accepts_what_compressed_plans_expand_to() {
+        for (spec, steps) in [
+            ("torus2d:4x4", 4.0),
+            ("torus2d:5x7", 9.0),
+            ("torus2d:16x16", 64.0),
+            ("torus3d:3x4x5", 10.0),
+            ("ring:7,direction=both", 3.0),
+            ("hypercube:4", 4.0),
+            ("clique:9", 1.0),
+            ("mesh2d:4x4", 8.0),
+        ] {
+            for (collective, rounds) in
+                [(Collective::AllGather, 1.0), (Collective::ReduceScatter, 1.0), (Collective::AllReduce, 2.0)]
+            {
+                let spec = format!("{spec},alpha=0.5us,bandwidth=50GiBps");
+                let problem = problem(&spec, collective, 1);
+                assert!(wants_compression(&problem, 10) && !is_too_large_for_plain(&problem));
+                let found = synthesize_compressed(std::slice::from_ref(&problem), &Options::default(), &|_| {});
+                let found = found.unwrap_or_else(|error| panic!("{spec} {collective}: {error}"));
+                let makespan = found.schedule.makespan().0;
+                assert!(makespan <= rounds * steps * 20.03125 * (1.0 + 1e-9), "{spec} {collective}: {makespan} µs");
+                assert!(makespan >= found.bounds.best().value.0 * (1.0 - 1e-9));
+                let plain = found.schedule.expand(1 << 20).expect("few transfers");
+                verify(plain, &problem.topology).unwrap_or_else(|error| panic!("{spec} {collective}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compressed_is_refused_with_a_reason() {
+        for (spec, collective) in [
+            ("line:5", Collective::AllGather),
+            ("ring:4", Collective::Broadcast),
+            ("dgx2x2", Collective::AllGather),
+            ("ring:4", Collective::AllToAll),
+        ] {
+            let refused = synthesize_compressed(&[problem(spec, collective, 1)], &Options::default(), &|_| {});
+            assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{spec}: {refused:?}");
+        }
+        let nothing = synthesize_compressed(&[], &Options::default(), &|_| {});
+        assert!(matches!(nothing, Err(SynthError::NoProblem)));
+    }
+}

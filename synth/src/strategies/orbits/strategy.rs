@@ -1,0 +1,57 @@
+//! `orbits`: a walk that decides once for all that look alike, as a strategy of its own.
+//!
+//! The principal type is [`OrbitWalk`]. It takes milliseconds where it applies, and is often optimal there, so it is the planner's
+//! opening; `symmetric` searches on from what it finds.
+
+use super::Orbits;
+use crate::problem::{Problem, StopReason, SynthError};
+use crate::strategies::matching::of_bearable_size;
+use crate::strategies::{Attempt, Context, Strategy};
+use crate::symmetry::shared_symmetries;
+use schedule::Schedule;
+
+/// The strategy `orbits`.
+#[derive(Clone, Copy, Debug)]
+pub struct OrbitWalk;
+
+pub(super) const NAME: &str = "orbits";
+/// Symmetries are looked for in one of so many parts of the time left.
+const DETECTION_PART: u32 = 2;
+/// Makespans this close (relative) are equal.
+const EQUAL: f64 = 1e-9;
+
+impl Strategy for OrbitWalk {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        // What can be told without looking for symmetries comes first: that may take longer than the walk.
+        let why = if problem.demand.is_unicast() {
+            "every chunk has one destination"
+        } else if !Orbits::can_spread(problem) {
+            "links share resources, or a sketch limits the ways"
+        } else {
+            let attempts = of_bearable_size(NAME, problem, |problem| Ok(walk(problem, context).into_iter().collect()))?;
+            if !attempts.is_empty() {
+                return Ok(attempts);
+            }
+            "no translations of the machine, the demand and the sketch leave nothing in place"
+        };
+        Err(SynthError::NotApplicable { strategy: NAME, why: why.to_owned() })
+    }
+}
+
+fn walk(problem: &Problem, context: &Context<'_>) -> Option<Attempt> {
+    let orbits = Orbits::new(problem, &shared_symmetries(problem, &context.deadline.part(DETECTION_PART)))?;
+    let base = orbits.spread(problem, context)?;
+    let transfers = orbits.unfolded(&problem.topology, &base.transfers);
+    let name = format!("{NAME}/{}", orbits.order());
+    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
+    let stop = match schedule.makespan() {
+        makespan if makespan.0 <= context.bound.0 * (1.0 + EQUAL) => StopReason::Optimal,
+        makespan if makespan.0 <= context.goal().0 * (1.0 + EQUAL) => StopReason::GapLimit,
+        _ => StopReason::Exhausted,
+    };
+    Some(Attempt { name, schedule: Some(schedule), stop, note: None })
+}

@@ -1,0 +1,239 @@
+//! AllReduce along trees: sums go up a tree and results come down it, for many chunks at once.
+//!
+//! The principal function is [`propose`]. A tree that carries both uses both directions of each of its links, whichever of its
+//! ranks is the root. So the trees are packed as if they had no root, and each is hung up at its middle afterwards: where
+//! ranks are unlike, slow ones become leaves, and nobody waits for all sums to be complete before the first is spread. What a
+//! packing can reach is the strength of the network (Nash-Williams and Tutte, 1961): the capacity between the parts of the worst
+//! partition, over one less than its parts.
+
+use super::packing::{Packing, Style, Units};
+use super::{NAME, PACKING_PART, few_trees, is_affordable, worthwhile};
+use crate::problem::{Constraints, Problem, StopReason, SynthError};
+use crate::strategies::interleave::interleaved;
+use crate::strategies::reversal::halves;
+use crate::strategies::{Attempt, Context};
+use crate::symmetry::Mirror;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng;
+use rayon::prelude::*;
+use schedule::{ChunkList, Collective, Message, Schedule, TransferKind};
+use topology::{LinkId, Rank, Topology};
+
+/// How busy links may be (as a share of the bound) for the sake of shallow trees: less than for trees one way, because what is idle
+/// elsewhere lets both directions of a tree keep pace.
+const STYLES: [f64; 4] = [1.0, 0.85, 0.7, 0.5];
+
+/// For each link, one of those that lead back; `None` if some link has none of its own.
+pub(super) fn ways_back(topology: &Topology) -> Option<Vec<LinkId>> {
+    let back = |id: LinkId| {
+        let link = topology.link(id);
+        let place = topology.between(link.from, link.to).position(|it| it == id)?;
+        topology.between(link.to, link.from).nth(place)
+    };
+    topology.link_ids().map(back).collect()
+}
+
+/// The best schedule of all styles; nothing where the problem is of another kind.
+pub(super) fn propose(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+    let is_free = *problem.constraints == Constraints::none();
+    let is_allreduce = problem.demand.request().collective == Collective::AllReduce;
+    let Some(back) = ways_back(&problem.topology).filter(|_| is_allreduce && is_free) else { return Ok(Vec::new()) };
+    let (_, Some(spread)) = halves(problem)? else { return Ok(Vec::new()) };
+    if worthwhile(&spread, context).is_err() || !is_affordable(&spread, &Mirror::plain(&spread.topology), context) {
+        return Ok(Vec::new());
+    }
+    let way = |(number, &idle): (usize, &f64)| attempt(problem, &spread, &back, context, idle, number as u64);
+    let attempts: Vec<Option<Attempt>> = STYLES.par_iter().enumerate().map(way).collect();
+    let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+    let best = attempts.into_iter().flatten().min_by(|a, b| makespan(a).total_cmp(&makespan(b)));
+    Ok(best.into_iter().collect())
+}
+
+/// Packs and schedules in one style; `spread` is the second half of `problem`.
+fn attempt(
+    problem: &Problem,
+    spread: &Problem,
+    back: &[LinkId],
+    context: &Context<'_>,
+    idle: f64,
+    number: u64,
+) -> Option<Attempt> {
+    let seed = context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let style = Style { idle, target: context.bound.0, both_ways: true };
+    let mirror = Mirror::plain(&problem.topology);
+    let (units, packing) = few_trees(spread, &context.deadline.part(PACKING_PART), &mirror, style, &mut random)?;
+    let messages = messages(&problem.topology, back, &units, &packing);
+    let transfers = interleaved(problem, &messages, context.deadline).ok()?;
+    let name = format!("{NAME}/both-ways/{idle}");
+    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
+    let busiest = packing.peak / context.bound.0;
+    let note = format!("{} trees, busiest link or port {busiest:.4} of the bound", units.all.len());
+    let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Exhausted };
+    Some(Attempt { name, schedule: Some(schedule), stop, note: Some(note) })
+}
+
+/// All chunks up their trees and down again, one chunk of each tree after the other, so that no tree waits for another.
+fn messages(topology: &Topology, back: &[LinkId], units: &Units, packing: &Packing) -> Vec<Message> {
+    let hung: Vec<Vec<LinkId>> = packing.trees.iter().map(|tree| hung_up(topology, back, tree)).collect();
+    let most = units.all.iter().map(|unit| unit.chunks.len()).max().unwrap_or(0);
+    let mut all = Vec::new();
+    for turn in 0..most {
+        for (unit, downward) in units.all.iter().zip(&hung) {
+            let Some(&chunk) = unit.chunks.get(turn) else { continue };
+            let message =
+                |link: LinkId, kind| Message { chunks: [chunk].into_iter().collect::<ChunkList>(), link, kind };
+            all.extend(downward.iter().rev().map(|&link| message(back[link.index()], TransferKind::Reduce)));
+            all.extend(downward.iter().map(|&link| message(link, TransferKind::Copy)));
+        }
+    }
+    all
+}
+
+/// The links of a tree away from its middle, each after the one that feeds it, those of high branches first.
+fn hung_up(topology: &Topology, back: &[LinkId], tree: &[LinkId]) -> Vec<LinkId> {
+    let Some(&first) = tree.first() else { return Vec::new() };
+    let mut neighbours: Vec<Vec<LinkId>> = vec![Vec::new(); topology.rank_count()];
+    for &link in tree {
+        neighbours[topology.link(link).from.index()].push(link);
+        neighbours[topology.link(link).to.index()].push(back[link.index()]);
+    }
+    let path = |from: Rank| {
+        let downward = walk(topology, &neighbours, from);
+        let mut distance = vec![0.0; topology.rank_count()];
+        let mut parent: Vec<Option<LinkId>> = vec![None; topology.rank_count()];
+        for &id in &downward {
+            let link = topology.link(id);
+            distance[link.to.index()] = distance[link.from.index()] + hop(topology, id);
+            parent[link.to.index()] = Some(id);
+        }
+        let ends = downward.iter().map(|&id| topology.link(id).to).chain([from]);
+        let farthest = ends.max_by(|a, b| distance[a.index()].total_cmp(&distance[b.index()])).unwrap_or(from);
+        (farthest, distance, parent)
+    };
+    // The middle of a longest path: from one end of it to the other, and half-way back.
+    let (one_end, ..) = path(topology.link(first).from);
+    let (mut middle, distance, parent) = path(one_end);
+    let half = distance[middle.index()] / 2.0;
+    while let Some(link) = parent[middle.index()]
+        && distance[topology.link(link).from.index()] >= half
+    {
+        middle = topology.link(link).from;
+    }
+    by_height(topology, walk(topology, &neighbours, middle))
+}
+
+/// How much a hop counts in the height of a tree: what a byte takes, so that slow links hang low.
+fn hop(topology: &Topology, link: LinkId) -> f64 {
+    topology.link(link).beta.0
+}
+
+/// The links of a tree away from `root`, breadth first.
+fn walk(topology: &Topology, neighbours: &[Vec<LinkId>], root: Rank) -> Vec<LinkId> {
+    let mut downward: Vec<LinkId> = neighbours[root.index()].clone();
+    let mut next = 0;
+    while let Some(&id) = downward.get(next) {
+        let link = topology.link(id);
+        downward.extend(neighbours[link.to.index()].iter().filter(|&&onward| topology.link(onward).to != link.from));
+        next += 1;
+    }
+    downward
+}
+
+/// The same links level by level, of each level those first whose branch is the highest.
+fn by_height(topology: &Topology, downward: Vec<LinkId>) -> Vec<LinkId> {
+    let mut height = vec![0.0_f64; topology.rank_count()];
+    let mut depth = vec![0_usize; topology.rank_count()];
+    for &id in &downward {
+        depth[topology.link(id).to.index()] = depth[topology.link(id).from.index()] + 1;
+    }
+    for &id in downward.iter().rev() {
+        let link = topology.link(id);
+        let through = height[link.to.index()] + hop(topology, id);
+        height[link.from.index()] = height[link.from.index()].max(through);
+    }
+    let mut sorted = downward;
+    sorted.sort_by(|&a, &b| {
+        let (a, b) = (topology.link(a).to.index(), topology.link(b).to.index());
+        depth[a].cmp(&depth[b]).then(height[b].total_cmp(&height[a])).then(a.cmp(&b))
+    });
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::bounds;
+    use crate::problem::{Deadline, Options};
+    use schedule::{Demand, Request, verify};
+    use std::sync::Arc;
+    use topology::{Latency, Link, Micros, MicrosPerByte, Resource, ResourceId, TopologyParts};
+
+    fn planned(topology: Topology, chunks: u32) -> (f64, f64) {
+        let topology = Arc::new(topology);
+        let request = Request::new(Collective::AllReduce, topology.rank_count(), 64_000_000).with_chunks(chunks);
+        let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a request")));
+        let (options, deadline) = (Options::default(), Deadline::default());
+        let bound = bounds(&problem).best().value;
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let attempts = propose(&problem, &context).expect("a connected machine");
+        let schedule = attempts.into_iter().find_map(|attempt| attempt.schedule).expect("a schedule");
+        let makespan = schedule.makespan();
+        verify(schedule, &problem.topology).expect("a right schedule");
+        (makespan.0, bound.0)
+    }
+
+    /// A switch with ports of so many GB/s, the same in and out.
+    fn switch(ports: &[f64]) -> Topology {
+        let beta = |gigabytes: f64| MicrosPerByte(1e-3 / gigabytes);
+        let resource = |name: String, gigabytes: f64| Resource { name, beta: beta(gigabytes) };
+        let resources = ports
+            .iter()
+            .enumerate()
+            .flat_map(|(rank, &port)| ["in", "out"].map(|way| resource(format!("{rank}.{way}"), port)));
+        let ranks = 0..ports.len();
+        let pairs =
+            ranks.clone().flat_map(|from| ranks.clone().map(move |to| (from, to))).filter(|(from, to)| from != to);
+        let link = |(from, to): (usize, usize)| Link {
+            from: Rank::from_index(from),
+            to: Rank::from_index(to),
+            alpha: Micros(1.0),
+            beta: beta(ports[from].min(ports[to])),
+            latency: Latency::Occupies,
+            resources: Box::new([ResourceId(2 * from as u32 + 1), ResourceId(2 * to as u32)]),
+        };
+        let parts = TopologyParts {
+            ranks: ports.len(),
+            resources: resources.collect(),
+            links: pairs.map(link).collect(),
+            ..TopologyParts::default()
+        };
+        Topology::new(parts).expect("a machine")
+    }
+
+    #[test]
+    fn a_slow_port_carries_each_byte_once_each_way() {
+        // In a ring, or with equal shares, the slow port would carry nearly everything twice.
+        let (makespan, bound) = planned(switch(&[100.0, 100.0, 100.0, 100.0, 25.0]), 4);
+        assert!((bound - 2560.0).abs() < 5.0, "{bound}");
+        assert!(makespan < 1.15 * bound, "{makespan} µs, bound {bound} µs");
+    }
+
+    #[test]
+    fn every_machine_with_ways_back_gets_a_right_schedule() {
+        for spec in ["line:5", "torus2d:3x4", "dgx1", "ring:5,direction=both", "hypercube:3"] {
+            planned(topology::resolve(spec).expect("a known topology"), 2);
+        }
+        assert!(ways_back(&topology::resolve("ring:4").expect("a known topology")).is_none());
+    }
+
+    #[test]
+    fn a_path_hangs_by_its_middle() {
+        let topology = topology::resolve("line:5").expect("a known topology");
+        let back = ways_back(&topology).expect("both directions");
+        let to_the_right = |rank: u32| topology.between(Rank(rank), Rank(rank + 1)).next().expect("a neighbour");
+        let hung = hung_up(&topology, &back, &[0, 1, 2, 3].map(to_the_right));
+        let ends: Vec<(u32, u32)> = hung.iter().map(|&id| (topology.link(id).from.0, topology.link(id).to.0)).collect();
+        assert_eq!(ends, [(2, 1), (2, 3), (1, 0), (3, 4)]);
+    }
+}

@@ -1,0 +1,269 @@
+//! One out-tree at the lowest price.
+//!
+//! The principal type is [`Grower`]. The tree grows from all holders of a chunk by the cheapest link that leaves it, as Prim's
+//! algorithm would, but late arrivals cost something too, so that trees are shallow where that is cheap. Prices rise
+//! while the tree uses links; entries of the queue are looked at again when they come up. An entry stands for all links of a rank
+//! that keep the same busy: under symmetries those are many. Ranks that only relay are joined by the whole path to the next
+//! rank that wants the chunk.
+
+use super::load::Load;
+use super::machine::Machine;
+use crate::problem::distance::Key;
+use crate::problem::{Problem, Way};
+use schedule::ChunkId;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+use topology::{Bytes, LinkId, Rank};
+
+/// What a tree carries.
+#[derive(Clone, Debug)]
+pub(super) struct Unit {
+    /// The chunks; all start at the same ranks, and are wanted by the same.
+    pub(super) chunks: Vec<ChunkId>,
+    /// All of them together.
+    pub(super) bytes: Bytes,
+    /// Which of the sizes that the load knows.
+    pub(super) size: usize,
+}
+
+/// What an arrival costs for each mean transfer time that it comes later.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Haste(pub(super) f64);
+
+/// Where the search for a tree stands at one rank.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Over which link it is reached; `None` at a holder.
+    parent: Option<LinkId>,
+    /// The price of the path from the tree, for a relay that is not in the tree yet.
+    price: f64,
+    /// When the chunk leaves for it and arrives, in µs, if nothing moves but this tree.
+    departure: f64,
+    arrival: f64,
+    way: Way,
+    in_tree: bool,
+}
+
+/// Links that leave one rank and cost the same as long as they lead somewhere new.
+#[derive(Clone, Debug)]
+struct Bundle {
+    links: Vec<LinkId>,
+    /// Those before lead nowhere new.
+    next: usize,
+}
+
+/// The bundles of all links, and where those of each rank are.
+fn bundles(problem: &Problem, machine: &Machine) -> (Vec<Bundle>, Vec<Range<usize>>) {
+    let topology = &*problem.topology;
+    let alike = |&a: &LinkId, &b: &LinkId| {
+        let of = |id: LinkId| &machine.slots()[machine.range(id)];
+        let costs = |id: LinkId| {
+            let range = machine.range(id);
+            (0..machine.sizes()).flat_map(move |size| {
+                let busy = machine.busy(size)[range.clone()].iter().copied();
+                busy.chain(std::iter::once(machine.duration(size, id)))
+            })
+        };
+        let costs = || costs(a).zip(costs(b)).map(|(a, b)| a.total_cmp(&b)).find(|order| order.is_ne());
+        of(a).cmp(of(b)).then_with(|| costs().unwrap_or(std::cmp::Ordering::Equal))
+    };
+    let mut bundles = Vec::new();
+    let of_rank = topology.ranks().map(|rank| {
+        let first = bundles.len();
+        let mut links = topology.outgoing(rank).to_vec();
+        links.sort_by(alike);
+        let chunks = links.chunk_by(|a, b| alike(a, b).is_eq());
+        bundles.extend(chunks.map(|links| Bundle { links: links.to_vec(), next: 0 }));
+        first..bundles.len()
+    });
+    let of_rank = of_rank.collect();
+    (bundles, of_rank)
+}
+
+/// Grows trees; keeps its memory between them.
+pub(super) struct Grower<'a> {
+    problem: &'a Problem,
+    machine: &'a Machine,
+    mean_time: f64,
+    /// From when on this tree leaves each slot free, in µs.
+    free: Vec<f64>,
+    places: Vec<Option<Place>>,
+    bundles: Vec<Bundle>,
+    of_rank: Vec<Range<usize>>,
+    /// Bundles by price.
+    queue: BinaryHeap<Reverse<(Key, u32, usize)>>,
+}
+
+impl<'a> Grower<'a> {
+    pub(super) fn new(problem: &'a Problem, machine: &'a Machine) -> Self {
+        let topology = &*problem.topology;
+        let all = (0..machine.sizes()).flat_map(|size| topology.link_ids().map(move |id| machine.duration(size, id)));
+        let mean_time = all.sum::<f64>() / (machine.sizes() * topology.links().len()).max(1) as f64;
+        let (places, free) = (vec![None; topology.rank_count()], vec![0.0; machine.slot_count()]);
+        let (bundles, of_rank) = bundles(problem, machine);
+        let mean_time = mean_time.max(1e-9);
+        Self { problem, machine, mean_time, free, places, bundles, of_rank, queue: BinaryHeap::new() }
+    }
+
+    /// The links of a tree for `unit`, each after the one that feeds it, and its price; they are added to `load`.
+    /// `None` if nothing leads from what was reached to the others.
+    pub(super) fn grow(
+        &mut self,
+        unit: &Unit,
+        load: &mut Load<'_>,
+        haste: Haste,
+        salt: u32,
+    ) -> Option<(Vec<LinkId>, f64)> {
+        let chunk = self.problem.demand.chunk(unit.chunks[0]);
+        self.places.fill(None);
+        self.free.fill(0.0);
+        self.queue.clear();
+        let step = Step { unit, haste, salt };
+        for holder in chunk.holders.iter().copied() {
+            let place =
+                Place { parent: None, price: 0.0, departure: 0.0, arrival: 0.0, way: Way::default(), in_tree: true };
+            self.places[holder.index()] = Some(place);
+        }
+        for holder in chunk.holders.iter().copied() {
+            self.offer(holder, &step, load);
+        }
+        let mut missing = chunk.lacking().count();
+        let mut tree = Vec::with_capacity(missing);
+        let mut spent = 0.0;
+        while missing > 0 {
+            let Reverse((key, tie, bundle)) = self.queue.pop()?;
+            let Some((now, link, place)) = self.look_at_next(bundle, &step, load) else { continue };
+            let next = (now, step.tie(link), bundle);
+            self.queue.push(Reverse(next));
+            if next > (key, tie, bundle) {
+                continue;
+            }
+            let to = self.problem.topology.link(link).to;
+            self.places[to.index()] = Some(place);
+            if !chunk.wanted_by.has(to) {
+                self.offer(to, &step, load);
+                continue;
+            }
+            missing -= 1;
+            spent += self.join(to, &step, load, &mut tree);
+        }
+        Some((tree, spent))
+    }
+
+    /// What it costs to add `tree`, which is added.
+    pub(super) fn again(&mut self, unit: &Unit, tree: &[LinkId], load: &mut Load<'_>, haste: Haste) -> f64 {
+        let topology = &*self.problem.topology;
+        let chunk = self.problem.demand.chunk(unit.chunks[0]);
+        self.free.fill(0.0);
+        let mut arrival = vec![0.0; topology.rank_count()];
+        let mut price = 0.0;
+        for &id in tree {
+            let link = topology.link(id);
+            let departure = self.departure(id, arrival[link.from.index()]);
+            arrival[link.to.index()] = departure + self.machine.duration(unit.size, id);
+            self.occupy(unit.size, id, departure);
+            price += load.price(unit.size, id);
+            load.add(unit.size, id);
+            if chunk.wanted_by.has(link.to) {
+                price += haste.0 * arrival[link.to.index()] / self.mean_time;
+            }
+        }
+        price
+    }
+
+    /// When a chunk that is there from `held` on can leave over `link`.
+    fn departure(&self, link: LinkId, held: f64) -> f64 {
+        let slots = &self.machine.slots()[self.machine.range(link)];
+        slots.iter().map(|&slot| self.free[slot as usize]).fold(held, f64::max)
+    }
+
+    fn occupy(&mut self, size: usize, link: LinkId, departure: f64) {
+        let machine = self.machine;
+        let range = machine.range(link);
+        for (&slot, busy) in machine.slots()[range.clone()].iter().zip(&machine.busy(size)[range]) {
+            self.free[slot as usize] = departure + busy;
+        }
+    }
+
+    /// Puts the links that leave `rank` into the queue.
+    fn offer(&mut self, rank: Rank, step: &Step<'_>, load: &Load<'_>) {
+        for number in self.of_rank[rank.index()].clone() {
+            let bundle = &mut self.bundles[number];
+            bundle.links.sort_unstable_by_key(|&link| step.tie(link));
+            bundle.next = 0;
+            if let Some((key, link, _)) = self.look_at_next(number, step, load) {
+                self.queue.push(Reverse((key, step.tie(link), number)));
+            }
+        }
+    }
+
+    /// What [`Self::look`] says of the first link of a bundle that leads somewhere new.
+    fn look_at_next(&mut self, bundle: usize, step: &Step<'_>, load: &Load<'_>) -> Option<(Key, LinkId, Place)> {
+        while let Some(&link) = self.bundles[bundle].links.get(self.bundles[bundle].next) {
+            if let Some((key, place)) = self.look(link, step, load) {
+                return Some((key, link, place));
+            }
+            self.bundles[bundle].next += 1;
+        }
+        None
+    }
+
+    /// What it costs to reach the end of a link over it, and how it is then reached; `None` if that is useless.
+    fn look(&self, id: LinkId, step: &Step<'_>, load: &Load<'_>) -> Option<(Key, Place)> {
+        let link = self.problem.topology.link(id);
+        if self.places[link.to.index()].is_some() || !self.problem.allows(step.unit.chunks[0], id) {
+            return None;
+        }
+        let from = self.places[link.from.index()]?;
+        let way = self.problem.constraints.after(&self.problem.topology, from.way, id)?;
+        let before = if from.in_tree { 0.0 } else { from.price };
+        let price = before + load.price(step.unit.size, id);
+        let departure = self.departure(id, from.arrival);
+        let arrival = departure + self.machine.duration(step.unit.size, id);
+        let key = Key::new(price + step.haste.0 * arrival / self.mean_time);
+        Some((key, Place { parent: Some(id), price, departure, arrival, way, in_tree: false }))
+    }
+
+    /// Adds the path to `rank` to the tree; its price, and that of the late arrival.
+    fn join(&mut self, rank: Rank, step: &Step<'_>, load: &mut Load<'_>, tree: &mut Vec<LinkId>) -> f64 {
+        let mut path = Vec::new();
+        let mut at = rank;
+        while let Some(Place { parent: Some(link), in_tree: false, .. }) = self.places[at.index()] {
+            path.push(link);
+            at = self.problem.topology.link(link).from;
+        }
+        let late = self.places[rank.index()].map_or(0.0, |place| place.arrival);
+        let mut spent = step.haste.0 * late / self.mean_time;
+        for &link in path.iter().rev() {
+            spent += load.price(step.unit.size, link);
+            load.add(step.unit.size, link);
+            let to = self.problem.topology.link(link).to;
+            let departure = self.places[to.index()].map_or(0.0, |place| place.departure);
+            self.occupy(step.unit.size, link, departure);
+            tree.push(link);
+        }
+        for &link in path.iter().rev() {
+            let joined = self.problem.topology.link(link).to;
+            if let Some(place) = &mut self.places[joined.index()] {
+                place.in_tree = true;
+            }
+            self.offer(joined, step, load);
+        }
+        spent
+    }
+}
+
+/// What stays the same while one tree grows.
+struct Step<'a> {
+    unit: &'a Unit,
+    haste: Haste,
+    /// Decides between links of the same price.
+    salt: u32,
+}
+
+impl Step<'_> {
+    fn tie(&self, link: LinkId) -> u32 {
+        (link.0 ^ self.salt).wrapping_mul(0x9E37_79B9)
+    }
+}

@@ -1,0 +1,107 @@
+//! Messages that are already decided, and what waits for what.
+//!
+//! The principal type is [`Jobs`]: one message of one chunk over one link each, with those that can leave only once it has
+//! arrived.
+
+use super::packing::{Packing, Units};
+use crate::problem::Problem;
+use schedule::{ChunkId, Message, TransferKind};
+use topology::LinkId;
+
+/// Lists of jobs, one for each job.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists {
+    first: Vec<u32>,
+    all: Vec<u32>,
+}
+
+impl Lists {
+    /// `pairs` are (of which job, which job).
+    fn new(count: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
+        let mut first = vec![0u32; count + 1];
+        pairs.clone().for_each(|(of, _)| first[of as usize + 1] += 1);
+        for job in 0..count {
+            first[job + 1] += first[job];
+        }
+        let mut next = first.clone();
+        let mut all = vec![0; first[count] as usize];
+        for (of, which) in pairs {
+            all[next[of as usize] as usize] = which;
+            next[of as usize] += 1;
+        }
+        Self { first, all }
+    }
+
+    pub(super) fn of(&self, job: usize) -> &[u32] {
+        &self.all[self.first[job] as usize..self.first[job + 1] as usize]
+    }
+}
+
+/// A message of one chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) link: LinkId,
+    pub(super) chunk: ChunkId,
+    pub(super) kind: TransferKind,
+}
+
+/// Jobs, each after those it waits for.
+#[derive(Clone, Debug)]
+pub(super) struct Jobs {
+    pub(super) all: Vec<Job>,
+    /// For each job those that wait for it, and those it waits for.
+    pub(super) followers: Lists,
+    pub(super) causes: Lists,
+}
+
+impl Jobs {
+    /// The jobs of `all`, where each of `waits` is (the earlier, the later).
+    pub(super) fn new(all: Vec<Job>, waits: &[(u32, u32)]) -> Self {
+        let followers = Lists::new(all.len(), waits.iter().copied());
+        let causes = Lists::new(all.len(), waits.iter().map(|&(earlier, later)| (later, earlier)));
+        Self { all, followers, causes }
+    }
+
+    /// Every chunk along its tree.
+    pub(super) fn spreading(problem: &Problem, units: &Units, packing: &Packing) -> Self {
+        let topology = &*problem.topology;
+        let (mut all, mut waits) = (Vec::new(), Vec::new());
+        let mut arriving: Vec<Option<u32>> = vec![None; topology.rank_count()];
+        for (unit, tree) in units.all.iter().zip(&packing.trees) {
+            for &chunk in &unit.chunks {
+                arriving.fill(None);
+                for &link in tree {
+                    let job = all.len() as u32;
+                    let ends = topology.link(link);
+                    if let Some(before) = arriving[ends.from.index()] {
+                        waits.push((before, job));
+                    }
+                    arriving[ends.to.index()] = Some(job);
+                    all.push(Job { link, chunk, kind: TransferKind::Copy });
+                }
+            }
+        }
+        Self::new(all, &waits)
+    }
+
+    /// Who waits for whom: (the earlier, the later).
+    pub(super) fn waits(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let of = |job: usize| self.followers.of(job).iter().map(move |&later| (job as u32, later));
+        (0..self.all.len()).flat_map(of)
+    }
+
+    /// The jobs as messages, in their order.
+    pub(super) fn messages(&self) -> Vec<Message> {
+        let message = |&Job { link, chunk, kind }: &Job| Message { chunks: [chunk].into_iter().collect(), link, kind };
+        self.all.iter().map(message).collect()
+    }
+
+    /// The most links from a source to where a chunk ends, over all chunks.
+    pub(super) fn height(&self) -> usize {
+        let mut depth = vec![1usize; self.all.len()];
+        for job in 0..self.all.len() {
+            depth[job] = 1 + self.causes.of(job).iter().map(|&cause| depth[cause as usize]).max().unwrap_or(0);
+        }
+        depth.into_iter().max().unwrap_or(0)
+    }
+}

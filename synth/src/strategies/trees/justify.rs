@@ -1,0 +1,158 @@
+//! Plays of given trees, backwards and forwards in turns, the best of which counts.
+//!
+//! The principal function is [`justified`].
+
+use super::jobs::{Job, Jobs};
+use super::machine::Machine;
+use super::play::{Direction, Horizon, Played, Player, durations};
+use crate::problem::{Deadline, Problem};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
+use schedule::TransferKind;
+use std::collections::BTreeMap;
+
+/// The most places for chunks at ranks: where there are more, trees are kept as they are.
+const MOST_PLACES: usize = 1 << 25;
+/// How far between the bound and the best so far detours must leave time for what is planned.
+const REACH: [f64; 4] = [0.5, 1.0, 0.25, 0.75];
+/// After so many plays without a gain it goes on from the best again.
+const PATIENCE: u32 = 6;
+/// After so many it ends.
+const MOST_STALE: u32 = 36;
+
+/// How long to look, and when to stop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Pairs of plays, one in each direction.
+    pub(super) passes: u32,
+    /// No schedule is faster, in µs.
+    pub(super) bound: f64,
+    /// Jobs stand for their images, too.
+    pub(super) is_symmetric: bool,
+}
+
+/// Jobs in the order of their starts (µs), and when the last has arrived.
+#[derive(Clone, Debug)]
+pub(super) struct Timed {
+    pub(super) jobs: Jobs,
+    pub(super) starts: Vec<f64>,
+    pub(super) makespan: f64,
+}
+
+/// The fastest of some plays of `jobs`; `None` where the time was up and there is another answer.
+pub(super) fn justified(
+    problem: &Problem,
+    machine: &Machine,
+    jobs: Jobs,
+    effort: Effort,
+    deadline: &Deadline,
+    random: &mut Pcg64Mcg,
+) -> Option<Timed> {
+    let may_detour = !effort.is_symmetric && may_detour(problem, &jobs);
+    let horizon = |best: f64, reach: f64| may_detour.then_some(Horizon(effort.bound + (best - effort.bound) * reach));
+    let times: Vec<f64> = durations(problem, &jobs, machine).collect();
+    // Longest way to go first.
+    let urgency = ranked(&tails(&jobs, &times).iter().map(|tail| -tail).collect::<Vec<_>>());
+    let detours = horizon(effort.bound * 1.04, 1.0);
+    let patient = Deadline::default();
+    let first = if deadline.is_strict() { deadline } else { &patient };
+    let played = Player::new(problem, &jobs, machine).play(&urgency, Direction::Forwards { detours }, first)?;
+    let mut best = Timed::new(problem, &jobs, played);
+    let mut last = best.clone();
+    let mut stale = 0;
+    let mut since = 0;
+    for pass in 0..effort.passes {
+        since += 1;
+        if since > MOST_STALE || best.makespan <= effort.bound * (1.0 + 1e-9) || deadline.has_passed() {
+            break;
+        }
+        let times: Vec<f64> = durations(problem, &last.jobs, machine).collect();
+        // Each in the order in which the other direction ends.
+        let ended = |starts: &[f64]| starts.iter().zip(&times).map(|(start, time)| -start - time).collect();
+        let ends: Vec<f64> = ended(&last.starts);
+        let player = Player::new(problem, &last.jobs, machine);
+        let Some(backwards) = player.play(&ranked(&ends), Direction::Backwards, deadline) else { break };
+        let mut latest: Vec<f64> = ended(&backwards.starts);
+        if stale > 0 {
+            let longest = times.iter().copied().fold(0.0, f64::max);
+            let noise = longest * f64::from(stale) / 2.0;
+            latest.iter_mut().for_each(|start| *start += noise * f64::from(random.next_u32() % 1024) / 1024.0);
+        }
+        let detours = horizon(best.makespan, REACH[pass as usize % REACH.len()]);
+        let player = Player::new(problem, &last.jobs, machine);
+        let forwards = Direction::Forwards { detours };
+        let Some(played) = player.play(&ranked(&latest), forwards, deadline) else { break };
+        last = Timed::new(problem, &last.jobs, played);
+        if last.makespan < best.makespan * (1.0 - 1e-9) {
+            best = last.clone();
+            stale = 0;
+            since = 0;
+        } else {
+            stale += 1;
+            if stale == PATIENCE {
+                last = best.clone();
+                stale = 1;
+            }
+        }
+    }
+    Some(best)
+}
+
+/// Whether chunks may come by other ways than planned: nothing is reduced, no sketch limits ways, and tables are not too large.
+fn may_detour(problem: &Problem, jobs: &Jobs) -> bool {
+    let places = problem.topology.rank_count() * problem.demand.chunks().len();
+    places <= MOST_PLACES
+        && !problem.constraints.limits_ways()
+        && jobs.all.iter().all(|job| job.kind == TransferKind::Copy)
+        && problem.demand.chunks().iter().all(|chunk| !chunk.combine)
+}
+
+impl Timed {
+    fn new(problem: &Problem, jobs: &Jobs, played: Played) -> Self {
+        let Played { links, starts, makespan } = played;
+        let mut order: Vec<u32> = (0..starts.len() as u32).collect();
+        // Of equal starts the first in the list: nothing comes before what it waits for.
+        order.sort_by(|&a, &b| starts[a as usize].total_cmp(&starts[b as usize]).then(a.cmp(&b)));
+        if links.iter().zip(&jobs.all).all(|(&link, job)| link == job.link) {
+            let all = order.iter().map(|&job| jobs.all[job as usize]).collect();
+            let mut place = vec![0; starts.len()];
+            order.iter().enumerate().for_each(|(new, &old)| place[old as usize] = new as u32);
+            let waits: Vec<(u32, u32)> =
+                jobs.waits().map(|(earlier, later)| (place[earlier as usize], place[later as usize])).collect();
+            let starts = order.iter().map(|&job| starts[job as usize]).collect();
+            return Self { jobs: Jobs::new(all, &waits), starts, makespan };
+        }
+        let mut arriving: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        let (mut all, mut waits) = (Vec::with_capacity(order.len()), Vec::new());
+        for (new, &old) in order.iter().enumerate() {
+            let job = Job { link: links[old as usize], ..jobs.all[old as usize] };
+            let ends = problem.topology.link(job.link);
+            if let Some(&before) = arriving.get(&(job.chunk.0, ends.from.0)) {
+                waits.push((before, new as u32));
+            }
+            arriving.insert((job.chunk.0, ends.to.0), new as u32);
+            all.push(job);
+        }
+        let starts = order.iter().map(|&job| starts[job as usize]).collect();
+        Self { jobs: Jobs::new(all, &waits), starts, makespan }
+    }
+}
+
+/// The time from the start of each job until all that it causes could have arrived.
+fn tails(jobs: &Jobs, times: &[f64]) -> Vec<f64> {
+    let mut tails = times.to_vec();
+    for job in (0..jobs.all.len()).rev() {
+        let behind = jobs.followers.of(job).iter().map(|&next| tails[next as usize]).fold(0.0, f64::max);
+        tails[job] += behind;
+    }
+    tails
+}
+
+/// The position of each job when they are sorted by `values`, ascending.
+fn ranked(values: &[f64]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..values.len() as u32).collect();
+    order.sort_by(|&a, &b| values[a as usize].total_cmp(&values[b as usize]).then(a.cmp(&b)));
+    let mut ranks = vec![0; values.len()];
+    order.iter().enumerate().for_each(|(rank, &job)| ranks[job as usize] = rank as u32);
+    ranks
+}

@@ -1,0 +1,195 @@
+//! What a message keeps busy, of everything that messages take turns at.
+//!
+//! The principal type is [`Machine`]. Links and resources are *slots* alike. Under symmetries one slot stands for its orbit, and a
+//! message for all its images: where several of them use one resource they take turns there, so that it is busy for as
+//! many messages.
+
+use crate::problem::Problem;
+use crate::symmetry::Mirror;
+use std::collections::BTreeMap;
+use topology::{Bytes, LinkId};
+
+/// Slots, and what messages of some sizes keep busy.
+#[derive(Clone, Debug)]
+pub(super) struct Machine {
+    sizes: Vec<Bytes>,
+    /// Where the slots of each link begin in `slots`; one more entry at the end.
+    first: Vec<u32>,
+    slots: Vec<u32>,
+    /// For each size, how long each entry of `slots` is busy, in µs.
+    busy: Vec<Vec<f64>>,
+    /// For each size, how long a message takes over each link, with the turns of its images, in µs.
+    durations: Vec<Vec<f64>>,
+    /// For each link, the one that stands for its orbit.
+    representative: Vec<LinkId>,
+    /// For each slot, the representatives of the links that use it.
+    users: Vec<Vec<LinkId>>,
+}
+
+impl Machine {
+    /// The machine of `problem` under the symmetries of `mirror`, for messages of `sizes`.
+    pub(super) fn new(problem: &Problem, mirror: &Mirror, mut sizes: Vec<Bytes>) -> Self {
+        let topology = &*problem.topology;
+        let links = topology.links().len();
+        sizes.sort_by(Bytes::total_cmp);
+        sizes.dedup();
+        let orbits = Orbits::new(problem, mirror);
+        let mut machine = Self {
+            first: Vec::with_capacity(links + 1),
+            slots: Vec::new(),
+            busy: vec![Vec::new(); sizes.len()],
+            durations: vec![Vec::with_capacity(links); sizes.len()],
+            representative: topology.link_ids().map(|link| mirror.representative(link)).collect(),
+            users: vec![Vec::new(); links + topology.resources().len()],
+            sizes,
+        };
+        for id in topology.link_ids() {
+            let link = topology.link(id);
+            machine.first.push(machine.slots.len() as u32);
+            let shared: Vec<(u32, f64, usize)> = link
+                .resources
+                .iter()
+                .map(|&resource| {
+                    let (slot, turns) = orbits.of[resource.index()];
+                    ((links + slot) as u32, turns, resource.index())
+                })
+                .collect();
+            let slowest =
+                link.resources.iter().map(|&resource| topology.resource(resource).beta.0).fold(-1.0, f64::max);
+            // A link is never busier than a resource that is no faster.
+            let own = slowest < link.beta.0;
+            machine.slots.extend(shared.iter().map(|share| share.0));
+            machine.slots.extend(own.then_some(machine.representative[id.index()].0));
+            for (number, &bytes) in machine.sizes.iter().enumerate() {
+                let mut longest: f64 = 0.0;
+                for &(_, turns, resource) in &shared {
+                    let one = topology.resources()[resource].occupancy(link, bytes).0;
+                    machine.busy[number].push(one * turns);
+                    longest = longest.max(one * (turns - 1.0));
+                }
+                if own {
+                    machine.busy[number].push(link.occupancy(bytes).0);
+                }
+                machine.durations[number].push(link.transfer_time(bytes).0 + longest);
+            }
+            if machine.representative[id.index()] == id {
+                for slot in &machine.slots[machine.first[id.index()] as usize..] {
+                    machine.users[*slot as usize].push(id);
+                }
+            }
+        }
+        machine.first.push(machine.slots.len() as u32);
+        for users in &mut machine.users {
+            users.sort_unstable();
+            users.dedup();
+        }
+        machine
+    }
+
+    /// Whether no two images of a message use one resource: then what is planned for one is planned for all.
+    pub(super) fn is_free_of_turns(problem: &Problem, mirror: &Mirror) -> bool {
+        Orbits::new(problem, mirror).of.iter().all(|&(_, turns)| turns <= 1.0)
+    }
+
+    /// From now on, a message keeps busy whatever one over the link back would, too.
+    pub(super) fn carry_both_ways(&mut self, back: &[LinkId]) {
+        let alone = self.clone();
+        self.first.clear();
+        self.slots.clear();
+        self.busy.iter_mut().for_each(Vec::clear);
+        for (index, &other) in back.iter().enumerate() {
+            self.first.push(self.slots.len() as u32);
+            for range in [alone.range(LinkId(index as u32)), alone.range(other)] {
+                self.slots.extend(&alone.slots[range.clone()]);
+                self.busy.iter_mut().zip(&alone.busy).for_each(|(busy, alone)| busy.extend(&alone[range.clone()]));
+            }
+        }
+        self.first.push(self.slots.len() as u32);
+    }
+
+    /// The number of a size.
+    pub(super) fn size(&self, bytes: Bytes) -> usize {
+        self.sizes.partition_point(|size| size.total_cmp(&bytes).is_lt())
+    }
+
+    /// How many sizes there are.
+    pub(super) fn sizes(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// How many slots there are.
+    pub(super) fn slot_count(&self) -> usize {
+        self.users.len()
+    }
+
+    /// Where what belongs to a link lies in [`Self::slots`] and [`Self::busy`].
+    #[inline]
+    pub(super) fn range(&self, link: LinkId) -> std::ops::Range<usize> {
+        self.first[link.index()] as usize..self.first[link.index() + 1] as usize
+    }
+
+    /// The slots of all links.
+    #[inline]
+    pub(super) fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
+    /// How long they are busy with a message of a size.
+    #[inline]
+    pub(super) fn busy(&self, size: usize) -> &[f64] {
+        &self.busy[size]
+    }
+
+    /// From the start of a message to its arrival.
+    #[inline]
+    pub(super) fn duration(&self, size: usize, link: LinkId) -> f64 {
+        self.durations[size][link.index()]
+    }
+
+    /// The link that stands for the orbit of `link`.
+    #[inline]
+    pub(super) fn representative(&self, link: LinkId) -> LinkId {
+        self.representative[link.index()]
+    }
+
+    /// Who uses a slot.
+    pub(super) fn users(&self, slot: usize) -> &[LinkId] {
+        &self.users[slot]
+    }
+}
+
+/// Resources that symmetries send to each other.
+struct Orbits {
+    /// For each resource one that stands for its orbit, and how many images of a message meet at one of the orbit.
+    of: Vec<(usize, f64)>,
+}
+
+impl Orbits {
+    fn new(problem: &Problem, mirror: &Mirror) -> Self {
+        let topology = &*problem.topology;
+        let mut parent: Vec<usize> = (0..topology.resources().len()).collect();
+        fn root(parent: &mut [usize], mut at: usize) -> usize {
+            while parent[at] != at {
+                parent[at] = parent[parent[at]];
+                at = parent[at];
+            }
+            at
+        }
+        if mirror.order() > 1 && !parent.is_empty() {
+            for link in topology.link_ids().filter(|&link| mirror.representative(link) == link) {
+                for image in mirror.links(link) {
+                    let pairs = topology.link(link).resources.iter().zip(&topology.link(image).resources);
+                    for (one, other) in pairs {
+                        let (one, other) = (root(&mut parent, one.index()), root(&mut parent, other.index()));
+                        parent[one.max(other)] = one.min(other);
+                    }
+                }
+            }
+        }
+        let mut members: BTreeMap<usize, usize> = BTreeMap::new();
+        let roots: Vec<usize> = (0..parent.len()).map(|resource| root(&mut parent, resource)).collect();
+        roots.iter().for_each(|&root| *members.entry(root).or_default() += 1);
+        let turns = |root: usize| (mirror.order() as f64 / members[&root] as f64).max(1.0);
+        Self { of: roots.iter().map(|&root| (root, turns(root))).collect() }
+    }
+}

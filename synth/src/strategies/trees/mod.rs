@@ -1,0 +1,363 @@
+//! `trees`: spanning trees packed to the optimal throughput, then scheduled.
+//!
+//! The principal type is [`Trees`]. First it is decided along which trees chunks travel, so that no link and no resource has
+//! more to do than the bound says ([`packing`]); only then when ([`play`]). That wins where the data takes far longer than
+//! α, and machines are too unlike for a search that decides both at once, step by step.
+
+mod both_ways;
+mod grow;
+mod jobs;
+mod justify;
+mod load;
+mod machine;
+mod merge;
+mod packing;
+mod play;
+
+use crate::problem::{Deadline, Problem, StopReason, SynthError};
+use crate::strategies::matching::without_idle_copies;
+use crate::strategies::reversal::check_copies;
+use crate::strategies::{Attempt, Context, Strategy};
+use crate::symmetry::Mirror;
+use jobs::Jobs;
+use justify::{Effort, justified};
+use machine::Machine;
+use merge::merged;
+use packing::{Packing, Style, Units, pack};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng;
+use rayon::prelude::*;
+use schedule::{Message, Schedule, replay};
+
+/// The strategy `trees`.
+#[derive(Clone, Copy, Debug)]
+pub struct Trees;
+
+const NAME: &str = "trees";
+/// With how many groups of symmetries it tries.
+const GROUPS: usize = 2;
+/// A group that leaves more ranks than this different saves too little for what it forbids.
+const FEW: usize = 4;
+/// So few messages are scheduled in some milliseconds.
+const QUICK: usize = 1 << 13;
+/// A gap (relative) that is left to others where nobody asked for trees.
+const WORTHWHILE: f64 = 0.01;
+/// The most looks at links in one round of packing, images of others not counted: some tenths of a second.
+const MOST_LOOKS: usize = 60_000_000;
+/// The most messages that are scheduled.
+const MOST_MESSAGES: usize = 1 << 21;
+/// The most where nobody asked for trees, images of others not counted.
+const MOST_UNASKED: usize = 1 << 17;
+/// Looks at links while messages are played, in one call: about a second.
+const WORK: u64 = 60_000_000;
+/// One in so many parts of a limited time is for packing; the others are for what happens when.
+const PACKING_PART: u32 = 3;
+/// A packing this close (relative) to the target is good enough: more trees per root gain less than they cost.
+const CLOSE: f64 = 0.004;
+/// How free links are for the sake of shallow trees.
+const STYLES: [f64; 3] = [1.1, 1.0, 0.85];
+
+impl Strategy for Trees {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        check(problem)?;
+        worthwhile(problem, context)?;
+        let mirrors = mirrors(problem, context)?;
+        let is_plain = mirrors.iter().all(|mirror| mirror.order() == 1);
+        if context.options.strategy.is_none() && is_plain && !problem.topology.resources().is_empty() {
+            return Err(refused(
+                "ports are shared and ranks unlike; other searches order messages better then".to_owned(),
+            ));
+        }
+        let ways: Vec<(usize, (&Mirror, f64))> =
+            mirrors.iter().flat_map(|mirror| STYLES.map(|idle| (mirror, idle))).enumerate().collect();
+        let attempts: Vec<Option<Attempt>> = ways
+            .par_iter()
+            .map(|&(number, (mirror, idle))| attempt(problem, context, mirror, idle, number as u64))
+            .collect();
+        let makespan = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
+        let best = attempts.into_iter().flatten().min_by(|a, b| makespan(a).total_cmp(&makespan(b)));
+        best.map(|best| vec![best]).ok_or_else(|| match context.deadline.has_passed() {
+            true => SynthError::NothingYet,
+            false => refused("no tree reaches everybody who wants a chunk".to_owned()),
+        })
+    }
+
+    fn propose_directly(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        both_ways::propose(problem, context)
+    }
+}
+
+/// The largest groups of symmetries under which no image waits for another; without symmetries where there are no such, or
+/// that costs little and may be better. Only those under which there is not too much to decide.
+fn mirrors(problem: &Problem, context: &Context<'_>) -> Result<Vec<Mirror>, SynthError> {
+    let mut mirrors = Mirror::all(problem, context.deadline);
+    let ranks = problem.topology.rank_count();
+    let messages = messages(problem);
+    mirrors.retain(|mirror| mirror.order() * FEW >= ranks && Machine::is_free_of_turns(problem, mirror));
+    mirrors.truncate(GROUPS);
+    // Links that share nothing are kept busy without symmetries as well.
+    if mirrors.is_empty() || problem.topology.resources().is_empty() && messages <= QUICK {
+        mirrors.push(Mirror::plain(&problem.topology));
+    }
+    mirrors.retain(|mirror| is_affordable(problem, mirror, context));
+    match mirrors.is_empty() {
+        true => Err(refused(format!("{messages} messages, or their ways, are too many"))),
+        false => Ok(mirrors),
+    }
+}
+
+/// How many messages there are, if none brings two chunks.
+fn messages(problem: &Problem) -> usize {
+    problem.demand.chunks().iter().map(|chunk| chunk.lacking().count()).sum()
+}
+
+/// Whether there is not too much to decide; images are decided with what they are images of.
+fn is_affordable(problem: &Problem, mirror: &Mirror, context: &Context<'_>) -> bool {
+    let looks = problem.demand.chunks().chunk_by(|a, b| a == b).count() * problem.topology.links().len();
+    let most = if context.options.strategy.is_some() { MOST_MESSAGES } else { MOST_UNASKED };
+    let messages = messages(problem);
+    messages <= MOST_MESSAGES && messages / mirror.order() <= most && looks / mirror.order() <= MOST_LOOKS
+}
+
+/// Where nobody asked for trees, whether they can gain anything: α does not dominate, and there is a gap left.
+fn worthwhile(problem: &Problem, context: &Context<'_>) -> Result<(), SynthError> {
+    if context.options.strategy.is_some() {
+        return Ok(());
+    }
+    let bytes = problem.demand.chunk_bytes();
+    if problem.topology.links().iter().all(|link| (link.beta * bytes).0 < 2.0 * link.alpha.0) {
+        return Err(refused("latency dominates".to_owned()));
+    }
+    let close = |incumbent: &Schedule| incumbent.makespan().0 <= context.bound.0 * (1.0 + WORTHWHILE);
+    match context.incumbent.is_some_and(close) {
+        true => Err(refused("the best so far is close to the bound".to_owned())),
+        false => Ok(()),
+    }
+}
+
+fn refused(why: String) -> SynthError {
+    SynthError::NotApplicable { strategy: NAME, why }
+}
+
+/// Whether the problem is of a kind and size for it.
+fn check(problem: &Problem) -> Result<(), SynthError> {
+    let demand = &problem.demand;
+    check_copies(problem, NAME)?;
+    if demand.is_unicast() {
+        return Err(refused("every chunk has one destination".to_owned()));
+    }
+    if problem.constraints.own_chunks_first.is_some() {
+        return Err(refused("the sketch orders the messages of a link".to_owned()));
+    }
+    Ok(())
+}
+
+/// Packs and schedules in one style.
+fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64, number: u64) -> Option<Attempt> {
+    let seed = context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
+    if context.deadline.has_passed_for_all() {
+        return None;
+    }
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let style = Style { idle, target: context.bound.0, both_ways: false };
+    let (units, packing) = few_trees(problem, &context.deadline.part(PACKING_PART), mirror, style, &mut random)?;
+    let machine =
+        Machine::new(problem, mirror, problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).collect());
+    let jobs = Jobs::spreading(problem, &units, &packing);
+    let passes = (WORK / STYLES.len() as u64 / looks(problem, &machine, &jobs).max(1)).clamp(1, 400) as u32;
+    let height = jobs.height();
+    let effort = Effort { passes, bound: context.goal().0, is_symmetric: mirror.order() > 1 };
+    let timed = justified(problem, &machine, jobs, effort, context.deadline, &mut random)?;
+    if context.deadline.has_passed_for_all() {
+        return None;
+    }
+    let messages = reflected(mirror, timed.jobs.messages());
+    // Detours may leave a relay with what nobody needs from it any more.
+    let messages = without_idle_copies(&messages, &problem.topology, &problem.demand);
+    let mut transfers = replay(&problem.demand, &problem.topology, &messages).ok()?;
+    transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
+    let transfers = merged(problem, transfers);
+    let name = match mirror.order() {
+        1 => format!("{NAME}/{idle}"),
+        order => format!("{NAME}/{order}/{idle}"),
+    };
+    let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
+    let note = format!(
+        "{} trees, height {height} (played: {}, {:.2} µs), busiest link or port {:.4} of the bound",
+        units.all.len(),
+        timed.jobs.height(),
+        timed.makespan,
+        packing.peak / context.bound.0
+    );
+    let stop = if context.deadline.has_passed() { StopReason::TimeLimit } else { StopReason::Exhausted };
+    Some(Attempt { name, schedule: Some(schedule), stop, note: Some(note) })
+}
+
+/// Every message followed by its images.
+fn reflected(mirror: &Mirror, messages: Vec<Message>) -> Vec<Message> {
+    if mirror.order() == 1 {
+        return messages;
+    }
+    let mut all = Vec::with_capacity(messages.len() * mirror.order());
+    for message in messages {
+        let images = mirror.images(message.link, &message.chunks);
+        for (element, &link) in images.links.iter().enumerate() {
+            let chunks = images.chunks.iter().map(|images| images[element]).collect();
+            all.push(Message { chunks, link, kind: message.kind });
+        }
+    }
+    all
+}
+
+/// What one play of `jobs` costs, in looks at links.
+fn looks(problem: &Problem, machine: &Machine, jobs: &Jobs) -> u64 {
+    let of = |job: &jobs::Job| {
+        let slots = &machine.slots()[machine.range(job.link)];
+        let users = slots.iter().map(|&slot| machine.users(slot as usize).len());
+        let onwards = problem.topology.outgoing(problem.topology.link(job.link).to).len();
+        16 + users.sum::<usize>() + onwards
+    };
+    jobs.all.iter().map(of).sum::<usize>() as u64
+}
+
+/// As few trees per root as do, of the numbers that divide the number of chunks.
+fn few_trees(
+    problem: &Problem,
+    deadline: &Deadline,
+    mirror: &Mirror,
+    style: Style,
+    random: &mut Pcg64Mcg,
+) -> Option<(Units, Packing)> {
+    let chunks = problem.demand.chunks().chunk_by(|a, b| a == b).map(<[_]>::len).max()?;
+    let mut best: Option<(Units, Packing)> = None;
+    for trees in (1..=chunks).filter(|&trees| chunks.is_multiple_of(trees)) {
+        let units = Units::new(problem, mirror, trees, style.both_ways);
+        let looks = units.all.len() * problem.topology.links().len();
+        if best.is_some() && (deadline.has_passed() || looks > MOST_LOOKS) {
+            break;
+        }
+        let Some(packing) = pack(problem, &units, style, deadline, random) else { break };
+        let is_close = packing.peak <= style.target * (1.0 + CLOSE);
+        if best.as_ref().is_none_or(|(_, best)| packing.peak < best.peak) {
+            best = Some((units, packing));
+        }
+        if is_close {
+            break;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::bounds;
+    use crate::problem::{Deadline, Options, StrategyKind};
+    use crate::sketch::{SketchFile, obey};
+    use crate::strategies::reversal;
+    use schedule::{Collective, Demand, RankSet, Request, verify};
+    use std::sync::Arc;
+    use topology::Rank;
+
+    fn problem(spec: &str, request: impl Fn(usize) -> Request) -> Problem {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let demand = Demand::new(request(topology.rank_count())).expect("a valid request");
+        Problem::new(topology, Arc::new(demand))
+    }
+
+    /// The verified makespan over the bound.
+    fn ratio(problem: &Problem) -> Result<f64, SynthError> {
+        let options = Options { strategy: Some(StrategyKind::Trees), ..Options::default() };
+        let (deadline, bound) = (Deadline::default(), bounds(problem).best().value);
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let mut best = f64::INFINITY;
+        for attempt in reversal::propose(problem, &context, &Trees)? {
+            let schedule = attempt.schedule.expect("a proposal");
+            assert!(obey(&schedule, &problem.topology, &problem.constraints).is_empty());
+            let verified = verify(schedule, &problem.topology).expect("a right schedule");
+            best = best.min(verified.schedule().makespan().0 / bound.0);
+        }
+        assert!(best >= 1.0 - 1e-9, "{best}");
+        Ok(best)
+    }
+
+    #[test]
+    fn machines_of_equal_ranks_are_planned_near_the_bound() {
+        for (spec, chunks, most) in [
+            ("dgx-a100x2", 4, 1.03),
+            ("dgx-a100x4", 8, 1.05),
+            ("mi250x2", 8, 1.06),
+            ("dgx-h100x4", 4, 1.06),
+            ("torus2d:4x4", 1, 1.001),
+        ] {
+            let problem =
+                problem(spec, |ranks| Request::new(Collective::AllGather, ranks, 1_000_000_000).with_chunks(chunks));
+            let ratio = ratio(&problem).expect("it applies");
+            assert!(ratio <= most, "{spec}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn images_do_not_count_as_messages_to_put_in_order() {
+        let problem = problem("h800x48", |ranks| Request::new(Collective::AllGather, ranks, 384 << 20));
+        assert!(messages(&problem) > MOST_UNASKED);
+        let (options, deadline, bound) = (Options::default(), Deadline::default(), bounds(&problem).best().value);
+        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let attempts = Trees.propose(&problem, &context).expect("it applies to 384 ranks that are alike");
+        let schedule = attempts.into_iter().next().and_then(|it| it.schedule).expect("a proposal");
+        let verified = verify(schedule, &problem.topology).expect("a right schedule");
+        let ratio = verified.schedule().makespan().0 / bound.0;
+        assert!(ratio <= 1.01, "{ratio}");
+    }
+
+    #[test]
+    fn all_that_spreads_or_reduces_is_planned() {
+        for spec in ["dgx1", "ndv2x2", "mesh2d:3x3", "fat-tree:2x2x2", "line:4", "switch:5,latency=pipelines"] {
+            for collective in [
+                Collective::AllGather,
+                Collective::Broadcast,
+                Collective::ReduceScatter,
+                Collective::Reduce,
+                Collective::AllReduce,
+            ] {
+                for members in [None, Some([0, 1, 3])] {
+                    let problem = problem(spec, |ranks| {
+                        let request = Request::new(collective, ranks, 64_000_000).with_chunks(3);
+                        let members = members.map(|all| all.into_iter().map(Rank).collect::<RankSet>());
+                        let members = members.unwrap_or(RankSet::all(ranks));
+                        let root = collective.is_rooted().then_some(Rank(1));
+                        Request { members, root, ..request }
+                    });
+                    let ratio = ratio(&problem).expect("it applies");
+                    assert!(ratio <= 3.0, "{spec} {collective}: {ratio}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sketches_are_obeyed() {
+        let sketch = include_str!("../../../../sketches/sk1-ndv2-n2.yaml");
+        let mut problem =
+            problem("ndv2x2,costs=taccl-1mb", |ranks| Request::new(Collective::AllGather, ranks, 16_000_000));
+        let sketch =
+            SketchFile::parse(sketch, "s.yaml").expect("a sketch").resolve(&problem.topology).expect("it fits");
+        problem.constraints = Arc::new(sketch.constraints.clone());
+        assert!(ratio(&problem).expect("it applies") < 1.5);
+    }
+
+    #[test]
+    fn what_has_one_destination_is_left_to_others() {
+        for collective in [Collective::AllToAll, Collective::Scatter, Collective::SendRecv] {
+            let problem = problem("ring:4", |ranks| {
+                let root = collective.is_rooted().then_some(Rank(0));
+                Request { root, ..Request::new(collective, ranks, 1000) }
+            });
+            assert!(matches!(ratio(&problem), Err(SynthError::NotApplicable { .. })), "{collective}");
+        }
+    }
+}
