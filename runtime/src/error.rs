@@ -1,6 +1,6 @@
 //! What can go wrong while bytes move.
 
-use crate::board::Verdict;
+use crate::memory::board::Verdict;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use topology::{LinkId, Micros, Rank};

@@ -7,59 +7,54 @@
 //!
 //! This crate knows no solver and reads no topology files. Whatever goes wrong is a [`RunError`] that names the
 //! rank and the phase; no wait is without a deadline.
+//!
+//! # Rooms
+//! Every room uses those above it in this list, never one below:
+//!
+//! ```text
+//! clock, dtype, error, group    values that every room uses
+//! memory                        memory that the ranks of one computer share
+//! transport                     lanes of bytes between two ranks: shared memory, TCP
+//! pacing                        when a message may begin
+//! interpreter                   one rank's part of one program
+//! execution                     one rank's part of the programs that run at the same time
+//! measure                       timed and judged runs
+//! control                       what the parties of a job say to each other, and what each decides
+//! launch                        ranks as threads, processes, or started by another launcher
+//! ```
 
-mod arena;
-mod board;
 mod clock;
-mod doorbell;
+mod control;
 mod dtype;
 mod error;
-mod executor;
-mod footprint;
-mod geometry;
+mod execution;
 mod group;
-#[expect(unsafe_code, reason = "lends shared memory as slices")]
-mod heap;
-mod interfaces;
 mod interpreter;
-mod job;
-mod lanes;
-mod listed;
+mod launch;
+mod measure;
 mod memory;
-mod options;
-mod order;
-mod pace;
-mod probe;
-mod reference;
-#[expect(unsafe_code, reason = "maps shared memory")]
-mod region;
-#[expect(unsafe_code, reason = "lends shared memory as slices")]
-mod ring;
-mod seat;
-mod tcp;
-mod threads;
+mod pacing;
 mod transport;
-mod trial;
-mod turns;
-mod watch;
-mod wiring;
-mod work;
 
-pub use board::{Cause, Verdict};
 pub use clock::Moment;
 pub use dtype::DType;
 pub use error::{Phase, RunError, RunResult, Stamp};
+pub use execution::options::Options;
+pub use execution::work::{Assignment, Loaded};
 pub use group::{Choice, Group, NamedTwice};
-pub use interfaces::Interface;
-pub use job::{
-    Job, JobSpec, Loader, Machine, Rendezvous, SharedFile, Source, Watch, attend, control_from_stdin, serve,
-};
-pub use memory::Call;
-pub use options::Options;
-pub use pace::Emulation;
-pub use probe::ThreadProbe;
-pub use tcp::Secret;
-pub use threads::{run_threads, try_threads, try_together};
-pub use trial::{Check, RankReport, Sample, Trial, TrialReport};
-pub use wiring::Hosts;
-pub use work::{Assignment, Loaded};
+pub use interpreter::buffers::Call;
+pub use launch::agent::attend;
+pub use launch::files::SharedFile;
+pub use launch::launcher::{Job, JobSpec, Source};
+pub use launch::machine::Machine;
+pub use launch::rendezvous::Rendezvous;
+pub use launch::threads::{run_threads, try_threads, try_together};
+pub use launch::watch::Watch;
+pub use launch::worker::{Loader, control_from_stdin, serve};
+pub use measure::probe::ThreadProbe;
+pub use measure::trial::{Check, RankReport, Sample, Trial, TrialReport};
+pub use memory::board::{Cause, Verdict};
+pub use pacing::pace::Emulation;
+pub use transport::interfaces::Interface;
+pub use transport::tcp::Secret;
+pub use transport::wiring::Hosts;

@@ -2,7 +2,7 @@
 
 use super::{Cursor, Extent, Interpreter, PIECE};
 use crate::error::{RunError, RunResult};
-use crate::memory::{MemoryFault, Span};
+use crate::interpreter::buffers::{MemoryFault, Span};
 use program::{Buffer, Instruction, Slice, Step};
 
 impl Interpreter<'_> {

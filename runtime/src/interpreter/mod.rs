@@ -3,20 +3,23 @@
 //! The principal type is [`Interpreter`], a state machine. It polls the threadblocks round robin; each makes
 //! what progress it can (a piece of the current step, through whatever room its lanes have) and keeps its place.
 //! So any message passes through a bounded ring, and one thread serves any number of threadblocks, of several programs
-//! too. Who drives it sleeps when nothing moves ([`Executor`](crate::executor::Executor)).
+//! too. Who drives it sleeps when nothing moves ([`Executor`](crate::execution::executor::Executor)).
 //!
 //! * [`carry`] moves bytes: one instruction is one arm there.
 
+pub(crate) mod buffers;
 mod carry;
+pub(crate) mod geometry;
+pub(crate) mod lanes;
 
 use crate::clock::Moment;
 use crate::dtype::{DType, Kernel};
 use crate::error::{Phase, RunError, RunResult, Stamp};
-use crate::geometry::Geometry;
-use crate::lanes::Lanes;
-use crate::memory::{Memory, Span};
-use crate::pace::{Pacer, Turn};
-use crate::turns::Keeper;
+use crate::interpreter::buffers::{Memory, Span};
+use crate::interpreter::geometry::Geometry;
+use crate::interpreter::lanes::Lanes;
+use crate::pacing::pace::{Pacer, Turn};
+use crate::pacing::turns::Keeper;
 use program::{Connection, ConnectionId, Instruction, Program, RankProgram, Step, StepRef};
 use std::time::Duration;
 use topology::Rank;

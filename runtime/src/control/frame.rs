@@ -1,0 +1,249 @@
+//! How messages travel: JSON, each behind its length.
+//!
+//! The principal types are [`Inbox`] and [`Post`]. Between a launcher and its worker the channel is the socket pair whose
+//! one end is the worker's standard input, so nothing listens and nobody else can connect; the shared memory's descriptor
+//! travels ahead of the first message. Between machines it is a TCP connection whose ends have proved that they belong to
+//! the job; there a keyed tag follows every message, over its place in the conversation and its bytes, so that nothing is
+//! parsed that was altered, repeated, left out or sent by somebody else. A length beyond [`LONGEST`] is refused before
+//! anything is allocated.
+
+use crate::transport::tcp::{Proven, Secret};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The longest message: a report of [`crate::measure::trial::MOST_REPETITIONS`] samples fits.
+const LONGEST: usize = 64 << 20;
+
+/// Bytes of a tag.
+const TAG: usize = 32;
+
+/// A message behind its length.
+fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; 4];
+    serde_json::to_writer(&mut frame, message)?;
+    let length = frame.len() - 4;
+    if length > LONGEST {
+        return Err(io::Error::new(ErrorKind::InvalidInput, format!("a message of {length} bytes is too long")));
+    }
+    frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
+    Ok(frame)
+}
+
+/// Sends one message.
+pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(&framed(message)?)
+}
+
+/// One direction of a conversation between machines.
+struct Seal {
+    key: Secret,
+    /// How many messages have passed.
+    count: u64,
+}
+
+impl Seal {
+    fn tag(&mut self, frame: &[u8]) -> [u8; TAG] {
+        let tag = self.key.tag(&[&self.count.to_le_bytes(), frame]);
+        self.count += 1;
+        tag
+    }
+}
+
+/// The sending end of a connection between machines; many threads may use it.
+pub(crate) struct Post {
+    stream: TcpStream,
+    seal: Mutex<Seal>,
+}
+
+impl Post {
+    /// Sends one message. After an error the connection is of no use, and cut.
+    pub(crate) fn send(&self, message: &impl Serialize) -> io::Result<()> {
+        let mut frame = framed(message)?;
+        let mut seal = self.seal.lock().unwrap_or_else(PoisonError::into_inner);
+        let tag = seal.tag(&frame);
+        frame.extend_from_slice(&tag);
+        (&self.stream).write_all(&frame).inspect_err(|_| self.cut())
+    }
+
+    /// Ends the conversation in both directions.
+    pub(crate) fn cut(&self) {
+        // It fails only where it has ended already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// The address that the other end sees.
+    pub(crate) fn address(&self) -> io::Result<IpAddr> {
+        Ok(self.stream.local_addr()?.ip().to_canonical())
+    }
+}
+
+/// Both ends of a connection whose ends believe each other; `accepted` on the side that listened. A message that the
+/// other side does not take for `limit` is an error.
+pub(crate) fn sealed(proven: Proven, accepted: bool, limit: Duration) -> io::Result<(Post, Inbox<TcpStream>)> {
+    let Proven { stream, session } = proven;
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(limit))?;
+    let direction = |from_acceptor: bool| {
+        let name: &[u8] = if from_acceptor { b"from acceptor" } else { b"from connector" };
+        Seal { key: session.derive(&[name]), count: 0 }
+    };
+    let inbox = Inbox { stream: stream.try_clone()?, buffer: Vec::new(), seal: Some(direction(!accepted)) };
+    Ok((Post { stream, seal: Mutex::new(direction(accepted)) }, inbox))
+}
+
+/// Receives messages; keeps what has arrived of the next one.
+pub(crate) struct Inbox<S> {
+    stream: S,
+    buffer: Vec<u8>,
+    seal: Option<Seal>,
+}
+
+impl<S: Read> Inbox<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, buffer: Vec::new(), seal: None }
+    }
+
+    /// The stream, to set its limits.
+    pub(crate) fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// The next message; `None` if the stream's read timeout passes first.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the other side is gone; `InvalidData` for what is no message.
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        loop {
+            let length = self.buffer.first_chunk::<4>().map(|length| u32::from_le_bytes(*length) as usize);
+            if let Some(length) = length {
+                if length > LONGEST {
+                    return Err(io::Error::new(ErrorKind::InvalidData, format!("a message of {length} bytes")));
+                }
+                let end = 4 + length;
+                let sealed = end + if self.seal.is_some() { TAG } else { 0 };
+                if self.buffer.len() >= sealed {
+                    self.check(end)?;
+                    let message = serde_json::from_slice(&self.buffer[4..end])?;
+                    self.buffer.drain(..sealed);
+                    return Ok(Some(message));
+                }
+            }
+            // Grows as bytes arrive, not as a length promises.
+            let mut piece = [0; 8192];
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => self.buffer.extend_from_slice(&piece[..bytes]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Checks the tag behind the frame that ends at `end`, where there are tags.
+    fn check(&mut self, end: usize) -> io::Result<()> {
+        let Some(seal) = &mut self.seal else { return Ok(()) };
+        let (frame, rest) = self.buffer.split_at(end);
+        let parts: [&[u8]; 2] = [&seal.count.to_le_bytes(), frame];
+        let is_right = rest.first_chunk().is_some_and(|tag| seal.key.verify(&parts, tag));
+        seal.count += 1;
+        is_right.then_some(()).ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a message was altered on its way"))
+    }
+}
+
+/// Sends a descriptor with one byte.
+pub(crate) fn send_descriptor(stream: &UnixStream, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other("no room for one descriptor"));
+    }
+    rustix::net::sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives what [`send_descriptor`] sent.
+pub(crate) fn receive_descriptor(stream: &UnixStream) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut pieces = [IoSliceMut::new(&mut byte)];
+    rustix::net::recvmsg(stream.as_fd(), &mut pieces, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let descriptors = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let missing = || io::Error::new(ErrorKind::InvalidData, "no descriptor arrived; was this started by a launcher?");
+    descriptors.flatten().next().ok_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Moment;
+    use crate::control::messages::{Answer, Command, Finding};
+    use crate::measure::trial::{MOST_REPETITIONS, RankReport, Sample};
+
+    #[test]
+    fn the_longest_report_fits_a_message() {
+        let widest = Sample { start: Moment(u64::MAX), end: Moment(u64::MAX) };
+        let length = |samples| {
+            let finding = Finding::Trial(vec![RankReport { samples: vec![widest; samples], wrong: u64::MAX }]);
+            serde_json::to_vec(&Answer::Done { job: u64::MAX, finding }).unwrap().len()
+        };
+        let each = length(11) - length(10);
+        assert!(length(1) + each * MOST_REPETITIONS as usize <= LONGEST);
+    }
+
+    #[test]
+    fn messages_survive_being_torn_apart() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut inbox = Inbox::new(far);
+        inbox.stream.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
+        let message = Command::Run { job: 7 };
+        send(&near, &message).unwrap();
+        send(&near, &message).unwrap();
+        let mut bytes = vec![0; 4096];
+        let length = inbox.stream.read(&mut bytes).unwrap();
+        for cut in 0..length / 2 {
+            (&near).write_all(&bytes[..cut]).unwrap();
+            assert_eq!(inbox.receive::<Command>().unwrap(), None);
+            (&near).write_all(&bytes[cut..length / 2]).unwrap();
+            assert_eq!(inbox.receive().unwrap(), Some(message.clone()));
+        }
+        drop(near);
+        assert_eq!(inbox.receive::<Command>().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_and_nonsense_are_refused() {
+        for bytes in [[255; 16].as_slice(), &[3, 0, 0, 0, b'{', b'{', b'{']] {
+            let (near, far) = UnixStream::pair().unwrap();
+            (&near).write_all(bytes).unwrap();
+            assert!(Inbox::new(far).receive::<Command>().is_err());
+        }
+    }
+
+    #[test]
+    fn a_descriptor_arrives_as_the_same_file() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        send_descriptor(&near, file.as_fd()).unwrap();
+        let arrived = receive_descriptor(&far).unwrap();
+        let number = |descriptor: BorrowedFd<'_>| rustix::fs::fstat(descriptor).unwrap().st_rdev;
+        assert_eq!(number(arrived.as_fd()), number(file.as_fd()));
+        (&near).write_all(&[0]).unwrap();
+        assert!(receive_descriptor(&far).is_err());
+    }
+}

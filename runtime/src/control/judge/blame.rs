@@ -1,0 +1,263 @@
+//! Whom a verdict names where that is not plain: ranks that lost each other, that are silent, or that are late.
+//!
+//! Of two ends of a broken connection nobody can tell which it was. But each rank says all whom it has lost, and who was cut
+//! off is an end of every connection that is missed; so the rank is named that has lost, and was lost by, the most others.
+//! The coordinator names itself when it has lost everybody.
+
+use super::{BEAT, Complaint, DISTANCE, Decision, Judge, LEAST_SILENCE, MISSED, Seat, Sight, distant_beat};
+use crate::clock::Moment;
+use crate::error::Phase;
+use crate::memory::board::{Cause, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use topology::Rank;
+
+/// How much longer to wait for others to say whom they lost, while what was said fits several ranks alike.
+const OTHERS: Duration = Duration::from_millis(400);
+
+impl Judge {
+    /// The longest that a running rank shows no sign of life.
+    fn patience(&self, rank: Rank) -> Duration {
+        let distant = distant_beat(self.seats.len()) * MISSED + DISTANCE;
+        if self.seats[rank.index()].machine.is_some() { distant } else { BEAT * MISSED }
+    }
+
+    /// Since when a rank has not shown any: its worker, or its agent.
+    fn last_sign(&self, rank: Rank) -> Moment {
+        let seat = &self.seats[rank.index()];
+        seat.machine.map_or(seat.beat.1, |_| seat.beat.1.min(seat.message.1))
+    }
+
+    /// How long that is.
+    fn silence(&self, rank: Rank, now: Moment) -> Duration {
+        now.since(self.last_sign(rank))
+    }
+
+    /// Whether a rank shows no sign of life.
+    fn is_silent(&self, rank: Rank, now: Moment) -> bool {
+        self.silence(rank, now) > self.patience(rank)
+    }
+
+    /// Who of those that are silent has been so for longest: ranks of a busy computer may be late with a sign of life.
+    fn most_silent(&self, ranks: impl Iterator<Item = Rank>, now: Moment) -> Option<Rank> {
+        let silent = ranks.filter(|&rank| self.is_silent(rank, now));
+        silent.min_by_key(|&rank| self.last_sign(rank))
+    }
+
+    /// What a rank is doing.
+    pub(super) fn phase(&self, rank: Rank, sight: &dyn Sight) -> Phase {
+        let phase = self.inquiry.as_ref().map_or(Phase::Work, |inquiry| inquiry.question.phase());
+        if phase == Phase::Work { sight.phase(rank) } else { phase }
+    }
+
+    /// Whether it has not answered what it was asked.
+    fn is_open(&self, rank: Rank) -> bool {
+        self.inquiry.as_ref().is_some_and(|inquiry| inquiry.answers[rank.index()] == Some(None))
+    }
+
+    /// Whether an agent has left, or said nothing for longer than this `part` of the longest that is usual.
+    fn is_lost(&self, rank: Rank, now: Moment, part: u32) -> bool {
+        let seat = &self.seats[rank.index()];
+        seat.left || now.since(seat.message.1) > self.patience(rank) / part
+    }
+
+    /// Whether nobody is left whom the coordinator reaches over a connection. A single other machine, or a single
+    /// agent, may as well be lost itself.
+    fn is_cut_off(&self, now: Moment, part: u32) -> bool {
+        let agents = self.ranks().filter_map(|rank| Some((self.seats[rank.index()].machine?, rank)));
+        let (here, elsewhere): (Vec<_>, Vec<_>) = agents.partition(|&(machine, _)| machine == 0);
+        let all_lost = |agents: &[(usize, Rank)]| agents.iter().all(|&(_, rank)| self.is_lost(rank, now, part));
+        let several = elsewhere.iter().any(|&(machine, _)| machine != elsewhere[0].0);
+        let with_those_here = || !here.is_empty() && here.len() + elsewhere.len() > 1 && all_lost(&here);
+        all_lost(&elsewhere) && (several || with_those_here())
+    }
+
+    /// The verdict on a rank; if no other can be reached, on the coordinator.
+    pub(super) fn blame(
+        &mut self,
+        now: Moment,
+        (rank, cause): (Rank, Cause),
+        evidence: String,
+        sight: &dyn Sight,
+    ) -> Decision {
+        let is_cut_off = self.is_cut_off(now, 1);
+        if !is_cut_off && self.is_cut_off(now, 2) {
+            // Some are not silent for long enough to know. That shows in a moment.
+            return Decision::Wait;
+        }
+        let (rank, cause, evidence) = match is_cut_off {
+            true => (Rank(0), Cause::Cut, format!("all its connections with other ranks were lost: {evidence}")),
+            false => (rank, cause, evidence),
+        };
+        let phase = self.phase(rank, sight);
+        self.end(Verdict { rank, cause, phase }, evidence)
+    }
+
+    /// The verdict when ranks lost each other and none of them is known to be dead: on one that is silent, else on the one
+    /// that is an end of the most connections, else on the first who said so.
+    pub(super) fn suspect(&mut self, now: Moment, until: Moment, sight: &dyn Sight) -> Decision {
+        let complaints = self.inquiry.as_ref().map_or(Vec::new(), |inquiry| inquiry.complaints.clone());
+        let Some(first) = complaints.first() else { return Decision::Wait };
+        // Who has said why it ends shows no more signs of life.
+        let may_be_silent = |peer: &Rank| self.seats.get(peer.index()).is_some_and(|seat| !seat.said);
+        let peers = || complaints.iter().flat_map(|complaint| complaint.peers.iter().copied()).filter(may_be_silent);
+        if let Some(rank) = self.most_silent(peers(), now) {
+            return self.blame(now, (rank, Cause::Silent), first.reason.clone(), sight);
+        }
+        let is_doubtful = |peer| self.silence(peer, now) > self.patience(peer) / 2;
+        if peers().any(is_doubtful) && now.since(until) < DISTANCE {
+            return Decision::Wait;
+        }
+        let common = most_lost(&complaints);
+        let rank = match common[..] {
+            [rank] => rank,
+            // The other end of what broke, and whoever else lost one of them, may say so yet.
+            _ if now.since(until) < OTHERS => return Decision::Wait,
+            _ => common.iter().copied().find(|&rank| rank == first.by).unwrap_or(common[0]),
+        };
+        let touches = |complaint: &&Complaint| complaint.by == rank || complaint.peers.contains(&rank);
+        let found = complaints.iter().find(touches).unwrap_or(first);
+        let (evidence, by) = (found.reason.clone(), found.by);
+        let phase = if rank == by { found.phase } else { sight.phase(rank) };
+        let others = complaints.iter().filter(|complaint| complaint.by != rank);
+        self.reports.extend(others.map(|complaint| (complaint.by, complaint.reason.clone())));
+        self.end(Verdict { rank, cause: Cause::Cut, phase }, evidence)
+    }
+
+    /// The verdict when something moves, but an agent has been silent for as long as nobody may be: its worker goes on, but
+    /// nobody could end it.
+    pub(super) fn unheard(&mut self, now: Moment, limit: Duration, sight: &dyn Sight) -> Decision {
+        let limit = limit.max(LEAST_SILENCE);
+        let is_unheard = |seat: &Seat| seat.machine.is_some() && !seat.left && now.since(seat.message.1) > limit;
+        match self.seats.iter().position(is_unheard).map(Rank::from_index) {
+            Some(rank) => {
+                let evidence = format!("the process that looks after it said nothing for {limit:?}");
+                self.blame(now, (rank, Cause::Silent), evidence, sight)
+            }
+            None => Decision::Wait,
+        }
+    }
+
+    /// The verdict when nothing moves: on a rank that does not run, else on the one that is furthest behind.
+    pub(super) fn overdue(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
+        let Some(inquiry) = &self.inquiry else { return Decision::Wait };
+        let waiting: Vec<Rank> = self.ranks().filter(|&rank| self.is_open(rank)).collect();
+        // Who still prepares has not begun, however much it did before.
+        let done = |rank: Rank| (sight.phase(rank) != Phase::Prepare, sight.progress(rank), sight.phase(rank));
+        let behind = waiting.iter().min_by_key(|&&rank| done(rank));
+        let task = inquiry.question.task().map(|task| format!(" in {task}")).unwrap_or_default();
+        let evidence = format!("nothing moved for {:?}{task}", inquiry.limit);
+        match (self.most_silent(waiting.iter().copied(), now), behind) {
+            (Some(rank), _) => self.blame(now, (rank, Cause::Silent), evidence, sight),
+            (None, Some(&rank)) => self.blame(now, (rank, Cause::Late), evidence, sight),
+            (None, None) => Decision::Wait,
+        }
+    }
+}
+
+/// The ranks that are ends of the most pairs of which one has lost the other; there is at least one.
+fn most_lost(complaints: &[Complaint]) -> Vec<Rank> {
+    let pair = |by: Rank| move |&peer: &Rank| [by.min(peer), by.max(peer)];
+    let pairs = complaints.iter().flat_map(|complaint| complaint.peers.iter().map(pair(complaint.by)));
+    let mut lost: BTreeMap<Rank, usize> = BTreeMap::new();
+    for rank in pairs.collect::<BTreeSet<_>>().into_iter().flatten() {
+        *lost.entry(rank).or_default() += 1;
+    }
+    let most = lost.values().copied().max();
+    lost.into_iter().filter(|&(_, count)| Some(count) == most).map(|(rank, _)| rank).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Event, Heard, SUSPICION};
+    use super::*;
+    use crate::control::messages::Answer;
+    use crate::control::question::Question;
+    use std::cell::Cell;
+
+    /// Ranks that give a sign of life whenever somebody looks.
+    #[derive(Default)]
+    struct Alive(Cell<u64>);
+
+    impl Sight for Alive {
+        fn beats(&self, _: Rank) -> u64 {
+            self.0.set(self.0.get() + 1);
+            self.0.get()
+        }
+
+        fn messages(&self, rank: Rank) -> u64 {
+            self.beats(rank)
+        }
+
+        fn progress(&self, _: Rank) -> u64 {
+            0
+        }
+
+        fn phase(&self, _: Rank) -> Phase {
+            Phase::Work
+        }
+
+        fn activity(&self) -> u64 {
+            self.beats(Rank(0))
+        }
+    }
+
+    /// The verdict on ranks of four machines that say, after so many milliseconds, whom they lost; and when it came.
+    fn verdict(complaints: &[(u64, u32, &[u32])]) -> (Rank, u64) {
+        let (begin, sight) = (Moment(1_000_000_000), Alive::default());
+        let at = |millis| begin.after(Duration::from_millis(millis));
+        let mut judge = Judge::new(1, begin, [None, Some(1), Some(2), Some(3)]);
+        let question = Question::Ready { job: 1, plan: String::new() };
+        judge.ask(begin, (question, Duration::from_secs(10)), |_| true, &sight);
+        for millis in 0..5000 {
+            let now = at(millis);
+            for &(_, by, peers) in complaints.iter().filter(|complaint| complaint.0 == millis) {
+                let peers = peers.iter().copied().map(Rank).collect();
+                let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peers };
+                let heard = Heard { epoch: 1, rank: Rank(by), event: Event::Answer(answer) };
+                assert_eq!(judge.hear(now, heard, &sight), Decision::Wait);
+            }
+            if let Decision::End(verdict, _) = judge.look(now, &sight) {
+                assert_eq!(verdict.cause, Cause::Cut);
+                return (verdict.rank, millis);
+            }
+        }
+        panic!("no verdict on {complaints:?}");
+    }
+
+    #[test]
+    fn of_two_ends_the_one_is_named_that_others_lost_as_well() {
+        let (soon, late) = (SUSPICION.as_millis() as u64, (SUSPICION + OTHERS).as_millis() as u64);
+        assert_eq!(verdict(&[(0, 2, &[1]), (1, 1, &[2]), (2, 0, &[1])]), (Rank(1), soon));
+        // On a busy computer the others say so later.
+        assert_eq!(verdict(&[(0, 2, &[1]), (600, 0, &[1])]), (Rank(1), 600));
+        assert_eq!(verdict(&[(0, 2, &[1]), (300, 1, &[2]), (640, 0, &[1])]), (Rank(1), 640));
+        // If nobody else lost anything, it was that connection alone.
+        assert_eq!(verdict(&[(0, 2, &[1]), (300, 1, &[2])]), (Rank(2), late));
+    }
+
+    #[test]
+    fn who_lost_everybody_is_named_though_nobody_else_says_so() {
+        let soon = SUSPICION.as_millis() as u64;
+        // What a rank says of itself, or of ranks that do not exist, counts for nothing.
+        for peers in [&[0, 2][..], &[0, 2, 1, 2, 99, u32::MAX]] {
+            assert_eq!(verdict(&[(0, 2, &[1]), (1, 1, peers)]), (Rank(1), soon));
+            assert_eq!(verdict(&[(0, 1, peers)]), (Rank(1), soon));
+        }
+        // Two that were cut off: the one who missed more, else one of the two, whoever spoke first.
+        assert_eq!(verdict(&[(0, 3, &[1, 2]), (1, 1, &[0, 2, 3])]), (Rank(1), soon));
+        let late = (SUSPICION + OTHERS).as_millis() as u64;
+        assert_eq!(verdict(&[(0, 2, &[3]), (1, 1, &[0, 3]), (2, 3, &[1, 2])]), (Rank(1), late));
+    }
+
+    #[test]
+    fn who_says_that_it_lost_only_what_does_not_exist_has_failed() {
+        let (now, sight) = (Moment(1_000_000_000), Alive::default());
+        let mut judge = Judge::new(1, now, [None, Some(1)]);
+        judge.ask(now, (Question::Hello, Duration::from_secs(10)), |_| true, &sight);
+        let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peers: vec![Rank(1), Rank(7)] };
+        let heard = Heard { epoch: 1, rank: Rank(1), event: Event::Answer(answer) };
+        let Decision::End(verdict, _) = judge.hear(now, heard, &sight) else { panic!("nothing was decided") };
+        assert_eq!((verdict.rank, verdict.cause), (Rank(1), Cause::Failed));
+    }
+}

@@ -1,0 +1,218 @@
+//! What launcher, agents and workers say to each other.
+//!
+//! A worker hears [`Command`]s and gives [`Answer`]s. Where it is not a child of the coordinator, its agent is in between:
+//! [`ToAgent`] and [`FromAgent`] carry both, each with the epoch that it belongs to, so that nothing of an epoch that has
+//! ended is taken for the present one.
+
+use crate::clock::Moment;
+use crate::error::Phase;
+use crate::group::Group;
+use crate::measure::probe::{Arrivals, Wanted};
+use crate::measure::trial::{RankReport, Trial};
+use crate::memory::board::{BoardShape, Verdict};
+use crate::memory::region::Place;
+use crate::transport::tcp::{Doors, Secret};
+use crate::transport::wiring::Hosts;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use topology::Rank;
+
+/// Changes whenever a frame, the board or a ring changes its meaning.
+pub(crate) const PROTOCOL: u32 = 8;
+
+/// What the launcher says to a worker.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Command {
+    Welcome(Welcome),
+    /// Load what the task needs, answer [`Answer::Listening`] where ranks are on different computers, allocate, and
+    /// answer [`Answer::Ready`].
+    Prepare {
+        job: u64,
+        /// The longest time without progress while it runs.
+        limit_ms: u64,
+        task: Task,
+    },
+    /// Connect with the others; rank r listens at `doors[r]`. Only where ranks are on different computers.
+    Connect {
+        job: u64,
+        doors: Vec<Doors>,
+    },
+    /// Run what was prepared: all ranks have voted for it. The task's number begins the numbers of its collectives.
+    Run {
+        job: u64,
+    },
+}
+
+/// What ranks do together.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Task {
+    /// Run plans at the same time.
+    Trial(Vec<Ordered>),
+    /// Time exchanges between pairs.
+    Probe(Wanted),
+}
+
+/// A trial as it travels to workers: what their loaders need, and who takes part.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Ordered {
+    pub(crate) source: String,
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) group: Group,
+    pub(crate) trial: Trial,
+}
+
+/// What came out of a task, on one rank.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Finding {
+    /// For each of the plans in which it takes part.
+    Trial(Vec<RankReport>),
+    Probe(Arrivals),
+}
+
+/// All that a worker needs to join.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    pub(crate) terms: Terms,
+    /// Authenticates the ranks of this epoch to each other; never travels between machines.
+    pub(crate) secret: Secret,
+}
+
+/// How a worker takes part.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    pub(crate) protocol: u32,
+    pub(crate) rank: Rank,
+    pub(crate) board: BoardShape,
+    /// Whether it is the first of its machine, who prepares the shared memory for all.
+    pub(crate) first_here: bool,
+    pub(crate) ring_bytes: usize,
+    pub(crate) tile_bytes: Option<usize>,
+    pub(crate) work_limit_ms: u64,
+    /// Source and slowdown of an emulated machine.
+    pub(crate) emulation: Option<(String, f64)>,
+    pub(crate) hosts: Hosts,
+    pub(crate) interfaces: Vec<IpAddr>,
+    pub(crate) spare_interfaces: bool,
+    pub(crate) ready_limit_ms: u64,
+}
+
+/// What a worker says, or its agent in its place.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// From an agent: it is ready for an epoch.
+    Mustered {
+        /// What its machine is called.
+        machine: String,
+        /// Where others of its machine find the shared memory, if this one made it.
+        board: Option<Place>,
+    },
+    /// From an agent: a file has arrived, and lies there for all workers of its machine.
+    Kept {
+        file: u64,
+        path: PathBuf,
+    },
+    Hello {
+        protocol: u32,
+        rank: Rank,
+    },
+    Listening {
+        job: u64,
+        plan: String,
+        doors: Doors,
+    },
+    /// The vote: this plan is prepared. Said again by who hears nothing.
+    Ready {
+        job: u64,
+        plan: String,
+    },
+    Done {
+        job: u64,
+        finding: Finding,
+    },
+    /// `peers` are all whom the rank has lost by now, if that is why it fails.
+    Failed {
+        phase: Phase,
+        reason: String,
+        peers: Vec<Rank>,
+    },
+}
+
+/// What the coordinator says to an agent.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToAgent {
+    /// An epoch begins: what is left of the last one ends.
+    Muster { epoch: u64, muster: Muster },
+    /// Start the worker.
+    Enlist { epoch: u64, terms: Terms },
+    /// For the worker.
+    Order { epoch: u64, command: Command },
+    /// A part of a file that all workers of this machine may read, in order.
+    Keep { file: u64, piece: String, is_last: bool },
+    /// No worker will ask for these any more.
+    Forget { files: Vec<u64> },
+    /// Everybody has come to this round; it starts at this moment of the agent's clock.
+    Release { epoch: u64, round: u64, start: Moment },
+    /// A sign of life that wants an answer at once, and how much all ranks have done.
+    Ping { at: Moment, activity: u64 },
+    /// The epoch is over.
+    Verdict { epoch: u64, verdict: Verdict, evidence: String },
+    /// The job is over.
+    End,
+    /// It cannot take part.
+    Refused { reason: String },
+}
+
+/// How a machine takes part in an epoch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Muster {
+    /// Tells jobs with the same secret apart.
+    pub(crate) job: [u8; 32],
+    pub(crate) board: BoardShape,
+    /// Where the machine's shared memory is; the first agent of a machine makes it.
+    pub(crate) place: Option<Place>,
+    /// Ranks of other machines.
+    pub(crate) absent: Vec<Rank>,
+    /// How long an agent waits for a sign of life of the coordinator.
+    pub(crate) silence_ms: u64,
+}
+
+/// What an agent says to the coordinator.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FromAgent {
+    Answer {
+        epoch: u64,
+        answer: Answer,
+    },
+    /// The worker's process has ended; with what it said, so that this does not come before that.
+    Ended {
+        epoch: u64,
+        how: String,
+        said: Option<Answer>,
+    },
+    /// What the worker has done by now.
+    Beat {
+        epoch: u64,
+        beats: u64,
+        moves: u64,
+        progress: u64,
+        phase: Phase,
+    },
+    /// All ranks of this machine have come to this round.
+    Arrived {
+        epoch: u64,
+        round: u64,
+        lead_ns: u64,
+    },
+    /// To a ping: its moment, and the moment here.
+    Pong {
+        at: Moment,
+        here: Moment,
+    },
+}

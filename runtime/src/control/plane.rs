@@ -1,0 +1,340 @@
+//! The coordinator's connections with the agents of other processes.
+//!
+//! The principal type is [`Plane`]. One thread hears each agent; what is urgent is done there: signs of life are noted on
+//! the coordinator's board, clocks are read, and when all machines have come to a round, it is released everywhere, each
+//! in the time of its own clock. All else becomes an event for the [`Job`](crate::Job). A thread of its own pings.
+
+use crate::clock::Moment;
+use crate::control::clocks::Clock;
+use crate::control::frame::{Inbox, Post};
+use crate::control::judge::{Event, Heard};
+use crate::control::messages::{FromAgent, ToAgent};
+use crate::error::{RunError, RunResult};
+use crate::memory::board::Board;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use topology::Rank;
+
+/// How often agents are asked for a sign of life.
+const PULSE: Duration = Duration::from_millis(100);
+/// How often a clock is read before the first common start.
+const READINGS: usize = 16;
+/// What machines are given beyond the way of the message, to wake their ranks before a common start.
+const WAKING_UP: Duration = Duration::from_micros(200);
+/// A common start is never announced further ahead.
+const LONGEST_LEAD: Duration = Duration::from_millis(50);
+/// The stack of a thread that hears one agent: there may be thousands.
+const STACK: usize = 256 << 10;
+
+/// One agent, from the coordinator's side.
+struct Agent {
+    post: Post,
+    machine: usize,
+    clock: Mutex<Clock>,
+    /// Whether it has answered the last ping: who does not is not sent more of them.
+    answered: AtomicBool,
+    /// How much it has said.
+    messages: AtomicU64,
+}
+
+/// Where an epoch is.
+struct Present {
+    epoch: u64,
+    board: Option<Board>,
+    /// To which round each machine has come.
+    arrived: Vec<u64>,
+    released: u64,
+    /// How many agents are connected.
+    listening: usize,
+    /// Ends the courier of an epoch that is over.
+    over: Arc<AtomicBool>,
+}
+
+/// The control plane between processes.
+pub(crate) struct Plane {
+    agents: BTreeMap<Rank, Agent>,
+    /// The first rank of each machine; machine 0 is the coordinator's.
+    leaders: Vec<Rank>,
+    present: Mutex<Present>,
+    /// Notified when a clock was read or an agent has left.
+    read: Condvar,
+    events: Sender<Heard>,
+}
+
+/// An agent that has joined.
+pub(crate) struct Joined {
+    pub(crate) rank: Rank,
+    pub(crate) machine: usize,
+    pub(crate) post: Post,
+    pub(crate) inbox: Inbox<TcpStream>,
+}
+
+impl Plane {
+    /// Hears `joined` from now on.
+    pub(crate) fn new(joined: Vec<Joined>, leaders: Vec<Rank>, events: Sender<Heard>) -> io::Result<Arc<Self>> {
+        let (mut agents, mut inboxes) = (BTreeMap::new(), Vec::with_capacity(joined.len()));
+        for Joined { rank, machine, post, inbox } in joined {
+            let (clock, answered) = (Mutex::default(), AtomicBool::new(true));
+            agents.insert(rank, Agent { post, machine, clock, answered, messages: AtomicU64::new(0) });
+            inboxes.push((rank, inbox));
+        }
+        let arrived = vec![0; leaders.len()];
+        let over = Arc::new(AtomicBool::new(true));
+        let present =
+            Mutex::new(Present { epoch: 0, board: None, arrived, released: 0, listening: agents.len(), over });
+        let plane = Arc::new(Self { agents, leaders, present, read: Condvar::new(), events });
+        for (rank, mut inbox) in inboxes {
+            let plane = plane.clone();
+            let hear = move || {
+                loop {
+                    match inbox.receive() {
+                        Ok(Some(message)) => plane.heard(rank, message),
+                        Ok(None) => {}
+                        Err(error) => return plane.lost(rank, &error),
+                    }
+                }
+            };
+            std::thread::Builder::new().name(format!("agent {rank}")).stack_size(STACK).spawn(hear)?;
+        }
+        let weak = Arc::downgrade(&plane);
+        let pulse = move || {
+            while let Some(plane) = weak.upgrade() {
+                plane.ping_all();
+                drop(plane);
+                std::thread::sleep(PULSE);
+            }
+        };
+        std::thread::Builder::new().name("pulse".to_owned()).stack_size(STACK).spawn(pulse)?;
+        Ok(plane)
+    }
+
+    fn present(&self) -> MutexGuard<'_, Present> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first rank of each machine.
+    pub(crate) fn leaders(&self) -> &[Rank] {
+        &self.leaders
+    }
+
+    /// The machine of a rank.
+    pub(crate) fn machine(&self, rank: Rank) -> usize {
+        self.agents.get(&rank).map_or(0, |agent| agent.machine)
+    }
+
+    /// How many messages of an agent have come.
+    pub(crate) fn messages(&self, rank: Rank) -> u64 {
+        self.agents.get(&rank).map_or(0, |agent| agent.messages.load(Ordering::Relaxed))
+    }
+
+    /// Says something to an agent.
+    pub(crate) fn tell(&self, rank: Rank, message: &ToAgent) -> io::Result<()> {
+        match self.agents.get(&rank) {
+            Some(agent) => agent.post.send(message),
+            None => Err(io::Error::other("it has no agent")),
+        }
+    }
+
+    /// The same to all agents; who does not hear it is noticed elsewhere.
+    pub(crate) fn tell_all(&self, message: &ToAgent) {
+        for agent in self.agents.values() {
+            let _ = agent.post.send(message);
+        }
+    }
+
+    /// The same to the leader of every machine but this one.
+    pub(crate) fn tell_leaders(&self, message: &ToAgent) {
+        for agent in self.leaders.iter().filter_map(|leader| self.agents.get(leader)) {
+            let _ = agent.post.send(message);
+        }
+    }
+
+    /// Waits for all agents to leave, `limit` at most, and cuts those off that do not.
+    pub(crate) fn close(&self, limit: Duration) {
+        let deadline = Moment::now().after(limit);
+        let mut present = self.present();
+        while present.listening > 0 && Moment::now() < deadline {
+            let left = deadline.since(Moment::now());
+            present = self.read.wait_timeout(present, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(present);
+        self.agents.values().for_each(|agent| agent.post.cut());
+    }
+
+    /// The coordinator's address as others see it: the one through which another machine has reached it, if it can be one
+    /// other than the loopback.
+    pub(crate) fn own_address(&self) -> Option<std::net::IpAddr> {
+        let reached = self.agents.values().filter_map(|agent| Some((agent.post.address().ok()?, agent.machine)));
+        reached.max_by_key(|(address, machine)| (!address.is_loopback(), *machine)).map(|(address, _)| address)
+    }
+
+    /// From now on only what belongs to this epoch is heard.
+    pub(crate) fn begin(self: &Arc<Self>, epoch: u64, board: &Board) -> io::Result<()> {
+        let over = Arc::new(AtomicBool::new(false));
+        let mut present = self.present();
+        present.over.store(true, Ordering::Relaxed);
+        let arrived = vec![0; self.leaders.len()];
+        let listening = present.listening;
+        *present = Present { epoch, board: Some(board.clone()), arrived, released: 0, listening, over: over.clone() };
+        drop(present);
+        if self.leaders.len() > 1 {
+            let (plane, board) = (Arc::downgrade(self), board.clone());
+            let carry = move || {
+                board.carry(&over, |round, lead| {
+                    if let Some(plane) = plane.upgrade() {
+                        plane.arrived(0, epoch, round, lead);
+                    }
+                });
+            };
+            std::thread::Builder::new().name("courier".to_owned()).stack_size(STACK).spawn(carry)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody carries or hears anything of this epoch any more.
+    pub(crate) fn finish(&self) {
+        self.present().over.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads the clock of every machine several times.
+    ///
+    /// # Errors
+    /// [`RunError::Absent`] if one does not answer within `limit`.
+    pub(crate) fn read_clocks(&self, limit: Duration) -> RunResult<()> {
+        let deadline = Moment::now().after(limit);
+        for &leader in self.leaders.iter().skip(1) {
+            let Some(agent) = self.agents.get(&leader) else { continue };
+            for _ in 0..READINGS {
+                let mut present = self.present();
+                agent.answered.store(false, Ordering::Relaxed);
+                let ping = ToAgent::Ping { at: Moment::now(), activity: 0 };
+                // A broken connection is an event, which whoever waits for events sees.
+                if agent.post.send(&ping).is_err() {
+                    break;
+                }
+                while !agent.answered.load(Ordering::Relaxed) {
+                    let left = deadline.since(Moment::now());
+                    if left.is_zero() {
+                        let refused = 0;
+                        let at = "the reading of clocks".to_owned();
+                        return Err(RunError::Absent { missing: vec![leader], at, limit, refused });
+                    }
+                    let step = left.min(PULSE);
+                    present = self.read.wait_timeout(present, step).unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A machine's moment in the time of the coordinator.
+    pub(crate) fn here(&self, machine: usize, there: Moment) -> Moment {
+        if machine == 0 {
+            return there;
+        }
+        self.clock(machine).here(there)
+    }
+
+    /// The clock of a machine is that of its leader.
+    fn clock(&self, machine: usize) -> Clock {
+        let leader = self.leaders.get(machine).and_then(|leader| self.agents.get(leader));
+        leader.map(|agent| *agent.clock.lock().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
+    }
+
+    fn ping_all(&self) {
+        let activity = self.present().board.as_ref().map_or(0, Board::activity);
+        for agent in self.agents.values() {
+            if agent.answered.swap(false, Ordering::Relaxed) {
+                let _ = agent.post.send(&ToAgent::Ping { at: Moment::now(), activity });
+            }
+        }
+    }
+
+    fn heard(&self, rank: Rank, message: FromAgent) {
+        if let Some(agent) = self.agents.get(&rank) {
+            agent.messages.fetch_add(1, Ordering::Relaxed);
+        }
+        let event = match message {
+            FromAgent::Pong { at, here } => return self.pong(rank, at, here),
+            FromAgent::Beat { epoch, beats, moves, progress, phase } => {
+                let present = self.present();
+                if let Some(board) = present.board.as_ref().filter(|_| present.epoch == epoch && self.machine(rank) > 0)
+                {
+                    board.mirror(rank, beats, (moves, progress), phase);
+                }
+                return;
+            }
+            FromAgent::Arrived { epoch, round, lead_ns } => {
+                return self.arrived(self.machine(rank), epoch, round, Duration::from_nanos(lead_ns));
+            }
+            FromAgent::Answer { epoch, answer } => Heard { epoch, rank, event: Event::Answer(answer) },
+            FromAgent::Ended { epoch, how, said } => {
+                if let Some(answer) = said {
+                    let _ = self.events.send(Heard { epoch, rank, event: Event::Answer(answer) });
+                }
+                Heard { epoch, rank, event: Event::Gone(how) }
+            }
+        };
+        // Nobody listens any more once the job is over.
+        let _ = self.events.send(event);
+    }
+
+    fn pong(&self, rank: Rank, at: Moment, there: Moment) {
+        let now = Moment::now();
+        let Some(agent) = self.agents.get(&rank) else { return };
+        if at <= now {
+            agent.clock.lock().unwrap_or_else(PoisonError::into_inner).read(at, there, now);
+        }
+        let present = self.present();
+        agent.answered.store(true, Ordering::Relaxed);
+        drop(present);
+        self.read.notify_all();
+    }
+
+    fn lost(&self, rank: Rank, error: &io::Error) {
+        let mut present = self.present();
+        present.listening -= 1;
+        let epoch = present.epoch;
+        drop(present);
+        // Nobody need wait for its clock.
+        self.agents.get(&rank).inspect(|agent| agent.answered.store(true, Ordering::Relaxed));
+        self.read.notify_all();
+        let _ = self.events.send(Heard { epoch, rank, event: Event::Left(error.to_string()) });
+    }
+
+    /// A machine has come to a round: if it is the last, all are released.
+    fn arrived(&self, machine: usize, epoch: u64, round: u64, lead: Duration) {
+        let mut present = self.present();
+        if present.epoch != epoch || present.over.load(Ordering::Relaxed) {
+            return;
+        }
+        present.arrived[machine] = round;
+        let all = present.arrived.iter().copied().min().unwrap_or_default();
+        if all <= present.released {
+            return;
+        }
+        present.released = all;
+        let clocks: Vec<Clock> = (0..self.leaders.len()).map(|machine| self.clock(machine)).collect();
+        let farthest = clocks.iter().map(Clock::round_trip).max().unwrap_or_default();
+        let way = (2 * farthest + WAKING_UP).min(LONGEST_LEAD);
+        let start = Moment::now().after(lead.max(way));
+        for (leader, clock) in self.leaders.iter().zip(&clocks).skip(1) {
+            // A broken connection is an event of its own.
+            let _ = self.tell(*leader, &ToAgent::Release { epoch, round: all, start: clock.there(start) });
+        }
+        if let Some(board) = &present.board {
+            board.release(all, start);
+        }
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

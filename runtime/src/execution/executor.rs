@@ -1,0 +1,260 @@
+//! One rank's standing arrangements for works that run together, and the loop that runs them.
+//!
+//! The principal type is [`Executor`]; it is made once per trial and runs every program once per repetition. A rank has
+//! one thread: it goes round the threadblocks of all programs, and sleeps when nothing moves in any. So a program that
+//! waits delays no other.
+
+use crate::clock::Moment;
+use crate::error::{Phase, RunError, RunResult};
+use crate::execution::options::Options;
+use crate::execution::seat::{Place, Seat};
+use crate::execution::watch::Watch;
+use crate::execution::work::Ensemble;
+use crate::interpreter::buffers::Call;
+use crate::interpreter::geometry::Geometry;
+use crate::interpreter::{Interpreter, Poll, RankPlan};
+use crate::measure::probe::Flows;
+use crate::measure::trial::Sample;
+use crate::memory::board::Board;
+use crate::memory::heap::{Heap, PeerHeap};
+use crate::pacing::pace::Emulation;
+use crate::transport::wiring::Wiring;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+use topology::Rank;
+
+/// How long after the last arrival an emulated collective starts, so that every rank is awake by then.
+const EMULATED_LEAD: Duration = Duration::from_micros(500);
+
+/// How long after the last arrival a run starts: waking up must not look like latency.
+const LEAD: Duration = Duration::from_micros(300);
+
+/// One run of one rank.
+pub(crate) struct Run {
+    /// When all ranks were to start.
+    pub(crate) announced: Moment,
+    /// What each of its seats did.
+    pub(crate) seats: Vec<Ran>,
+}
+
+/// One run of one seat.
+pub(crate) struct Ran {
+    /// When it started, and when it was done.
+    pub(crate) sample: Sample,
+    /// When each of its threadblocks was done.
+    pub(crate) threadblocks: Vec<Moment>,
+}
+
+/// One rank, ready to run.
+pub(crate) struct Executor<'a> {
+    board: &'a Board,
+    rank: Rank,
+    emulation: Option<&'a Emulation>,
+    wiring: Wiring,
+    is_linked: bool,
+    heap: Heap,
+    seats: Vec<Seat<'a>>,
+    /// How many works run together; the rank need not have a seat in each.
+    works: usize,
+    limit: Duration,
+    /// How long after the last arrival a run starts.
+    lead: Duration,
+}
+
+impl<'a> Executor<'a> {
+    pub(crate) fn new(
+        board: &'a Board,
+        rank: Rank,
+        ensemble: &'a Ensemble<'a>,
+        wiring: Wiring,
+        options: &'a Options,
+    ) -> RunResult<Self> {
+        let plan = |work: usize, number| {
+            let work = &ensemble.works()[work];
+            RankPlan::new(work, number, work.tiles(options))
+        };
+        Self::arrange(board, rank, ensemble, plan, wiring, options)
+    }
+
+    /// One rank of a probe; `ensemble` has its program alone.
+    pub(crate) fn of_flows(
+        board: &'a Board,
+        rank: Rank,
+        (ensemble, flows): (&'a Ensemble<'a>, &Flows),
+        wiring: Wiring,
+        options: &'a Options,
+    ) -> RunResult<Self> {
+        let plan = |work: usize, number| {
+            let geometry = Geometry::of_slots(flows.slots(number));
+            Ok(RankPlan::of_geometry(&ensemble.works()[work], number, geometry))
+        };
+        Self::arrange(board, rank, ensemble, plan, wiring, options)
+    }
+
+    fn arrange(
+        board: &'a Board,
+        rank: Rank,
+        ensemble: &'a Ensemble<'a>,
+        plan: impl Fn(usize, Rank) -> RunResult<RankPlan<'a>>,
+        wiring: Wiring,
+        options: &'a Options,
+    ) -> RunResult<Self> {
+        let (emulation, works) = (options.emulation.as_ref(), ensemble.works().len());
+        if emulation.is_some() || wiring.poller.is_some() {
+            // Emulated arrivals are timers, and turns between computers: the default slack of 50 µs would be a measurable part.
+            rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
+                .map_err(std::io::Error::from)
+                .map_err(RunError::system("sharpening timers"))?;
+        }
+        let (arenas, _) = ensemble.arenas(board, options)?;
+        let place = |(work, number): (usize, Rank)| {
+            let plan = plan(work, number)?;
+            if let Some(emulation) = emulation {
+                emulation.check(&plan)?;
+            }
+            let before = ensemble.works()[..work].iter().map(|work| work.program.connections.len() as u32);
+            let (first, digest) = (before.sum(), ensemble.digests()[work].as_str());
+            let of_work = &ensemble.works()[work];
+            let backlog = of_work.backlog(of_work.tiles(options))?;
+            Ok(Place { work, first, digest, arena: arenas[work].clone(), backlog, plan })
+        };
+        let places = ensemble.seats(rank).map(|seat| place(seat).map_err(RunError::in_work(seat.0, works)));
+        let places: Vec<Place<'a>> = places.collect::<RunResult<_>>()?;
+        let lengths: Vec<_> = places.iter().map(Place::areas).collect();
+        let (heap, areas) = Heap::new(&lengths).map_err(RunError::system("making buffers"))?;
+        board.publish_heap(rank, heap.place().map_err(RunError::system("publishing buffers"))?);
+        let seats = places.into_iter().zip(areas).map(|(place, areas)| Seat::new(place, areas, emulation)).collect();
+        let lead = if emulation.is_some() { EMULATED_LEAD } else { LEAD };
+        let limit = options.work_limit;
+        Ok(Self { board, rank, emulation, wiring, is_linked: false, heap, seats, works, limit, lead })
+    }
+
+    /// This rank's seats, in the order of the works.
+    pub(crate) fn seats(&mut self) -> &mut [Seat<'a>] {
+        &mut self.seats
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Opens the lanes, when all ranks are here.
+    fn link(&mut self, epoch: u64) -> RunResult<()> {
+        let Self { board, rank, emulation, works, .. } = *self;
+        board.meet(rank, 2 * epoch - 1, Duration::ZERO, self.limit)?;
+        let peer = |from| {
+            let reads =
+                !self.wiring.hosts.apart(from, rank) && self.seats.iter().any(|seat| seat.reads(from, emulation));
+            // A heap that cannot be read is copied through the ring.
+            reads.then(|| PeerHeap::open(board.heap(from)).ok().map(Arc::new)).flatten()
+        };
+        let peers: Vec<_> = (0..board.rank_count()).map(Rank::from_index).map(peer).collect();
+        for seat in &mut self.seats {
+            let linked = seat.link(board, &self.heap, &peers, emulation, &mut self.wiring);
+            linked.map_err(RunError::in_work(seat.place.work, works))?;
+        }
+        self.is_linked = true;
+        Ok(())
+    }
+
+    /// Runs every program once, together with all other ranks; `calls` are for the seats, in their order. `epoch` is the
+    /// same on all ranks, and larger each time.
+    pub(crate) fn run(&mut self, calls: Vec<Call<'_>>, epoch: u64) -> RunResult<Run> {
+        let Self { board, rank, emulation, works, limit, .. } = *self;
+        self.seats.iter().zip(&calls).try_for_each(|(seat, call)| seat.check_call(call))?;
+        board.enter(rank, Phase::Start);
+        if !self.is_linked {
+            self.link(epoch)?;
+        }
+        // All that can be made before the common start is: what follows it is measured.
+        let mut players = Vec::with_capacity(calls.len());
+        for (seat, call) in self.seats.iter_mut().zip(calls) {
+            let work = seat.place.work;
+            let interpreter = seat.prepare(board, call, emulation, epoch)?;
+            players.push(Player { work, interpreter, moved: Moment::default(), moves: false, end: None });
+        }
+        let mut watch = Watch::new(board, rank, self.wiring.poller.as_ref());
+        let announced = board.meet(rank, 2 * epoch, self.lead, limit)?;
+        board.enter(rank, Phase::Work);
+        let start = match emulation {
+            // Its messages start at the announced moment, whenever this computer lets the rank run.
+            Some(_) => announced,
+            None => announced.wait(),
+        };
+        play(&mut players, start, limit, works, &mut watch)?;
+        let ran = |player: Player<'_>| Ran {
+            sample: Sample { start, end: player.end.unwrap_or(start) },
+            threadblocks: player.interpreter.ends(),
+        };
+        let seats = players.into_iter().map(ran).collect();
+        // What ranks do afterwards must not slow down those that still work.
+        board.enter(rank, Phase::Report);
+        board.meet(rank, 2 * epoch + 1, Duration::ZERO, limit)?;
+        Ok(Run { announced, seats })
+    }
+}
+
+/// One seat's program while it runs.
+struct Player<'a> {
+    work: usize,
+    interpreter: Interpreter<'a>,
+    /// When it last moved, and whether it did in this round.
+    moved: Moment,
+    moves: bool,
+    end: Option<Moment>,
+}
+
+/// Runs all programs from `start` to their ends; `limit` is the longest time that one of them may go without progress
+/// while no other rank makes any.
+///
+/// # Errors
+/// A verdict, or what is wrong with one of the programs: a missed deadline, a peer that executes something else, a broken
+/// lane, or a program that no verifier accepts.
+fn play(
+    players: &mut [Player<'_>],
+    start: Moment,
+    limit: Duration,
+    works: usize,
+    watch: &mut Watch<'_>,
+) -> RunResult<()> {
+    for player in &mut *players {
+        player.interpreter.begin(start);
+        player.moved = start;
+    }
+    loop {
+        let mut wake = Moment(u64::MAX);
+        for player in players.iter_mut().filter(|player| player.end.is_none()) {
+            let poll = player.interpreter.sweep().map_err(RunError::in_work(player.work, works))?;
+            player.moves = matches!(poll, Poll::Moved);
+            match poll {
+                Poll::Done => player.end = Some(Moment::now()),
+                Poll::Blocked(until) => wake = wake.min(until),
+                Poll::Moved => {}
+            }
+        }
+        if players.iter().all(|player| player.end.is_some()) {
+            return Ok(());
+        }
+        watch.check()?;
+        let now = Moment::now();
+        let anywhere = watch.moved_anywhere(now, limit);
+        wake = wake.min(now.after(limit / 4));
+        for player in players.iter_mut().filter(|player| player.end.is_none()) {
+            if player.moves {
+                player.moved = now;
+            }
+            let deadline = player.moved.max(anywhere).after(limit);
+            wake = wake.min(deadline);
+            if now > deadline {
+                let overdue = player.interpreter.overdue(now.since(player.moved));
+                return Err(RunError::in_work(player.work, works)(overdue));
+            }
+        }
+        if players.iter().any(|player| player.moves) {
+            watch.progressed(players.iter().map(|player| player.interpreter.finished()).sum());
+        } else {
+            watch.idle(now, wake);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Whether trials that run together fit this machine and their report a message, asked before anything is allocated.
+
+use crate::error::{RunError, RunResult};
+use crate::execution::options::Options;
+use crate::execution::work::{Ensemble, Work};
+use crate::interpreter::geometry::Geometry;
+use crate::measure::trial::MOST_REPETITIONS;
+use program::Buffer;
+use topology::Rank;
+
+/// # Errors
+/// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of those ranks that are
+/// here need more than is available.
+pub(crate) fn check(
+    ensemble: &Ensemble<'_>,
+    repetitions: u32,
+    options: &Options,
+    is_here: impl Fn(Rank) -> bool,
+) -> RunResult<()> {
+    // A rank may have to report on each work.
+    let limit = MOST_REPETITIONS / ensemble.works().len().max(1) as u32;
+    if repetitions > limit {
+        return Err(RunError::TooManyRepetitions { repetitions, limit });
+    }
+    let mut needed: u64 = 0;
+    for work in ensemble.works() {
+        let &Work { program, count, dtype, .. } = work;
+        let tiles = work.tiles(options);
+        for (number, _) in work.group.ranks().iter().enumerate().filter(|&(_, &rank)| is_here(rank)) {
+            let geometry = Geometry::new(program, Rank::from_index(number), count, dtype, tiles)?;
+            for buffer in [Buffer::Input, Buffer::Output, Buffer::Scratch] {
+                needed = needed.saturating_add(geometry.buffer_bytes(buffer) as u64);
+            }
+        }
+    }
+    match available() {
+        Some(available) if needed > available => Err(RunError::NotEnoughMemory { needed, available }),
+        _ => Ok(()),
+    }
+}
+
+/// What the kernel thinks can be used without swapping, in bytes; `None` where it does not say.
+fn available() -> Option<u64> {
+    let report = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = report.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_how_much_there_is() {
+        assert!(available().unwrap() > 1 << 20);
+    }
+}

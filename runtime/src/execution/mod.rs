@@ -1,0 +1,10 @@
+//! One rank's part of the programs that run at the same time, and the loop that runs them.
+//!
+//! The principal type is [`Executor`](executor::Executor).
+
+pub(crate) mod executor;
+pub(crate) mod footprint;
+pub(crate) mod options;
+pub(crate) mod seat;
+pub(crate) mod watch;
+pub(crate) mod work;

@@ -1,0 +1,215 @@
+//! One rank's place in a work: its part of the program at one count, its lanes, scratch and stamp.
+//!
+//! The principal type is [`Seat`]. A rank has one in each work that it takes part in; its
+//! [`Executor`](crate::execution::executor::Executor) runs all of them at once.
+
+use crate::error::{RunError, RunResult, Stamp};
+use crate::execution::work::Work;
+use crate::interpreter::buffers::{Call, Memory, Span};
+use crate::interpreter::geometry::Geometry;
+use crate::interpreter::lanes::Lanes;
+use crate::interpreter::{Interpreter, Order, RankPlan};
+use crate::memory::arena::Arena;
+use crate::memory::board::Board;
+use crate::memory::heap::{Area, Heap, PeerHeap};
+use crate::pacing::order::ResourceOrder;
+use crate::pacing::pace::{Emulation, Pacer};
+use crate::pacing::turns::{Keeper, Turns};
+use crate::transport::ring::Rings;
+use crate::transport::wiring::{Wires, Wiring};
+use program::{Buffer, Connection, Layout, Program};
+use schedule::ReduceOp;
+use std::sync::Arc;
+use topology::Rank;
+
+/// Bytes before and behind a buffer that no program writes.
+pub(crate) const GUARD: usize = 64;
+
+/// Input and output of a rank in memory that others can read, each with [`GUARD`] bytes on both sides.
+pub(crate) struct Buffers {
+    pub(crate) input: Area,
+    pub(crate) output: Area,
+}
+
+/// What a seat is for, before there is memory for it.
+pub(crate) struct Place<'a> {
+    /// Which work of the ensemble.
+    pub(crate) work: usize,
+    /// How many connections of other works come before.
+    pub(crate) first: u32,
+    /// The plan's hash, in hexadecimal.
+    pub(crate) digest: &'a str,
+    pub(crate) arena: Arena,
+    /// How much a lane must take that its receiver does not.
+    pub(crate) backlog: usize,
+    pub(crate) plan: RankPlan<'a>,
+}
+
+/// A rank that is ready to run its part of a work.
+pub(crate) struct Seat<'a> {
+    pub(crate) place: Place<'a>,
+    /// Made when the first run begins: only then do all ranks have their memory.
+    lanes: Option<Lanes>,
+    order: ResourceOrder,
+    /// Present where messages between computers keep their plan's order; made with the lanes.
+    turns: Option<Turns>,
+    /// Taken by whoever fills and reads them.
+    buffers: Option<Buffers>,
+    scratch: Area,
+}
+
+impl<'a> RankPlan<'a> {
+    /// The part of number `number` of a work's group.
+    pub(crate) fn new(work: &Work<'a>, number: Rank, tiles: u32) -> RunResult<Self> {
+        let &Work { program, count, dtype, .. } = work;
+        let geometry = Geometry::new(program, number, count, dtype, tiles)?;
+        let (kernel, averages) = (program.op.map(|op| dtype.kernel(op)), averages(program, number, &geometry)?);
+        Ok(Self { kernel, averages, ..Self::of_geometry(work, number, geometry) })
+    }
+
+    /// One that reduces nothing.
+    pub(crate) fn of_geometry(work: &Work<'a>, number: Rank, geometry: Geometry) -> Self {
+        let (rank, connections) = (work.group.ranks()[number.index()], work.connections().collect());
+        let Work { program, dtype, .. } = *work;
+        Self { rank, number, program, connections, geometry, dtype, kernel: None, averages: Vec::new() }
+    }
+}
+
+impl<'a> Place<'a> {
+    /// The lengths of the areas that [`Seat::new`] takes.
+    pub(crate) fn areas(&self) -> [usize; 3] {
+        let bytes = |buffer| self.plan.geometry.buffer_bytes(buffer);
+        [bytes(Buffer::Input) + 2 * GUARD, bytes(Buffer::Output) + 2 * GUARD, bytes(Buffer::Scratch)]
+    }
+}
+
+impl<'a> Seat<'a> {
+    pub(crate) fn new(
+        place: Place<'a>,
+        [input, output, mut scratch]: [Area; 3],
+        emulation: Option<&Emulation>,
+    ) -> Self {
+        // Not zeroes, which the kernel would provide only when they are first touched: in the measured part.
+        scratch.fill(0xcc);
+        let plan = &place.plan;
+        let order = emulation.map_or_else(ResourceOrder::default, |emulation| {
+            ResourceOrder::of(plan.program, emulation.topology(), plan.rank, plan.geometry.tiles())
+        });
+        Self { place, lanes: None, order, turns: None, buffers: Some(Buffers { input, output }), scratch }
+    }
+
+    /// Memory for the calls of this rank, once. Messages in it are read in place by their receivers.
+    pub(crate) fn take_buffers(&mut self) -> Option<Buffers> {
+        self.buffers.take()
+    }
+
+    pub(crate) fn program(&self) -> &'a Program {
+        self.place.plan.program
+    }
+
+    /// Which member of the work's group this rank is.
+    pub(crate) fn number(&self) -> Rank {
+        self.place.plan.number
+    }
+
+    fn bytes(&self, buffer: Buffer) -> usize {
+        self.place.plan.geometry.buffer_bytes(buffer)
+    }
+
+    pub(crate) fn check_call(&self, call: &Call<'_>) -> RunResult<()> {
+        let size = |buffer, given, needed| {
+            if given == needed {
+                return Ok(());
+            }
+            Err(RunError::BufferSize { rank: self.place.plan.rank, buffer, given, needed })
+        };
+        let (needs_input, needs_output) = (self.bytes(Buffer::Input), self.bytes(Buffer::Output));
+        match call {
+            Call::InPlace(both) => size("in-place", both.len(), needs_input.max(needs_output)),
+            Call::OutOfPlace { input, output } => {
+                size("input", input.len(), needs_input)?;
+                size("output", output.len(), needs_output)
+            }
+        }
+    }
+
+    /// Whether a sender may let its receiver read where the data lies. In an emulated machine bytes travel ahead of
+    /// their arrival, so no sender may wait for its receiver.
+    fn is_direct(&self, emulation: Option<&Emulation>) -> bool {
+        emulation.is_none() && self.place.backlog == 0
+    }
+
+    /// Whether this rank may read memory of `from`.
+    pub(crate) fn reads(&self, from: Rank, emulation: Option<&Emulation>) -> bool {
+        let to = self.place.plan.rank;
+        let mut connections = self.place.plan.connections.iter();
+        self.is_direct(emulation) && connections.any(|lane: &Connection| (lane.from, lane.to) == (from, to))
+    }
+
+    /// Opens the lanes, when all ranks are here; `peers` are the heaps that this rank can read.
+    pub(crate) fn link(
+        &mut self,
+        board: &Board,
+        heap: &Heap,
+        peers: &[Option<Arc<PeerHeap>>],
+        emulation: Option<&Emulation>,
+        wiring: &mut Wiring,
+    ) -> RunResult<()> {
+        if self.lanes.is_some() {
+            return Ok(());
+        }
+        let (heap, peers) = if self.is_direct(emulation) { (Some(heap), peers) } else { (None, &[][..]) };
+        let &Place { ref arena, first, backlog, ref plan, .. } = &self.place;
+        let rings = Rings { board, arena, heap, peers };
+        // A sender that must run ahead of its receiver waits for nobody's turn.
+        let ordered = emulation.is_none() && backlog == 0;
+        self.turns = ordered.then(|| Turns::of(plan, |lane| wiring.hosts.apart(lane.from, lane.to))).flatten();
+        let rates = self.turns.as_ref().map(|turns| turns.rates());
+        self.lanes =
+            Some(Lanes::new(plan.rank, &plan.connections, &mut Wires { rings, wiring, first, backlog, rates })?);
+        Ok(())
+    }
+
+    /// One run of the program, ready to start: all that can be made before the common start is.
+    ///
+    /// # Errors
+    /// [`RunError::Program`] if the lanes are not open.
+    pub(crate) fn prepare<'s>(
+        &'s mut self,
+        board: &'s Board,
+        call: Call<'s>,
+        emulation: Option<&'s Emulation>,
+        epoch: u64,
+    ) -> RunResult<Interpreter<'s>> {
+        let plan = &self.place.plan;
+        let unlinked = || RunError::Program { rank: plan.rank, fault: "it runs before its lanes are open".to_owned() };
+        let lanes = self.lanes.as_mut().ok_or_else(unlinked)?;
+        let pacer = emulation.map(|of| Pacer::new(board, &self.place.arena, of, plan, &self.order, epoch));
+        let keeper = self.turns.as_ref().map(|turns| Keeper::new(turns, plan));
+        let memory = Memory { call, scratch: &mut self.scratch };
+        let stamp = Stamp::new(epoch, self.place.digest, self.place.work);
+        Ok(Interpreter::new(plan, lanes, memory, Order { pacer, keeper }, stamp))
+    }
+}
+
+/// What a rank has to divide, and by what, once its program is done: a program for averages computes sums.
+fn averages(program: &Program, number: Rank, geometry: &Geometry) -> RunResult<Vec<(Span, u64)>> {
+    if program.op != Some(ReduceOp::Avg) {
+        return Ok(Vec::new());
+    }
+    let (demand, in_place) = (&program.demand, program.in_place);
+    let layout =
+        Layout::new(demand.clone(), in_place).map_err(|error| RunError::Mismatch { what: error.to_string() })?;
+    let mut averages: Vec<(Span, u64)> = Vec::new();
+    for (id, chunk) in demand.chunk_ids().zip(demand.chunks()).filter(|(_, chunk)| chunk.combine) {
+        let Some(slot) = layout.output_slot(id, number) else { continue };
+        let (bytes, by) = (geometry.slot_bytes(slot.slice(1)), chunk.holders.len() as u64);
+        match averages.last_mut() {
+            Some((last, same)) if (last.buffer, last.bytes.end, *same) == (slot.buffer, bytes.start, by) => {
+                last.bytes.end = bytes.end;
+            }
+            _ => averages.push((Span { buffer: slot.buffer, bytes }, by)),
+        }
+    }
+    Ok(averages)
+}

@@ -1,0 +1,80 @@
+//! What a working rank does between two polls: it heeds the verdict, counts its progress, and sleeps.
+
+use crate::clock::Moment;
+use crate::error::RunResult;
+use crate::memory::board::Board;
+use crate::memory::doorbell::Waiter;
+use crate::transport::tcp::Poller;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use topology::Rank;
+
+/// One rank's connection with its job while it works.
+pub(crate) struct Watch<'a> {
+    board: &'a Board,
+    rank: Rank,
+    waiter: Waiter<'a>,
+    /// Steps that earlier runs finished.
+    before: u64,
+    /// What all ranks had done when this one looked last, when that had changed, and when that was.
+    activity: (u64, Moment),
+    looked: Moment,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(board: &'a Board, rank: Rank, poller: Option<&'a Poller>) -> Self {
+        let waiter = Waiter::new(board.bell(rank), board.patience()).with_poller(poller);
+        let before = board.progress(rank).load(Ordering::Relaxed);
+        Self { board, rank, waiter, before, activity: (0, Moment(0)), looked: Moment(0) }
+    }
+
+    /// When any rank moved last, as far as a look in every quarter of `limit` shows: who waits for a slow one is not
+    /// lost.
+    pub(crate) fn moved_anywhere(&mut self, now: Moment, limit: Duration) -> Moment {
+        if now.since(self.looked) >= limit / 4 {
+            self.looked = now;
+            let activity = self.board.activity();
+            if activity != self.activity.0 {
+                self.activity = (activity, now);
+            }
+        }
+        self.activity.1
+    }
+
+    /// # Errors
+    /// The coordinator's verdict, if there is one.
+    pub(crate) fn check(&self) -> RunResult<()> {
+        self.board.check_verdict()
+    }
+
+    /// Something moved; this run has finished so many steps.
+    pub(crate) fn progressed(&mut self, finished: u64) {
+        self.waiter.progressed();
+        self.board.progress(self.rank).store(self.before + finished, Ordering::Relaxed);
+        self.board.moves(self.rank).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Nothing moved, and nothing will before `until` unless a peer rings.
+    pub(crate) fn idle(&mut self, now: Moment, until: Moment) {
+        self.waiter.idle(now, until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::board::BoardShape;
+
+    #[test]
+    fn a_watch_is_made_without_asking_the_kernel() {
+        let board = Board::create(BoardShape { ranks: 2, clocks: 0, arena: 64, spread: false }).unwrap();
+        let make = |_| {
+            let begin = Moment::now();
+            let _watch = Watch::new(&board, Rank(0), None);
+            Moment::now().since(begin)
+        };
+        // The best of many, because other tests share the cores. Counting cores reads files: tens of microseconds.
+        let best = (0..200).map(make).min().unwrap();
+        assert!(best < Duration::from_micros(10), "{best:?}");
+    }
+}

@@ -1,0 +1,265 @@
+//! What is executed, at which size, and by whom.
+//!
+//! The principal types are [`Work`], a program in a group of ranks, and [`Ensemble`], works that are executed at the same
+//! time. Launcher and workers derive from it, each by itself, whatever both must agree on: into how many tiles slots are
+//! cut, how much a lane must hold, and which lane is whose. No two works share a lane, so none can hold up another.
+
+use crate::dtype::DType;
+use crate::error::{RunError, RunResult};
+use crate::execution::options::Options;
+use crate::group::Group;
+use crate::interpreter::geometry::{Geometry, tiles_of};
+use crate::measure::trial::{RankReport, Trial, TrialReport};
+use crate::memory::arena::Arena;
+use crate::memory::board::Board;
+use crate::pacing::order::transfer_count;
+use crate::transport::ring;
+use program::{Connection, Excerpt, Program, VerifiedProgram, digest};
+use topology::Rank;
+
+/// The most works of an ensemble: their numbers are part of what messages are stamped with.
+const MOST_WORKS: usize = 1 << 16;
+
+/// A collective to try, among some of a job's ranks.
+#[derive(Clone, Debug)]
+pub struct Assignment<'a> {
+    /// What to run.
+    pub program: &'a VerifiedProgram,
+    /// By whom: the program's rank r is number r of the group.
+    pub group: Group,
+    /// How often, and on what. Collectives that are tried together have as many repetitions, warming up included.
+    pub trial: Trial,
+}
+
+/// What a rank of a job loads to execute.
+#[derive(Clone, Debug)]
+pub enum Loaded {
+    /// A program that it has verified.
+    Whole(VerifiedProgram),
+    /// Its own excerpt of one. It votes with the digest that it comes to from that, and runs nothing unless its coordinator
+    /// comes to the same digest from a program that it has verified. For ranks that share memory.
+    Excerpt(Excerpt),
+}
+
+/// The trials of assignments.
+pub(crate) fn each_trial<'t>(assignments: &'t [Assignment<'_>]) -> Vec<&'t Trial> {
+    assignments.iter().map(|assignment| &assignment.trial).collect()
+}
+
+/// A program at one element count.
+#[derive(Clone)]
+pub(crate) struct Work<'a> {
+    pub(crate) program: &'a Program,
+    /// How many messages a sender may have to be ahead of its receiver.
+    pub(crate) window: u32,
+    /// The program's digest, where it does not follow from the program: of an excerpt.
+    pub(crate) digest: Option<&'a str>,
+    pub(crate) count: u64,
+    pub(crate) dtype: DType,
+    pub(crate) group: Group,
+}
+
+impl<'a> Work<'a> {
+    /// Among all ranks.
+    pub(crate) fn new(program: &'a VerifiedProgram, count: u64, dtype: DType) -> Self {
+        let group = Group::all(program.program().ranks.len());
+        Self { program: program.program(), window: program.window(), digest: None, count, dtype, group }
+    }
+
+    /// What a rank of a job has loaded.
+    pub(crate) fn loaded(loaded: &'a Loaded, group: Group, trial: &Trial) -> Self {
+        match loaded {
+            Loaded::Whole(program) => Self { group, ..Self::new(program, trial.count, trial.dtype) },
+            Loaded::Excerpt(excerpt) => {
+                let (program, digest, &Trial { count, dtype, .. }) = (excerpt.program(), Some(excerpt.digest()), trial);
+                Self { program, window: 0, digest, count, dtype, group }
+            }
+        }
+    }
+
+    pub(crate) fn assigned(assignment: &Assignment<'a>) -> Self {
+        let Assignment { program, group, trial } = assignment;
+        Self { group: group.clone(), ..Self::new(program, trial.count, trial.dtype) }
+    }
+
+    /// Its lanes, between ranks of the job.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = Connection> {
+        let ranks = self.group.ranks();
+        let of_job =
+            |lane: &Connection| Connection { from: ranks[lane.from.index()], to: ranks[lane.to.index()], ..*lane };
+        self.program.connections.iter().map(of_job)
+    }
+
+    /// Into how many tiles slots are cut.
+    pub(crate) fn tiles(&self, options: &Options) -> u32 {
+        let bytes = match (options.tile_bytes, &options.emulation) {
+            (Some(bytes), _) => bytes,
+            // An emulated machine stores and forwards whole chunks, as its schedule says.
+            (None, Some(_)) => return 1,
+            (None, None) if options.hosts.any_apart(self.group.ranks()) => Options::REMOTE_TILE_BYTES,
+            (None, None) => Options::TILE_BYTES,
+        };
+        // A lane must hold `window` messages of several slots. Every rank asks, and of many ranks there are many sends.
+        let ahead = match self.window {
+            0 => 0,
+            window => window as usize * self.sends().map(|(_, slice)| slice.count).max().unwrap_or(1) as usize,
+        };
+        let limit = options.ring_bytes.checked_div(ahead).unwrap_or(bytes);
+        tiles_of(self.program, self.count, self.dtype, bytes.min(limit).max(64))
+    }
+
+    /// How many bytes a lane must take that its receiver does not.
+    ///
+    /// # Errors
+    /// Those of [`Geometry::new`].
+    pub(crate) fn backlog(&self, tiles: u32) -> RunResult<usize> {
+        if self.window == 0 {
+            return Ok(0);
+        }
+        let mut largest = 0;
+        for index in 0..self.program.ranks.len() {
+            let rank = Rank::from_index(index);
+            let geometry = Geometry::new(self.program, rank, self.count, self.dtype, tiles)?;
+            let own = self.sends().filter(|(from, _)| *from == rank);
+            let bytes = own.flat_map(|(_, slice)| {
+                let tiles = [0, tiles as usize / 2, tiles as usize - 1];
+                tiles.map(|tile| geometry.slice_bytes(slice, tile))
+            });
+            largest = largest.max(bytes.max().unwrap_or(0));
+        }
+        // Pieces of a balanced cut differ by an element, so those of a slice by its slots.
+        let spare = 8 * self.sends().map(|(_, slice)| slice.count as usize).max().unwrap_or(0);
+        Ok(self.window as usize * (largest + spare))
+    }
+
+    fn sends(&self) -> impl Iterator<Item = (Rank, program::Slice)> + use<'a> {
+        let ranks = self.program.ranks.iter().enumerate();
+        ranks.flat_map(|(index, own)| {
+            let steps = own.threadblocks.iter().flat_map(|block| &block.steps);
+            let sends = steps.filter(|step| step.instruction.sends_to().is_some());
+            sends.map(move |step| (Rank::from_index(index), step.instruction.shape()))
+        })
+    }
+}
+
+/// Works that are executed at the same time.
+pub(crate) struct Ensemble<'a> {
+    works: Vec<Work<'a>>,
+    /// The lanes of all works, one work after the other, between ranks of the job.
+    connections: Vec<Connection>,
+    /// The hashes of the works' programs.
+    digests: Vec<String>,
+}
+
+impl<'a> Ensemble<'a> {
+    /// Works of a job with so many ranks.
+    ///
+    /// # Errors
+    /// [`RunError::Mismatch`] if a program does not fit its group, or a group the job.
+    pub(crate) fn new(works: Vec<Work<'a>>, ranks: usize) -> RunResult<Self> {
+        let refuse = |what| Err(RunError::Mismatch { what });
+        if works.len() > MOST_WORKS {
+            return refuse(format!("{} plans at the same time are more than {MOST_WORKS}", works.len()));
+        }
+        for work in &works {
+            let (needed, has) = (work.program.ranks.len(), work.group.ranks().len());
+            if needed != has {
+                return refuse(format!("the plan is for {needed} ranks, its group has {has}"));
+            }
+            if let Some(rank) = work.group.ranks().iter().find(|rank| rank.index() >= ranks) {
+                return refuse(format!("the plan is for rank {rank} as well, the job has {ranks} ranks"));
+            }
+        }
+        let connections = works.iter().flat_map(Work::connections).collect();
+        let digest = |work: &Work<'_>| work.digest.map_or_else(|| digest(work.program), str::to_owned);
+        let digests = works.iter().map(digest).collect();
+        Ok(Self { works, connections, digests })
+    }
+
+    /// What these assignments make.
+    ///
+    /// # Errors
+    /// As for [`Self::tried`].
+    pub(crate) fn assigned(assignments: &[Assignment<'a>], ranks: usize) -> RunResult<Self> {
+        Self::tried(assignments.iter().map(Work::assigned).collect(), &each_trial(assignments), ranks)
+    }
+
+    /// Works of trials.
+    ///
+    /// # Errors
+    /// As for [`Self::new`], and if they do not have as many repetitions.
+    pub(crate) fn tried(works: Vec<Work<'a>>, trials: &[&Trial], ranks: usize) -> RunResult<Self> {
+        let times = |trial: &Trial| (trial.warmups, trial.repetitions);
+        if trials.windows(2).any(|pair| times(pair[0]) != times(pair[1])) {
+            let what = "collectives that run together have as many repetitions".to_owned();
+            return Err(RunError::Mismatch { what });
+        }
+        Self::new(works, ranks)
+    }
+
+    pub(crate) fn works(&self) -> &[Work<'a>] {
+        &self.works
+    }
+
+    pub(crate) fn connections(&self) -> &[Connection] {
+        &self.connections
+    }
+
+    pub(crate) fn digests(&self) -> &[String] {
+        &self.digests
+    }
+
+    /// What ranks compare before they move a byte: equal for equal programs in this order.
+    pub(crate) fn digest(&self) -> String {
+        self.digests.join("+")
+    }
+
+    /// The works in which a rank of the job takes part: which, and as which number.
+    pub(crate) fn seats(&self, rank: Rank) -> impl Iterator<Item = (usize, Rank)> {
+        let works = self.works.iter().enumerate();
+        works.filter_map(move |(index, work)| Some((index, work.group.number(rank)?)))
+    }
+
+    /// What each work's ranks found, of what all ranks of the job did in their seats.
+    pub(crate) fn reports(&self, found: Vec<Vec<RankReport>>) -> Vec<TrialReport> {
+        let empty = |work: &Work<'_>| TrialReport { ranks: vec![RankReport::default(); work.group.ranks().len()] };
+        let mut reports: Vec<TrialReport> = self.works.iter().map(empty).collect();
+        for (index, found) in found.into_iter().enumerate() {
+            for ((work, number), found) in self.seats(Rank::from_index(index)).zip(found) {
+                reports[work].ranks[number.index()] = found;
+            }
+        }
+        reports
+    }
+
+    /// The layout of the shared memory: for each work, and of all. There are rings for lanes within a machine.
+    ///
+    /// # Errors
+    /// [`RunError::TooManyConnections`] if it is too small; those of [`Geometry::new`].
+    pub(crate) fn arenas(&self, board: &Board, options: &Options) -> RunResult<(Vec<Arena>, Arena)> {
+        // Of all machines: in a local launch, ranks that only pretend to be on several have one memory.
+        let is_ring = |lane: &Connection| !options.hosts.apart(lane.from, lane.to);
+        let rings: Vec<bool> = self.connections.iter().map(is_ring).collect();
+        let flags = |work: &Work<'_>| if options.emulation.is_some() { transfer_count(work.program) } else { 0 };
+        let mut least = 0;
+        for work in &self.works {
+            // Room for the words that precede messages.
+            least = match work.backlog(work.tiles(options))? {
+                0 => least,
+                backlog => least.max(backlog + 4096),
+            };
+        }
+        // Senders that may wait for their receivers offer what is large.
+        let offers = options.emulation.is_none() && least == 0;
+        let most = if offers { options.ring_bytes.min(ring::SHORT) } else { options.ring_bytes.max(least) };
+        let arena = board.lay_out(&rings, [least, most], self.works.iter().map(flags).sum())?;
+        let (mut lane, mut flag) = (0, 0);
+        let share = |work: &Work<'_>| {
+            let (lanes, own) = (work.program.connections.len(), flags(work));
+            let share = arena.share(lane..lane + lanes, flag..flag + own);
+            (lane, flag) = (lane + lanes, flag + own);
+            share
+        };
+        Ok((self.works.iter().map(share).collect(), arena))
+    }
+}

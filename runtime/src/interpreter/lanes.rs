@@ -1,0 +1,182 @@
+//! A rank's ends of a program's connections.
+//!
+//! The principal types are [`Lanes`] and, per direction, [`Ends`]. Beside payload, a lane carries a few words
+//! that nobody counts as bytes of a message: the stamp of a collective, and arrival times in an emulated machine.
+//! Words are aligned to their own size, so that no window of a lane ends inside them.
+
+use crate::error::{RunError, RunResult};
+use crate::transport::wiring::Wires;
+use crate::transport::{ReceiveLane, SendLane, Transport};
+use program::{Connection, ConnectionId};
+use std::io;
+use topology::Rank;
+
+/// One end of a connection.
+struct End<L: ?Sized> {
+    lane: Box<L>,
+    peer: Rank,
+    /// How many bytes have passed.
+    position: u64,
+}
+
+/// The ends of one direction, by connection; `None` where the rank has none.
+pub(crate) struct Ends<L: ?Sized> {
+    rank: Rank,
+    ends: Vec<Option<End<L>>>,
+}
+
+/// All ends of a rank.
+pub(crate) struct Lanes {
+    /// Whether a lane may keep what was sent until it is flushed.
+    pub(crate) remote: bool,
+    pub(crate) outgoing: Ends<dyn SendLane>,
+    pub(crate) incoming: Ends<dyn ReceiveLane>,
+}
+
+impl Lanes {
+    /// Takes `rank`'s ends of a program's connections.
+    pub(crate) fn new(rank: Rank, connections: &[Connection], transport: &mut Wires<'_>) -> RunResult<Self> {
+        let (count, remote) = (connections.len(), transport.is_remote());
+        let mut outgoing: Ends<dyn SendLane> = Ends { rank, ends: Vec::with_capacity(count) };
+        let mut incoming: Ends<dyn ReceiveLane> = Ends { rank, ends: Vec::with_capacity(count) };
+        for (index, connection) in connections.iter().enumerate() {
+            let id = ConnectionId(index as u32);
+            outgoing.add(connection.from, connection.to, || transport.sender(id, connection))?;
+            incoming.add(connection.to, connection.from, || transport.receiver(id, connection))?;
+        }
+        Ok(Self { remote, outgoing, incoming })
+    }
+}
+
+impl<L: ?Sized> Ends<L> {
+    /// Adds the next connection's end, if it is this rank's.
+    fn add(&mut self, owner: Rank, peer: Rank, open: impl FnOnce() -> io::Result<Box<L>>) -> RunResult<()> {
+        let end = if owner == self.rank {
+            let lane = open().map_err(|source| RunError::Lane { rank: owner, peer, source })?;
+            Some(End { lane, peer, position: 0 })
+        } else {
+            None
+        };
+        self.ends.push(end);
+        Ok(())
+    }
+
+    /// Applies `work` to an end, and says which peer is lost if it fails.
+    fn with<'l, T>(&'l mut self, id: ConnectionId, work: impl FnOnce(&'l mut End<L>) -> io::Result<T>) -> RunResult<T> {
+        let rank = self.rank;
+        let Some(end) = &mut self.ends[id.index()] else {
+            return Err(RunError::Program { rank, fault: format!("it uses connection {} of other ranks", id.0) });
+        };
+        let peer = end.peer;
+        work(end).map_err(|source| RunError::Lane { rank, peer, source })
+    }
+
+    /// How many bytes are skipped to align `size` bytes.
+    fn padding(&mut self, id: ConnectionId, size: usize) -> RunResult<usize> {
+        self.with(id, |end| Ok((end.position.next_multiple_of(size as u64) - end.position) as usize))
+    }
+}
+
+impl Ends<dyn SendLane> {
+    /// Room that can be filled now.
+    pub(crate) fn room(&mut self, id: ConnectionId) -> RunResult<&mut [u8]> {
+        self.with(id, |end| end.lane.reserve())
+    }
+
+    /// Hands over what was filled.
+    pub(crate) fn commit(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
+        self.with(id, |end| {
+            end.position += bytes as u64;
+            end.lane.commit(bytes)
+        })
+    }
+
+    /// Sends what it can of `data`; how much (see [`SendLane::send`]).
+    pub(crate) fn send(&mut self, id: ConnectionId, data: &[u8]) -> RunResult<usize> {
+        self.with(id, |end| {
+            let sent = end.lane.send(data)?;
+            end.position += sent as u64;
+            Ok(sent)
+        })
+    }
+
+    /// Offers data ahead of its turn; whether it was offered (see [`SendLane::offer`]).
+    pub(crate) fn offer(&mut self, id: ConnectionId, data: &[u8]) -> RunResult<bool> {
+        self.with(id, |end| end.lane.offer(data))
+    }
+
+    /// Hands on what lanes still keep; whether all of it went.
+    pub(crate) fn flush(&mut self) -> RunResult<bool> {
+        let rank = self.rank;
+        self.ends.iter_mut().flatten().try_fold(true, |all, end| match end.lane.flush() {
+            Ok(flushed) => Ok(all && flushed),
+            Err(source) => Err(RunError::Lane { rank, peer: end.peer, source }),
+        })
+    }
+
+    /// Sends words, all or none; whether they went.
+    pub(crate) fn send_words<const N: usize>(&mut self, id: ConnectionId, words: [u64; N]) -> RunResult<bool> {
+        let padding = self.padding(id, 8 * N)?;
+        if self.room(id)?.len() < padding {
+            return Ok(false);
+        }
+        self.commit(id, padding)?;
+        let room = self.room(id)?;
+        if room.len() < 8 * N {
+            return Ok(false);
+        }
+        for (place, word) in room.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        self.commit(id, 8 * N)?;
+        Ok(true)
+    }
+}
+
+impl Ends<dyn ReceiveLane> {
+    /// What has arrived, of which `most` bytes are of interest.
+    pub(crate) fn peek(&mut self, id: ConnectionId, most: usize) -> RunResult<&[u8]> {
+        self.with(id, |end| end.lane.peek(most))
+    }
+
+    /// Receives into the beginning of `into`; how much.
+    pub(crate) fn receive(&mut self, id: ConnectionId, into: &mut [u8]) -> RunResult<usize> {
+        self.with(id, |end| {
+            let received = end.lane.receive(into)?;
+            end.position += received as u64;
+            Ok(received)
+        })
+    }
+
+    /// Lets so many bytes more in (see [`ReceiveLane::admit`]).
+    pub(crate) fn admit(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
+        self.with(id, |end| end.lane.admit(bytes))
+    }
+
+    /// Gives back what was used.
+    pub(crate) fn release(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
+        self.with(id, |end| {
+            end.position += bytes as u64;
+            end.lane.release(bytes)
+        })
+    }
+
+    /// Receives words, all or none.
+    pub(crate) fn receive_words<const N: usize>(&mut self, id: ConnectionId) -> RunResult<Option<[u64; N]>> {
+        let padding = self.padding(id, 8 * N)?;
+        if self.peek(id, padding)?.len() < padding {
+            return Ok(None);
+        }
+        self.release(id, padding)?;
+        let data = self.peek(id, 8 * N)?;
+        if data.len() < 8 * N {
+            return Ok(None);
+        }
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(data.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        self.release(id, 8 * N)?;
+        Ok(Some(words))
+    }
+}

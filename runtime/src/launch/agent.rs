@@ -1,0 +1,329 @@
+//! An agent: looks after one rank whose process the coordinator did not start.
+//!
+//! The principal function is [`attend`]. An agent joins at the rendezvous, starts its worker over a socket pair as a
+//! launcher does, and carries messages between both. It gives signs of life, pronounces the coordinator's verdicts on
+//! its machine's board, and ends its worker: so even one that is stuck can be replaced. The first agent of a machine
+//! makes the machine's shared memory and keeps what its workers read; the others find both under `/proc`.
+
+use crate::clock::Moment;
+use crate::control::charge::{Charge, Overdue};
+use crate::control::frame::{Inbox, Post, sealed, send, send_descriptor};
+use crate::control::judge::{BEAT, LAST_WORDS, distant_beat};
+use crate::control::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcome};
+use crate::error::{Phase, RunError, RunResult};
+use crate::launch::files::Receiving;
+use crate::launch::muster::data_secret;
+use crate::launch::nursery::{Newborn, Nursery};
+use crate::launch::rendezvous::Rendezvous;
+use crate::memory::board::{Board, Cause, Verdict};
+use rustix::fs::OFlags;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long the end of a worker's process may follow the end of its channel.
+const ENDING: Duration = Duration::from_millis(200);
+
+/// Serves a job as one of its ranks but 0, with workers that `command` gives, until the coordinator ends it.
+///
+/// # Errors
+/// [`RunError::Unreachable`] if the coordinator cannot be joined within `limit`; the verdict that ended the job; or
+/// [`RunError::Abandoned`] if the coordinator is gone.
+pub fn attend(at: &Rendezvous, limit: Duration, command: &mut dyn FnMut() -> Command) -> RunResult<()> {
+    let nursery = Nursery::new().map_err(RunError::system("preparing to start workers"))?;
+    let proven = at.reach(limit)?;
+    let (post, inbox) = sealed(proven, false, limit).map_err(RunError::system("preparing the control connection"))?;
+    inbox.stream().set_read_timeout(Some(BEAT)).map_err(RunError::system("preparing the control connection"))?;
+    // Others may take their time until all have come.
+    let charge = Charge::new(Moment::now(), 2 * limit);
+    let post = Arc::new(post);
+    Agent { at, post, command, nursery, charge, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
+}
+
+/// A worker and what an agent needs for it.
+struct Worker {
+    child: Arc<Mutex<Child>>,
+    stream: UnixStream,
+}
+
+/// What belongs to one epoch.
+struct Epoch {
+    job: [u8; 32],
+    board: Board,
+    /// Whether this agent made it.
+    leads: bool,
+    worker: Option<Worker>,
+    /// Ends the courier.
+    over: Arc<AtomicBool>,
+}
+
+struct Agent<'a> {
+    at: &'a Rendezvous,
+    post: Arc<Post>,
+    command: &'a mut dyn FnMut() -> Command,
+    nursery: Nursery,
+    charge: Charge,
+    files: BTreeMap<u64, Receiving>,
+    arriving: Option<(u64, Receiving)>,
+    epoch: Option<Epoch>,
+}
+
+impl Agent<'_> {
+    fn serve(mut self, mut inbox: Inbox<std::net::TcpStream>) -> RunResult<()> {
+        let mut beat = Moment::now();
+        let between = distant_beat(self.at.ranks);
+        loop {
+            let message = match inbox.receive() {
+                Ok(message) => message,
+                Err(error) => return Err(self.abandoned(error)),
+            };
+            let now = Moment::now();
+            let is_quiet = message.is_none();
+            match message.and_then(|message| self.charge.admit(now, message)) {
+                Some(ToAgent::End) => return self.ended(),
+                Some(ToAgent::Refused { reason }) => return Err(RunError::Refused { rank: self.at.rank, reason }),
+                Some(message) => self.obey(message).inspect_err(|error| self.excuse(error))?,
+                None => {}
+            }
+            match if is_quiet { self.charge.overdue(now) } else { None } {
+                Some(Overdue::Coordinator(silence)) => {
+                    let what = format!("it gave no sign of life for {silence:?}");
+                    return Err(self.abandoned(io::Error::new(ErrorKind::TimedOut, what)));
+                }
+                Some(Overdue::Worker) => self.end_worker(Duration::ZERO),
+                None => {}
+            }
+            if now.since(beat) >= between {
+                beat = now;
+                self.beat();
+            }
+        }
+    }
+
+    /// A connection that breaks here is noticed where messages are received.
+    fn say(&self, message: &FromAgent) {
+        let _ = self.post.send(message);
+    }
+
+    /// Says why this rank fails.
+    fn excuse(&self, error: &RunError) {
+        let answer = Answer::Failed { phase: Phase::Prepare, reason: error.chain(), peers: Vec::new() };
+        self.say(&FromAgent::Answer { epoch: self.charge.epoch(), answer });
+    }
+
+    /// Does what the coordinator says in this epoch.
+    fn obey(&mut self, message: ToAgent) -> RunResult<()> {
+        match message {
+            ToAgent::Ping { at, activity } => {
+                self.say(&FromAgent::Pong { at, here: Moment::now() });
+                // The coordinator's own board is what it counts.
+                if let Some(epoch) = self.epoch.as_ref().filter(|epoch| epoch.leads) {
+                    epoch.board.heard_of(activity);
+                }
+            }
+            ToAgent::Muster { epoch, muster } => self.muster(epoch, muster)?,
+            ToAgent::Enlist { terms, .. } => self.enlist(terms)?,
+            ToAgent::Order { command, .. } => {
+                let worker = self.epoch.as_ref().and_then(|epoch| epoch.worker.as_ref());
+                // A worker that is gone shows where its answers are read.
+                worker.map(|worker| send(&worker.stream, &command));
+            }
+            ToAgent::Release { round, start, .. } => {
+                if let Some(epoch) = &self.epoch {
+                    epoch.board.release(round, start);
+                }
+            }
+            ToAgent::Verdict { verdict, .. } => self.heed(verdict),
+            ToAgent::Keep { file, piece, is_last } => self.keep(file, &piece, is_last)?,
+            ToAgent::Forget { files } => self.files.retain(|file, _| !files.contains(file)),
+            ToAgent::End | ToAgent::Refused { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Begins an epoch: the machine's memory is made, or found.
+    fn muster(&mut self, number: u64, muster: Muster) -> RunResult<()> {
+        self.end_worker(Duration::ZERO);
+        let Muster { job, board: shape, place, absent, .. } = muster;
+        let board = match place {
+            None => Board::create(shape)?,
+            Some(place) => {
+                let file = place.open(OFlags::RDWR).map_err(RunError::system("opening the machine's shared memory"))?;
+                Board::open(OwnedFd::from(file), shape)?
+            }
+        };
+        let over = Arc::new(AtomicBool::new(false));
+        let made = if place.is_none() {
+            board.excuse(absent);
+            self.start_courier(number, &board, &over)?;
+            Some(board.place()?)
+        } else {
+            None
+        };
+        self.epoch = Some(Epoch { job, board, leads: made.is_some(), worker: None, over });
+        let answer = Answer::Mustered { machine: self.at.machine.name().to_owned(), board: made };
+        self.say(&FromAgent::Answer { epoch: number, answer });
+        Ok(())
+    }
+
+    fn start_courier(&self, epoch: u64, board: &Board, over: &Arc<AtomicBool>) -> RunResult<()> {
+        let (post, board, over) = (self.post.clone(), board.clone(), over.clone());
+        let carry = move || {
+            board.carry(&over, |round, lead| {
+                let _ = post.send(&FromAgent::Arrived { epoch, round, lead_ns: lead.as_nanos() as u64 });
+            });
+        };
+        let courier = std::thread::Builder::new().name("courier".to_owned()).spawn(carry);
+        courier.map(drop).map_err(RunError::system("starting the courier"))
+    }
+
+    /// Starts the worker.
+    fn enlist(&mut self, mut terms: Terms) -> RunResult<()> {
+        let Some(epoch) = &mut self.epoch else { return Ok(()) };
+        let reached = self.post.address().map_err(RunError::system("asking for this machine's address"))?;
+        // What came with the terms is where rank 0 is reached.
+        let zero = terms.interfaces.first().copied();
+        (terms.interfaces, terms.spare_interfaces) = self.at.ways(Some(reached), zero)?;
+        // Once for its machine.
+        if terms.first_here {
+            self.at.say_unused(&terms.interfaces);
+        }
+        let secret = data_secret(&self.at.secret, &epoch.job, self.charge.epoch());
+        let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.charge.epoch());
+        let (post, board) = (self.post.clone(), &epoch.board);
+        let start = || {
+            let Newborn { child, stream, inbox } = self.nursery.start((self.command)(), limit)?;
+            let child = Arc::new(Mutex::new(child));
+            let watched = child.clone();
+            let hear = move || hear(inbox, &watched, &post, job);
+            std::thread::Builder::new().name("worker".to_owned()).spawn(hear)?;
+            // Who is gone already shows where its answers are read.
+            let _ = send_descriptor(&stream, board.descriptor())
+                .and_then(|()| send(&stream, &crate::control::messages::Command::Welcome(Welcome { terms, secret })));
+            Ok(Worker { child, stream })
+        };
+        let worker: io::Result<Worker> = start();
+        epoch.worker = Some(worker.map_err(RunError::system("starting a worker"))?);
+        Ok(())
+    }
+
+    fn beat(&self) {
+        let Some(epoch) = &self.epoch else { return };
+        let (board, rank) = (&epoch.board, self.at.rank);
+        let beats = board.beats(rank).load(Ordering::Relaxed);
+        let [moves, progress] = [board.moves(rank), board.progress(rank)].map(|word| word.load(Ordering::Relaxed));
+        self.say(&FromAgent::Beat { epoch: self.charge.epoch(), beats, moves, progress, phase: board.phase(rank) });
+    }
+
+    /// Makes a verdict known here. The worker may say its last word, if it runs.
+    fn heed(&mut self, verdict: Verdict) {
+        let Some(epoch) = &self.epoch else { return };
+        epoch.board.pronounce(verdict);
+        epoch.over.store(true, Ordering::Relaxed);
+        if (verdict.rank, verdict.cause) == (self.at.rank, Cause::Silent) {
+            return self.end_worker(Duration::ZERO);
+        }
+        if let Some(worker) = &epoch.worker {
+            // It fails only if the worker is gone.
+            let _ = worker.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    fn keep(&mut self, file: u64, piece: &str, is_last: bool) -> RunResult<()> {
+        let mut arriving = match self.arriving.take() {
+            Some((id, arriving)) if id == file => arriving,
+            _ => Receiving::new()?,
+        };
+        arriving.add(piece).map_err(RunError::system("keeping a plan"))?;
+        if !is_last {
+            self.arriving = Some((file, arriving));
+            return Ok(());
+        }
+        let answer = Answer::Kept { file, path: arriving.path() };
+        self.files.insert(file, arriving);
+        self.say(&FromAgent::Answer { epoch: self.charge.epoch(), answer });
+        Ok(())
+    }
+
+    /// Ends the worker, which may leave by itself for a while.
+    fn end_worker(&mut self, patience: Duration) {
+        let Some(epoch) = &mut self.epoch else { return };
+        epoch.over.store(true, Ordering::Relaxed);
+        let Some(worker) = epoch.worker.take() else { return };
+        let _ = worker.stream.shutdown(Shutdown::Write);
+        let mut child = worker.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Moment::now().after(patience);
+        while matches!(child.try_wait(), Ok(None)) && Moment::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Both fail only where there is nothing left to end.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
+    /// The coordinator has ended the job.
+    fn ended(&mut self) -> RunResult<()> {
+        self.end_worker(LAST_WORDS);
+        self.sentenced().map_or(Ok(()), Err)
+    }
+
+    /// The coordinator is gone: nobody is left who could decide.
+    fn abandoned(&mut self, source: io::Error) -> RunError {
+        let rank = self.at.rank;
+        let (mut phase, mut finished) = (Phase::Prepare, 0);
+        if let Some(epoch) = &self.epoch {
+            phase = epoch.board.phase(rank);
+            finished = epoch.board.progress(rank).load(Ordering::Relaxed);
+        }
+        self.end_worker(LAST_WORDS);
+        let machine = self.at.machine.name().to_owned();
+        self.sentenced().unwrap_or(RunError::Abandoned { rank, machine, phase, finished, source })
+    }
+
+    /// How the last epoch ended, if it did.
+    fn sentenced(&self) -> Option<RunError> {
+        let (verdict, evidence) = self.charge.sentence().cloned()?;
+        Some(RunError::Ended { verdict, evidence, reports: Vec::new() })
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        self.end_worker(Duration::ZERO);
+        self.post.cut();
+    }
+}
+
+/// Passes on what a worker says, and at last how it ended.
+fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: u64) {
+    let mut said = None;
+    let end = loop {
+        match inbox.receive() {
+            Ok(Some(answer)) => {
+                if let Answer::Failed { .. } = answer {
+                    said = Some(Answer::clone(&answer));
+                }
+                // A connection that breaks is noticed where messages are received.
+                let _ = post.send(&FromAgent::Answer { epoch, answer });
+            }
+            Ok(None) => {}
+            Err(error) => break error,
+        }
+    };
+    let deadline = Moment::now().after(ENDING);
+    let how = loop {
+        let status = child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
+        match status {
+            Ok(None) if Moment::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Ok(Some(status)) => break status.to_string(),
+            Ok(None) | Err(_) => break end.to_string(),
+        }
+    };
+    let _ = post.send(&FromAgent::Ended { epoch, how, said });
+}

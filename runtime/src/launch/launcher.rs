@@ -1,0 +1,380 @@
+//! The coordinator's side of a job: gathers the workers and gives them tasks.
+
+use crate::clock::Moment;
+use crate::control::frame::sealed;
+use crate::control::judge::{Heard, Judge};
+use crate::control::messages::{Answer, Command as Order, Finding, Ordered, Task, ToAgent};
+use crate::control::plane::{Joined, Plane};
+use crate::control::question::Question;
+use crate::error::{Phase, RunError, RunResult};
+use crate::execution::footprint;
+use crate::execution::options::{Options, raise_open_files};
+use crate::execution::work::{Assignment, Ensemble};
+use crate::group::Group;
+use crate::launch::files::{Library, SharedFile};
+use crate::launch::member::Member;
+use crate::launch::nursery::Nursery;
+use crate::launch::rendezvous::Rendezvous;
+use crate::measure::probe::{Arrivals, Flows, Wanted};
+use crate::measure::trial::{Trial, TrialReport};
+use crate::memory::board::{Board, BoardShape, Cause, Verdict};
+use crate::pacing::pace::Emulation;
+use crate::transport::tcp::Secret;
+use crate::transport::wiring::Hosts;
+use program::VerifiedProgram;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use topology::Rank;
+
+/// What to launch.
+#[derive(Clone, Debug, Default)]
+pub struct JobSpec {
+    /// How many ranks.
+    pub ranks: usize,
+    /// How to execute. `emulation` is taken from here, and loaded by every worker from `emulated_source`.
+    pub options: Options,
+    /// What the workers' [`Loader`](crate::Loader) needs to find the emulated machine.
+    pub emulated_source: String,
+}
+
+/// Where workers find a program: what their [`Loader`](crate::Loader) is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// What to look for.
+    pub words: &'a str,
+    /// And where.
+    pub files: &'a [&'a SharedFile],
+}
+
+/// Running workers, one per rank. Dropping it ends them all.
+pub struct Job {
+    pub(crate) board: Board,
+    pub(crate) options: Options,
+    pub(crate) emulated_source: String,
+    pub(crate) members: Vec<Member>,
+    pub(crate) nursery: Nursery,
+    pub(crate) sender: Sender<Heard>,
+    pub(crate) events: Receiver<Heard>,
+    /// The connections with agents, if there are any.
+    pub(crate) plane: Option<Arc<Plane>>,
+    /// What each rank's machine is called; empty where there is only one.
+    pub(crate) machines: Vec<String>,
+    /// What agents have of the files that plans come in.
+    shelf: Library,
+    pub(crate) secret: Secret,
+    /// Tells jobs with the same secret apart.
+    pub(crate) id: [u8; 32],
+    pub(crate) epoch: u64,
+    tasks: u64,
+    /// What is known of the ranks of this epoch, and decided from it.
+    pub(crate) judge: Judge,
+    pub(crate) over: Option<Verdict>,
+}
+
+impl Job {
+    /// Starts one worker per rank with the commands that `command` gives, and waits until all have joined.
+    ///
+    /// # Errors
+    /// If a process cannot be started, or does not join within the ready limit.
+    pub fn launch(spec: &JobSpec, command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
+        raise_open_files();
+        let secret = Secret::random().map_err(RunError::system("making the job's secret"))?;
+        let (sender, events) = channel();
+        let mut job = Self::new(spec, spec.options.clone(), secret, None, (sender, events))?;
+        job.muster(command)?;
+        Ok(job)
+    }
+
+    /// The same for ranks that were started by others, perhaps on other machines: rank 0 coordinates, starts its own
+    /// worker, and waits for the agents of all others (see [`attend`](crate::attend)).
+    ///
+    /// # Errors
+    /// As for [`Self::launch`], and [`RunError::Absent`] if ranks do not come.
+    pub fn form(spec: &JobSpec, at: &Rendezvous, command: impl FnMut(Rank) -> Command) -> RunResult<Self> {
+        raise_open_files();
+        let limit = spec.options.ready_limit;
+        let arrivals = at.receive(limit)?;
+        // Machines in the order of their first ranks; the coordinator's is the first.
+        let (mut keys, mut leaders) = (vec![at.machine.key()], vec![Rank(0)]);
+        let (mut hosts, mut joined) = (vec![0], Vec::with_capacity(arrivals.len()));
+        for arrival in arrivals {
+            let machine = keys.iter().position(|&key| key == arrival.machine).unwrap_or_else(|| {
+                keys.push(arrival.machine);
+                leaders.push(arrival.rank);
+                keys.len() - 1
+            });
+            hosts.push(machine as u32);
+            let (post, inbox) =
+                sealed(arrival.proven, true, limit / 2).map_err(RunError::system("preparing a control connection"))?;
+            joined.push(Joined { rank: arrival.rank, machine, post, inbox });
+        }
+        if leaders.len() > 1 && spec.options.emulation.is_some() {
+            let what = format!("a machine is emulated on one computer, but the ranks are on {}", leaders.len());
+            return Err(RunError::Mismatch { what });
+        }
+        let mut options = spec.options.clone();
+        if options.hosts != Hosts::Each {
+            options.hosts = Hosts::Of(hosts);
+        }
+        let (sender, events) = channel();
+        let plane =
+            Plane::new(joined, leaders, sender.clone()).map_err(RunError::system("preparing to hear other ranks"))?;
+        let own = plane.own_address();
+        (options.interfaces, options.spare_interfaces) =
+            at.ways(own, own).inspect_err(|error| plane.tell_all(&ToAgent::Refused { reason: error.to_string() }))?;
+        if plane.leaders().len() > 1 {
+            at.say_unused(&options.interfaces);
+        }
+        let mut job = Self::new(spec, options, at.secret.clone(), Some(plane), (sender, events))?;
+        job.machines = vec![at.machine.name().to_owned(); spec.ranks];
+        job.muster(command)?;
+        Ok(job)
+    }
+
+    fn new(
+        spec: &JobSpec,
+        options: Options,
+        secret: Secret,
+        plane: Option<Arc<Plane>>,
+        (sender, events): (Sender<Heard>, Receiver<Heard>),
+    ) -> RunResult<Self> {
+        let shape = BoardShape::new(spec.ranks, options.emulation.as_ref(), options.arena_bytes);
+        let spread = plane.as_ref().is_some_and(|plane| plane.leaders().len() > 1);
+        let id = crate::transport::tcp::nonce().map_err(RunError::system("naming the job"))?;
+        Ok(Self {
+            board: Board::create(BoardShape { spread, ..shape })?,
+            options,
+            emulated_source: spec.emulated_source.clone(),
+            members: Vec::with_capacity(spec.ranks),
+            nursery: Nursery::new().map_err(RunError::system("preparing to start workers"))?,
+            sender,
+            events,
+            plane,
+            machines: Vec::new(),
+            shelf: Library::default(),
+            secret,
+            id,
+            epoch: 1,
+            tasks: 0,
+            judge: Judge::new(0, Moment::now(), []),
+            over: None,
+        })
+    }
+
+    /// Replaces all workers and connections after a verdict; what is left of the old ones is refused.
+    ///
+    /// # Errors
+    /// [`RunError::Departed`] if an agent is gone, for its rank cannot come back; otherwise as for [`Self::launch`].
+    pub fn rebuild(&mut self, command: impl FnMut(Rank) -> Command) -> RunResult<()> {
+        self.note_departures();
+        if let Some(rank) = self.judge.departed() {
+            return Err(RunError::Departed { rank, machine: self.machine_of(rank) });
+        }
+        self.members.iter_mut().for_each(Member::reap);
+        self.members.clear();
+        self.epoch += 1;
+        self.board = Board::create(self.board.shape())?;
+        self.over = None;
+        self.muster(command)
+    }
+
+    /// From now on tasks may go without any progress of any rank for so long.
+    pub fn allow(&mut self, work_limit: Duration) {
+        self.options.work_limit = work_limit;
+    }
+
+    /// Ends the job for a reason of the caller's, which all ranks hear.
+    pub fn call_off(&mut self, reason: &str) {
+        if let (Some(plane), None) = (&self.plane, self.over) {
+            plane.tell_all(&ToAgent::Refused { reason: reason.to_owned() });
+        }
+    }
+
+    /// How many ranks.
+    pub fn rank_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The ranks of each computer.
+    pub fn machines(&self) -> Vec<Vec<Rank>> {
+        self.options.hosts.machines(self.members.len())
+    }
+
+    /// The machine that the ranks imitate, if any.
+    pub(crate) fn emulation(&self) -> Option<&Emulation> {
+        self.options.emulation.as_ref()
+    }
+
+    /// How many machines the ranks are on.
+    pub fn machine_count(&self) -> usize {
+        self.plane.as_ref().map_or(1, |plane| plane.leaders().len())
+    }
+
+    /// The worker processes that this process has started, by rank.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.members.iter().filter_map(Member::process).collect()
+    }
+
+    /// Runs one trial of `program`, which every worker loads from `source` and `files`.
+    ///
+    /// # Errors
+    /// [`RunError::Ended`] with the rank at fault and what the live ranks said. The epoch is over then, and every
+    /// later trial returns the same verdict until the job is rebuilt.
+    pub fn run(
+        &mut self,
+        source: &str,
+        files: &[&SharedFile],
+        program: &VerifiedProgram,
+        trial: &Trial,
+    ) -> RunResult<TrialReport> {
+        let assignment = Assignment { program, group: Group::all(self.members.len()), trial: trial.clone() };
+        self.run_together(&[(Source { words: source, files }, assignment)]).map(|mut reports| reports.remove(0))
+    }
+
+    /// Runs trials at the same time, each in its group of ranks and with lanes of its own; a report for each. Groups may
+    /// overlap.
+    ///
+    /// # Errors
+    /// As for [`Self::run`]; what went wrong in one of them has ended all, and the evidence says which it was.
+    pub fn run_together(&mut self, trials: &[(Source<'_>, Assignment<'_>)]) -> RunResult<Vec<TrialReport>> {
+        let assignments: Vec<Assignment<'_>> = trials.iter().map(|(_, assignment)| assignment.clone()).collect();
+        let ensemble = Ensemble::assigned(&assignments, self.members.len())?;
+        let repetitions = assignments.first().map_or(0, |assignment| assignment.trial.repetitions);
+        footprint::check(&ensemble, repetitions, &self.options, |rank| self.machine_index(rank) == 0)?;
+        let files: Vec<&SharedFile> = trials.iter().flat_map(|(source, _)| source.files).copied().collect();
+        let task = |paths: Vec<PathBuf>| {
+            let mut paths = paths.into_iter();
+            let order = |(Source { words, files }, Assignment { group, trial, .. }): &(Source<'_>, Assignment<'_>)| {
+                let (source, files) = ((*words).to_owned(), paths.by_ref().take(files.len()).collect());
+                Ordered { source, files, group: group.clone(), trial: trial.clone() }
+            };
+            Task::Trial(trials.iter().map(order).collect())
+        };
+        let mut found = self.perform(&files, task, &ensemble, |rank, finding| match finding {
+            Finding::Trial(reports) if reports.len() == ensemble.seats(rank).count() => Some(reports),
+            _ => None,
+        })?;
+        if let Some(plane) = &self.plane {
+            for (rank, reports) in found.iter_mut().enumerate() {
+                let machine = plane.machine(Rank::from_index(rank));
+                for sample in reports.iter_mut().flat_map(|report| &mut report.samples) {
+                    (sample.start, sample.end) = (plane.here(machine, sample.start), plane.here(machine, sample.end));
+                }
+            }
+        }
+        Ok(ensemble.reports(found))
+    }
+
+    /// Times exchanges that take place at the same time.
+    pub(crate) fn probe(&mut self, wanted: Wanted) -> RunResult<(Flows, Vec<Arrivals>)> {
+        let machine = self.options.emulation.as_ref().map(Emulation::topology);
+        let task = |_| Task::Probe(wanted.clone());
+        let probed = Flows::new(wanted.clone(), self.members.len(), machine)?;
+        let arrivals = self.perform(&[], task, &probed.ensemble()?, |_, finding| match finding {
+            Finding::Probe(arrivals) => Some(arrivals),
+            Finding::Trial(_) => None,
+        })?;
+        Ok((probed, arrivals))
+    }
+
+    /// PREPARE → READY → RUN → DONE; every rank prepares the task and must come to `ensemble` by itself.
+    fn perform<T>(
+        &mut self,
+        files: &[&SharedFile],
+        task: impl Fn(Vec<PathBuf>) -> Task,
+        ensemble: &Ensemble<'_>,
+        accept: impl Fn(Rank, Finding) -> Option<T>,
+    ) -> RunResult<Vec<T>> {
+        if let Some(verdict) = self.over {
+            return Err(RunError::Verdict(verdict));
+        }
+        // Refused here before any rank allocates.
+        ensemble.arenas(&self.board, &self.options)?;
+        let paths = self.provide(files)?;
+        self.tasks += 1;
+        let (job, plan) = (self.tasks, ensemble.digest());
+        let limit_ms = self.options.work_limit.as_millis() as u64;
+        self.order_each(|job_, rank| {
+            let task = task(paths[job_.machine_index(rank)].clone());
+            Order::Prepare { job, limit_ms, task }
+        })?;
+        let mut question = match self.options.hosts.any_apart(Group::all(self.members.len()).ranks()) {
+            true => Question::Listening { job, plan },
+            false => Question::Ready { job, plan },
+        };
+        let mut ordered = None;
+        let answers = loop {
+            let in_time =
+                if question.phase() == Phase::Work { self.options.work_limit } else { self.options.ready_limit };
+            let answers = self.gather(question.clone(), in_time, |_| true, ordered.as_ref())?;
+            let Some((order, next)) = question.then(&answers) else { break answers };
+            self.order_each(|_, _| order.clone())?;
+            (ordered, question) = (Some(order), next);
+        };
+        let findings = answers.into_iter().map(|(rank, answer)| match answer {
+            Answer::Done { finding, .. } => accept(rank, finding).ok_or(rank),
+            _ => Err(rank),
+        });
+        findings.collect::<Result<_, _>>().map_err(|rank| {
+            let verdict = Verdict { rank, cause: Cause::Failed, phase: Phase::Report };
+            self.end(verdict, "it reported on another task".to_owned())
+        })
+    }
+
+    /// Where the workers of each machine find these files: they are sent where they are not.
+    fn provide(&mut self, files: &[&SharedFile]) -> RunResult<Vec<Vec<PathBuf>>> {
+        let mut paths = vec![files.iter().map(|file| file.path()).collect::<Vec<_>>()];
+        let leaders: Vec<Rank> = self.plane.iter().flat_map(|plane| plane.leaders().iter().copied().skip(1)).collect();
+        let Some(plane) = self.plane.clone().filter(|_| !leaders.is_empty()) else { return Ok(paths) };
+        for file in files {
+            if self.shelf.has(file) {
+                continue;
+            }
+            file.send(|message| plane.tell_leaders(message)).map_err(RunError::system("sending a plan"))?;
+            let leads = |rank| leaders.contains(&rank);
+            let kept = self.gather(Question::Kept { file: file.id() }, self.options.ready_limit, leads, None)?;
+            let paths = kept.into_iter().filter_map(|(_, answer)| match answer {
+                Answer::Kept { path, .. } => Some(path),
+                _ => None,
+            });
+            let forgotten = self.shelf.keep(file, paths.collect());
+            if !forgotten.is_empty() {
+                plane.tell_leaders(&ToAgent::Forget { files: forgotten });
+            }
+        }
+        paths.extend((0..leaders.len()).map(|machine| self.shelf.paths(files, machine)));
+        Ok(paths)
+    }
+
+    /// The machine of a rank; 0 is this one.
+    fn machine_index(&self, rank: Rank) -> usize {
+        self.plane.as_ref().map_or(0, |plane| plane.machine(rank))
+    }
+
+    /// Tells every worker. One that leaves its channel full for the ready limit does not run.
+    fn order_each(&mut self, order: impl Fn(&Self, Rank) -> Order) -> RunResult<()> {
+        for index in 0..self.members.len() {
+            let rank = Rank::from_index(index);
+            let Err(error) = self.members[index].order(&order(self, rank)) else { continue };
+            match error.kind() {
+                io::ErrorKind::InvalidInput => {
+                    return Err(RunError::System { what: "ordering the workers", source: error });
+                }
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    let limit = self.options.ready_limit;
+                    let verdict = Verdict { rank, cause: Cause::Silent, phase: Phase::Prepare };
+                    return Err(self.end(verdict, format!("it took no orders for {limit:?}")));
+                }
+                // A broken channel shows as `Gone`, with how the process ended.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

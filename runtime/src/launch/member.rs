@@ -1,0 +1,127 @@
+//! One rank's process, from the coordinator's side.
+//!
+//! The principal type is [`Member`]: a child of the coordinator, or a worker that an agent in another process looks
+//! after. What either says arrives as [`Heard`], in one channel.
+
+use crate::control::frame::{send, send_descriptor};
+use crate::control::judge::{Event, Heard};
+use crate::control::messages::{Command as Order, ToAgent, Welcome};
+use crate::control::plane::Plane;
+use crate::launch::nursery::{Newborn, Nursery};
+use crate::memory::board::Board;
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use topology::Rank;
+
+/// The way to a worker.
+enum Line {
+    Child { child: Child, stream: UnixStream },
+    Agent(Arc<Plane>),
+}
+
+/// One worker, from outside.
+pub(crate) struct Member {
+    rank: Rank,
+    epoch: u64,
+    line: Line,
+}
+
+impl Member {
+    /// Starts a worker and a thread that reads what it says. A message that it does not take for `limit` is an error.
+    pub(crate) fn start(
+        rank: Rank,
+        epoch: u64,
+        nursery: &Nursery,
+        command: Command,
+        limit: Duration,
+        events: &Sender<Heard>,
+    ) -> io::Result<Self> {
+        let Newborn { child, stream, mut inbox } = nursery.start(command, limit)?;
+        let events = events.clone();
+        let read = move || {
+            loop {
+                let (event, last) = match inbox.receive() {
+                    Ok(Some(answer)) => (Event::Answer(answer), false),
+                    Ok(None) => continue,
+                    Err(error) => (Event::Gone(error.to_string()), true),
+                };
+                if events.send(Heard { epoch, rank, event }).is_err() || last {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name(format!("rank {rank}")).spawn(read)?;
+        let line = Line::Child { child, stream };
+        Ok(Self { rank, epoch, line })
+    }
+
+    /// The worker of an agent.
+    pub(crate) fn of_agent(rank: Rank, epoch: u64, plane: Arc<Plane>) -> Self {
+        Self { rank, epoch, line: Line::Agent(plane) }
+    }
+
+    /// Lets the worker join. An agent knows the secret by itself.
+    pub(crate) fn welcome(&self, board: &Board, welcome: Welcome) -> io::Result<()> {
+        match &self.line {
+            Line::Child { stream, .. } => {
+                send_descriptor(stream, board.descriptor())?;
+                send(stream, &Order::Welcome(welcome))
+            }
+            Line::Agent(plane) => plane.tell(self.rank, &ToAgent::Enlist { epoch: self.epoch, terms: welcome.terms }),
+        }
+    }
+
+    /// Tells the worker what to do.
+    pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
+        match &self.line {
+            Line::Child { stream, .. } => send(stream, order),
+            Line::Agent(plane) => plane.tell(self.rank, &ToAgent::Order { epoch: self.epoch, command: order.clone() }),
+        }
+    }
+
+    /// The machine of the agent that looks after it, if one does.
+    pub(crate) fn machine(&self) -> Option<usize> {
+        match &self.line {
+            Line::Child { .. } => None,
+            Line::Agent(plane) => Some(plane.machine(self.rank)),
+        }
+    }
+
+    /// The process, if it is a child.
+    pub(crate) fn process(&self) -> Option<u32> {
+        match &self.line {
+            Line::Child { child, .. } => Some(child.id()),
+            Line::Agent(_) => None,
+        }
+    }
+
+    /// No order will follow: whoever waits for one wakes up. An agent learns that in words.
+    pub(crate) fn hang_up(&self) {
+        if let Line::Child { stream, .. } = &self.line {
+            // It fails only for those who are gone.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// How the process ended, if it is a child and has.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        match &mut self.line {
+            Line::Child { child, .. } => child.try_wait().ok().flatten(),
+            Line::Agent(_) => None,
+        }
+    }
+
+    /// Ends the process and collects it. An agent does so by itself.
+    pub(crate) fn reap(&mut self) {
+        if let Line::Child { child, .. } = &mut self.line {
+            // Both fail only where there is nothing left to end.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! How the workers of an epoch join: first every machine gets its shared memory, then every worker its place.
+
+use crate::clock::Moment;
+use crate::control::judge::LEAST_SILENCE;
+use crate::control::messages::{Answer, Muster, PROTOCOL, Terms, ToAgent, Welcome};
+use crate::control::plane::Plane;
+use crate::control::question::Question;
+use crate::error::{RunError, RunResult};
+use crate::launch::launcher::Job;
+use crate::launch::member::Member;
+use crate::transport::tcp::Secret;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+use topology::Rank;
+
+impl Job {
+    /// Makes the workers of an epoch join: machines first, so that their memory is there.
+    pub(crate) fn muster(&mut self, mut command: impl FnMut(Rank) -> Command) -> RunResult<()> {
+        let ranks = self.board.rank_count();
+        let limit = self.options.ready_limit;
+        let plane = self.plane.clone();
+        // A worker that is stopped reads nothing. A send that fills its channel waits twice: after the part that
+        // still fits, and for the rest. Zero would mean no limit.
+        let patience = (limit / 2).max(Duration::from_millis(1));
+        for rank in (0..ranks).map(Rank::from_index) {
+            let member = match &plane {
+                Some(plane) if rank != Rank(0) => Member::of_agent(rank, self.epoch, plane.clone()),
+                _ => Member::start(rank, self.epoch, &self.nursery, command(rank), patience, &self.sender)
+                    .map_err(RunError::system("starting a worker"))?,
+            };
+            self.members.push(member);
+        }
+        self.judge = self.judge.next(self.epoch, Moment::now(), self.members.iter().map(Member::machine));
+        if let Some(plane) = plane {
+            plane.begin(self.epoch, &self.board).map_err(RunError::system("starting the courier"))?;
+            self.muster_machines(&plane)?;
+            plane.read_clocks(limit)?;
+        }
+        for rank in (0..ranks).map(Rank::from_index) {
+            let welcome = Welcome { terms: self.terms(rank), secret: self.data_secret() };
+            // A worker that is gone already shows as `Gone`, with how it ended.
+            let _ = self.members[rank.index()].welcome(&self.board, welcome);
+        }
+        self.gather(Question::Hello, limit, |_| true, None).map(drop)
+    }
+
+    /// Has a board made on every other machine, and tells the agents of each where it is.
+    fn muster_machines(&mut self, plane: &Plane) -> RunResult<()> {
+        let (limit, ranks) = (self.options.ready_limit, self.board.rank_count());
+        let all = || (0..ranks).map(Rank::from_index);
+        let agents: Vec<Rank> = all().skip(1).collect();
+        let mut places = BTreeMap::from([(0, self.board.place()?)]);
+        self.board.excuse(all().filter(|&rank| plane.machine(rank) != 0));
+        for leading in [true, false] {
+            let of_turn = |rank: Rank| agents.contains(&rank) && leading == plane.leaders().contains(&rank);
+            for &rank in agents.iter().filter(|&&rank| of_turn(rank)) {
+                let machine = plane.machine(rank);
+                let muster = Muster {
+                    job: self.id,
+                    board: self.board.shape(),
+                    place: places.get(&machine).copied(),
+                    absent: all().filter(|&other| plane.machine(other) != machine).collect(),
+                    silence_ms: self.options.work_limit.max(LEAST_SILENCE).as_millis() as u64,
+                };
+                // A broken connection shows as `Left`.
+                let _ = plane.tell(rank, &ToAgent::Muster { epoch: self.epoch, muster });
+            }
+            for (rank, answer) in self.gather(Question::Mustered, limit, of_turn, None)? {
+                let Answer::Mustered { machine, board } = answer else { continue };
+                self.machines[rank.index()] = machine;
+                places.extend(board.map(|place| (plane.machine(rank), place)));
+            }
+        }
+        Ok(())
+    }
+
+    fn terms(&self, rank: Rank) -> Terms {
+        let options = &self.options;
+        let emulation = options.emulation.as_ref();
+        let first_here = self.plane.as_ref().map_or(rank == Rank(0), |plane| plane.leaders().contains(&rank));
+        Terms {
+            protocol: PROTOCOL,
+            rank,
+            board: self.board.shape(),
+            first_here,
+            ring_bytes: options.ring_bytes,
+            tile_bytes: options.tile_bytes,
+            work_limit_ms: options.work_limit.as_millis() as u64,
+            emulation: emulation.map(|emulation| (self.emulated_source.clone(), emulation.slowdown())),
+            hosts: options.hosts.clone(),
+            interfaces: options.interfaces.clone(),
+            spare_interfaces: options.spare_interfaces,
+            ready_limit_ms: options.ready_limit.as_millis() as u64,
+        }
+    }
+
+    fn data_secret(&self) -> Secret {
+        data_secret(&self.secret, &self.id, self.epoch)
+    }
+}
+
+/// The key with which the ranks of one epoch prove to each other that they belong to it.
+pub(crate) fn data_secret(secret: &Secret, job: &[u8; 32], epoch: u64) -> Secret {
+    secret.derive(&[b"data", job, &epoch.to_le_bytes()])
+}

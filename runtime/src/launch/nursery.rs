@@ -1,0 +1,65 @@
+//! Where worker processes come from.
+//!
+//! The principal type is [`Nursery`]. The kernel can end a process whose launcher is gone, however that ended, and even one
+//! that is stopped; but it follows the *thread* that started the process. So one thread starts all workers of a job, and
+//! lives as long as the job does.
+
+use crate::control::frame::Inbox;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+/// Starts workers; once they serve, they do not outlive it.
+pub(crate) struct Nursery {
+    orders: Sender<(Command, SyncSender<io::Result<Child>>)>,
+}
+
+/// A worker that has just been started.
+pub(crate) struct Newborn {
+    pub child: Child,
+    /// The way to it.
+    pub stream: UnixStream,
+    /// The way back.
+    pub inbox: Inbox<UnixStream>,
+}
+
+impl Nursery {
+    /// One without workers.
+    pub(crate) fn new() -> io::Result<Self> {
+        let (orders, received) = channel::<(Command, SyncSender<_>)>();
+        let deliver = move || {
+            for (mut command, answer) in received {
+                let child = command.spawn();
+                // The command still owns the worker's end of the channel, which must break when the worker is gone.
+                drop(command);
+                // Who ordered it waits for it.
+                let _ = answer.send(child);
+            }
+        };
+        std::thread::Builder::new().name("nursery".to_owned()).spawn(deliver)?;
+        Ok(Self { orders })
+    }
+
+    /// Starts a worker, whose standard input is the channel. A message that it does not take for `limit` is an error.
+    pub(crate) fn start(&self, mut command: Command, limit: Duration) -> io::Result<Newborn> {
+        let (stream, theirs) = UnixStream::pair()?;
+        stream.set_write_timeout(Some(limit))?;
+        let inbox = Inbox::new(stream.try_clone()?);
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
+        let (answer, born) = sync_channel(1);
+        let gone = || io::Error::other("the thread that starts workers is gone");
+        self.orders.send((command, answer)).map_err(|_| gone())?;
+        let child = born.recv().map_err(|_| gone())??;
+        Ok(Newborn { child, stream, inbox })
+    }
+}
+
+/// Has the kernel end this process when its [`Nursery`] is gone. Who is gone already has closed the channel.
+pub(crate) fn end_with_parent() {
+    // Where that is forbidden, the end of the channel still ends every worker that runs.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+}

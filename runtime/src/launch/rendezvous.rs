@@ -1,0 +1,639 @@
+//! How the ranks that a launcher started on several machines find each other.
+//!
+//! The principal type is [`Rendezvous`]: what every rank knows when it starts. Rank 0 coordinates: it listens at the
+//! agreed address until all others have come and proved that they know the secret; the claim in that handshake says
+//! who they are. A stranger is refused, counted and forgotten. Whoever belongs here but has another idea of the job
+//! ends it, on every rank, with the reason.
+
+use crate::clock::Moment;
+use crate::control::frame::sealed;
+use crate::control::messages::{Answer, FromAgent, PROTOCOL, ToAgent};
+use crate::error::{Phase, RunError, RunResult};
+use crate::launch::machine::Machine;
+use crate::transport::interfaces::{self, Interface};
+use crate::transport::tcp::{Claim, Gate, Proven, Secret, introduce};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+use topology::Rank;
+
+/// The first bytes of every claim, of who comes and of who only says why it does not.
+const MAGIC: [[u8; 4]; 2] = [*b"anti", *b"ant!"];
+/// How long one attempt to reach the coordinator may take.
+const ATTEMPT: Duration = Duration::from_secs(3);
+/// How long to wait before the next one.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How many connections may wait to be accepted: thousands of ranks come at once.
+const BACKLOG: i32 = 4096;
+
+/// What a rank knows before it knows the others.
+#[derive(Clone, Debug)]
+pub struct Rendezvous {
+    /// Which rank this is; 0 coordinates.
+    pub rank: Rank,
+    /// How many there are.
+    pub ranks: usize,
+    /// Where rank 0 is to be reached, `HOST:PORT`; the others try these in turn, and rank 0 listens at all that are its own.
+    pub masters: Vec<String>,
+    /// What all of them know, and nobody else.
+    pub secret: Secret,
+    /// Where this rank is.
+    pub machine: Machine,
+    /// The addresses at which it is to be reached by others, all at the same time.
+    pub interfaces: Vec<IpAddr>,
+    /// If there are none, it is reached through the one at which rank 0 and the others reach each other, and through
+    /// whichever of these are ways of their own.
+    pub found: Vec<Interface>,
+}
+
+/// What an agent claims, and proves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Identity {
+    protocol: u32,
+    rank: Rank,
+    ranks: u32,
+    machine: [u8; 16],
+    /// Whether it comes only to say why it does not take part.
+    declines: bool,
+}
+
+impl Identity {
+    fn claim(self) -> Claim {
+        let mut claim = [0; 32];
+        claim[..4].copy_from_slice(&MAGIC[usize::from(self.declines)]);
+        for (place, word) in claim[4..16].chunks_mut(4).zip([self.protocol, self.rank.0, self.ranks]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        claim[16..].copy_from_slice(&self.machine);
+        claim
+    }
+
+    fn of(claim: &Claim) -> Option<Self> {
+        let (words, machine) = claim.split_at(16);
+        let (words, _) = words.as_chunks::<4>();
+        let &[magic, protocol, rank, ranks] = words else { return None };
+        let word = u32::from_le_bytes;
+        let machine = machine.try_into().ok()?;
+        let declines = MAGIC.iter().position(|known| *known == magic)? == 1;
+        Some(Self { protocol: word(protocol), rank: Rank(word(rank)), ranks: word(ranks), machine, declines })
+    }
+}
+
+/// An agent that has come.
+pub(crate) struct Arrival {
+    pub(crate) rank: Rank,
+    pub(crate) machine: [u8; 16],
+    pub(crate) proven: Proven,
+}
+
+impl Rendezvous {
+    /// Where this rank waits for data, and whether peers do without an address that does not answer. `reached` is the
+    /// address of its end of a control connection, `zero` that of rank 0 as other machines see it.
+    ///
+    /// # Errors
+    /// [`RunError::Mismatch`] if other machines would be told the loopback, where they would find themselves.
+    pub(crate) fn ways(&self, reached: Option<IpAddr>, zero: Option<IpAddr>) -> RunResult<(Vec<IpAddr>, bool)> {
+        let zero = zero.filter(|zero| !zero.is_loopback());
+        // Who meets rank 0 on the loopback, or has its address, is where rank 0 is, and is reached as it is.
+        let is_local = reached.is_some_and(|reached| reached.is_loopback());
+        let is_there = |zero: &IpAddr| is_local || self.found.iter().any(|own| own.address == *zero);
+        let first = zero.filter(is_there).or(reached);
+        match (&self.interfaces[..], first) {
+            ([], Some(first)) => Ok((interfaces::ways(first, &self.found), true)),
+            ([], None) => Ok((vec![Ipv4Addr::LOCALHOST.into()], false)),
+            (named, _) => match named.iter().find(|named| named.is_loopback()).zip(zero) {
+                Some((named, zero)) => Err(RunError::Mismatch {
+                    what: format!(
+                        "rank {} on {} is to be reached at {named}, which is the loopback of every machine; rank 0 is at \
+                         {zero} for others",
+                        self.rank,
+                        self.machine.name()
+                    ),
+                }),
+                None => Ok((named.to_vec(), false)),
+            },
+        }
+    }
+
+    /// Says which interfaces are not among these ways though they look as if they could be.
+    pub(crate) fn say_unused(&self, ways: &[IpAddr]) {
+        if self.interfaces.is_empty() {
+            interfaces::say_unused(ways, &self.found);
+        }
+    }
+
+    fn at(&self) -> String {
+        self.masters.join(" or ")
+    }
+
+    /// Waits for all other ranks; by rank. Nobody listens afterwards.
+    ///
+    /// # Errors
+    /// [`RunError::Absent`] with those who did not come, [`RunError::Mismatch`] if one of them has another idea of the
+    /// job, [`RunError::Declined`] if one cannot take part, or the error of the operating system.
+    pub(crate) fn receive(&self, limit: Duration) -> RunResult<Vec<Arrival>> {
+        let mut here: BTreeMap<Rank, Arrival> = BTreeMap::new();
+        if self.ranks <= 1 {
+            return Ok(Vec::new());
+        }
+        let listeners = self.listen().map_err(|source| RunError::Rendezvous { at: self.at(), source })?;
+        let mut gate = Gate::new(listeners, &self.secret);
+        let deadline = Moment::now().after(limit);
+        while here.len() + 1 < self.ranks {
+            if Moment::now() > deadline {
+                let missing = (1..self.ranks).map(Rank::from_index).filter(|rank| !here.contains_key(rank)).collect();
+                let absent = RunError::Absent { missing, at: self.at(), limit, refused: gate.refused() };
+                turn_away(here.into_values(), &absent.to_string());
+                return Err(absent);
+            }
+            let known = |claim: &Claim, address| Identity::of(claim).map(|identity| (identity, address));
+            let mut come = gate.admit(known).map_err(RunError::system("waiting for other ranks"))?.into_iter();
+            while let Some(((identity, address), proven)) = come.next() {
+                let arrival = |identity: Identity, proven| {
+                    let Identity { rank, machine, .. } = identity;
+                    Arrival { rank, machine, proven }
+                };
+                let (rank, declines) = (identity.rank, identity.declines);
+                let objection = self.objection(identity, address);
+                let arrived = arrival(identity, proven);
+                if objection.is_some() || declines {
+                    let reason = objection.clone().unwrap_or_else(|| excuse(&arrived.proven));
+                    let others = come.map(|((identity, _), proven)| arrival(identity, proven));
+                    let all = here.into_values().chain([arrived]).chain(others).collect();
+                    self.turn_all_away(gate, all, deadline, &reason);
+                    return Err(match objection {
+                        Some(what) => RunError::Mismatch { what },
+                        None => RunError::Declined { rank, reason },
+                    });
+                }
+                match here.get(&rank) {
+                    Some(first) if !has_left(&first.proven.stream) => {
+                        turn_away([arrived], &format!("rank {rank} has come already, from elsewhere"));
+                    }
+                    _ => drop(here.insert(rank, arrived)),
+                }
+            }
+        }
+        Ok(here.into_values().collect())
+    }
+
+    /// Tells the other ranks that this one does not take part, and why; for `limit` at most.
+    pub fn call_off(&self, limit: Duration, reason: &str) {
+        let reason = format!("rank {} cannot take part: {reason}", self.rank);
+        if self.rank == Rank(0) {
+            // Where it cannot listen, nobody is told; they have a limit of their own.
+            if let Ok(listeners) = self.listen() {
+                let gate = Gate::new(listeners, &self.secret);
+                self.turn_all_away(gate, Vec::new(), Moment::now().after(limit), &reason);
+            }
+        } else if let Ok(proven) = self.reach_as(limit, true)
+            && let Ok((post, _)) = sealed(proven, false, ATTEMPT)
+        {
+            let answer = Answer::Failed { phase: Phase::Prepare, reason, peers: Vec::new() };
+            // If rank 0 is gone, the others know.
+            let _ = post.send(&FromAgent::Answer { epoch: 0, answer });
+        }
+    }
+
+    /// Says why to those who are here, and to the others as they come: nobody shall wait for what will not be.
+    fn turn_all_away(&self, mut gate: Gate<'_>, here: Vec<Arrival>, deadline: Moment, reason: &str) {
+        let mut told: BTreeSet<Rank> = here.iter().map(|arrival| arrival.rank).collect();
+        turn_away(here, reason);
+        while told.len() + 1 < self.ranks && Moment::now() < deadline {
+            let Ok(come) = gate.admit(|claim, _| Identity::of(claim)) else { return };
+            for (Identity { rank, machine, .. }, proven) in come {
+                turn_away([Arrival { rank, machine, proven }], reason);
+                told.insert(rank);
+            }
+        }
+    }
+
+    /// What is wrong with somebody who knows the secret.
+    fn objection(&self, identity: Identity, address: SocketAddr) -> Option<String> {
+        let Identity { protocol, rank, ranks, .. } = identity;
+        if protocol != PROTOCOL {
+            return Some(format!("rank {rank} at {address} speaks protocol {protocol}, rank 0 speaks {PROTOCOL}"));
+        }
+        if ranks as usize != self.ranks {
+            let mine = self.ranks;
+            return Some(format!(
+                "rank {rank} at {address} was started as one of {ranks} ranks, rank 0 as one of {mine}"
+            ));
+        }
+        (rank == Rank(0) || rank.index() >= self.ranks)
+            .then(|| format!("somebody at {address} was started as rank {rank} of {ranks}, which cannot be"))
+    }
+
+    /// Listens at the agreed addresses that can be had: launchers name some that are not this machine's, or that others
+    /// do not reach.
+    ///
+    /// # Errors
+    /// If there is none, with the reason for each.
+    fn listen(&self) -> io::Result<Vec<TcpListener>> {
+        let (mut listeners, mut failed) = (Vec::new(), Vec::new());
+        for master in &self.masters {
+            match listen_at(master) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => failed.push((master, error)),
+            }
+        }
+        if listeners.is_empty() {
+            let kind = failed.first().map_or(ErrorKind::InvalidInput, |(_, error)| error.kind());
+            let reasons: Vec<String> = failed.iter().map(|(master, error)| format!("{master}: {error}")).collect();
+            return Err(io::Error::new(kind, reasons.join("; ")));
+        }
+        for (master, error) in failed {
+            tracing::info!("rank 0 does not wait for the others at {master}: {error}");
+        }
+        Ok(listeners)
+    }
+
+    /// Connects with the coordinator, who may not be there yet.
+    ///
+    /// # Errors
+    /// [`RunError::Unreachable`] with the last reason when the limit has passed, or at once when who listens there does
+    /// not know the secret.
+    pub(crate) fn reach(&self, limit: Duration) -> RunResult<Proven> {
+        self.reach_as(limit, false)
+    }
+
+    fn reach_as(&self, limit: Duration, declines: bool) -> RunResult<Proven> {
+        let deadline = Moment::now().after(limit);
+        let ranks = self.ranks as u32;
+        let identity = Identity { protocol: PROTOCOL, rank: self.rank, ranks, machine: self.machine.key(), declines };
+        let lost = |source| RunError::Unreachable { rank: self.rank, at: self.at(), limit, source };
+        loop {
+            let mut reason = io::Error::new(ErrorKind::NotFound, "the name has no address");
+            for master in &self.masters {
+                let addresses = match master.to_socket_addrs() {
+                    Ok(addresses) => addresses,
+                    Err(error) => {
+                        reason = error;
+                        continue;
+                    }
+                };
+                for address in addresses {
+                    if let Err(error) = general(address.ip()) {
+                        reason = error;
+                        continue;
+                    }
+                    let until = Moment::now().after(ATTEMPT).min(deadline);
+                    match introduce(address, identity.claim(), &self.secret, until) {
+                        Ok(proven) => return Ok(proven),
+                        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(lost(error)),
+                        Err(error) => reason = error,
+                    }
+                }
+            }
+            if Moment::now().after(PAUSE) > deadline {
+                return Err(lost(reason));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Listens at an address. A name may mean another one here than elsewhere, so every address is listened at unless one was
+/// given as such.
+fn listen_at(master: &str) -> io::Result<TcpListener> {
+    let invalid = || io::Error::new(ErrorKind::InvalidInput, "not of the form HOST:PORT");
+    let listener = match master.parse::<SocketAddr>() {
+        Ok(address) => {
+            general(address.ip())?;
+            TcpListener::bind(address)?
+        }
+        Err(_) => {
+            let port: u16 = master.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).ok_or_else(invalid)?;
+            everywhere(port).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?
+        }
+    };
+    rustix::net::listen(&listener, BACKLOG)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Listens at all addresses of both kinds, whatever the system does by default.
+fn everywhere(port: u16) -> io::Result<TcpListener> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+    let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    // As for other listeners: connections of an earlier job may linger at this port.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Ranks can meet at most addresses. One that is valid on one link only means nothing without the link, which every
+/// machine calls otherwise.
+fn general(address: IpAddr) -> io::Result<()> {
+    match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => {
+            let what = format!("{address} is valid on one link only; a name or another address of rank 0 is needed");
+            Err(io::Error::new(ErrorKind::InvalidInput, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says why to all who have come; nobody waits for those who do not listen.
+fn turn_away(who: impl IntoIterator<Item = Arrival>, reason: &str) {
+    for arrival in who {
+        if let Ok((post, _)) = sealed(arrival.proven, true, PAUSE) {
+            let _ = post.send(&ToAgent::Refused { reason: reason.to_owned() });
+        }
+    }
+}
+
+/// Why a rank does not take part, in its own words.
+fn excuse(proven: &Proven) -> String {
+    let hear = || {
+        let proven = Proven { stream: proven.stream.try_clone()?, session: proven.session.clone() };
+        let (_post, mut inbox) = sealed(proven, true, PAUSE)?;
+        inbox.stream().set_read_timeout(Some(ATTEMPT))?;
+        inbox.receive()
+    };
+    let heard: io::Result<_> = hear();
+    match heard {
+        Ok(Some(FromAgent::Answer { answer: Answer::Failed { reason, .. }, .. })) => reason,
+        _ => "it does not say why".to_owned(),
+    }
+}
+
+/// Whether the other end of a socket that does not block is gone.
+fn has_left(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::frame::Inbox;
+    use std::io::Write;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// An address that nobody else uses right now.
+    fn free(host: &str) -> String {
+        TcpListener::bind((host, 0)).unwrap().local_addr().unwrap().to_string()
+    }
+
+    fn rendezvous(at: &str, rank: u32, ranks: usize, secret: &[u8]) -> Rendezvous {
+        let secret = Secret::from_text(secret);
+        Rendezvous {
+            rank: Rank(rank),
+            ranks,
+            masters: vec![at.to_owned()],
+            secret,
+            machine: Machine::named("test"),
+            interfaces: Vec::new(),
+            found: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn all_ranks_find_each_other_whatever_strangers_say() {
+        for host in ["127.0.0.1", "::1"] {
+            let at = free(host);
+            std::thread::scope(|scope| {
+                let coordinator = scope.spawn(|| rendezvous(&at, 0, 5, b"key").receive(LIMIT));
+                let strangers = scope.spawn(|| {
+                    let deadline = Moment::now().after(LIMIT);
+                    for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 500], &[255; 96]] {
+                        while Moment::now() < deadline {
+                            let Ok(mut stream) = TcpStream::connect(&at) else { continue };
+                            let _ = stream.write_all(said);
+                            break;
+                        }
+                    }
+                });
+                strangers.join().unwrap();
+                let wrong = rendezvous(&at, 2, 5, b"another key").reach(LIMIT);
+                let Err(RunError::Unreachable { source, .. }) = wrong else { panic!("it was let in") };
+                assert_eq!(source.kind(), ErrorKind::PermissionDenied);
+                for rank in [3, 1, 4, 2] {
+                    scope.spawn({
+                        let at = &at;
+                        move || rendezvous(at, rank, 5, b"key").reach(LIMIT).map(drop).unwrap()
+                    });
+                }
+                let ranks: Vec<_> = coordinator.join().unwrap().unwrap().iter().map(|arrival| arrival.rank.0).collect();
+                assert_eq!(ranks, [1, 2, 3, 4], "{host}");
+            });
+            assert!(TcpStream::connect(&at).is_err(), "somebody still listens");
+        }
+    }
+
+    /// A launcher may name addresses of rank 0 that are not its machine's, or that some do not reach.
+    #[test]
+    fn rank_0_waits_at_every_address_that_it_has() {
+        // Nobody has an address of the documentation's network.
+        let (own, other, foreign) = (free("127.0.0.1"), free("127.0.0.2"), "192.0.2.1:29500");
+        let at = |masters: &[&str], rank| {
+            let masters = masters.iter().map(ToString::to_string).collect();
+            Rendezvous { masters, ..rendezvous("", rank, 3, b"key") }
+        };
+        std::thread::scope(|scope| {
+            let coordinator = scope.spawn(|| at(&[foreign, &own, &other], 0).receive(LIMIT));
+            let one = scope.spawn(|| at(&[&own], 1).reach(LIMIT).map(drop));
+            let two = scope.spawn(|| at(&[&other], 2).reach(LIMIT).map(drop));
+            assert_eq!(coordinator.join().unwrap().unwrap().len(), 2);
+            assert!(one.join().unwrap().is_ok() && two.join().unwrap().is_ok());
+        });
+        let taken = TcpListener::bind(&own).unwrap();
+        let Err(RunError::Rendezvous { source, .. }) = at(&[foreign, &own], 0).receive(LIMIT) else { panic!() };
+        assert!(source.to_string().contains(foreign) && source.to_string().contains(&own), "{source}");
+        drop(taken);
+    }
+
+    #[test]
+    fn a_name_is_listened_at_by_both_kinds_of_addresses() {
+        let name = |host: &str| free(host).rsplit_once(':').map(|(_, port)| format!("localhost:{port}")).unwrap();
+        let name = name("127.0.0.1");
+        let listener = listen_at(&name).unwrap();
+        assert!(!rustix::net::sockopt::ipv6_v6only(&listener).unwrap());
+        let port = listener.local_addr().unwrap().port();
+        for host in ["127.0.0.1", "::1"] {
+            TcpStream::connect((host, port)).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_address_of_one_link_is_refused_by_name() {
+        let error = rendezvous("[fe80::1%2]:29500", 0, 2, b"key").receive(LIMIT).err().unwrap();
+        assert!(error.chain().contains("fe80::1 is valid on one link only"), "{}", error.chain());
+        let error = rendezvous("[fe80::1%2]:29500", 1, 2, b"key").reach(Duration::ZERO).err().unwrap();
+        assert!(error.chain().contains("fe80::1 is valid on one link only"), "{}", error.chain());
+    }
+
+    #[test]
+    fn no_other_machine_is_told_the_loopback() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let [local, own, zero, bridge] = ["127.0.0.1", "10.0.0.2", "10.0.0.1", "172.17.0.1"].map(address);
+        let rank =
+            |interfaces: &[IpAddr]| Rendezvous { interfaces: interfaces.to_vec(), ..rendezvous("", 2, 3, b"key") };
+        for (reached, seen, expected) in [
+            (local, Some(zero), zero),
+            (own, Some(zero), own),
+            // Nobody comes from elsewhere.
+            (local, Some(local), local),
+            (local, None, local),
+            (bridge, Some(zero), bridge),
+        ] {
+            assert_eq!(rank(&[]).ways(Some(reached), seen).unwrap(), (vec![expected], true));
+        }
+        // A way within the machine of rank 0 is none to the others.
+        let (name, devices) = ("eth0".to_owned(), vec!["eth0".to_owned()]);
+        let eth0 = Interface { name, address: zero, prefix: 24, devices, mbits: None };
+        let beside = Rendezvous { found: vec![eth0], ..rank(&[]) };
+        assert_eq!(beside.ways(Some(bridge), Some(zero)).unwrap().0, [zero]);
+        assert_eq!(rank(&[own]).ways(Some(local), Some(zero)).unwrap(), (vec![own], false));
+        assert_eq!(rank(&[local]).ways(Some(local), Some(local)).unwrap(), (vec![local], false));
+        let error = rank(&[own, local]).ways(Some(own), Some(zero)).unwrap_err().to_string();
+        assert!(error.contains("rank 2 on test is to be reached at 127.0.0.1"), "{error}");
+    }
+
+    #[test]
+    fn who_does_not_come_is_named_on_both_sides() {
+        let at = free("127.0.0.1");
+        let limit = Duration::from_millis(300);
+        std::thread::scope(|scope| {
+            let agent = scope.spawn(|| refusal(rendezvous(&at, 2, 4, b"key").reach(LIMIT).unwrap()));
+            let error = rendezvous(&at, 0, 4, b"key").receive(limit).err().unwrap();
+            let RunError::Absent { missing, .. } = &error else { panic!("{error}") };
+            assert_eq!(missing, &[Rank(1), Rank(3)]);
+            assert_eq!(agent.join().unwrap(), error.to_string());
+        });
+        let error = rendezvous(&at, 1, 4, b"key").reach(limit).err().unwrap();
+        assert!(matches!(error, RunError::Unreachable { rank: Rank(1), .. }), "{error}");
+    }
+
+    #[test]
+    fn another_idea_of_the_job_ends_it_and_a_second_claimant_does_not() {
+        let at = free("127.0.0.1");
+        std::thread::scope(|scope| {
+            let coordinator = scope.spawn(|| rendezvous(&at, 0, 3, b"key").receive(LIMIT));
+            let first = rendezvous(&at, 1, 3, b"key").reach(LIMIT).unwrap();
+            let second = refusal(rendezvous(&at, 1, 3, b"key").reach(LIMIT).unwrap());
+            assert!(second.contains("rank 1 has come already"), "{second}");
+            let odd = refusal(rendezvous(&at, 2, 7, b"key").reach(LIMIT).unwrap());
+            assert!(odd.contains("one of 7 ranks, rank 0 as one of 3"), "{odd}");
+            assert_eq!(refusal(first), odd);
+            assert!(matches!(coordinator.join().unwrap(), Err(RunError::Mismatch { what }) if what == odd));
+        });
+    }
+
+    #[test]
+    fn another_protocol_ends_the_job_with_both_numbers() {
+        let at = free("127.0.0.1");
+        std::thread::scope(|scope| {
+            let coordinator = scope.spawn(|| rendezvous(&at, 0, 2, b"key").receive(LIMIT));
+            let odd = rendezvous(&at, 1, 2, b"key");
+            let identity =
+                Identity { protocol: PROTOCOL + 1, rank: Rank(1), ranks: 2, machine: [0; 16], declines: false };
+            let deadline = Moment::now().after(LIMIT);
+            let proven = loop {
+                match introduce(at.parse().unwrap(), identity.claim(), &odd.secret, deadline) {
+                    Ok(proven) => break proven,
+                    Err(error) => assert!(Moment::now() < deadline, "{error}"),
+                }
+            };
+            let said = refusal(proven);
+            assert!(said.contains(&format!("protocol {}, rank 0 speaks {PROTOCOL}", PROTOCOL + 1)), "{said}");
+            assert!(matches!(coordinator.join().unwrap(), Err(RunError::Mismatch { what }) if what == said));
+        });
+    }
+
+    #[test]
+    fn a_handshake_that_is_replayed_is_refused_and_the_job_is_formed() {
+        let at = free("127.0.0.1");
+        std::thread::scope(|scope| {
+            let coordinator = scope.spawn(|| rendezvous(&at, 0, 3, b"key").receive(LIMIT));
+            // Rank 1 is heard on its way, and what it said is said again by somebody else.
+            let (proxy, said) = eavesdrop(at.parse().unwrap());
+            rendezvous(&proxy.to_string(), 1, 3, b"key").reach(LIMIT).map(drop).unwrap();
+            let mut replay = TcpStream::connect(&at).unwrap();
+            replay.set_read_timeout(Some(LIMIT)).unwrap();
+            replay.write_all(&said.join().unwrap()).unwrap();
+            let mut heard = Vec::new();
+            // A nonce, and the refusal, which is all zeroes; then it is closed.
+            let _ = std::io::Read::read_to_end(&mut replay, &mut heard);
+            assert_eq!(heard.len(), 64, "{heard:?}");
+            assert!(heard[32..].iter().all(|&byte| byte == 0), "{heard:?}");
+            let again = rendezvous(&at, 1, 3, b"key").reach(LIMIT).unwrap();
+            let second = rendezvous(&at, 2, 3, b"key").reach(LIMIT).unwrap();
+            let ranks: Vec<_> = coordinator.join().unwrap().unwrap().iter().map(|arrival| arrival.rank.0).collect();
+            assert_eq!(ranks, [1, 2]);
+            drop((again, second));
+        });
+    }
+
+    /// Listens at an address of its own and passes on what somebody says in a handshake with `at`; what that was.
+    fn eavesdrop(at: SocketAddr) -> (SocketAddr, std::thread::JoinHandle<Vec<u8>>) {
+        use std::io::Read;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let listen = move || {
+            let (mut near, _) = listener.accept().unwrap();
+            let deadline = Moment::now().after(LIMIT);
+            let mut far = loop {
+                match TcpStream::connect(at) {
+                    Ok(far) => break far,
+                    Err(error) => assert!(Moment::now() < deadline, "{error}"),
+                }
+            };
+            let pass = |from: &mut TcpStream, to: &mut TcpStream, bytes: usize| {
+                let mut said = vec![0; bytes];
+                from.read_exact(&mut said).unwrap();
+                to.write_all(&said).unwrap();
+                said
+            };
+            pass(&mut far, &mut near, 32);
+            let said = pass(&mut near, &mut far, 96);
+            pass(&mut far, &mut near, 32);
+            said
+        };
+        (address, std::thread::spawn(listen))
+    }
+
+    #[test]
+    fn who_does_not_take_part_says_why_to_all() {
+        for odd in 0..3 {
+            let at = free("127.0.0.1");
+            std::thread::scope(|scope| {
+                let spoil = scope.spawn(|| rendezvous(&at, odd, 3, b"key").call_off(LIMIT, "no plan"));
+                let expected = format!("rank {odd} cannot take part: no plan");
+                let others: Vec<_> = (1..3).filter(|&rank| rank != odd).collect();
+                let others = others.into_iter().map(|rank| {
+                    let at = &at;
+                    scope.spawn(move || rendezvous(at, rank, 3, b"key").reach(LIMIT).map(refusal))
+                });
+                let others: Vec<_> = others.collect();
+                if odd > 0 {
+                    let error = rendezvous(&at, 0, 3, b"key").receive(LIMIT).err().unwrap();
+                    assert!(matches!(&error, RunError::Declined { rank, .. } if rank.0 == odd), "{error}");
+                    assert_eq!(error.to_string(), expected);
+                }
+                spoil.join().unwrap();
+                for other in others {
+                    match other.join().unwrap() {
+                        Ok(said) => assert_eq!(said, expected),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    }
+
+    fn refusal(proven: Proven) -> String {
+        let (_post, mut inbox): (_, Inbox<TcpStream>) = sealed(proven, false, LIMIT).unwrap();
+        inbox.stream().set_read_timeout(Some(LIMIT)).unwrap();
+        match inbox.receive().unwrap() {
+            Some(ToAgent::Refused { reason }) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The coordinator of the simulation: it does what its [`Judge`](crate::control::judge::Judge) decides.
+
+use super::host::Host;
+use super::setup::{PLAN, Party};
+use super::world::{EPOCHS, GLANCE, Happening, LIMIT, State, World};
+use crate::clock::Moment;
+use crate::control::judge::{Decision, Event, Heard, LAST_WORDS, Sight};
+use crate::control::messages::{Answer, Command, Muster, PROTOCOL, Task, Terms, ToAgent};
+use crate::control::question::Question;
+use crate::error::Phase;
+use crate::memory::board::BoardShape;
+use crate::transport::wiring::Hosts;
+use std::time::Duration;
+use topology::Rank;
+
+/// What the coordinator has seen of its ranks: beats, steps, phase; and when agents said last what it has heard.
+pub(super) struct Seen(pub(super) Vec<(u64, u64, Phase)>, pub(super) Vec<Moment>);
+
+impl Sight for Seen {
+    fn beats(&self, rank: Rank) -> u64 {
+        self.0[rank.index()].0
+    }
+
+    fn messages(&self, rank: Rank) -> u64 {
+        self.1[rank.index()].0
+    }
+
+    fn progress(&self, rank: Rank) -> u64 {
+        self.0[rank.index()].1
+    }
+
+    fn phase(&self, rank: Rank) -> Phase {
+        self.0[rank.index()].2
+    }
+
+    fn activity(&self) -> u64 {
+        self.0.iter().map(|(_, progress, phase)| progress * 8 + *phase as u64).sum()
+    }
+}
+
+impl World {
+    pub(super) fn tell(&mut self, rank: usize, message: ToAgent) {
+        self.send(rank, Party::Agent(rank), Happening::ToAgent(message));
+    }
+
+    /// An order reaches rank 0's worker at once, the others by their agents.
+    fn order(&mut self, rank: usize, command: Command) {
+        let epoch = self.epoch;
+        match rank {
+            0 => self.later(Duration::ZERO, Party::Worker(0), Happening::Command { epoch, command }),
+            _ => self.tell(rank, ToAgent::Order { epoch, command }),
+        }
+    }
+
+    pub(super) fn begin_epoch(&mut self) {
+        self.epoch += 1;
+        self.closing = None;
+        let ranks = self.setup.ranks;
+        self.judge = self.judge.next(self.epoch, self.now, (0..ranks).map(|rank| (rank > 0).then_some(rank)));
+        self.seen.0 = vec![(0, 0, Phase::Prepare); ranks];
+        for rank in 1..ranks {
+            let silence_ms = LIMIT.as_millis() as u64;
+            let muster = Muster { job: [0; 32], board: shape(ranks), place: None, absent: Vec::new(), silence_ms };
+            self.tell(rank, ToAgent::Muster { epoch: self.epoch, muster });
+        }
+        self.ask(Question::Mustered, None);
+    }
+
+    fn ask(&mut self, question: Question, ordered: Option<Command>) {
+        let asked = |rank: Rank| rank != Rank(0) || question != Question::Mustered;
+        self.judge.ask(self.now, (question.clone(), LIMIT), asked, &self.seen);
+        (self.question, self.ordered) = (question, ordered);
+    }
+
+    pub(super) fn hear(&mut self, heard: Heard) {
+        match self.judge.look(self.now, &self.seen) {
+            Decision::Wait => {}
+            decision => self.obey(decision),
+        }
+        let is_old = heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
+        let known = is_old.then(|| self.judge.clone());
+        let decision = self.judge.hear(self.now, heard, &self.seen);
+        if let Some(known) = known {
+            assert!(known == self.judge && decision == Decision::Wait, "an epoch that is over was heard");
+        }
+        self.obey(decision);
+    }
+
+    pub(super) fn glance(&mut self) {
+        let decision = self.judge.look(self.now, &self.seen);
+        self.obey(decision);
+        if self.closing.is_some_and(|until| self.now >= until) {
+            self.conclude();
+        }
+        self.glances += 1;
+        for rank in 1..self.setup.ranks {
+            if self.glances.is_multiple_of(5) {
+                self.tell(rank, ToAgent::Ping { at: self.now, activity: self.seen.activity() });
+            }
+        }
+        if self.coordinator != State::Gone {
+            self.later(GLANCE, Party::Coordinator, Happening::Glance);
+        }
+    }
+
+    fn obey(&mut self, decision: Decision) {
+        match decision {
+            Decision::Wait => {}
+            Decision::Repeat(rank) => {
+                if let Some(order) = self.ordered.clone() {
+                    self.order(rank.index(), order);
+                }
+            }
+            Decision::Complete(answers) => self.proceed(&answers),
+            Decision::End(verdict, evidence) => {
+                for rank in 1..self.setup.ranks {
+                    let verdict = ToAgent::Verdict { epoch: self.epoch, verdict, evidence: evidence.clone() };
+                    self.tell(rank, verdict);
+                }
+                self.hosts[0].verdict.get_or_insert(verdict);
+                self.outcomes.push(Err((verdict, evidence)));
+                self.closing = Some(self.now.after(LAST_WORDS));
+            }
+        }
+    }
+
+    /// All have answered: the next step of the protocol.
+    fn proceed(&mut self, answers: &[(Rank, Answer)]) {
+        let ranks = self.setup.ranks;
+        if let Some((order, question)) = self.question.then(answers) {
+            (0..ranks).for_each(|rank| self.order(rank, order.clone()));
+            return self.ask(question, Some(order));
+        }
+        match self.question {
+            Question::Mustered => {
+                for rank in 1..ranks {
+                    let terms = terms(rank, ranks);
+                    self.tell(rank, ToAgent::Enlist { epoch: self.epoch, terms });
+                }
+                self.start_worker(0, self.epoch);
+                return self.ask(Question::Hello, None);
+            }
+            Question::Done { job, .. } => self.outcomes.push(Ok(job)),
+            _ => {}
+        }
+        if self.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64 == self.setup.tasks {
+            self.closing = Some(self.now);
+            return;
+        }
+        self.job += 1;
+        let (job, task) = (self.job, Task::Trial(Vec::new()));
+        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { job, limit_ms: 1, task: task.clone() }));
+        self.ask(Question::Listening { job, plan: PLAN.to_owned() }, None);
+    }
+
+    /// The epoch is over: the next one begins without faults, or the job ends.
+    fn conclude(&mut self) {
+        self.closing = None;
+        self.kill_worker(0);
+        let is_done = self.outcomes.last().is_some_and(Result::is_ok);
+        if is_done || self.judge.departed().is_some() || self.epoch == EPOCHS {
+            (1..self.setup.ranks).for_each(|rank| self.tell(rank, ToAgent::End));
+            self.crash(Party::Coordinator);
+            return;
+        }
+        self.calm = true;
+        self.hosts.iter_mut().for_each(Host::mend);
+        self.begin_epoch();
+    }
+}
+
+fn shape(ranks: usize) -> BoardShape {
+    BoardShape { ranks, clocks: 0, arena: 0, spread: true }
+}
+
+fn terms(rank: usize, ranks: usize) -> Terms {
+    Terms {
+        protocol: PROTOCOL,
+        rank: Rank::from_index(rank),
+        board: shape(ranks),
+        first_here: true,
+        ring_bytes: 0,
+        tile_bytes: None,
+        work_limit_ms: 0,
+        emulation: None,
+        hosts: Hosts::Each,
+        interfaces: Vec::new(),
+        spare_interfaces: false,
+        ready_limit_ms: 0,
+    }
+}

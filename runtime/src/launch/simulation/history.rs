@@ -1,0 +1,146 @@
+//! Bugs of history: each scenario is played by the naive protocol, which hangs or disagrees, and by ours, which does not.
+
+use super::host::Parting;
+use super::naive;
+use super::play;
+use super::setup::{FOR_EVER, Fault, Party, Setup};
+use super::world::{State, World};
+use crate::memory::board::{Cause, Verdict};
+use topology::Rank;
+
+/// What befalls one of the ranks, or makes it differ from the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scenario {
+    /// It is stopped before the trial, and never goes on.
+    Stops(usize),
+    /// It throws an exception before the barrier of the trial.
+    ThrowsBeforeTheBarrier(usize),
+    /// Whatever it asks the others fails, on its side only.
+    CannotAsk(usize),
+    /// The trial times out; by its clock one more repetition fits the time than by those of the others.
+    Clocks(usize),
+    /// It fails before it enters the trial, and says nothing.
+    FailsBeforeEntry(usize),
+    /// It gets through the trial just before the deadline, and all others just not.
+    LeavesInTime(usize),
+    /// It finds another answer in its cache, and the others find none.
+    KnowsTheAnswer(usize),
+}
+
+/// How a rank ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    /// By this decision.
+    Decides(String),
+    Hangs,
+    /// It cannot do anything.
+    Stopped,
+}
+
+const RANKS: usize = 3;
+
+/// The same on our protocol: what the coordinator decides, and how every rank ends.
+fn ours(scenario: Scenario) -> (World, Vec<Ending>) {
+    let fault = match scenario {
+        Scenario::Stops(rank) => Fault::Stop(Party::Worker(rank), FOR_EVER),
+        Scenario::ThrowsBeforeTheBarrier(rank) => Fault::NoPlan(rank),
+        Scenario::CannotAsk(rank) => Fault::Silence(rank, FOR_EVER),
+        // Nobody's clock says how often to repeat: the order does. A rank that is slow is just that.
+        Scenario::Clocks(rank) | Scenario::LeavesInTime(rank) => Fault::Slow((rank + 1) % RANKS),
+        Scenario::FailsBeforeEntry(rank) => Fault::Crash(Party::Worker(rank)),
+        Scenario::KnowsTheAnswer(rank) => Fault::OtherPlan(rank),
+    };
+    // The rank has joined, and prepares its first task.
+    let world =
+        play(Setup { seed: 3, ranks: RANKS, tasks: 1, delay: 2, lost: 0, doubled: 0, faults: vec![(110, fault)] });
+    let decided = match world.outcomes.first() {
+        Some(Err((verdict, _))) => verdict.to_string(),
+        Some(Ok(_)) => "measured".to_owned(),
+        None => "nothing".to_owned(),
+    };
+    let ending = |rank: usize| match (&world.hosts[rank], rank) {
+        (host, 1..) if host.agent == State::Runs => Ending::Hangs,
+        (host, 1..) if host.parting == Some(Parting::Abandoned) => Ending::Decides("nobody decides".to_owned()),
+        _ => Ending::Decides(decided.clone()),
+    };
+    let endings = (0..RANKS).map(ending).collect();
+    (world, endings)
+}
+
+fn verdict(world: &World) -> Verdict {
+    match world.outcomes.first() {
+        Some(Err((verdict, _))) => *verdict,
+        other => panic!("{other:?} is no verdict"),
+    }
+}
+
+fn decides(what: &str) -> Ending {
+    Ending::Decides(what.to_owned())
+}
+
+/// All ranks decide the same.
+fn agreed(endings: &[Ending]) -> bool {
+    matches!(endings.first(), Some(Ending::Decides(_))) && endings.iter().all(|ending| *ending == endings[0])
+}
+
+#[test]
+fn the_verdict_travels_on_the_suspect_channel() {
+    let endings = naive::play(Scenario::Stops(1), RANKS);
+    assert_eq!(endings, [Ending::Hangs, Ending::Stopped, Ending::Hangs], "who asks about a time-out waits for ever");
+    let (world, endings) = ours(Scenario::Stops(1));
+    assert!(agreed(&endings), "{endings:?}");
+    assert_eq!((verdict(&world).rank, verdict(&world).cause), (Rank(1), Cause::Silent));
+}
+
+#[test]
+fn local_exceptions_desynchronise_the_sequence() {
+    let endings = naive::play(Scenario::ThrowsBeforeTheBarrier(1), RANKS);
+    // Its question about failures is the first collective, and meets the others' barrier; theirs about time-outs meets nothing.
+    assert!(!agreed(&endings) && endings.contains(&Ending::Hangs), "{endings:?}");
+    let (world, endings) = ours(Scenario::ThrowsBeforeTheBarrier(1));
+    assert!(agreed(&endings), "{endings:?}");
+    assert_eq!((verdict(&world).rank, verdict(&world).cause), (Rank(1), Cause::Failed));
+}
+
+#[test]
+fn who_could_not_ask_decides_alone() {
+    let endings = naive::play(Scenario::CannotAsk(1), RANKS);
+    assert_eq!(endings[1], decides("timed out"));
+    assert!(!agreed(&endings), "{endings:?}");
+    let (world, endings) = ours(Scenario::CannotAsk(1));
+    // It cannot know what was decided, and does not guess: it ends. The others agree.
+    assert_eq!(endings[1], decides("nobody decides"));
+    assert!(endings[0] == endings[2] && endings[0] == decides(&verdict(&world).to_string()), "{endings:?}");
+    assert_eq!(verdict(&world).rank, Rank(1));
+}
+
+#[test]
+fn the_fallback_measures_again_as_often_as_each_clock_says() {
+    let endings = naive::play(Scenario::Clocks(1), RANKS);
+    assert_eq!(endings, [decides("measured"), Ending::Hangs, decides("measured")]);
+    let (_, endings) = ours(Scenario::Clocks(1));
+    assert!(agreed(&endings) && endings[0] == decides("measured"), "{endings:?}");
+}
+
+#[test]
+fn if_one_times_out_all_do_is_not_true() {
+    // A rank that fails before it enters, and one that just gets through.
+    let endings = naive::play(Scenario::FailsBeforeEntry(1), RANKS);
+    assert!(!agreed(&endings) && endings[0] == decides("timed out"), "{endings:?}");
+    let endings = naive::play(Scenario::LeavesInTime(1), RANKS);
+    assert!(endings.contains(&Ending::Hangs) && endings.contains(&decides("timed out")), "{endings:?}");
+    let (world, endings) = ours(Scenario::FailsBeforeEntry(1));
+    assert!(agreed(&endings), "{endings:?}");
+    assert_eq!((verdict(&world).rank, verdict(&world).cause), (Rank(1), Cause::Died));
+    let (_, endings) = ours(Scenario::LeavesInTime(1));
+    assert!(agreed(&endings), "{endings:?}");
+}
+
+#[test]
+fn the_second_start_hangs_where_one_rank_finds_the_answer_in_its_cache() {
+    let endings = naive::play(Scenario::KnowsTheAnswer(1), RANKS);
+    assert_eq!(endings, [Ending::Hangs, decides("cached"), Ending::Hangs]);
+    let (world, endings) = ours(Scenario::KnowsTheAnswer(1));
+    assert!(agreed(&endings), "{endings:?}");
+    assert_eq!((verdict(&world).rank, verdict(&world).cause), (Rank(1), Cause::Disagrees));
+}

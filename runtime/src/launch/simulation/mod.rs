@@ -1,0 +1,208 @@
+//! Random schedules of the control protocol: late, lost, doubled and reordered messages, crashes, stops, odd ranks.
+//!
+//! What is asserted of every schedule: no collective has two plans, and none begins before all have voted; the coordinator
+//! decides and every rank ends in bounded time; a verdict names a rank that was hit; nothing of an epoch that is over
+//! changes anything; and a job that was rebuilt works.
+
+mod coordinator;
+mod history;
+mod host;
+mod naive;
+mod setup;
+mod world;
+
+use crate::clock::Moment;
+use crate::memory::board::Cause;
+use host::Parting;
+use setup::{FOR_EVER, Fault, Party, Random, Setup};
+use std::time::Duration;
+use topology::Rank;
+use world::{Outcome, State, World};
+
+/// How long a job may take: four epochs of seven questions, with a limit each and the time that ranks need.
+const LONGEST: Duration = Duration::from_secs(100);
+/// How long whoever is left may take after the coordinator: its silence, a worker's own deadline, last words.
+const AFTERWARDS: Duration = Duration::from_secs(12);
+
+/// A job from its begin to the end of every party that can end.
+fn play(setup: Setup) -> World {
+    let seed = setup.seed;
+    let mut world = World::new(setup);
+    let begin = world.now;
+    while world.coordinator != State::Gone && world.step(begin.after(LONGEST)) {}
+    if world.coordinator == State::Stopped {
+        // Others have not waited for it.
+        assert_all_left(&world);
+        return world;
+    }
+    assert_eq!(world.coordinator, State::Gone, "seed {seed}: the job has not ended after {:?}", world.now.since(begin));
+    let now = world.now;
+    while world.step(now.after(AFTERWARDS)) {}
+    assert_all_left(&world);
+    world
+}
+
+/// Whoever runs has come to a decision.
+fn assert_all_left(world: &World) {
+    let setup = &world.setup;
+    for (rank, host) in world.hosts.iter().enumerate() {
+        assert!(rank == 0 || host.agent != State::Runs, "agent {rank} waits for ever: {setup:?}");
+        // Whose keeper is stopped is stopped with it, as far as others can tell.
+        let keeper = if rank == 0 { world.coordinator } else { host.agent };
+        assert!(host.worker != State::Runs || keeper == State::Stopped, "worker {rank} waits for ever: {setup:?}");
+    }
+}
+
+fn check(setup: Setup) -> World {
+    let seed = setup.seed;
+    let (ranks, tasks, crashes) = (setup.ranks, setup.tasks, setup.faults.clone());
+    let world = play(setup);
+    let right = world.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+    for outcome in &world.outcomes {
+        let Err((verdict, evidence)) = outcome else { continue };
+        // Whether all others are lost, or the coordinator is to them, cannot be told.
+        let all_others = || verdict.cause == Cause::Cut && (1..ranks).all(|rank| world.faulty.contains(&rank));
+        let was_hit = world.faulty.contains(&verdict.rank.index()) || verdict.rank == Rank(0) && all_others();
+        assert!(was_hit, "{verdict}: {evidence}, but it did nothing: {:?}, hit {:?}", world.setup, world.faulty);
+    }
+    assert!(!world.faulty.is_empty() || right == tasks, "seed {seed}: {:?}", world.outcomes);
+    // Who can come back does: agents that died or were cut off cannot, nor can a coordinator that is gone.
+    let is_final = |&(_, fault): &(u64, Fault)| match fault {
+        Fault::Crash(party) | Fault::Stop(party, _) => !matches!(party, Party::Worker(_)),
+        Fault::Silence(..) | Fault::Isolation | Fault::CutOff => true,
+        _ => false,
+    };
+    if !crashes.iter().any(is_final) && world.setup.lost == 0 {
+        assert_eq!(right, tasks, "seed {seed}: the job was not rebuilt: {:?}", world.outcomes);
+    }
+    world
+}
+
+fn random_setup(seed: u64) -> Setup {
+    let mut random = Random(seed ^ 0x5eed);
+    let ranks = 2 + random.below(4) as usize;
+    let mut faults = Vec::new();
+    for _ in 0..random.below(3) {
+        let rank = random.below(ranks as u64) as usize;
+        let party = match (random.below(6), rank) {
+            (0, _) => Party::Coordinator,
+            (1 | 2, 1..) => Party::Agent(rank),
+            _ => Party::Worker(rank),
+        };
+        let millis = [300, 2500, FOR_EVER][random.below(3) as usize];
+        let fault = match random.below(11) {
+            0 | 1 => Fault::Crash(party),
+            2 | 3 => Fault::Stop(party, millis),
+            4 if rank > 0 => Fault::Silence(rank, millis),
+            4 | 5 => Fault::CutLane(rank),
+            10 => Fault::CutLanes(rank),
+            6 => Fault::OtherPlan(rank),
+            7 => Fault::NoPlan(rank),
+            8 => [Fault::CutOff, Fault::Isolation][random.below(2) as usize],
+            _ => [Fault::OtherProtocol(rank), Fault::Slow(rank)][random.below(2) as usize],
+        };
+        faults.push((random.below(3000), fault));
+    }
+    let lost = [0, 0, 0, 2, 10][random.below(5) as usize];
+    let doubled = [0, 10, 30][random.below(3) as usize];
+    let delay = [1, 20, 150][random.below(3) as usize];
+    Setup { seed, ranks, tasks: 1 + random.below(3), delay, lost, doubled, faults }
+}
+
+fn schedules(from: u64, count: u64) {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    std::thread::scope(|scope| {
+        for worker in 0..workers {
+            scope.spawn(move || {
+                for seed in (from..from + count).filter(|seed| seed % workers == worker) {
+                    check(random_setup(seed));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn no_schedule_hangs_disagrees_or_blames_the_innocent() {
+    schedules(1_000_000, 2_000);
+}
+
+#[test]
+fn long_no_schedule_hangs_disagrees_or_blames_the_innocent() {
+    let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
+    schedules(0, if is_long { 100_000 } else { 500 });
+}
+
+/// A job of three ranks in which nothing goes wrong but this.
+fn with(faults: Vec<(u64, Fault)>) -> World {
+    check(Setup { seed: 1, ranks: 3, tasks: 2, delay: 2, lost: 0, doubled: 0, faults })
+}
+
+fn first(world: &World) -> &Outcome {
+    world.outcomes.first().expect("the job has an outcome")
+}
+
+#[test]
+fn a_job_without_faults_runs_all_tasks_and_everybody_leaves_in_peace() {
+    let world = with(Vec::new());
+    assert_eq!(world.outcomes, [Ok(1), Ok(2)]);
+    assert!(world.hosts[1..].iter().all(|host| host.parting == Some(Parting::Ended(None))));
+}
+
+#[test]
+fn each_fault_has_its_verdict() {
+    let cases = [
+        (Fault::Crash(Party::Worker(1)), Rank(1), Cause::Died),
+        (Fault::Crash(Party::Agent(2)), Rank(2), Cause::Died),
+        (Fault::Stop(Party::Worker(2), FOR_EVER), Rank(2), Cause::Silent),
+        (Fault::Stop(Party::Agent(1), 2500), Rank(1), Cause::Silent),
+        (Fault::Silence(2, FOR_EVER), Rank(2), Cause::Silent),
+        (Fault::CutOff, Rank(0), Cause::Cut),
+        (Fault::Isolation, Rank(0), Cause::Cut),
+        (Fault::CutLanes(0), Rank(0), Cause::Cut),
+        (Fault::CutLanes(2), Rank(2), Cause::Cut),
+        (Fault::OtherPlan(1), Rank(1), Cause::Disagrees),
+        (Fault::NoPlan(2), Rank(2), Cause::Failed),
+        (Fault::OtherProtocol(2), Rank(2), Cause::Disagrees),
+    ];
+    for (fault, rank, cause) in cases {
+        let world = with(vec![(40, fault)]);
+        let Err((verdict, evidence)) = first(&world) else { panic!("{fault:?} did nothing") };
+        assert_eq!((verdict.rank, verdict.cause), (rank, cause), "{fault:?}: {verdict}: {evidence}");
+    }
+}
+
+#[test]
+fn a_slow_rank_is_waited_for_and_a_cut_lane_is_named_by_its_ends() {
+    assert_eq!(with(vec![(0, Fault::Slow(1))]).outcomes, [Ok(1), Ok(2)]);
+    let world = with(vec![(0, Fault::CutLane(1))]);
+    let Err((verdict, evidence)) = first(&world) else { panic!("a cut lane did nothing") };
+    assert!(verdict.cause == Cause::Cut && [Rank(1), Rank(2)].contains(&verdict.rank), "{verdict}: {evidence}");
+}
+
+#[test]
+fn a_coordinator_that_still_hears_somebody_blames_whom_it_lost() {
+    let lost = |agents: std::ops::Range<usize>| {
+        let faults = agents.map(|rank| (400, Fault::Crash(Party::Agent(rank)))).collect();
+        check(Setup { seed: 1, ranks: 4, tasks: 2, delay: 2, lost: 0, doubled: 0, faults })
+    };
+    let world = lost(1..3);
+    let Err((verdict, _)) = first(&world) else { panic!("two crashes did nothing") };
+    assert!(verdict.cause == Cause::Died && verdict.rank != Rank(0), "{verdict}");
+    // If all are lost at once, that is more likely to be its own connection.
+    let world = lost(1..4);
+    let Err((verdict, _)) = first(&world) else { panic!("three crashes did nothing") };
+    assert_eq!((verdict.rank, verdict.cause), (Rank(0), Cause::Cut), "{verdict}");
+}
+
+#[test]
+fn a_coordinator_that_was_stopped_blames_itself() {
+    for after in [100, 700, 1100] {
+        let world = with(vec![(after, Fault::Stop(Party::Coordinator, 5000))]);
+        for outcome in &world.outcomes {
+            let Err((verdict, _)) = outcome else { continue };
+            assert_eq!(verdict.rank, Rank(0), "stopped after {after} ms: {verdict}");
+        }
+        assert!(world.now > Moment(0));
+    }
+}

@@ -1,0 +1,349 @@
+//! Time, network and faults of the simulation.
+//!
+//! The principal type is [`World`]: a queue of what happens when. Every party decides by the code that a real job decides
+//! by: the coordinator by its `Judge`, agents by a `Charge`, workers by a `Duty`. What the parties do then is imitated
+//! in `coordinator` and `host`. Messages between coordinator and agents may be late, lost, doubled and out of order, which is worse
+//! than TCP is.
+
+use super::coordinator::Seen;
+use super::host::{Host, Wake};
+use super::setup::{FOR_EVER, Fault, Party, Random, Setup};
+use crate::clock::Moment;
+use crate::control::judge::{Event, Heard, Judge};
+use crate::control::messages::{Command, ToAgent};
+use crate::control::question::Question;
+use crate::error::Phase;
+use crate::memory::board::Verdict;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use topology::Rank;
+
+/// How long ranks may take to get ready, and to work, without any movement.
+pub(super) const LIMIT: Duration = Duration::from_secs(1);
+/// How often a waiting coordinator looks around.
+pub(super) const GLANCE: Duration = Duration::from_millis(20);
+/// How many epochs a job may have.
+pub(super) const EPOCHS: u64 = 4;
+
+/// What arrives at a party, or wakes it.
+#[derive(Clone, Debug)]
+pub(super) enum Happening {
+    /// In this order.
+    Heard(Vec<Heard>),
+    Beat {
+        rank: usize,
+        epoch: u64,
+        sent: Moment,
+        seen: (u64, u64, Phase),
+    },
+    Glance,
+    ToAgent(ToAgent),
+    /// The coordinator's end of the connection is closed.
+    Closed,
+    AgentWakes,
+    Command {
+        epoch: u64,
+        command: Command,
+    },
+    Worker {
+        epoch: u64,
+        wake: Wake,
+    },
+    Befalls(Fault),
+    Resumes,
+}
+
+impl Happening {
+    fn is_timer(&self) -> bool {
+        matches!(self, Self::Glance | Self::AgentWakes | Self::Worker { .. })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Runs,
+    Stopped,
+    Gone,
+}
+
+/// How a task ended, for the coordinator.
+pub(super) type Outcome = Result<u64, (Verdict, String)>;
+
+pub(super) struct World {
+    pub(super) setup: Setup,
+    pub(super) random: Random,
+    pub(super) now: Moment,
+    queue: BTreeMap<(Moment, u64), (Party, Happening)>,
+    count: u64,
+    /// What waits for a party that is stopped.
+    held: Vec<(Party, Happening)>,
+    pub(super) coordinator: State,
+    pub(super) epoch: u64,
+    pub(super) job: u64,
+    pub(super) judge: Judge,
+    pub(super) seen: Seen,
+    pub(super) question: Question,
+    pub(super) ordered: Option<Command>,
+    pub(super) closing: Option<Moment>,
+    pub(super) glances: u64,
+    pub(super) hosts: Vec<Host>,
+    /// Plans by collective and rank, of those who began it.
+    pub(super) collectives: BTreeMap<(u64, u64), BTreeMap<usize, String>>,
+    /// Who voted in an epoch for a task.
+    pub(super) votes: BTreeSet<(u64, u64, usize)>,
+    /// Who was hit by a fault, or by the loss of a message.
+    pub(super) faulty: BTreeSet<usize>,
+    pub(super) outcomes: Vec<Outcome>,
+    /// Which agents cannot be reached, until when.
+    silent: BTreeMap<usize, Moment>,
+    /// Whether none can.
+    isolated: bool,
+    /// Whether nothing more goes wrong.
+    pub(super) calm: bool,
+}
+
+impl World {
+    pub(super) fn new(setup: Setup) -> Self {
+        let hosts = (0..setup.ranks).map(|_| Host::new()).collect();
+        let mut world = Self {
+            random: Random(setup.seed),
+            now: Moment(1_000_000_000),
+            queue: BTreeMap::new(),
+            count: 0,
+            held: Vec::new(),
+            coordinator: State::Runs,
+            epoch: 0,
+            job: 0,
+            judge: Judge::new(0, Moment(1_000_000_000), []),
+            seen: Seen(Vec::new(), vec![Moment(0); setup.ranks]),
+            question: Question::Mustered,
+            ordered: None,
+            closing: None,
+            glances: 0,
+            hosts,
+            collectives: BTreeMap::new(),
+            votes: BTreeSet::new(),
+            faulty: BTreeSet::new(),
+            outcomes: Vec::new(),
+            silent: BTreeMap::new(),
+            isolated: false,
+            calm: false,
+            setup,
+        };
+        for (after, fault) in world.setup.faults.clone() {
+            world.later(Duration::from_millis(after), Party::Coordinator, Happening::Befalls(fault));
+        }
+        (1..world.setup.ranks).for_each(|rank| world.later(Duration::ZERO, Party::Agent(rank), Happening::AgentWakes));
+        world.begin_epoch();
+        world.later(GLANCE, Party::Coordinator, Happening::Glance);
+        world
+    }
+
+    pub(super) fn later(&mut self, delay: Duration, party: Party, happening: Happening) {
+        self.count += 1;
+        self.queue.insert((self.now.after(delay), self.count), (party, happening));
+    }
+
+    /// Lets happen what happens next; whether there was anything, before `until`.
+    pub(super) fn step(&mut self, until: Moment) -> bool {
+        let Some((&(now, count), _)) = self.queue.first_key_value() else { return false };
+        if now > until {
+            return false;
+        }
+        let Some((party, happening)) = self.queue.remove(&(now, count)) else { return false };
+        self.now = now;
+        match happening {
+            Happening::Befalls(fault) => self.befall(fault),
+            Happening::Resumes => self.resume(party),
+            happening => match self.state(party) {
+                State::Runs => self.act(party, happening),
+                State::Stopped => self.held.push((party, happening)),
+                State::Gone => {}
+            },
+        }
+        true
+    }
+
+    pub(super) fn state(&self, party: Party) -> State {
+        match party {
+            Party::Coordinator => self.coordinator,
+            Party::Agent(rank) => self.hosts[rank].agent,
+            Party::Worker(rank) => self.hosts[rank].worker,
+        }
+    }
+
+    fn set(&mut self, party: Party, state: State) {
+        match party {
+            Party::Coordinator => self.coordinator = state,
+            Party::Agent(rank) => self.hosts[rank].agent = state,
+            Party::Worker(rank) => self.hosts[rank].worker = state,
+        }
+    }
+
+    fn act(&mut self, party: Party, happening: Happening) {
+        match (party, happening) {
+            (Party::Coordinator, Happening::Heard(heard)) => heard.into_iter().for_each(|heard| self.hear(heard)),
+            (Party::Coordinator, Happening::Beat { rank, epoch, sent, seen }) => {
+                // What comes twice is no new sign of life.
+                self.seen.1[rank] = self.seen.1[rank].max(sent);
+                if epoch == self.epoch && seen.0 >= self.seen.0[rank].0 {
+                    self.seen.0[rank] = seen;
+                }
+            }
+            (Party::Coordinator, Happening::Glance) => self.glance(),
+            (Party::Agent(rank), happening) => self.agent(rank, happening),
+            (Party::Worker(rank), happening) => self.worker(rank, happening),
+            (party, happening) => panic!("{party:?} cannot meet {happening:?}"),
+        }
+    }
+
+    fn befall(&mut self, fault: Fault) {
+        if self.calm {
+            return;
+        }
+        let rank_of = |party| match party {
+            Party::Coordinator => 0,
+            Party::Agent(rank) | Party::Worker(rank) => rank,
+        };
+        let rank = match fault {
+            Fault::Crash(party) | Fault::Stop(party, _) => rank_of(party),
+            Fault::Slow(rank) => {
+                self.hosts[rank].slow = true;
+                if self.isolated {
+                    self.faulty.insert(rank);
+                }
+                return;
+            }
+            Fault::Silence(rank, _) | Fault::CutLane(rank) | Fault::CutLanes(rank) => rank,
+            Fault::Isolation | Fault::CutOff => 0,
+            Fault::OtherPlan(rank) | Fault::NoPlan(rank) | Fault::OtherProtocol(rank) => rank,
+        };
+        self.faulty.insert(rank);
+        // Of two ends of a single connection nobody can tell which it was.
+        if self.setup.ranks == 2 && matches!(fault, Fault::Isolation | Fault::CutOff) {
+            self.faulty.insert(1);
+        }
+        match fault {
+            Fault::Crash(party) => self.crash(party),
+            Fault::Stop(party, millis) if self.state(party) == State::Runs => {
+                self.set(party, State::Stopped);
+                self.later(Duration::from_millis(millis), party, Happening::Resumes);
+            }
+            Fault::Silence(rank, millis) => {
+                self.silent.insert(rank, self.now.after(Duration::from_millis(millis)));
+            }
+            Fault::Isolation => {
+                self.isolated = true;
+                // Of whom nothing would have been heard for nearly as long, nothing more is.
+                let slow = (0..self.setup.ranks).filter(|&rank| self.hosts[rank].slow);
+                self.faulty.extend(slow);
+            }
+            Fault::CutOff => (1..self.setup.ranks).for_each(|rank| self.cut(rank)),
+            Fault::CutLane(rank) => {
+                let next = (rank + 1) % self.setup.ranks;
+                self.faulty.insert(next);
+                self.cut_lane(rank, next);
+            }
+            Fault::CutLanes(rank) => {
+                let (ranks, is_plain) = (self.setup.ranks, self.setup.lost == 0 && self.setup.faults.len() == 1);
+                for next in [(rank + 1) % ranks, (rank + ranks - 1) % ranks] {
+                    self.cut_lane(rank, next);
+                    // Two ends cannot be told apart, and who was cut off may be unable to say so.
+                    if ranks == 2 || !is_plain {
+                        self.faulty.insert(next);
+                    }
+                }
+            }
+            fault => self.hosts[rank].odd = Some(fault),
+        }
+    }
+
+    fn cut_lane(&mut self, one: usize, other: usize) {
+        self.hosts[one].lost.insert(other);
+        self.hosts[other].lost.insert(one);
+    }
+
+    pub(super) fn crash(&mut self, party: Party) {
+        if self.state(party) == State::Gone {
+            return;
+        }
+        self.set(party, State::Gone);
+        self.held.retain(|(held, _)| *held != party);
+        match party {
+            Party::Coordinator => {
+                for rank in 1..self.setup.ranks {
+                    self.close(rank);
+                }
+                self.hosts[0].orphan();
+            }
+            Party::Agent(rank) => {
+                let delay = self.random.millis(50);
+                if !self.is_silent(rank) {
+                    self.say_left(rank, delay);
+                }
+                self.hosts[rank].orphan();
+            }
+            Party::Worker(rank) => {
+                let (epoch, delay) = (self.hosts[rank].epoch, self.random.millis(200));
+                self.say_gone(rank, epoch, delay);
+            }
+        }
+    }
+
+    /// The connection with an agent breaks, which both ends learn.
+    fn cut(&mut self, rank: usize) {
+        self.close(rank);
+        let delay = self.random.millis(40);
+        self.say_left(rank, delay);
+        self.silent.insert(rank, self.now.after(Duration::from_millis(FOR_EVER)));
+    }
+
+    fn say_left(&mut self, rank: usize, delay: Duration) {
+        let event = Event::Left("its connection is closed".to_owned());
+        let heard = Heard { epoch: self.epoch, rank: Rank::from_index(rank), event };
+        self.later(delay, Party::Coordinator, Happening::Heard(vec![heard]));
+    }
+
+    /// The coordinator's end of a connection is closed, which an agent learns if it can be reached.
+    fn close(&mut self, rank: usize) {
+        if !self.is_silent(rank) {
+            // It is the last that is said on a connection.
+            let delay = Duration::from_millis(self.setup.delay) + self.random.millis(50);
+            self.later(delay, Party::Agent(rank), Happening::Closed);
+        }
+    }
+
+    fn resume(&mut self, party: Party) {
+        if self.state(party) != State::Stopped {
+            return;
+        }
+        self.set(party, State::Runs);
+        let (held, others) = std::mem::take(&mut self.held).into_iter().partition(|(held, _)| *held == party);
+        self.held = others;
+        // Who wakes up hears what was said meanwhile before it looks at the time.
+        let (timers, said): (Vec<_>, Vec<_>) = Vec::into_iter(held).partition(|(_, happening)| happening.is_timer());
+        said.into_iter().chain(timers).for_each(|(_, happening)| self.later(Duration::ZERO, party, happening));
+    }
+
+    fn is_silent(&self, rank: usize) -> bool {
+        self.isolated || self.silent.get(&rank).is_some_and(|&until| self.now < until)
+    }
+
+    /// Sends between the coordinator and an agent.
+    pub(super) fn send(&mut self, rank: usize, party: Party, happening: Happening) {
+        let is_lost = !self.calm && self.random.below(100) < self.setup.lost;
+        if is_lost {
+            self.faulty.insert(rank);
+        }
+        // Who cannot be reached was hit when that began.
+        if is_lost || self.is_silent(rank) {
+            return;
+        }
+        if !self.calm && self.random.below(100) < self.setup.doubled {
+            let delay = self.random.millis(4000);
+            self.later(delay, party, happening.clone());
+        }
+        let delay = self.random.millis(self.setup.delay);
+        self.later(delay, party, happening);
+    }
+}

@@ -1,0 +1,163 @@
+//! How the coordinator waits, and what it does when its [`Judge`](crate::control::judge::Judge) ends an epoch.
+
+use crate::clock::Moment;
+use crate::control::judge::{Decision, LAST_WORDS, Sight};
+use crate::control::messages::{Answer, Command as Order, ToAgent};
+use crate::control::plane::Plane;
+use crate::control::question::Question;
+use crate::error::{Phase, RunError, RunResult};
+use crate::launch::launcher::Job;
+use crate::launch::member::Member;
+use crate::memory::board::{Board, Cause, Verdict};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use topology::Rank;
+
+/// How often a waiting launcher looks around.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// Where the coordinator sees its ranks.
+pub(crate) struct Eyes {
+    board: Board,
+    plane: Option<Arc<Plane>>,
+}
+
+impl Sight for Eyes {
+    fn beats(&self, rank: Rank) -> u64 {
+        self.board.beats(rank).load(Ordering::Relaxed)
+    }
+
+    fn messages(&self, rank: Rank) -> u64 {
+        self.plane.as_ref().map_or(0, |plane| plane.messages(rank))
+    }
+
+    fn progress(&self, rank: Rank) -> u64 {
+        self.board.progress(rank).load(Ordering::Relaxed)
+    }
+
+    fn phase(&self, rank: Rank) -> Phase {
+        self.board.phase(rank)
+    }
+
+    fn activity(&self) -> u64 {
+        self.board.activity()
+    }
+}
+
+impl Job {
+    fn eyes(&self) -> Eyes {
+        Eyes { board: self.board.clone(), plane: self.plane.clone() }
+    }
+
+    /// The answer of every rank that is `asked`, by rank; or a verdict. Who repeats its last answer is told once more
+    /// what was `ordered` then. `limit` is the longest time without any movement.
+    pub(crate) fn gather(
+        &mut self,
+        question: Question,
+        limit: Duration,
+        asked: impl Fn(Rank) -> bool,
+        ordered: Option<&Order>,
+    ) -> RunResult<Vec<(Rank, Answer)>> {
+        let eyes = self.eyes();
+        self.judge.ask(Moment::now(), (question, limit), asked, &eyes);
+        loop {
+            let decision = match self.judge.look(Moment::now(), &eyes) {
+                Decision::Wait => match self.events.recv_timeout(GLANCE) {
+                    Ok(heard) => self.judge.hear(Moment::now(), heard, &eyes),
+                    Err(_) => Decision::Wait,
+                },
+                decision => decision,
+            };
+            match decision {
+                Decision::Wait => {}
+                Decision::Repeat(rank) => {
+                    if let Some(order) = ordered {
+                        // A broken channel shows as `Gone`.
+                        let _ = self.members[rank.index()].order(order);
+                    }
+                }
+                Decision::Complete(answers) => return Ok(answers),
+                Decision::End(verdict, evidence) => return Err(self.end(verdict, evidence)),
+            }
+        }
+    }
+
+    /// How a child ended; it follows the end of its channels within moments, if it follows.
+    fn end_of(&mut self, rank: Rank) -> Option<String> {
+        let member = &mut self.members[rank.index()];
+        let deadline = Moment::now().after(GLANCE * 5);
+        while member.process().is_some() && Moment::now() < deadline {
+            match member.status() {
+                Some(status) => return Some(status.to_string()),
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        None
+    }
+
+    /// Hears what ranks say at their end, for `limit` at most; of one that is silent nothing is expected.
+    fn hear_last_words(&mut self, limit: Duration, silent: Option<Rank>) {
+        let (deadline, eyes) = (Moment::now().after(limit), self.eyes());
+        while !self.judge.all_gone_but(silent) && Moment::now() < deadline {
+            self.judge.look(Moment::now(), &eyes);
+            if let Ok(heard) = self.events.recv_timeout(GLANCE) {
+                self.judge.hear(Moment::now(), heard, &eyes);
+            }
+        }
+    }
+
+    /// Notes which agents have left while nobody waited.
+    pub(crate) fn note_departures(&mut self) {
+        let eyes = self.eyes();
+        while let Ok(heard) = self.events.try_recv() {
+            self.judge.hear(Moment::now(), heard, &eyes);
+        }
+    }
+
+    /// What a rank's machine is called.
+    pub(crate) fn machine_of(&self, rank: Rank) -> String {
+        self.machines.get(rank.index()).cloned().unwrap_or_default()
+    }
+
+    /// Pronounces a verdict, hears the live ranks, and ends all processes.
+    pub(crate) fn end(&mut self, verdict: Verdict, evidence: String) -> RunError {
+        let verdict = self.board.pronounce(verdict);
+        self.over = Some(verdict);
+        let how = if verdict.cause == Cause::Died { self.end_of(verdict.rank) } else { None };
+        let evidence = how.unwrap_or(evidence);
+        let finished = self.board.progress(verdict.rank).load(Ordering::Relaxed);
+        let place = match self.machine_of(verdict.rank) {
+            machine if machine.is_empty() => String::new(),
+            machine => format!(" on machine {machine}"),
+        };
+        let evidence = format!("{evidence}; rank {}{place} has finished {finished} steps", verdict.rank);
+        if let Some(plane) = &self.plane {
+            plane.tell_all(&ToAgent::Verdict { epoch: self.epoch, verdict, evidence: evidence.clone() });
+            plane.finish();
+        }
+        // Wakes those who wait for an order.
+        self.members.iter().for_each(Member::hang_up);
+        self.hear_last_words(LAST_WORDS, (verdict.cause == Cause::Silent).then_some(verdict.rank));
+        self.members.iter_mut().for_each(Member::reap);
+        RunError::Ended { verdict, evidence, reports: self.judge.take_reports() }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.members.iter().for_each(Member::hang_up);
+        if let Some(plane) = &self.plane {
+            plane.tell_all(&ToAgent::End);
+        }
+        let deadline = Moment::now().after(LAST_WORDS);
+        let running = |member: &mut Member| member.process().is_some() && member.status().is_none();
+        while self.members.iter_mut().any(running) && Moment::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.members.iter_mut().for_each(Member::reap);
+        if let Some(plane) = self.plane.take() {
+            plane.close(LAST_WORDS);
+        }
+    }
+}

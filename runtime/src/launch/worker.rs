@@ -1,0 +1,393 @@
+//! A worker: one rank in a process of its own.
+//!
+//! The principal function is [`serve`]. The main thread executes; a control thread reads the launcher's commands
+//! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher hangs up (end of
+//! file) the control thread ends all waiting, and the process if that does not help. When the launcher is gone the kernel
+//! ends the process, even one that is stopped.
+
+use crate::clock::Moment;
+use crate::control::duty::{Duty, Heed, Patience};
+use crate::control::frame::{Inbox, receive_descriptor, send};
+use crate::control::judge::BEAT;
+use crate::control::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
+use crate::error::{Phase, RunError, RunResult};
+use crate::execution::executor::Executor;
+use crate::execution::options::{Options, raise_open_files};
+use crate::execution::work::{Ensemble, Loaded, Work};
+use crate::group::Group;
+use crate::launch::nursery::end_with_parent;
+use crate::measure::probe::{Arrivals, Flows, Wanted};
+use crate::measure::trial::{RankReport, Trial, first_epoch, run_rank};
+use crate::memory::board::{Board, Cause, Verdict};
+use crate::pacing::pace::Emulation;
+use crate::transport::tcp::{self, Closed, Handles, Meeting, Poller, Secret};
+use crate::transport::wiring::Wiring;
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use topology::{Rank, Topology};
+
+/// The launcher decides about deadlines; a worker decides alone only this much later.
+const BACKSTOP: Duration = Duration::from_secs(2);
+
+/// How long a rank that lost a connection waits for the launcher to say why.
+const EXPLANATION: Duration = Duration::from_millis(300);
+
+/// The share of the time for getting ready in which ranks must have met: whom somebody could not reach is to be said before
+/// the launcher only sees that nothing moves.
+const MEETING: f64 = 0.75;
+
+/// What a worker's program knows and this crate does not: what the launcher's words refer to.
+///
+/// Both functions must depend on their arguments alone: every rank loads for itself, and hashes are compared.
+pub trait Loader {
+    /// The program that `source` names, or the excerpt of its rank `number`; `files` are what [`Job::run`](crate::Job::run) was
+    /// given, wherever they are here. Who has no number takes no part in it, but has to know of the others' connections.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    fn program(&self, source: &str, files: &[PathBuf], number: Option<Rank>) -> Result<Loaded, String>;
+
+    /// The machine to imitate that `source` names.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    fn topology(&self, source: &str) -> Result<Topology, String>;
+}
+
+/// The control channel of a worker: its standard input.
+///
+/// # Errors
+/// If the descriptor cannot be duplicated.
+pub fn control_from_stdin() -> io::Result<UnixStream> {
+    Ok(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))
+}
+
+/// Serves one job on `control` until the launcher ends it.
+///
+/// # Errors
+/// What ended the job early; the launcher was told where possible.
+pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
+    raise_open_files();
+    let channel_error = RunError::system;
+    end_with_parent();
+    control.set_read_timeout(Some(Duration::from_secs(30))).map_err(channel_error("preparing the control channel"))?;
+    let memory = receive_descriptor(&control).map_err(channel_error("receiving the shared memory"))?;
+    let stream = control.try_clone().map_err(channel_error("duplicating the control channel"))?;
+    let mut inbox = Inbox::new(stream);
+    let broken = |fault: String| RunError::Protocol { rank: Rank(0), fault };
+    let welcome = match inbox.receive().map_err(channel_error("waiting for the launcher's welcome"))? {
+        Some(Command::Welcome(welcome)) => welcome,
+        other => return Err(broken(format!("the launcher said {other:?} instead of a welcome"))),
+    };
+    let Welcome { terms, secret } = welcome;
+    let rank = terms.rank;
+    send(&control, &Answer::Hello { protocol: PROTOCOL, rank }).map_err(channel_error("answering the launcher"))?;
+    if terms.protocol != PROTOCOL {
+        return Err(broken(format!("the launcher speaks protocol {}, this worker {PROTOCOL}", terms.protocol)));
+    }
+    let board = Board::open(memory, terms.board)?;
+    let options = options(&terms, loader)?;
+    control.set_read_timeout(Some(BEAT)).map_err(channel_error("preparing the control channel"))?;
+    let (commands, received) = channel();
+    let watched = board.clone();
+    std::thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(move || listen(inbox, &watched, rank, commands))
+        .map_err(channel_error("starting the control thread"))?;
+    // Everybody has that long for each of three answers, and the coordinator for the verdict.
+    let duty = Duty::new(3 * options.ready_limit + BACKSTOP);
+    Worker {
+        board,
+        rank,
+        duty: RefCell::new(duty),
+        options,
+        first_here: terms.first_here,
+        secret,
+        control,
+        commands: received,
+        connections: RefCell::default(),
+        closed: Closed::default(),
+    }
+    .work(loader)
+}
+
+fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
+    let emulation = match &terms.emulation {
+        None => None,
+        Some((source, slowdown)) => {
+            let topology = loader.topology(source).map_err(|what| RunError::Mismatch { what })?;
+            Some(Emulation::new(Arc::new(topology), *slowdown)?)
+        }
+    };
+    Ok(Options {
+        hosts: terms.hosts.clone(),
+        interfaces: terms.interfaces.clone(),
+        spare_interfaces: terms.spare_interfaces,
+        ready_limit: Duration::from_millis(terms.ready_limit_ms),
+        ring_bytes: terms.ring_bytes,
+        tile_bytes: terms.tile_bytes,
+        work_limit: Duration::from_millis(terms.work_limit_ms) + BACKSTOP,
+        emulation,
+        ..Options::default()
+    })
+}
+
+/// What `rank` needs of the program of each of these orders; what is ordered several times is loaded once.
+fn programs(ordered: &[Ordered], rank: Rank, loader: &dyn Loader) -> RunResult<Vec<Arc<Loaded>>> {
+    let mut programs: Vec<Arc<Loaded>> = Vec::with_capacity(ordered.len());
+    let numbers: Vec<_> = ordered.iter().map(|order| order.group.number(rank)).collect();
+    for (index, order) in ordered.iter().enumerate() {
+        let same = |&earlier: &usize| {
+            let other = &ordered[earlier];
+            (&other.source, &other.files, numbers[earlier]) == (&order.source, &order.files, numbers[index])
+        };
+        programs.push(match (0..index).find(same) {
+            Some(earlier) => programs[earlier].clone(),
+            None => {
+                let program = loader.program(&order.source, &order.files, numbers[index]);
+                Arc::new(program.map_err(|what| RunError::Mismatch { what })?)
+            }
+        });
+    }
+    Ok(programs)
+}
+
+/// The control thread: forwards commands and beats until the launcher is gone.
+fn listen(mut inbox: Inbox<UnixStream>, board: &Board, rank: Rank, commands: Sender<Command>) {
+    let gone = loop {
+        match inbox.receive() {
+            // Nobody takes commands any more when the main thread has returned.
+            Ok(Some(command)) => match commands.send(command) {
+                Ok(()) => {}
+                Err(_) => return,
+            },
+            Ok(None) => {}
+            Err(error) => break error,
+        }
+        board.beats(rank).fetch_add(1, Ordering::Relaxed);
+    };
+    let cause = if gone.kind() == ErrorKind::UnexpectedEof { Cause::Orphaned } else { Cause::Failed };
+    board.abandon(Verdict { rank, cause, phase: board.phase(rank) });
+    // Ends a wait for the next command.
+    drop(commands);
+    // The main thread may be deep in a loader; nobody is left who could wait for it.
+    std::thread::sleep(BACKSTOP);
+    std::process::exit(1);
+}
+
+struct Worker {
+    board: Board,
+    rank: Rank,
+    duty: RefCell<Duty>,
+    options: Options,
+    /// Whether it prepares the shared memory for all ranks of its machine.
+    first_here: bool,
+    secret: Secret,
+    control: UnixStream,
+    commands: Receiver<Command>,
+    /// Those of the task at hand, kept open until it is done or the launcher knows what went wrong: else the next rank
+    /// would lose a connection, too, and might be the first to say so.
+    connections: RefCell<Handles>,
+    /// Addresses of others at which nobody of this job was met.
+    closed: Closed,
+}
+
+impl Worker {
+    /// Serves trials until the launcher closes the channel; tells it what went wrong.
+    fn work(mut self, loader: &dyn Loader) -> RunResult<()> {
+        let result = self.trials(loader).map_err(|error| self.explained(error));
+        if let Err(error) = &result {
+            let (phase, reason, peers) = (self.board.phase(self.rank), error.chain(), self.lost_peers(error));
+            self.answer(&Answer::Failed { phase, reason, peers })?;
+            self.await_verdict(BACKSTOP);
+        }
+        result
+    }
+
+    /// Waits until it is decided why the job ends: whoever leaves takes its connections along, and others would take that
+    /// for the fault.
+    fn await_verdict(&self, limit: Duration) -> Option<RunError> {
+        let deadline = Moment::now().after(limit);
+        loop {
+            let verdict = self.board.check_verdict().err();
+            if verdict.is_some() || Moment::now() >= deadline {
+                return verdict;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whom a rank has lost that fails because it lost a peer. Who was cut off lost everybody, and others lost only that one:
+    /// so all connections are looked at, not only the one that was missed first.
+    fn lost_peers(&self, error: &RunError) -> Vec<Rank> {
+        let Some(peer) = error.lost_peer() else { return Vec::new() };
+        let mut peers = self.connections.borrow().ended();
+        peers.insert(peer);
+        peers.into_iter().collect()
+    }
+
+    /// Who dies takes its connections along, and the launcher knows a moment later who that was. Nobody who only lost
+    /// a connection leaves before: the next would take that for the fault.
+    fn explained(&self, error: RunError) -> RunError {
+        let verdict = error.lost_peer().and_then(|_| self.await_verdict(EXPLANATION));
+        verdict.unwrap_or(error)
+    }
+
+    fn trials(&mut self, loader: &dyn Loader) -> RunResult<()> {
+        while let Some(command) = self.hear()? {
+            let Command::Prepare { job, limit_ms, task } = command else {
+                return Err(self.unexpected(&command, "what to prepare"));
+            };
+            self.options.work_limit = Duration::from_millis(limit_ms) + BACKSTOP;
+            self.board.enter(self.rank, Phase::Prepare);
+            let finding = match task {
+                Task::Trial(ordered) => {
+                    Finding::Trial(self.trial(job, &ordered, &programs(&ordered, self.rank, loader)?)?)
+                }
+                Task::Probe(wanted) => Finding::Probe(self.probe(job, wanted)?),
+            };
+            self.connections.take();
+            self.answer(&Answer::Done { job, finding })?;
+        }
+        match self.board.check_verdict() {
+            Err(RunError::Verdict(Verdict { cause: Cause::Orphaned, .. })) => Ok(()),
+            verdict => verdict,
+        }
+    }
+
+    fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
+        let has_excerpts = programs.iter().any(|program| matches!(**program, Loaded::Excerpt(_)));
+        let all = Group::all(self.board.rank_count());
+        if has_excerpts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
+            let what = "ranks that do not share memory, or imitate a machine, need whole programs".to_owned();
+            return Err(RunError::Mismatch { what });
+        }
+        let work = |(order, program): (&Ordered, _)| Work::loaded(program, order.group.clone(), &order.trial);
+        let works = ordered.iter().zip(programs.iter().map(AsRef::as_ref)).map(work).collect();
+        let trials: Vec<&Trial> = ordered.iter().map(|order| &order.trial).collect();
+        let ensemble = Ensemble::tried(works, &trials, self.board.rank_count())?;
+        self.clear(&ensemble)?;
+        let wiring = self.connect(job, &ensemble)?;
+        let mut executor = Executor::new(&self.board, self.rank, &ensemble, wiring, &self.options)?;
+        self.await_run(job, &ensemble)?;
+        run_rank(&mut executor, &trials, job)
+    }
+
+    fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {
+        let machine = self.options.emulation.as_ref().map(Emulation::topology);
+        let flows = Flows::new(wanted, self.board.rank_count(), machine)?;
+        let ensemble = flows.ensemble()?;
+        self.clear(&ensemble)?;
+        let wiring = self.connect(job, &ensemble)?;
+        let mut executor = Executor::of_flows(&self.board, self.rank, (&ensemble, &flows), wiring, &self.options)?;
+        self.await_run(job, &ensemble)?;
+        flows.run_rank(&mut executor, first_epoch(job))
+    }
+
+    /// Prepares the machine's shared memory. All its ranks are between two tasks now: the ends of the last one's rings
+    /// are gone, and nobody touches those of this one before all are ready.
+    fn clear(&self, ensemble: &Ensemble<'_>) -> RunResult<()> {
+        if self.first_here {
+            self.board.reset(&ensemble.arenas(&self.board, &self.options)?.1);
+        }
+        Ok(())
+    }
+
+    /// Connects with ranks of other computers, if there are any.
+    fn connect(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<Wiring> {
+        let (hosts, board) = (&self.options.hosts, &self.board);
+        if !hosts.any_apart(Group::all(board.rank_count()).ranks()) {
+            return Ok(Wiring::default());
+        }
+        let failed = || RunError::system("listening for other ranks");
+        let Options { interfaces, spare_interfaces, .. } = &self.options;
+        let (listeners, doors) = tcp::listen(interfaces, *spare_interfaces).map_err(failed())?;
+        self.answer(&Answer::Listening { job, plan: ensemble.digest(), doors })?;
+        let doors = match self.next()? {
+            Command::Connect { job: now, doors } if now == job => doors,
+            other => return Err(self.unexpected(&other, "connect")),
+        };
+        let meeting = Meeting {
+            rank: self.rank,
+            connections: ensemble.connections(),
+            remote: &|connection| hosts.apart(connection.from, connection.to),
+            secret: &self.secret,
+            task: job,
+            deadline: Moment::now().after(self.options.ready_limit.mul_f64(MEETING)),
+            check: &|| board.check_verdict(),
+            closed: &self.closed,
+        };
+        let streams = meeting.hold(listeners, &doors)?;
+        self.connections
+            .replace(streams.handles(ensemble.connections()).map_err(RunError::system("keeping connections open"))?);
+        let poller = Poller::new().map_err(RunError::system("preparing to wait for sockets"))?;
+        Ok(Wiring { hosts: hosts.clone(), streams, poller: Some(poller) })
+    }
+
+    /// Says that this rank is ready, and waits for the others to be.
+    fn await_run(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<()> {
+        self.answer(&Answer::Ready { job, plan: ensemble.digest() })?;
+        match self.next()? {
+            Command::Run { job: now } if now == job => Ok(()),
+            other => Err(self.unexpected(&other, "run")),
+        }
+    }
+
+    /// The next command in the middle of a task.
+    fn next(&self) -> RunResult<Command> {
+        self.hear()?.map_or_else(
+            || {
+                self.board.check_verdict()?;
+                Err(RunError::Protocol { rank: self.rank, fault: "the launcher left without a word".to_owned() })
+            },
+            Ok,
+        )
+    }
+
+    /// The next command that is to be obeyed now; `None` if no more will come.
+    fn hear(&self) -> RunResult<Option<Command>> {
+        loop {
+            match self.commands.recv_timeout(BEAT) {
+                Ok(command) => match self.duty.borrow_mut().heed(&command) {
+                    Heed::Obey => return Ok(Some(command)),
+                    Heed::Ignore => {}
+                    Heed::Refuse => return Err(self.unexpected(&command, "what may follow")),
+                },
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {
+                    let patience = self.duty.borrow_mut().wait(Moment::now());
+                    match patience {
+                        Patience::Wait => {}
+                        Patience::Ask(answer) => self.say(&answer)?,
+                        Patience::GiveUp(waited) => return Err(self.undecided(waited)),
+                    }
+                }
+            }
+        }
+    }
+
+    fn undecided(&self, waited: Duration) -> RunError {
+        let (rank, phase, place) = (self.rank, self.board.phase(self.rank), "the launcher's decision".to_owned());
+        RunError::Deadline { rank, peer: None, phase, place, waited_ms: waited.as_millis() as u64, finished: 0 }
+    }
+
+    fn answer(&self, answer: &Answer) -> RunResult<()> {
+        self.duty.borrow_mut().said(Moment::now(), answer);
+        self.say(answer)
+    }
+
+    fn say(&self, answer: &Answer) -> RunResult<()> {
+        send(&self.control, answer).map_err(RunError::system("answering the launcher"))
+    }
+
+    fn unexpected(&self, command: &Command, expected: &str) -> RunError {
+        RunError::Protocol { rank: self.rank, fault: format!("the launcher said {command:?}, not {expected}") }
+    }
+}

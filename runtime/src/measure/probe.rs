@@ -1,0 +1,265 @@
+//! Timing of messages between pairs of ranks, for the profiler.
+//!
+//! The principal type is [`Flows`]: exchanges turned into a program of one threadblock per end, whose slots have
+//! whatever length the messages have. So a probe moves its bytes exactly as collectives do, through the same
+//! rings and, in an emulated machine, over the same clocks. An exchange ends when its receiver has the last byte.
+
+use crate::clock::Moment;
+use crate::dtype::DType;
+use crate::error::{RunError, RunResult};
+use crate::execution::executor::Executor;
+use crate::execution::options::Options;
+use crate::execution::work::{Ensemble, Work};
+use crate::group::Group;
+use crate::interpreter::buffers::Call;
+use crate::launch::launcher::Job;
+use crate::launch::threads::each_rank;
+use crate::measure::trial::first_epoch;
+use crate::memory::board::{Board, BoardShape};
+use crate::pacing::pace::Emulation;
+use crate::transport::wiring::Wiring;
+use program::{
+    Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Tempo, Threadblock,
+};
+use schedule::{Collective, Demand, Request};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use topology::{Exchange, LinkId, Micros, Probe, ProbeError, Rank, Topology};
+
+/// The most bytes that one probe may move.
+const MOST_BYTES: u64 = 1 << 34;
+/// The most messages of one probe, over all repetitions.
+const MOST_MESSAGES: u64 = 1 << 20;
+
+/// Repetitions that are not reported: the first touches pages, and opens the windows of a network's connections.
+const WARMUPS: u64 = 1;
+
+/// Exchanges to time, as they travel to workers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    pub(crate) flows: Vec<Flow>,
+    /// Those that are reported.
+    pub(crate) repetitions: u32,
+}
+
+/// One exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Flow {
+    from: Rank,
+    to: Rank,
+    bytes: u64,
+    messages: u32,
+}
+
+/// Exchanges that take place at the same time.
+pub(crate) struct Flows {
+    flows: Vec<Flow>,
+    repetitions: u32,
+    program: Program,
+}
+
+/// What one rank received in each repetition: which exchange, and how long after the common start its last byte was
+/// there.
+pub(crate) type Arrivals = Vec<Vec<(usize, Micros)>>;
+
+impl Flows {
+    /// Checks exchanges between `ranks` ranks and turns them into a program; in an emulated machine each stands
+    /// for the first link between its ranks.
+    pub(crate) fn new(wanted: Wanted, ranks: usize, machine: Option<&Topology>) -> RunResult<Self> {
+        let Wanted { flows, repetitions } = wanted;
+        let refuse = |what| Err(RunError::Mismatch { what });
+        let total = flows.iter().map(|flow| flow.bytes).fold(0, u64::saturating_add);
+        let messages = flows.iter().map(|flow| u64::from(flow.messages)).sum::<u64>();
+        let messages = messages.saturating_mul(u64::from(repetitions) + WARMUPS);
+        if total > MOST_BYTES || messages > MOST_MESSAGES {
+            return refuse(format!(
+                "a probe has at most {MOST_MESSAGES} messages and {MOST_BYTES} bytes, not {messages} and {total}"
+            ));
+        }
+        let nobody = RankProgram::default();
+        let mut program = Program {
+            demand: nothing(ranks)?,
+            op: None,
+            in_place: false,
+            shape: Shape::Equal { parts: 1 },
+            uniform: false,
+            connections: Vec::with_capacity(flows.len()),
+            ranks: vec![nobody; ranks],
+            tempo: Tempo::default(),
+        };
+        let mut transfers = 0;
+        for (index, flow) in flows.iter().enumerate() {
+            let Flow { from, to, messages, .. } = *flow;
+            if from == to || from.index() >= ranks || to.index() >= ranks {
+                return refuse(format!("messages from rank {from} to rank {to} of {ranks} cannot be timed"));
+            }
+            let link = match machine {
+                None => LinkId(0),
+                Some(machine) => match machine.between(from, to).next() {
+                    Some(link) => link,
+                    None => return refuse(format!("the emulated machine has no link from rank {from} to rank {to}")),
+                },
+            };
+            let (id, channel) = (ConnectionId(index as u32), index as u32);
+            program.connections.push(Connection { from, to, channel, link });
+            let first = transfers;
+            transfers += messages;
+            for (rank, is_sender) in [(from, true), (to, false)] {
+                let own = &mut program.ranks[rank.index()];
+                let slice = Slice { buffer: Buffer::Scratch, index: own.scratch_parts.len() as u32, count: 1 };
+                // A probe's geometry is given slot by slot, so the part does not matter.
+                own.scratch_parts.push(0);
+                let instruction = match is_sender {
+                    true => Instruction::Send { to: id, src: slice },
+                    false => Instruction::Receive { from: id, dst: slice },
+                };
+                let step = |message| Step { transfer: Some(first + message), ..Step::new(instruction) };
+                own.threadblocks.push(Threadblock { steps: (0..messages).map(step).collect() });
+            }
+        }
+        Ok(Self { flows, repetitions, program })
+    }
+
+    /// What is executed: one program, among all ranks.
+    pub(crate) fn ensemble(&self) -> RunResult<Ensemble<'_>> {
+        let (program, group) = (&self.program, Group::all(self.program.ranks.len()));
+        let work = Work { program, window: 0, digest: None, count: 0, dtype: DType::U8, group };
+        Ensemble::new(vec![work], self.program.ranks.len())
+    }
+
+    /// The lengths of a rank's slots, in the order in which [`Self::new`] made them.
+    pub(crate) fn slots(&self, rank: Rank) -> impl Iterator<Item = usize> {
+        self.ends_of(rank).map(|(flow, _)| self.flows[flow].bytes as usize)
+    }
+
+    /// The threadblocks of a rank: which exchange, and whether it receives.
+    fn ends_of(&self, rank: Rank) -> impl Iterator<Item = (usize, bool)> {
+        let ends = self.flows.iter().enumerate();
+        ends.flat_map(|(index, flow)| [(flow.from, (index, false)), (flow.to, (index, true))])
+            .filter(move |(end, _)| *end == rank)
+            .map(|(_, end)| end)
+    }
+
+    /// One rank's part; `epoch` as for [`Executor::run`], of the first repetition.
+    pub(crate) fn run_rank(&self, executor: &mut Executor<'_>, epoch: u64) -> RunResult<Arrivals> {
+        let mut arrivals = Arrivals::new();
+        for repetition in 0..WARMUPS + u64::from(self.repetitions) {
+            let run = executor.run(vec![Call::OutOfPlace { input: &[], output: &mut [] }], epoch + repetition)?;
+            if repetition < WARMUPS {
+                continue;
+            }
+            let threadblocks = run.seats.into_iter().flat_map(|ran| ran.threadblocks);
+            let ends = self.ends_of(executor.rank()).zip(threadblocks);
+            let received = ends.filter(|((_, receives), _)| *receives);
+            let timed = received.map(|((flow, _), end): (_, Moment)| (flow, end.micros_since(run.announced)));
+            arrivals.push(timed.collect());
+        }
+        Ok(arrivals)
+    }
+
+    /// Sorts what all ranks received by repetition and exchange.
+    pub(crate) fn collect(&self, arrivals: Vec<Arrivals>) -> Result<Vec<Vec<Micros>>, ProbeError> {
+        let mut times = vec![vec![None; self.flows.len()]; self.repetitions as usize];
+        for rank in arrivals {
+            for (times, timed) in times.iter_mut().zip(rank) {
+                for (flow, time) in timed {
+                    if let Some(place) = times.get_mut(flow) {
+                        *place = Some(time);
+                    }
+                }
+            }
+        }
+        let missing = || ProbeError("a rank did not report all of its exchanges".to_owned());
+        let of_one = |times: Vec<Option<Micros>>| times.into_iter().map(|time| time.ok_or_else(missing)).collect();
+        times.into_iter().map(of_one).collect()
+    }
+}
+
+/// A demand for a program that answers none.
+fn nothing(ranks: usize) -> RunResult<Arc<Demand>> {
+    let demand = Demand::from_chunks(Request::new(Collective::Custom, ranks, 0), Vec::new());
+    demand.map(Arc::new).map_err(|error| RunError::Mismatch { what: error.to_string() })
+}
+
+fn wanted(exchanges: &[Exchange], repetitions: u32) -> Wanted {
+    let flow = |&Exchange { from, to, bytes, messages }: &Exchange| Flow { from, to, bytes, messages };
+    Wanted { flows: exchanges.iter().map(flow).collect(), repetitions }
+}
+
+/// Whether the ranks can exchange anything: on this computer and in a network they can.
+fn connects(emulation: Option<&Emulation>, from: Rank, to: Rank) -> bool {
+    emulation.is_none_or(|emulation| emulation.topology().between(from, to).next().is_some())
+}
+
+fn failed(error: RunError) -> ProbeError {
+    ProbeError(error.chain())
+}
+
+/// Ranks as threads, to be profiled.
+pub struct ThreadProbe {
+    ranks: usize,
+    options: Options,
+    /// Kept from run to run, so that its memory is warm; gone after an error.
+    board: Option<Board>,
+    runs: u64,
+}
+
+impl ThreadProbe {
+    /// `ranks` threads, which imitate another machine if `options` say so.
+    pub fn new(ranks: usize, options: Options) -> Self {
+        Self { ranks, options, board: None, runs: 0 }
+    }
+
+    fn arrivals(&mut self, flows: &Flows) -> RunResult<Vec<Arrivals>> {
+        let machine = self.options.emulation.as_ref();
+        let board = match self.board.take() {
+            Some(board) => board,
+            None => Board::create(BoardShape::new(self.ranks, machine, self.options.arena_bytes))?,
+        };
+        let ensemble = flows.ensemble()?;
+        board.reset(&ensemble.arenas(&board, &self.options)?.1);
+        self.runs += 1;
+        let run = |rank, ()| {
+            let wiring = Wiring::default();
+            let mut executor = Executor::of_flows(&board, rank, (&ensemble, flows), wiring, &self.options)?;
+            flows.run_rank(&mut executor, first_epoch(self.runs))
+        };
+        let arrivals = each_rank(&board, vec![(); self.ranks], run)?;
+        self.board = Some(board);
+        Ok(arrivals)
+    }
+}
+
+impl Probe for ThreadProbe {
+    fn rank_count(&self) -> usize {
+        self.ranks
+    }
+
+    fn connects(&self, from: Rank, to: Rank) -> bool {
+        connects(self.options.emulation.as_ref(), from, to)
+    }
+
+    fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
+        let machine = self.options.emulation.as_ref().map(Emulation::topology);
+        let flows = Flows::new(wanted(exchanges, repetitions), self.ranks, machine).map_err(failed)?;
+        let arrivals = self.arrivals(&flows).map_err(failed)?;
+        flows.collect(arrivals)
+    }
+}
+
+impl Probe for Job {
+    fn rank_count(&self) -> usize {
+        Job::rank_count(self)
+    }
+
+    fn connects(&self, from: Rank, to: Rank) -> bool {
+        connects(self.emulation(), from, to)
+    }
+
+    fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
+        let (flows, arrivals) = self.probe(wanted(exchanges, repetitions)).map_err(failed)?;
+        flows.collect(arrivals)
+    }
+}

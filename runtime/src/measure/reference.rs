@@ -1,0 +1,316 @@
+//! What a collective must compute, from its definition alone.
+//!
+//! The principal type is [`Reference`]. It never looks at a program: element i of a rank's output is written down
+//! from the definition of the collective (nccl-tests' conventions [1]), so it can judge any plan. Inputs are small
+//! integers that differ by rank and element and are exact in their type, as are all sums and products of them, so any
+//! order of reduction gives the same bytes, and one wrong element is found.
+//!
+//! [1] <https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>
+
+use crate::dtype::DType;
+use crate::measure::listed::{Listed, Piece};
+use schedule::{Collective, Demand, ReduceOp, Request};
+use topology::Rank;
+
+/// A seeded instance of a collective.
+pub(crate) struct Reference<'a> {
+    demand: &'a Demand,
+    request: &'a Request,
+    /// Where chunks are listed one by one.
+    listed: Option<Listed<'a>>,
+    /// The program's reduction, which rules over the request's.
+    op: Option<ReduceOp>,
+    count: usize,
+    dtype: DType,
+    seed: u64,
+    summands: usize,
+    /// The smallest input, and how many there are from there on; no input is outside, but where operators ask for it.
+    lowest: i64,
+    spread: u64,
+}
+
+/// Where a rank's input and output lie in the memory of a call, in elements.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Places {
+    /// Elements of input.
+    pub(crate) input: usize,
+    /// Elements of output.
+    pub(crate) output: usize,
+    /// In place: where the input starts in the common buffer.
+    pub(crate) input_at: usize,
+    /// In place: where the output starts in the common buffer.
+    pub(crate) output_at: usize,
+}
+
+impl<'a> Reference<'a> {
+    pub(crate) fn new(demand: &'a Demand, op: Option<ReduceOp>, count: usize, dtype: DType, seed: u64) -> Self {
+        let request = demand.request();
+        let is_listed = request.collective.is_listed();
+        let listed = is_listed.then(|| Listed::new(demand, count));
+        // How many values may have to be added: sums of all of them are exact.
+        let summands = match op {
+            Some(ReduceOp::Sum | ReduceOp::Avg) if is_listed => request.ranks,
+            Some(ReduceOp::Sum | ReduceOp::Avg) => request.members.len(),
+            _ => 1,
+        };
+        let (lowest, highest) = dtype.exact();
+        let (lowest, highest) = (lowest / summands.max(1) as i64, highest / summands.max(1) as i64);
+        let spread = (highest - lowest + 1) as u64;
+        Self { demand, request, listed, op, count, dtype, seed, summands, lowest, spread }
+    }
+
+    fn member(&self, rank: Rank) -> Option<usize> {
+        self.request.members.binary_search(&rank).ok()
+    }
+
+    /// How much a rank sends and receives.
+    pub(crate) fn places(&self, rank: Rank) -> Places {
+        if let Some(listed) = &self.listed {
+            let end = |pieces: Vec<Piece>| pieces.last().map_or(0, |last| last.at + last.length);
+            let (input, output) = (end(listed.input(rank)), end(listed.output(rank)));
+            let (input_at, output_at) = listed.shared(rank);
+            return Places { input, output, input_at, output_at };
+        }
+        let Some(member) = self.member(rank) else {
+            return Places { input: 0, output: 0, input_at: 0, output_at: 0 };
+        };
+        let (all, one) = (self.request.members.len() * self.count, self.count);
+        let of_root = |elements| if self.request.root == Some(rank) { elements } else { 0 };
+        let (input, output) = match self.request.collective {
+            Collective::AllGather => (one, all),
+            Collective::ReduceScatter => (all, one),
+            Collective::AllToAll => (all, all),
+            Collective::Broadcast => (of_root(one), one),
+            Collective::Reduce => (one, of_root(one)),
+            Collective::Gather => (one, of_root(all)),
+            Collective::Scatter => (of_root(all), one),
+            _ => (one, one),
+        };
+        let mine = |small: usize, large: usize| if small > 0 && small < large { member * one } else { 0 };
+        let (input_at, output_at) = (mine(input, output), mine(output, input));
+        Places { input, output, input_at, output_at }
+    }
+
+    /// Element `index` of what `holder` has of a listed chunk; without a reduction all holders have the same.
+    fn listed_value(&self, listed: &Listed<'_>, piece: Piece, holder: Rank, index: usize) -> i64 {
+        let combine = self.demand.chunk(piece.chunk).combine;
+        let (rank, member) = if combine { (holder, holder.index()) } else { (Rank(self.request.ranks as u32), 0) };
+        self.value(rank, member, listed.start(piece.chunk) + index)
+    }
+
+    /// Element `index` of a listed chunk where it is wanted, before the division of an average.
+    fn listed_result(&self, listed: &Listed<'_>, piece: Piece, index: usize) -> i64 {
+        let holders = &self.demand.chunk(piece.chunk).holders;
+        let held = holders.iter().map(|&holder| self.listed_value(listed, piece, holder, index));
+        match self.demand.chunk(piece.chunk).combine {
+            true => held.reduce(|a, b| self.fold(a, b)).unwrap_or(0),
+            false => held.take(1).sum(),
+        }
+    }
+
+    /// Element `index` of the input of `rank`, which is the `member`-th member.
+    fn value(&self, rank: Rank, member: usize, index: usize) -> i64 {
+        let noise = mix(self.seed ^ (u64::from(rank.0) << 40) ^ index as u64);
+        match self.op {
+            // Too many for each to contribute to an exact sum: some do.
+            Some(ReduceOp::Sum | ReduceOp::Avg) if self.spread == 1 => {
+                let most = self.dtype.exact().1 as usize;
+                i64::from((member + index).is_multiple_of(self.summands / most + 1))
+            }
+            // Products are powers of two; the first members alone make them large.
+            Some(ReduceOp::Prod) if member < 7 => [1, 2, -1, 1][(noise >> 62) as usize],
+            Some(ReduceOp::Prod) => [1, -1][(noise >> 63) as usize],
+            // A number below the spread without a division.
+            _ => self.lowest + ((u128::from(noise) * u128::from(self.spread)) >> 64) as i64,
+        }
+    }
+
+    /// Element `index` of the input of `rank`.
+    pub(crate) fn input(&self, rank: Rank, index: usize) -> i64 {
+        self.value(rank, self.member(rank).unwrap_or(0), index)
+    }
+
+    /// Element `index` of the output of `rank`, before the division of an average.
+    pub(crate) fn output(&self, rank: Rank, index: usize) -> i64 {
+        let members = &self.request.members;
+        let me = self.member(rank).unwrap_or(0);
+        let (block, at) = (index / self.count.max(1), index % self.count.max(1));
+        let root = self.request.root.unwrap_or(members[0]);
+        match self.request.collective {
+            Collective::AllGather | Collective::Gather => self.value(members[block], block, at),
+            Collective::AllToAll => self.value(members[block], block, me * self.count + at),
+            Collective::ReduceScatter => self.reduced(me * self.count + at),
+            Collective::AllReduce | Collective::Reduce => self.reduced(at),
+            Collective::Scatter => self.input(root, me * self.count + at),
+            Collective::SendRecv => self.input(members[(me + members.len() - 1) % members.len()], at),
+            _ => self.input(root, at),
+        }
+    }
+
+    fn reduced(&self, index: usize) -> i64 {
+        let values = self.request.members.iter().enumerate().map(|(member, &rank)| self.value(rank, member, index));
+        values.reduce(|a, b| self.fold(a, b)).unwrap_or(0)
+    }
+
+    fn fold(&self, a: i64, b: i64) -> i64 {
+        match self.op {
+            Some(ReduceOp::Prod) => a.wrapping_mul(b),
+            Some(ReduceOp::Min) => a.min(b),
+            Some(ReduceOp::Max) => a.max(b),
+            _ => a + b,
+        }
+    }
+
+    /// What a sum is divided by in the end.
+    pub(crate) fn divisor(&self) -> Option<u64> {
+        (self.op == Some(ReduceOp::Avg)).then_some(self.request.members.len().max(1) as u64)
+    }
+
+    /// Writes the input of `rank` at element `at` of `buffer`.
+    pub(crate) fn fill(&self, rank: Rank, buffer: &mut [u8], at: usize) {
+        if let Some(listed) = &self.listed {
+            for piece in listed.input(rank) {
+                let size = self.dtype.size();
+                let buffer = &mut buffer[(at + piece.at) * size..][..piece.length * size];
+                self.dtype.store(buffer, |index| self.listed_value(listed, piece, rank, index));
+            }
+            return;
+        }
+        let bytes = self.places(rank).input * self.dtype.size();
+        let member = self.member(rank).unwrap_or(0);
+        let buffer = &mut buffer[at * self.dtype.size()..][..bytes];
+        self.dtype.store(buffer, |index| self.value(rank, member, index));
+    }
+
+    /// How many of the elements from `at` on differ from the output of `rank`.
+    pub(crate) fn wrong(&self, rank: Rank, buffer: &[u8], at: usize) -> u64 {
+        if let Some(listed) = &self.listed {
+            let wrong = listed.output(rank).into_iter().map(|piece| {
+                let chunk = self.demand.chunk(piece.chunk);
+                let divided = chunk.combine && self.op == Some(ReduceOp::Avg);
+                let divisor = divided.then_some(chunk.holders.len() as u64);
+                let value = |index| self.listed_result(listed, piece, index);
+                self.differing(buffer, at + piece.at, piece.length, divisor, value)
+            });
+            return wrong.sum();
+        }
+        let output = self.places(rank).output;
+        self.differing(buffer, at, output, self.divisor(), |index| self.output(rank, index))
+    }
+
+    /// How many elements of an input buffer differ from what [`Self::fill`] wrote.
+    pub(crate) fn changed(&self, rank: Rank, buffer: &[u8]) -> u64 {
+        if let Some(listed) = &self.listed {
+            let changed = listed.input(rank).into_iter().map(|piece| {
+                let value = |index| self.listed_value(listed, piece, rank, index);
+                self.differing(buffer, piece.at, piece.length, None, value)
+            });
+            return changed.sum();
+        }
+        let (input, member) = (self.places(rank).input, self.member(rank).unwrap_or(0));
+        self.differing(buffer, 0, input, None, |index| self.value(rank, member, index))
+    }
+
+    fn differing(
+        &self,
+        buffer: &[u8],
+        at: usize,
+        count: usize,
+        divisor: Option<u64>,
+        value: impl Fn(usize) -> i64,
+    ) -> u64 {
+        let size = self.dtype.size();
+        let mut expected = [0; 4096];
+        let mut wrong = 0;
+        for (block, found) in buffer[at * size..][..count * size].chunks(expected.len()).enumerate() {
+            let expected = &mut expected[..found.len()];
+            let first = block * (4096 / size);
+            self.dtype.store(expected, |index| value(first + index));
+            if let Some(divisor) = divisor {
+                self.dtype.divide(expected, divisor);
+            }
+            if expected != found {
+                let differs = |(expected, found): &(&[u8], &[u8])| expected != found;
+                wrong += expected.chunks(size).zip(found.chunks(size)).filter(differs).count() as u64;
+            }
+        }
+        wrong
+    }
+}
+
+/// SplitMix64's finaliser [Steele et al., OOPSLA 2014].
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::Rank;
+
+    fn demand(collective: Collective) -> Demand {
+        Demand::new(Request::new(collective, 3, 0)).unwrap()
+    }
+
+    /// The outputs of ranks 0, 1 and 2 of a collective of blocks of two, written as (rank, element) of inputs.
+    fn check(collective: Collective, expected: [&[(u32, usize)]; 3]) {
+        let demand = demand(collective);
+        let reference = Reference::new(&demand, None, 2, DType::F32, 9);
+        for (rank, expected) in (0..3).map(Rank).zip(expected) {
+            assert_eq!(reference.places(rank).output, expected.len(), "{collective}, rank {rank}");
+            for (index, &(from, element)) in expected.iter().enumerate() {
+                let value = reference.input(Rank(from), element);
+                assert_eq!(reference.output(rank, index), value, "{collective}, rank {rank}, element {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn outputs_are_the_inputs_that_the_definition_names() {
+        let gathered: &[(u32, usize)] = &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)];
+        check(Collective::AllGather, [gathered; 3]);
+        check(Collective::Gather, [gathered, &[], &[]]);
+        check(Collective::Broadcast, [&[(0, 0), (0, 1)]; 3]);
+        check(Collective::Scatter, [&[(0, 0), (0, 1)], &[(0, 2), (0, 3)], &[(0, 4), (0, 5)]]);
+        check(Collective::SendRecv, [&[(2, 0), (2, 1)], &[(0, 0), (0, 1)], &[(1, 0), (1, 1)]]);
+        let exchanged =
+            |first| vec![(0, first), (0, first + 1), (1, first), (1, first + 1), (2, first), (2, first + 1)];
+        check(Collective::AllToAll, [&exchanged(0), &exchanged(2), &exchanged(4)]);
+    }
+
+    #[test]
+    fn reductions_take_one_value_of_every_member_and_stay_exact() {
+        for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
+            let (all, part) = (demand(Collective::AllReduce), demand(Collective::ReduceScatter));
+            let (all, part) =
+                (Reference::new(&all, Some(op), 6, DType::F32, 9), Reference::new(&part, Some(op), 2, DType::F32, 9));
+            for index in 0..2 {
+                let [a, b, c] = [0, 1, 2].map(|rank| all.input(Rank(rank), index));
+                let expected = match op {
+                    ReduceOp::Sum | ReduceOp::Avg => a + b + c,
+                    ReduceOp::Prod => a * b * c,
+                    ReduceOp::Min => a.min(b).min(c),
+                    ReduceOp::Max => a.max(b).max(c),
+                };
+                assert_eq!(all.output(Rank(1), index), expected);
+                assert_eq!(expected as f32 as i64, expected);
+            }
+            assert_eq!(part.output(Rank(2), 1), all.output(Rank(0), 5), "block 2 starts at element 4");
+        }
+    }
+
+    #[test]
+    fn inputs_differ_by_rank_element_and_seed() {
+        let demand = demand(Collective::AllGather);
+        let value = |seed, rank, index| Reference::new(&demand, None, 2, DType::F32, seed).input(Rank(rank), index);
+        let mut values: Vec<_> =
+            (0..4).flat_map(|at| [value(at, 0, 0), value(9, at as u32, 1), value(9, 0, 2 + at as usize)]).collect();
+        let count = values.len();
+        values.sort_unstable();
+        values.dedup();
+        assert_eq!(values.len(), count);
+    }
+}

@@ -1,0 +1,234 @@
+//! One measurement: a program run several times on real buffers, with its answer checked.
+//!
+//! The principal types are [`Trial`] and its [`TrialReport`]. The same code runs a rank in a thread and in a
+//! process. Buffers are refilled before every repetition, outside the timed part (in place, values would grow
+//! otherwise), and guard bytes around them show writes out of bounds.
+
+use crate::clock::Moment;
+use crate::dtype::DType;
+use crate::error::{RunError, RunResult};
+use crate::execution::executor::Executor;
+use crate::execution::seat::{Buffers, GUARD, Seat};
+use crate::interpreter::buffers::Call;
+use crate::measure::reference::Reference;
+use crate::memory::heap::Area;
+use program::Program;
+use serde::{Deserialize, Serialize};
+use topology::{Micros, Rank};
+
+/// Whether answers are compared with the reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Check {
+    /// The first and the last repetition.
+    #[default]
+    FirstAndLast,
+    /// None; somebody has checked this program at this size before.
+    Skip,
+}
+
+/// The most timed repetitions of all trials that run together: what every rank must be able to report at the end.
+pub(crate) const MOST_REPETITIONS: u32 = 1 << 20;
+
+/// How often, on what, and how a program is run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trial {
+    /// Elements of one block (`program::Layout`).
+    pub count: u64,
+    /// Their type.
+    pub dtype: DType,
+    /// Untimed repetitions first.
+    pub warmups: u32,
+    /// Timed repetitions, at most 2²⁰.
+    pub repetitions: u32,
+    /// Of the inputs.
+    pub seed: u64,
+    /// Whether answers are checked.
+    pub check: Check,
+}
+
+impl Trial {
+    /// One checked repetition.
+    pub fn once(count: u64, dtype: DType) -> Self {
+        Self { count, dtype, warmups: 0, repetitions: 1, seed: 0, check: Check::FirstAndLast }
+    }
+}
+
+/// When one rank started and ended one repetition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Its start.
+    pub start: Moment,
+    /// Its end.
+    pub end: Moment,
+}
+
+/// What one rank found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RankReport {
+    /// The timed repetitions.
+    pub samples: Vec<Sample>,
+    /// Elements that were wrong, over all checked repetitions: of the output, of an input that must not change,
+    /// and of the guards.
+    pub wrong: u64,
+}
+
+/// What all ranks found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TrialReport {
+    /// By rank of the program.
+    pub ranks: Vec<RankReport>,
+}
+
+impl TrialReport {
+    /// Wrong elements over all ranks.
+    pub fn wrong(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.wrong).sum()
+    }
+
+    /// For each repetition, the global span: from the first start to the last end of any rank.
+    pub fn spans(&self) -> Vec<Micros> {
+        spans(self.ranks.iter())
+    }
+
+    /// The same for collectives that ran together: from the first start to the last end of any of them.
+    pub fn spans_of_all(reports: &[Self]) -> Vec<Micros> {
+        spans(reports.iter().flat_map(|report| &report.ranks))
+    }
+}
+
+fn spans<'a>(ranks: impl Iterator<Item = &'a RankReport> + Clone) -> Vec<Micros> {
+    let repetitions = ranks.clone().map(|rank| rank.samples.len()).min().unwrap_or(0);
+    let span = |repetition: usize| {
+        let samples = || ranks.clone().map(|rank| rank.samples[repetition]);
+        let start = samples().map(|sample| sample.start).min().unwrap_or_default();
+        samples().map(|sample| sample.end).max().unwrap_or_default().micros_since(start)
+    };
+    (0..repetitions).map(span).collect()
+}
+
+const GUARD_BYTE: u8 = 0xa5;
+/// What an output holds before a collective; no small integer has this pattern.
+const POISON: u8 = 0xcc;
+
+/// A buffer with guard bytes on both sides.
+struct Guarded(Area);
+
+impl Guarded {
+    fn new(mut area: Area) -> Self {
+        area.fill(GUARD_BYTE);
+        Self(area)
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        let end = self.0.len() - GUARD;
+        &mut self.0[GUARD..end]
+    }
+
+    fn damage(&self) -> u64 {
+        let (low, high) = (&self.0[..GUARD], &self.0[self.0.len() - GUARD..]);
+        low.iter().chain(high).filter(|&&byte| byte != GUARD_BYTE).count() as u64
+    }
+}
+
+/// The buffers of one seat, with what is needed to fill and check them.
+struct Bench<'a> {
+    number: Rank,
+    program: &'a Program,
+    reference: Reference<'a>,
+    input: Guarded,
+    output: Guarded,
+    report: RankReport,
+}
+
+impl<'a> Bench<'a> {
+    fn new(seat: &mut Seat<'a>, trial: &Trial) -> RunResult<Self> {
+        let (program, dtype) = (seat.program(), trial.dtype);
+        let too_large = |_| RunError::TooLarge { elements: trial.count, dtype };
+        let count = usize::try_from(trial.count).map_err(too_large)?;
+        // Different data for each of the collectives that run together: what went to the wrong one is found.
+        let seed = trial.seed.wrapping_add(seat.place.work as u64);
+        let Buffers { input, output } = seat.take_buffers().expect("an executor runs one trial");
+        Ok(Self {
+            number: seat.number(),
+            program,
+            reference: Reference::new(&program.demand, program.op, count, dtype, seed),
+            input: Guarded::new(input),
+            output: Guarded::new(output),
+            report: RankReport::default(),
+        })
+    }
+
+    /// The buffer of an in-place call: a rank's program names only the larger.
+    fn larger(&mut self) -> (&mut Guarded, &Reference<'a>) {
+        let larger = if self.input.0.len() > self.output.0.len() { &mut self.input } else { &mut self.output };
+        (larger, &self.reference)
+    }
+
+    fn refill(&mut self) {
+        let (number, places) = (self.number, self.reference.places(self.number));
+        self.output.get().fill(POISON);
+        if self.program.in_place {
+            let (buffer, reference) = self.larger();
+            buffer.get().fill(POISON);
+            reference.fill(number, buffer.get(), places.input_at);
+        } else {
+            self.reference.fill(number, self.input.get(), 0);
+        }
+    }
+
+    fn call(&mut self) -> Call<'_> {
+        if self.program.in_place {
+            return Call::InPlace(self.larger().0.get());
+        }
+        Call::OutOfPlace { input: self.input.get(), output: self.output.get() }
+    }
+
+    fn check(&mut self) {
+        let (number, places) = (self.number, self.reference.places(self.number));
+        let damage = self.input.damage() + self.output.damage();
+        self.report.wrong += damage
+            + match self.program.in_place {
+                true => {
+                    let (buffer, reference) = self.larger();
+                    reference.wrong(number, buffer.get(), places.output_at)
+                }
+                false => {
+                    let changed = self.reference.changed(number, self.input.get());
+                    changed + self.reference.wrong(number, self.output.get(), 0)
+                }
+            };
+    }
+}
+
+/// The epoch of the first run of a task of a job: later runs count on, and no two tasks meet.
+pub(crate) fn first_epoch(job: u64) -> u64 {
+    (job << 32) + 1
+}
+
+/// One rank's part of trials that run together, one for each work; what it found in each of its seats. `job` tells the
+/// tasks of a job apart.
+pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], job: u64) -> RunResult<Vec<RankReport>> {
+    let seats = executor.seats().iter_mut();
+    let mut benches: Vec<Bench<'_>> =
+        seats.map(|seat| Bench::new(seat, trials[seat.place.work])).collect::<RunResult<_>>()?;
+    let (warmups, repetitions) = trials.first().map_or((0, 0), |trial| (trial.warmups, trial.repetitions));
+    let checked = trials.iter().any(|trial| trial.check == Check::FirstAndLast);
+    let total = u64::from(warmups) + u64::from(repetitions);
+    for repetition in 0..total {
+        benches.iter_mut().for_each(Bench::refill);
+        let calls = benches.iter_mut().map(Bench::call).collect();
+        let run = executor.run(calls, first_epoch(job) + repetition)?;
+        let edge = repetition == 0 || repetition + 1 == total;
+        for (bench, ran) in benches.iter_mut().zip(run.seats) {
+            if repetition >= u64::from(warmups) {
+                bench.report.samples.push(ran.sample);
+            }
+            if checked && edge {
+                bench.check();
+            }
+        }
+    }
+    Ok(benches.into_iter().map(|bench| bench.report).collect())
+}

@@ -1,0 +1,314 @@
+//! Local ranks that behave like another machine.
+//!
+//! The principal types are [`Emulation`], the machine to imitate, and [`Pacer`], one rank's side of it. Every
+//! link and resource of that machine has a clock in shared memory that says until when it is busy. A message
+//! claims its link and that link's resources together: it starts when it is ready and all of them are free, keeps
+//! them busy and arrives as the cost model says. Its receiver completes no earlier than the arrival.
+//!
+//! On a shared resource messages keep the order of their schedule, as the schedule's times assume ([`ResourceOrder`]):
+//! whether a port serves the right rank first is otherwise a race between processes.
+//!
+//! Times are carried, not measured: a step is ready at the latest *stamp* of what it waited for, even if the
+//! scheduler woke us later, so delays of this computer do not add up along a path of many hops. Bytes travel
+//! ahead of their arrival, so copying is hidden behind the emulated wire.
+
+use crate::clock::Moment;
+use crate::error::{RunError, RunResult};
+use crate::interpreter::RankPlan;
+use crate::memory::arena::Arena;
+use crate::memory::board::{Board, BoardShape};
+use crate::pacing::order::ResourceOrder;
+use program::{ConnectionId, Step};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use topology::{Bytes, LinkId, Micros, Topology};
+
+/// The longest message that is imitated: a day. Whoever asks for more mistook a unit, and clocks must not overflow.
+const LONGEST: Micros = Micros(86_400e6);
+
+/// The machine that local ranks imitate.
+#[derive(Clone, Debug)]
+pub struct Emulation {
+    topology: Arc<Topology>,
+    slowdown: f64,
+}
+
+impl Emulation {
+    /// `topology` with every time multiplied by `slowdown`.
+    ///
+    /// # Errors
+    /// [`RunError::Mismatch`] unless the slowdown is finite and above zero; [`RunError::TooSlow`] if even an empty
+    /// message would take more than a day.
+    pub fn new(topology: Arc<Topology>, slowdown: f64) -> RunResult<Self> {
+        if !(slowdown.is_finite() && slowdown > 0.0) {
+            let what = format!("a slowdown is a finite number above 0, not {slowdown}");
+            return Err(RunError::Mismatch { what });
+        }
+        let emulation = Self { topology, slowdown };
+        for link in 0..emulation.topology.links().len() {
+            emulation.check_message(LinkId(link as u32), 0)?;
+        }
+        Ok(emulation)
+    }
+
+    /// The machine.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// What every time is multiplied by.
+    pub fn slowdown(&self) -> f64 {
+        self.slowdown
+    }
+
+    /// How many clocks the shared memory needs.
+    pub(crate) fn clocks(&self) -> usize {
+        self.topology.links().len() + self.topology.resources().len()
+    }
+
+    /// # Errors
+    /// [`RunError::TooSlow`] if a message of `bytes` bytes would keep the link, or one of its resources, busy for too
+    /// long.
+    fn check_message(&self, link: LinkId, bytes: usize) -> RunResult<()> {
+        let size = Bytes(bytes as f64);
+        let taken = self.topology.link(link);
+        let shared = taken.resources.iter().map(|&id| self.topology.resource(id).occupancy(taken, size));
+        let time = shared.fold(taken.transfer_time(size), Micros::max) * self.slowdown;
+        if time > LONGEST { Err(RunError::TooSlow { link, bytes, time, limit: LONGEST }) } else { Ok(()) }
+    }
+
+    fn nanos(&self, time: Micros) -> u64 {
+        (time.0 * self.slowdown * 1e3).round() as u64
+    }
+
+    /// # Errors
+    /// [`RunError::Mismatch`] unless every connection of the rank's program stands for a link between its ranks, and no
+    /// step is fused: an emulated message departs when all of it has arrived. [`RunError::TooSlow`] unless every message
+    /// that the rank sends takes a time that can be imitated.
+    pub(crate) fn check(&self, plan: &RankPlan<'_>) -> RunResult<()> {
+        let ranks = &plan.program.ranks;
+        let mut steps = ranks.iter().flat_map(|rank| &rank.threadblocks).flat_map(|block| &block.steps);
+        if steps.any(|step| step.instruction.is_fused()) {
+            let what = "an emulated machine runs programs without fused steps".to_owned();
+            return Err(RunError::Mismatch { what });
+        }
+        for connection in &plan.connections {
+            let link = self.topology.links().get(connection.link.index());
+            if link.is_none_or(|link| (link.from, link.to) != (connection.from, connection.to)) {
+                let (from, to) = (connection.from, connection.to);
+                let what = format!(
+                    "the plan was made for another topology: it uses link {} from rank {from} to rank {to}, which `{}` \
+                     does not have",
+                    connection.link,
+                    self.topology.name()
+                );
+                return Err(RunError::Mismatch { what });
+            }
+        }
+        self.check_messages(plan)
+    }
+
+    fn check_messages(&self, plan: &RankPlan<'_>) -> RunResult<()> {
+        for block in &plan.own().threadblocks {
+            for message in block.steps.chunk_by(one_message) {
+                let Some(to) = message[0].instruction.sends_to() else { continue };
+                let bytes = (0..plan.geometry.tiles()).map(|tile| plan.message_bytes(message, tile)).max();
+                self.check_message(plan.program.connections[to.index()].link, bytes.unwrap_or(0))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two steps are parts of one outgoing message.
+fn one_message(a: &Step, b: &Step) -> bool {
+    let to = a.instruction.sends_to();
+    to.is_some() && b.instruction.sends_to() == to && a.transfer.is_some() && a.transfer == b.transfer
+}
+
+impl BoardShape {
+    pub(crate) fn new(ranks: usize, emulation: Option<&Emulation>, arena: usize) -> Self {
+        Self { ranks, clocks: emulation.map_or(0, Emulation::clocks), arena: arena.next_multiple_of(64), spread: false }
+    }
+}
+
+/// When an emulated message has left its link, and when it is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    pub(crate) sent: Moment,
+    pub(crate) arrival: Moment,
+}
+
+/// Whether a message may claim its resources.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Turn {
+    /// It did.
+    Now(Departure),
+    /// Another rank is claiming at this instant.
+    Contended,
+    /// A message before it has not claimed yet.
+    Later,
+}
+
+/// What a threadblock is in the middle of.
+#[derive(Clone, Copy, Default)]
+struct InFlight {
+    /// Of the current step's incoming message.
+    arrival: Option<Moment>,
+    /// Of the outgoing message that the current step belongs to.
+    departure: Option<Departure>,
+    /// Stamp of the step before.
+    last: Moment,
+}
+
+/// One rank's share in an emulated machine, for one run.
+pub(crate) struct Pacer<'a> {
+    board: &'a Board,
+    arena: &'a Arena,
+    emulation: &'a Emulation,
+    plan: &'a RankPlan<'a>,
+    order: &'a ResourceOrder,
+    epoch: u64,
+    /// When each step of each threadblock was complete, for the latest tile.
+    stamps: Vec<Vec<Moment>>,
+    in_flight: Vec<InFlight>,
+}
+
+impl<'a> Pacer<'a> {
+    pub(crate) fn new(
+        board: &'a Board,
+        arena: &'a Arena,
+        emulation: &'a Emulation,
+        plan: &'a RankPlan<'a>,
+        order: &'a ResourceOrder,
+        epoch: u64,
+    ) -> Self {
+        let blocks = &plan.own().threadblocks;
+        let stamps = blocks.iter().map(|block| vec![Moment::default(); block.steps.len()]).collect();
+        let in_flight = vec![InFlight::default(); blocks.len()];
+        Self { board, arena, emulation, plan, order, epoch, stamps, in_flight }
+    }
+
+    /// Before the first step: nothing is ready earlier than `start`.
+    pub(crate) fn begin(&mut self, start: Moment) {
+        self.in_flight.iter_mut().for_each(|state| state.last = start);
+    }
+
+    fn steps(&self, block: usize) -> &'a [Step] {
+        &self.plan.own().threadblocks[block].steps
+    }
+
+    fn is_first(&self, block: usize, index: usize) -> bool {
+        let steps = self.steps(block);
+        index == 0 || !one_message(&steps[index - 1], &steps[index])
+    }
+
+    fn is_last(&self, block: usize, index: usize) -> bool {
+        let steps = self.steps(block);
+        steps.get(index + 1).is_none_or(|next| !one_message(&steps[index], next))
+    }
+
+    /// The steps of the message that step `index` begins; empty if it begins none.
+    pub(crate) fn message_from(&self, block: usize, index: usize) -> &'a [Step] {
+        let steps = &self.steps(block)[index..];
+        if steps[0].instruction.sends_to().is_none() || !self.is_first(block, index) {
+            return &[];
+        }
+        let length = steps.windows(2).take_while(|pair| one_message(&pair[0], &pair[1])).count() + 1;
+        &steps[..length]
+    }
+
+    /// The latest stamp of what a step waits for.
+    pub(crate) fn ready(&self, block: usize, index: usize, step: &Step) -> Moment {
+        let message = self.message_from(block, index).iter().flat_map(|step| &step.after);
+        let after = step.after.iter().chain(message);
+        let stamps = after.map(|on| self.stamps[on.threadblock as usize][on.step as usize]);
+        stamps.fold(self.in_flight[block].last, Moment::max)
+    }
+
+    pub(crate) fn arrival(&self, block: usize) -> Option<Moment> {
+        self.in_flight[block].arrival
+    }
+
+    pub(crate) fn set_arrival(&mut self, block: usize, arrival: Moment) {
+        self.in_flight[block].arrival = Some(arrival);
+    }
+
+    pub(crate) fn departure(&self, block: usize) -> Option<Departure> {
+        self.in_flight[block].departure
+    }
+
+    /// Claims link and resources for the message that step `index` begins, if it is this message's turn.
+    pub(crate) fn claim(&mut self, block: usize, index: usize, tile: usize, to: ConnectionId, ready: Moment) -> Turn {
+        let neighbours = self.order.around(self.steps(block)[index].transfer);
+        let claimed =
+            |&earlier: &u32| self.board.flag(self.arena, earlier as usize).load(Ordering::Acquire) == self.epoch;
+        if !neighbours.is_none_or(|neighbours| neighbours.before.iter().all(claimed)) {
+            return Turn::Later;
+        }
+        let bytes = self.plan.message_bytes(self.message_from(block, index), tile);
+        let (topology, id) = (self.emulation.topology(), self.plan.program.connections[to.index()].link);
+        let link = topology.link(id);
+        // α is paid once per message: later tiles of it follow without a gap.
+        let cost = |of: &dyn Fn(Bytes) -> Micros| match tile {
+            0 => self.emulation.nanos(of(Bytes(bytes as f64))),
+            _ => self.emulation.nanos(of(Bytes(bytes as f64)) - of(Bytes::ZERO)),
+        };
+        let links = topology.links().len();
+        let shared = link.resources.iter().map(|&id| (links + id.index(), topology.resource(id)));
+        let departure = self.board.try_exclusive(|| {
+            let own = self.board.clock(id.index());
+            let start = shared.clone().fold(ready.0.max(own.load(Ordering::Relaxed)), |start, (clock, _)| {
+                start.max(self.board.clock(clock).load(Ordering::Relaxed))
+            });
+            let sent = start.saturating_add(cost(&|bytes| link.occupancy(bytes)));
+            own.store(sent, Ordering::Relaxed);
+            for (clock, resource) in shared {
+                let busy = start.saturating_add(cost(&|bytes| resource.occupancy(link, bytes)));
+                self.board.clock(clock).store(busy, Ordering::Relaxed);
+            }
+            let arrival = start.saturating_add(cost(&|bytes| link.transfer_time(bytes)));
+            Departure { sent: Moment(sent), arrival: Moment(arrival) }
+        });
+        let Some(departure) = departure else { return Turn::Contended };
+        self.in_flight[block].departure = Some(departure);
+        if let Some(neighbours) = neighbours {
+            self.board.flag(self.arena, neighbours.transfer as usize).store(self.epoch, Ordering::Release);
+            neighbours.next.iter().for_each(|&rank| self.board.bell(rank).ring());
+        }
+        Turn::Now(departure)
+    }
+
+    /// Notes that a step will be complete at `ready`, or later if it ends a message that is still on its link;
+    /// returns when.
+    pub(crate) fn finish(&mut self, block: usize, index: usize, ready: Moment) -> Moment {
+        let last = self.is_last(block, index);
+        let state = &mut self.in_flight[block];
+        let stamp = state.departure.filter(|_| last).map_or(ready, |departure| ready.max(departure.sent));
+        if last {
+            state.departure = None;
+        }
+        state.arrival = None;
+        state.last = stamp;
+        self.stamps[block][index] = stamp;
+        stamp
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_more_than_a_day_are_refused() {
+        let machine = Arc::new(topology::resolve("ring:3,alpha=1us,bandwidth=1GBps").unwrap());
+        for slowdown in [8.7e10, 1e20, 1e300, f64::MAX] {
+            let error = Emulation::new(machine.clone(), slowdown).unwrap_err();
+            assert!(matches!(error, RunError::TooSlow { bytes: 0, .. }), "{error}");
+        }
+        // An empty message takes 100 s, and so does each further thousand bytes.
+        let slow = Emulation::new(machine, 1e8).unwrap();
+        assert!(slow.check_message(LinkId(0), 863_000).is_ok());
+        assert!(matches!(slow.check_message(LinkId(2), 864_000), Err(RunError::TooSlow { link: LinkId(2), .. })));
+    }
+}

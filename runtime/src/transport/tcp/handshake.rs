@@ -1,0 +1,360 @@
+//! How two processes of a job prove to each other that they belong to it, before anything else is read.
+//!
+//! The principal type is [`Gate`], where those who come prove what they claim; [`introduce`] is the other side.
+//!
+//! ```text
+//! acceptor                                 connector
+//!   nonce a                    ─────────▶
+//!                              ◀─────────    nonce c, claim, tag("connect", a, c, claim)
+//!   tag("accept", c, a, claim) ────────▶
+//! ```
+//!
+//! All lengths are fixed, and nothing of a stranger's bytes is looked at before its tag is right. Strangers are heard
+//! side by side, so that one who says nothing holds up nobody, and turned away after [`PATIENCE`]; in a crowd after
+//! [`HASTE`], when somebody else wants the place and all that was said has been heard. Others wait at the listener
+//! meanwhile. Whose tag is wrong hears [`REFUSAL`] instead of an answer, which says nothing but that it need not try again;
+//! who is cut off without it may.
+
+use super::secret::{BYTES, Secret, nonce};
+use crate::clock::Moment;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+/// How long a stranger may take to prove who it is.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it may take in a crowd.
+const HASTE: Duration = Duration::from_millis(250);
+/// How many strangers are heard at the same time.
+const STRANGERS: usize = 512;
+/// How often who waits looks whether there is still a job.
+const GLANCE: Duration = Duration::from_millis(20);
+/// What a connector says.
+const PROOF: usize = 3 * BYTES;
+/// The answer to a wrong tag; that it is the right tag of anything is as likely as guessing the secret.
+const REFUSAL: [u8; BYTES] = [0; BYTES];
+
+/// What a connector says it is; believed only with the right tag.
+pub(crate) type Claim = [u8; BYTES];
+
+/// A connection whose ends believe each other.
+pub(crate) struct Proven {
+    pub(crate) stream: TcpStream,
+    /// Known to these two ends only.
+    pub(crate) session: Secret,
+}
+
+/// The connector's side.
+///
+/// # Errors
+/// `PermissionDenied` when one of the two does not have the secret; what the operating system says otherwise.
+pub(crate) fn introduce(address: SocketAddr, claim: Claim, secret: &Secret, deadline: Moment) -> io::Result<Proven> {
+    // Zero would mean no limit.
+    let left = || deadline.since(Moment::now()).max(Duration::from_millis(1));
+    let mut stream = TcpStream::connect_timeout(&address, left())?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(left()))?;
+    stream.set_write_timeout(Some(left()))?;
+    let (mut theirs, mine) = ([0; BYTES], nonce()?);
+    stream.read_exact(&mut theirs)?;
+    let tag = secret.tag(&[b"connect", &theirs, &mine, &claim]);
+    stream.write_all(&[mine, claim, tag].concat())?;
+    let mut answer = [0; BYTES];
+    stream.read_exact(&mut answer)?;
+    if !secret.verify(&[b"accept", &mine, &theirs, &claim], &answer) {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "who listens there does not belong to this job"));
+    }
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    Ok(Proven { stream, session: session(secret, &theirs, &mine) })
+}
+
+/// The key of one connection; both nonces are in it, so no other connection has the same.
+fn session(secret: &Secret, acceptor: &[u8; BYTES], connector: &[u8; BYTES]) -> Secret {
+    secret.derive(&[b"session", acceptor, connector])
+}
+
+/// Who has connected and not yet proved that it belongs here.
+struct Stranger {
+    stream: TcpStream,
+    address: SocketAddr,
+    nonce: [u8; BYTES],
+    said: Vec<u8>,
+    since: Moment,
+}
+
+/// The acceptor's side, for as many as come.
+pub(crate) struct Gate<'a> {
+    listeners: Vec<TcpListener>,
+    secret: &'a Secret,
+    /// Who came first is the first.
+    strangers: Vec<Stranger>,
+    refusals: Refusals,
+}
+
+impl<'a> Gate<'a> {
+    /// A gate behind listeners that do not block. They are closed with it.
+    pub(crate) fn new(listeners: Vec<TcpListener>, secret: &'a Secret) -> Self {
+        Self { listeners, secret, strangers: Vec::new(), refusals: Refusals::default() }
+    }
+
+    /// How many came and were not let in.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refusals.count
+    }
+
+    /// Waits for a glance at most; those whose proof is right and whose claim `known` makes something of. The streams
+    /// do not block.
+    ///
+    /// # Errors
+    /// If the operating system cannot wait.
+    pub(crate) fn admit<T>(
+        &mut self,
+        mut known: impl FnMut(&Claim, SocketAddr) -> Option<T>,
+    ) -> io::Result<Vec<(T, Proven)>> {
+        let has_spoken = self.wait()?;
+        let now = Moment::now();
+        let mut admitted = Vec::new();
+        for (mut stranger, has_spoken) in std::mem::take(&mut self.strangers).into_iter().zip(has_spoken) {
+            // A stranger who breaks off, lies or is too slow is forgotten; whom it wanted to be will be missed.
+            let heard = if has_spoken { stranger.listen() } else { Ok(false) };
+            match heard {
+                Ok(false) if now < stranger.since.after(PATIENCE) => self.strangers.push(stranger),
+                Ok(true) => {
+                    let address = stranger.address;
+                    match self.believe(stranger, &mut known) {
+                        Some(guest) => admitted.push(guest),
+                        None => self.refuse(address, "its proof is wrong, or nobody waits for it"),
+                    }
+                }
+                Ok(false) => self.refuse(stranger.address, "it did not prove in time that it belongs here"),
+                Err(_) => self.refuse(stranger.address, "it left without a proof"),
+            }
+        }
+        self.welcome(now)?;
+        Ok(admitted)
+    }
+
+    fn refuse(&mut self, address: SocketAddr, why: &str) {
+        match self.refusals.note(Moment::now()) {
+            0 => {}
+            1 => tracing::warn!("a connection from {address} was refused: {why}"),
+            many => tracing::warn!("{many} connections were refused, the last one from {address}: {why}"),
+        }
+    }
+
+    /// Sleeps until somebody connects or says something, or for a glance; which of the strangers have.
+    fn wait(&self) -> io::Result<Vec<bool>> {
+        let strangers = self.strangers.iter().map(|stranger| PollFd::new(&stranger.stream, PollFlags::IN));
+        // Who cannot be taken is not waited for.
+        let listeners = self.listeners.iter().filter(|_| self.has_room(Moment::now()));
+        let listeners = listeners.map(|listener| PollFd::new(listener, PollFlags::IN));
+        let mut sockets: Vec<_> = strangers.chain(listeners).collect();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(GLANCE.subsec_nanos()) };
+        match poll(&mut sockets, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(sockets[..self.strangers.len()].iter().map(|socket| !socket.revents().is_empty()).collect())
+    }
+
+    /// Whether there is a place for one more, or somebody who must leave it.
+    fn has_room(&self, now: Moment) -> bool {
+        let oldest = self.strangers.first().filter(|_| self.strangers.len() >= STRANGERS);
+        oldest.is_none_or(|oldest| now >= oldest.since.after(HASTE))
+    }
+
+    /// Takes who has connected. Whoever has a proof to show was heard before.
+    fn welcome(&mut self, now: Moment) -> io::Result<()> {
+        // A crowd at one listener must not keep others out at the next.
+        let one = self.listeners.len().min(1);
+        self.listeners.rotate_left(one);
+        for at in 0..self.listeners.len() {
+            for _ in 0..STRANGERS {
+                if !self.has_room(now) {
+                    return Ok(());
+                }
+                let (mut stream, address) = match self.listeners[at].accept() {
+                    Ok(accepted) => accepted,
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => return Err(error),
+                    // Nobody is left, or who came is gone again, which does not matter.
+                    Err(_) => break,
+                };
+                let nonce = nonce()?;
+                if stream.set_nonblocking(true).and_then(|()| stream.write_all(&nonce)).is_ok() {
+                    if self.strangers.len() >= STRANGERS {
+                        let oldest = self.strangers.remove(0);
+                        self.refuse(oldest.address, "it did not prove that it belongs here, and others want to");
+                    }
+                    let said = Vec::with_capacity(PROOF);
+                    self.strangers.push(Stranger { stream, address, nonce, said, since: now });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn believe<T>(
+        &self,
+        mut stranger: Stranger,
+        known: &mut impl FnMut(&Claim, SocketAddr) -> Option<T>,
+    ) -> Option<(T, Proven)> {
+        let (proof, _) = stranger.said.as_chunks::<BYTES>();
+        let &[theirs, claim, tag] = proof else { return None };
+        if !self.secret.verify(&[b"connect", &stranger.nonce, &theirs, &claim], &tag) {
+            // Whether it hears this does not matter.
+            let _ = stranger.stream.write_all(&REFUSAL);
+            return None;
+        }
+        let guest = known(&claim, stranger.address)?;
+        let answer = self.secret.tag(&[b"accept", &theirs, &stranger.nonce, &claim]);
+        // It has said nothing but its proof, so these bytes find room.
+        stranger.stream.write_all(&answer).ok()?;
+        stranger.stream.set_nodelay(true).ok()?;
+        let session = session(self.secret, &stranger.nonce, &theirs);
+        Some((guest, Proven { stream: stranger.stream, session }))
+    }
+}
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        // Nobody is expected any more.
+        self.refusals.count += self.strangers.len() as u64;
+        match self.refusals.untold() {
+            0 => {}
+            rest => tracing::warn!("{rest} more connections were refused: nobody waited for them"),
+        }
+    }
+}
+
+/// How many were not let in. The first are told of one by one; of a flood, once a second how many there were.
+#[derive(Default)]
+struct Refusals {
+    count: u64,
+    told: u64,
+    /// Until when nothing is to be told.
+    quiet: Moment,
+}
+
+impl Refusals {
+    /// How many are told of one by one.
+    const SINGLY: u64 = 8;
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    /// Counts one more; of how many to tell now.
+    fn note(&mut self, now: Moment) -> u64 {
+        self.count += 1;
+        if self.count > Self::SINGLY && now < self.quiet {
+            return 0;
+        }
+        self.quiet = now.after(Self::PAUSE);
+        self.untold()
+    }
+
+    /// Of how many nothing was told; now that is done.
+    fn untold(&mut self) -> u64 {
+        self.count - std::mem::replace(&mut self.told, self.count)
+    }
+}
+
+impl Stranger {
+    /// Whether it has said all that it has to say.
+    fn listen(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; PROOF];
+        match self.stream.read(&mut bytes[self.said.len()..]) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                let start = self.said.len();
+                self.said.extend_from_slice(&bytes[start..start + read]);
+                Ok(self.said.len() == PROOF)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 4096).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    /// More than are heard at once say who they are as soon as they can, and before anybody listens to them again.
+    #[test]
+    fn whose_proof_has_come_is_heard_before_others_are_let_in() {
+        const ALL: usize = 2 * STRANGERS + 1;
+        crate::execution::options::raise_open_files();
+        let secret = Secret::random().unwrap();
+        let (listener, address) = listener();
+        let mut gate = Gate::new(vec![listener], &secret);
+        let mut come: Vec<_> = (0..ALL).map(|_| TcpStream::connect(address).unwrap()).collect();
+        come.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+        // Who has got its nonce answers at once, and waits.
+        let answer = |stream: &mut TcpStream| {
+            let (mut theirs, mine, claim) = ([0; BYTES], [1; BYTES], [2; BYTES]);
+            let has_nonce = stream.read(&mut theirs).is_ok_and(|bytes| bytes == BYTES);
+            if has_nonce {
+                let tag = secret.tag(&[b"connect", &theirs, &mine, &claim]);
+                stream.write_all(&[mine, claim, tag].concat()).unwrap();
+            }
+            has_nonce
+        };
+        let mut answered: Vec<TcpStream> = Vec::new();
+        let (mut admitted, deadline) = (0, Moment::now().after(LONG));
+        while admitted < ALL {
+            assert!(Moment::now() < deadline, "{admitted} of {ALL}");
+            admitted += gate.admit(|_, _| Some(())).unwrap().len();
+            answered.extend(come.extract_if(.., answer));
+        }
+        assert_eq!(gate.refused(), 0);
+    }
+
+    #[test]
+    fn a_crowd_that_says_nothing_keeps_nobody_out() {
+        const CROWD: usize = 3 * STRANGERS;
+        crate::execution::options::raise_open_files();
+        let secret = Secret::random().unwrap();
+        let (listener, address) = listener();
+        let mut gate = Gate::new(vec![listener], &secret);
+        let crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let begin = Moment::now();
+        let deadline = begin.after(LONG);
+        std::thread::scope(|scope| {
+            let honest = scope.spawn(|| introduce(address, [3; BYTES], &secret, deadline));
+            while gate.admit(|_, _| Some(())).unwrap().is_empty() {
+                assert!(Moment::now() < deadline, "nobody was let in");
+            }
+            honest.join().unwrap().unwrap();
+        });
+        // Those before it had to leave their places, not sooner than they must and not later.
+        let waited = Moment::now().since(begin);
+        assert!((3 * HASTE..2 * PATIENCE).contains(&waited), "{waited:?}");
+        assert!(gate.refused() as usize > CROWD - STRANGERS, "{}", gate.refused());
+        drop(crowd);
+    }
+
+    #[test]
+    fn of_a_flood_there_are_few_words_and_they_count_all() {
+        let mut refusals = Refusals::default();
+        let mut told = Vec::new();
+        for index in 0..25_000 {
+            told.push(refusals.note(Moment::default().after(Duration::from_micros(100) * index)));
+        }
+        told.push(refusals.untold());
+        assert_eq!(told.iter().sum::<u64>(), 25_000);
+        assert_eq!(told.iter().filter(|&&told| told > 0).count() as u64, Refusals::SINGLY + 3);
+        assert_eq!(refusals.untold(), 0);
+    }
+}
