@@ -11,6 +11,9 @@
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 #![allow(clippy::print_stderr, reason = "what is missing, and how far it is, are no part of the table")]
 
+#[path = "../tests/binary.rs"]
+#[allow(dead_code, reason = "the tests need more of it")]
+mod binary;
 #[path = "../tests/cluster/fabric/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests need more of it")]
 mod fabric;

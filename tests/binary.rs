@@ -1,6 +1,7 @@
 //! Runs the binary as a user would, and reads what it prints.
 
 use serde_json::Value;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -56,4 +57,13 @@ pub(crate) fn read(path: &Path) -> Value {
 /// A folder of this repository.
 pub(crate) fn repository(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
+}
+
+/// Says why a test cannot run here, also in the list of `.ci/run` (the file that `ANTIPHON_SKIPPED` names).
+pub(crate) fn skip(reason: &str) {
+    println!("skipped: {reason}");
+    if let Some(list) = std::env::var_os("ANTIPHON_SKIPPED") {
+        let mut list = std::fs::File::options().append(true).create(true).open(list).unwrap();
+        writeln!(list, "{reason}").unwrap();
+    }
 }

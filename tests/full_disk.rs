@@ -1,5 +1,6 @@
 //! A disk that is full, a real one: what cannot be kept is named, with what the system says, and nobody crashes.
 
+use crate::binary::skip;
 use std::fs::File;
 use std::process::{Command, Output};
 
@@ -32,7 +33,7 @@ fn what_cannot_be_written_is_named() {
         command.current_dir(folder.path()).env("HOME", folder.path()).env_remove("XDG_STATE_HOME");
         let output = match command.output() {
             Ok(output) if ![Some(1), Some(99)].contains(&output.status.code()) => output,
-            other => return println!("skipped: no file system can be mounted: {other:?}"),
+            other => return skip(&format!("a full disk: no file system can be mounted: {other:?}")),
         };
         let words = words(&output);
         let named = words.lines().any(|line| line.starts_with("error: ") && line.contains(file));

@@ -3,7 +3,7 @@
 mod faults;
 mod refusals;
 
-use crate::binary::Ran;
+use crate::binary::{Ran, skip};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -243,7 +243,7 @@ fn long_mpi_ranks_of_a_real_mpirun_need_no_options() {
     command.args(["run", "--collective", "allreduce", "--size", "4KB,1MB", "--json"]);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").env("HOME", home.path());
     match command.output() {
-        Err(error) => println!("skipped: mpirun cannot be started: {error}"),
+        Err(error) => skip(&format!("ranks of a real mpirun: it cannot be started: {error}")),
         Ok(output) => {
             let text = |bytes| String::from_utf8(bytes).unwrap();
             let ran = Ran {

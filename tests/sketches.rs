@@ -6,29 +6,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 #[test]
-fn every_shipped_sketch_resolves_and_says_why_it_exists() {
-    let mut found = 0;
-    for entry in std::fs::read_dir(repository("sketches")).unwrap() {
-        let path = entry.unwrap().path();
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.starts_with('#'), "{} does not say why it exists", path.display());
-        let name = path.file_stem().unwrap().to_str().unwrap();
-        let spec = match name {
-            name if name.contains("ndv2") => format!("ndv2x{},costs=taccl-1mb", machines(name)),
-            name if name.contains("dgx2") => format!("dgx2x{},costs=taccl-1mb", machines(name)),
-            _ => "ndv2x1".to_owned(),
-        };
-        antiphon(&format!("sketch check {} --topology {spec}", path.display())).ok();
-        found += 1;
-    }
-    assert!(found >= 8, "only {found} sketches");
-}
-
-fn machines(name: &str) -> &str {
-    ["4", "2", "1"].into_iter().find(|count| name.contains(&format!("-n{count}"))).unwrap_or("1")
-}
-
-#[test]
 fn forbidden_links_stay_unused_by_every_strategy_and_collective() {
     let folder = tempfile::tempdir().unwrap();
     let sketch = folder.path().join("sketch.yaml");

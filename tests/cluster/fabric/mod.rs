@@ -47,7 +47,7 @@ impl Cluster {
     /// Builds a cluster; where that is impossible, says why, and the test that asked is over.
     pub(crate) fn or_skip(spec: &Spec) -> Option<Self> {
         if let Some(reason) = tools::missing() {
-            println!("skipped: {reason}");
+            crate::binary::skip(&format!("hosts of network namespaces: {reason}"));
             return None;
         }
         Some(Self::build(spec).unwrap_or_else(|told| panic!("{spec:?}: {told}")))

@@ -1,0 +1,81 @@
+//! What every source file must hold to.
+
+use super::{ROOT, sources};
+use std::path::Path;
+
+/// The most lines of a file before its unit tests.
+const LINES: usize = 400;
+
+/// Files that are still longer; this list may only shrink.
+const LONG: &[&str] = &[
+    "interop/src/msccl/parse.rs",
+    "interop/src/mscclpp/convert.rs",
+    "interop/src/mscclpp/tests/adversary.rs",
+    "program/src/testing/executor.rs",
+    "runtime/src/job/simulation/host.rs",
+    "runtime/src/turns.rs",
+    "schedule/src/demand.rs",
+    "src/cli/mod.rs",
+    "synth/src/matching/mod.rs",
+];
+
+#[test]
+fn every_source_file_says_what_it_owns() {
+    for source in sources("") {
+        assert!(source.text.starts_with("//!"), "{} has no module documentation", source.path);
+    }
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let long = |source: super::Source| {
+        let lines = source.before_tests().count();
+        (lines > LINES && !LONG.contains(&source.path.as_str()))
+            .then(|| format!("{} has {lines} lines before its tests", source.path))
+    };
+    let long: Vec<_> = sources("").into_iter().filter_map(long).collect();
+    assert!(long.is_empty(), "more than {LINES} lines:\n{}", long.join("\n"));
+}
+
+#[test]
+fn no_module_is_a_drawer_for_all_sorts() {
+    for source in sources("") {
+        let drawer = source.path.split('/').find(|part| {
+            ["utils", "util", "common", "helpers", "misc", "types", "manager"].contains(&part.trim_end_matches(".rs"))
+        });
+        assert!(drawer.is_none(), "{}: name it after what it owns", source.path);
+    }
+}
+
+#[test]
+fn nothing_is_ignored_or_left_to_do() {
+    // Spelled in pieces, so that this file does not find itself.
+    for word in [concat!("#[", "ignore"), concat!("todo", "!("), concat!("unimplemented", "!(")] {
+        for source in sources("") {
+            assert!(!source.text.contains(word), "{} contains {word}", source.path);
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_stays_where_it_belongs() {
+    for source in sources("") {
+        let welcome = source.path.starts_with("runtime/") || source.path.starts_with("synth/src/solver/");
+        let has_unsafe = source.text.lines().any(|line| {
+            let code = line.split("//").next().unwrap_or("");
+            code.contains(concat!("unsafe", " {")) || code.contains(concat!("unsafe", " fn"))
+        });
+        assert!(!has_unsafe || welcome, "{} contains unsafe code", source.path);
+    }
+}
+
+#[test]
+fn no_test_file_is_forgotten() {
+    let main = std::fs::read_to_string(Path::new(ROOT).join("tests/main.rs")).unwrap();
+    for source in sources("tests") {
+        let inside = source.path.trim_start_matches("tests/").trim_end_matches(".rs").trim_end_matches("/mod");
+        if !inside.contains('/') && inside != "main" {
+            assert!(main.contains(&format!("mod {inside};")), "{} is not compiled", source.path);
+        }
+    }
+}

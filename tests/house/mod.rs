@@ -1,0 +1,67 @@
+//! The rules of the house that a machine can check. Each file checks one kind: `crates` who may import whom,
+//! `rooms` the same inside a crate, `files` what every source file must hold to, `names` types and words, `data` the
+//! machines and sketches, `documents` the pages for readers.
+
+mod crates;
+mod data;
+mod documents;
+mod files;
+mod names;
+mod rooms;
+
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const CRATES: &[&str] = &["topology", "schedule", "program", "interop", "synth", "runtime", "tune", "antiphon"];
+
+/// A source file: its path inside the repository, and its text.
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// What stands before the unit tests at the end of the file, without comments.
+    fn code(&self) -> String {
+        self.before_tests().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
+    }
+
+    fn before_tests(&self) -> impl Iterator<Item = &str> {
+        self.text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"))
+    }
+
+    /// Whether the file is a test, a benchmark or something that only tests use.
+    fn is_test(&self) -> bool {
+        let is_test = |part: &str| ["tests", "benches", "testing", "tests.rs"].contains(&part);
+        self.path.split('/').any(is_test)
+    }
+}
+
+/// All Rust files below a folder of the repository.
+fn sources(folder: &str) -> Vec<Source> {
+    let read = |path: PathBuf| Source {
+        text: std::fs::read_to_string(&path).unwrap(),
+        path: path.strip_prefix(ROOT).unwrap().to_str().unwrap().to_owned(),
+    };
+    files_under(folder, "rs").into_iter().map(read).collect()
+}
+
+/// All files with this extension below a folder of the repository, sorted; build output left out.
+fn files_under(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![Path::new(ROOT).join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty());
+    found
+}

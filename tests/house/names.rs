@@ -1,0 +1,283 @@
+//! Names: one type, one name in the whole workspace; and no public name that only its author understands.
+
+use super::{Source, sources};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Type names that several modules share, and how many. Words of other tools' formats may stay; the rest waits for better
+/// names, and this list may only shrink.
+const SHARED: &[(&str, usize)] = &[
+    ("Action", 2),
+    ("Agent", 2),
+    ("Algorithm", 2),
+    ("Arena", 2),
+    ("Bench", 2),
+    ("Block", 3),
+    ("Board", 2),
+    ("Builder", 3),
+    ("Calendar", 2),
+    ("Call", 3),
+    ("Candidate", 3),
+    ("Cause", 2),
+    ("Cell", 3),
+    ("Check", 2),
+    ("Choice", 5),
+    ("Chunks", 2),
+    ("Claim", 2),
+    ("Classes", 2),
+    ("Clock", 4),
+    ("Command", 2),
+    ("Connections", 2),
+    ("Content", 2),
+    ("Cost", 2),
+    ("Decision", 2),
+    ("Departure", 2),
+    ("Desk", 2),
+    ("Device", 2),
+    ("Document", 2),
+    ("Draft", 3),
+    ("Duty", 2),
+    ("Effort", 4),
+    ("Element", 2),
+    ("Emitter", 2),
+    ("End", 2),
+    ("Ends", 3),
+    ("Entries", 3),
+    ("Entry", 2),
+    ("Event", 6),
+    ("Expansion", 2),
+    ("ExportError", 2),
+    ("ExportOptions", 2),
+    ("Fault", 3),
+    ("File", 2),
+    ("Finding", 3),
+    ("Flight", 2),
+    ("Flow", 3),
+    ("Format", 2),
+    ("Found", 3),
+    ("Gate", 2),
+    ("Generator", 3),
+    ("Geometry", 2),
+    ("Gpu", 3),
+    ("Grid", 2),
+    ("Group", 2),
+    ("Grouping", 2),
+    ("Groups", 3),
+    ("Growth", 3),
+    ("History", 3),
+    ("Holding", 2),
+    ("Holdings", 2),
+    ("Hop", 2),
+    ("Host", 2),
+    ("Identity", 2),
+    ("Images", 2),
+    ("Item", 2),
+    ("Job", 2),
+    ("Joined", 2),
+    ("Judge", 4),
+    ("Kind", 5),
+    ("Label", 2),
+    ("Lane", 4),
+    ("Lanes", 2),
+    ("Latency", 2),
+    ("Layout", 2),
+    ("Leg", 2),
+    ("Limits", 2),
+    ("Line", 3),
+    ("Listed", 2),
+    ("Load", 4),
+    ("Location", 2),
+    ("Machine", 4),
+    ("Member", 2),
+    ("Memory", 4),
+    ("Merged", 2),
+    ("Message", 2),
+    ("Messages", 3),
+    ("Moment", 3),
+    ("Net", 2),
+    ("Network", 4),
+    ("NotASymmetry", 2),
+    ("Options", 2),
+    ("Orbits", 3),
+    ("Order", 3),
+    ("Outcome", 3),
+    ("Outgoing", 2),
+    ("Pair", 2),
+    ("Pairs", 2),
+    ("Parser", 3),
+    ("Part", 4),
+    ("Partition", 2),
+    ("Path", 2),
+    ("Patience", 3),
+    ("Place", 6),
+    ("Placed", 2),
+    ("Places", 2),
+    ("Plan", 7),
+    ("Play", 2),
+    ("Played", 3),
+    ("Player", 4),
+    ("Point", 4),
+    ("Poll", 2),
+    ("Port", 4),
+    ("Program", 2),
+    ("Rank", 2),
+    ("Ranks", 3),
+    ("Ready", 3),
+    ("Relaxed", 2),
+    ("Report", 2),
+    ("Resolver", 2),
+    ("Ride", 2),
+    ("Round", 3),
+    ("Routes", 3),
+    ("Routing", 2),
+    ("Row", 5),
+    ("Rule", 4),
+    ("Sample", 2),
+    ("Scope", 3),
+    ("Search", 9),
+    ("Seat", 2),
+    ("Seen", 3),
+    ("Sets", 2),
+    ("Setup", 2),
+    ("Shape", 4),
+    ("Shared", 3),
+    ("Side", 2),
+    ("Source", 3),
+    ("Span", 4),
+    ("Spreading", 3),
+    ("Stage", 2),
+    ("State", 4),
+    ("Step", 4),
+    ("Steps", 2),
+    ("Style", 3),
+    ("Table", 2),
+    ("Task", 2),
+    ("Taste", 2),
+    ("Terms", 2),
+    ("Threadblock", 2),
+    ("Timed", 3),
+    ("Timeline", 2),
+    ("Transfer", 2),
+    ("Tree", 2),
+    ("Trial", 2),
+    ("Turn", 4),
+    ("Unit", 2),
+    ("Units", 3),
+    ("Use", 3),
+    ("User", 2),
+    ("Value", 2),
+    ("Verdict", 7),
+    ("Violation", 2),
+    ("Waiting", 2),
+    ("Walk", 2),
+    ("Watch", 3),
+    ("Way", 5),
+    ("Ways", 2),
+    ("Which", 5),
+    ("Window", 5),
+    ("Wire", 2),
+    ("Wires", 2),
+    ("Wiring", 2),
+    ("Work", 2),
+    ("Worker", 3),
+    ("World", 2),
+];
+
+/// Words that stood for something else than what a dictionary or the literature says.
+const METAPHORS: &[&str] = &[
+    "bought", "charge", "courier", "diary", "duty", "enclave", "ensemble", "haggle", "haggled", "muster", "newborn",
+    "nursery", "rival", "ride", "seat", "taste",
+];
+
+/// Public names that still contain one.
+const STILL: &[&str] = &[
+    "Charge", "Diary", "Duty", "Ensemble", "Muster", "Newborn", "Nursery", "Ride", "Rival", "Seat", "Taste", "charge",
+    "ensemble", "muster",
+];
+
+const KEYWORDS: &[&str] = &["struct", "enum", "trait", "union", "type", "fn", "mod", "const", "static"];
+
+/// What a line declares: the keyword and the name, and whether everybody may use it.
+struct Declared<'a> {
+    keyword: &'a str,
+    name: &'a str,
+    is_public: bool,
+}
+
+/// The declaration that a line of code begins.
+fn declared(line: &str) -> Option<Declared<'_>> {
+    let mut words = line.trim_start().split_whitespace().skip_while(|word| word.starts_with("pub("));
+    let first = words.next()?;
+    let is_public = first == "pub" || line.trim_start().starts_with("pub(");
+    let keyword = match first {
+        "pub" => words.next()?,
+        _ => first,
+    };
+    let keyword = KEYWORDS.iter().find(|known| **known == keyword)?;
+    let name = words.next()?.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next()?;
+    // An indented `type` belongs to a trait or an implementation.
+    let is_associated = *keyword == "type" && line.starts_with(' ');
+    (!is_associated && !name.is_empty()).then_some(Declared { keyword, name, is_public })
+}
+
+/// Where each type is declared, tests and benchmarks left out.
+fn types(sources: &[Source]) -> BTreeMap<String, Vec<&str>> {
+    let mut types: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for source in sources.iter().filter(|source| !source.is_test()) {
+        for declared in source.code().lines().filter_map(declared) {
+            if ["struct", "enum", "trait", "union", "type"].contains(&declared.keyword) {
+                types.entry(declared.name.to_owned()).or_default().push(&source.path);
+            }
+        }
+    }
+    types
+}
+
+#[test]
+fn a_type_name_means_one_type() {
+    let sources = sources("");
+    let types = types(&sources);
+    let most = |name: &str| SHARED.iter().find(|(shared, _)| *shared == name).map_or(1, |(_, most)| *most);
+    let shared = |(name, places): &(&String, &Vec<&str>)| places.len() > most(name);
+    let told: Vec<_> =
+        types.iter().filter(shared).map(|(name, places)| format!("{name}: {}", places.join(", "))).collect();
+    assert!(told.is_empty(), "type names with two meanings:\n{}", told.join("\n"));
+}
+
+/// `FreeGroup`, `free_group` → free, group.
+fn parts(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for letter in name.chars() {
+        if letter == '_' || letter.is_uppercase() {
+            parts.push(String::new());
+        }
+        if letter != '_' {
+            parts.last_mut().unwrap().extend(letter.to_lowercase());
+        }
+    }
+    parts
+}
+
+#[test]
+fn public_names_are_words_of_the_field() {
+    let mut found = BTreeSet::new();
+    for source in sources("").iter().filter(|source| !source.is_test()) {
+        for declared in source.code().lines().filter_map(declared).filter(|declared| declared.is_public) {
+            let is_metaphor = |part: &String| METAPHORS.contains(&part.as_str());
+            if parts(declared.name).iter().any(is_metaphor) && !STILL.contains(&declared.name) {
+                found.insert(format!("{} {}: {}", declared.keyword, declared.name, source.path));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.into_iter().collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn declarations_are_found() {
+    let name = |line| declared(line).map(|declared| (declared.keyword, declared.name, declared.is_public));
+    assert_eq!(name("pub(crate) struct Heap<T> {"), Some(("struct", "Heap", true)));
+    assert_eq!(name("    enum Kind {"), Some(("enum", "Kind", false)));
+    assert_eq!(name("pub type Cost = f64;"), Some(("type", "Cost", true)));
+    assert_eq!(name("    type Item = u8;"), None);
+    assert_eq!(name("let kind = structure;"), None);
+    assert_eq!(parts("FreeGroup"), ["", "free", "group"]);
+}
