@@ -16,7 +16,7 @@ const LONG: &[&str] = &[
     "runtime/src/turns.rs",
     "schedule/src/demand.rs",
     "src/cli/mod.rs",
-    "synth/src/matching/mod.rs",
+    "synth/src/strategies/matching/mod.rs",
 ];
 
 #[test]
