@@ -16,6 +16,7 @@
 
 use crate::{Collective, DemandError, ReduceOp};
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -46,9 +47,22 @@ impl fmt::Display for ChunkId {
 }
 
 /// An ascending set of ranks, cheap to clone (a thousand chunks wanted by everybody share one).
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RankSet(Arc<[Rank]>);
+
+impl Ord for RankSet {
+    /// As lists; a set that two chunks share is not looked at.
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+    }
+}
+
+impl PartialOrd for RankSet {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl RankSet {
     /// The ranks `0..ranks`.
@@ -77,6 +91,15 @@ impl RankSet {
     #[inline]
     pub fn has(&self, rank: Rank) -> bool {
         self.0.binary_search(&rank).is_ok()
+    }
+
+    /// How many ranks are in both sets; in proportion to the smaller one.
+    pub fn common(&self, other: &Self) -> usize {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return self.len();
+        }
+        let (small, large) = if self.len() < other.len() { (self, other) } else { (other, self) };
+        small.iter().filter(|&&rank| large.has(rank)).count()
     }
 }
 

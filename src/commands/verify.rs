@@ -5,8 +5,8 @@ use crate::failure::{Failure, Outcome};
 use crate::foreign::ForeignPlan;
 use crate::plan::{self, Claim, Opened};
 use crate::screen::{Screen, time};
-use schedule::Violation;
 use schedule::file::CompressedFile;
+use schedule::{Findings, Violation};
 use serde_json::{Value, json};
 
 /// Runs the command.
@@ -22,11 +22,10 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
     }
     let summary = plan::describe(&file.schedule);
     let (schedule, violations) = match file.verify(&topology) {
-        Ok(verified) => (verified.into_schedule(), Vec::new()),
+        Ok(verified) => (verified.into_schedule(), Findings::default()),
         Err(rejection) => (*rejection.schedule, rejection.violations),
     };
-    let mut texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
-    let mut values: Vec<Value> = violations.iter().map(as_json).collect();
+    let mut findings = violations.map(found);
     if let Some(path) = &args.sketch {
         let sketch = plan::sketch(path, &topology)?;
         for violation in synth::sketch::obey(&schedule, &topology, &sketch.constraints) {
@@ -34,19 +33,18 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
             value["text"] = violation.to_string().into();
             value["sketch"] = path.display().to_string().into();
             value["rank"] = violation.from.0.into();
-            values.push(value);
-            texts.push(format!("{}: {violation}", path.display()));
+            findings.push(Found { text: format!("{}: {violation}", path.display()), value });
         }
         for remark in synth::sketch::remarks(&schedule, &sketch) {
             screen.note(&format!("note: {}: {remark}", path.display()));
         }
     }
-    let answer = json!({"ok": values.is_empty(), "violations": values});
-    screen.result(&answer, || match texts.len() {
-        0 => format!("ok: {summary}, {} transfers, {}", schedule.transfers.len(), time(schedule.makespan().0)),
-        _ => texts.join("\n"),
+    let answer = json!({"ok": findings.is_empty(), "violations": values(&findings), "more": findings.more()});
+    screen.result(&answer, || match findings.is_empty() {
+        true => format!("ok: {summary}, {} transfers, {}", schedule.transfers.len(), time(schedule.makespan().0)),
+        false => list(&findings),
     })?;
-    verdict(args, texts.len())
+    verdict(args, findings.total())
 }
 
 /// A compressed schedule: judged on orbits, and written out where that is asked for.
@@ -59,14 +57,15 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
     }
     let summary = plan::describe(&file.base.schedule);
     let (verified, violations) = match file.verify(&topology) {
-        Ok(verified) => (Some(verified), Vec::new()),
+        Ok(verified) => (Some(verified), Findings::default()),
         Err(rejection) => (None, rejection.violations),
     };
     if let (Some(path), Some(verified)) = (&args.expand, &verified) {
         plan::save(&plan::expanded(verified, &topology, &args.file.display().to_string())?, path)?;
     }
-    let values: Vec<Value> = violations.iter().map(as_json).collect();
-    screen.result(&json!({"ok": values.is_empty(), "violations": values}), || match &verified {
+    let findings = violations.map(found);
+    let answer = json!({"ok": findings.is_empty(), "violations": values(&findings), "more": findings.more()});
+    screen.result(&answer, || match &verified {
         Some(verified) => format!(
             "ok: {summary}, {} transfers ({} base transfers, each with {} images), {}",
             verified.transfers(),
@@ -74,13 +73,35 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
             verified.order(),
             time(verified.makespan().0)
         ),
-        None => violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        None => list(&findings),
     })?;
-    verdict(args, values.len())
+    verdict(args, findings.total())
+}
+
+/// A violation of the schedule or of a sketch, as it is shown.
+struct Found {
+    text: String,
+    value: Value,
+}
+
+fn found(violation: &Violation) -> Found {
+    Found { text: violation.to_string(), value: as_json(violation) }
+}
+
+fn values(findings: &Findings<Found>) -> Vec<&Value> {
+    findings.iter().map(|found| &found.value).collect()
+}
+
+/// One violation a line, and how many more there are.
+fn list(findings: &Findings<Found>) -> String {
+    let mut lines: Vec<&str> = findings.iter().map(|found| found.text.as_str()).collect();
+    let rest = format!("and {} more", findings.more());
+    lines.extend((findings.more() > 0).then_some(rest.as_str()));
+    lines.join("\n")
 }
 
 /// The exit of the command.
-fn verdict(args: &VerifyArgs, violations: usize) -> Outcome {
+fn verdict(args: &VerifyArgs, violations: u64) -> Outcome {
     match violations {
         0 => Ok(()),
         1 => Err(Failure::no(anyhow::anyhow!("{}: 1 violation", args.file.display()))),
@@ -102,7 +123,7 @@ fn foreign(args: &VerifyArgs, mut plan: ForeignPlan, screen: &Screen) -> Outcome
         let texts: Vec<&str> = plan.violations.iter().map(|finding| finding.text()).collect();
         if texts.is_empty() { format!("ok: {}", plan.title) } else { texts.join("\n") }
     })?;
-    verdict(args, values.len())
+    verdict(args, values.len() as u64)
 }
 
 /// A violation as design page 2 spells it; what it does not concern is left out.

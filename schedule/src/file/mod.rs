@@ -12,8 +12,8 @@ mod write;
 pub use write::{write, write_compressed};
 
 use crate::{
-    CompressedSchedule, Generator, Rejection, Schedule, VerifiedCompressed, VerifiedSchedule, Violation, verify,
-    verify_compressed,
+    CompressedSchedule, Findings, Generator, Rejection, Schedule, VerifiedCompressed, VerifiedSchedule, Violation,
+    verify, verify_compressed,
 };
 use topology::Topology;
 use topology::document::{Document, Step, TextError};
@@ -27,7 +27,7 @@ pub struct ScheduleFile {
     /// The schedule, with chunks numbered as [`crate::Demand`] numbers them.
     pub schedule: Schedule,
     /// What the file states that does not follow from its request and transfers.
-    pub mismatches: Vec<Violation>,
+    pub mismatches: Findings<Violation>,
 }
 
 impl ScheduleFile {
@@ -41,7 +41,7 @@ impl ScheduleFile {
             Ok(verified) if mismatches.is_empty() => Ok(verified),
             Ok(verified) => Err(Rejection { violations: mismatches, schedule: Box::new(verified.into_schedule()) }),
             Err(rejection) => {
-                mismatches.extend(rejection.violations);
+                mismatches.append(rejection.violations);
                 Err(Rejection { violations: mismatches, schedule: rejection.schedule })
             }
         }
@@ -77,7 +77,7 @@ impl CompressedFile {
             Ok(verified) if mismatches.is_empty() => Ok(verified),
             Ok(verified) => Err(Rejection { violations: mismatches, schedule: Box::new(verified.base().clone()) }),
             Err(rejection) => {
-                mismatches.extend(rejection.violations);
+                mismatches.append(rejection.violations);
                 Err(Rejection { violations: mismatches, schedule: rejection.schedule })
             }
         }

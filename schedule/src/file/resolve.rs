@@ -6,7 +6,8 @@
 use super::layout::{ChunkEntry, File, GeneratorEntry, SymmetryEntry, TransferEntry};
 use super::{AnyScheduleFile, CompressedFile, ScheduleFile};
 use crate::{
-    Chunk, ChunkId, Collective, Demand, DemandError, Generator, LowerBound, RankSet, Request, Schedule, Transfer,
+    Chunk, ChunkId, Collective, Demand, DemandError, Findings, Generator, LowerBound, RankSet, Request, Schedule,
+    Transfer,
 };
 use crate::{Violation, verify};
 use std::collections::{BTreeMap, VecDeque};
@@ -42,7 +43,7 @@ pub(super) fn resolve(file: File) -> Result<AnyScheduleFile, Fault> {
     let request = request(&file)?;
     let File { topology, chunk_bytes, chunks, symmetry, transfers, makespan_us, gap, produced_by, .. } = file;
     let bound = file.lower_bound_us.map(|value| LowerBound { value, name: file.bound.unwrap_or_default() });
-    let mut mismatches = Vec::new();
+    let mut mismatches = Findings::default();
     let (demand, names) = match (chunks, &symmetry) {
         (Some(chunks), _) => stated(request, chunks, chunk_bytes, &mut mismatches)?,
         (None, Some(symmetry)) => (implied(request, symmetry, chunk_bytes, &mut mismatches)?, None),
@@ -69,7 +70,7 @@ fn stated(
     request: Request,
     mut chunks: Vec<ChunkEntry>,
     chunk_bytes: Bytes,
-    mismatches: &mut Vec<Violation>,
+    mismatches: &mut Findings<Violation>,
 ) -> Result<(Demand, Option<Names>), Fault> {
     chunks.sort_unstable_by_key(|chunk| chunk.id);
     let (demand, names) = match request.collective {
@@ -89,7 +90,7 @@ fn implied(
     request: Request,
     symmetry: &SymmetryEntry,
     chunk_bytes: Bytes,
-    mismatches: &mut Vec<Violation>,
+    mismatches: &mut Findings<Violation>,
 ) -> Result<Demand, Fault> {
     // A short file must not make us derive millions of chunks: each generator lists the image of every one.
     let (expected, listed) = (request.chunk_count(), symmetry.generators.first().map_or(0, |it| it.chunks.len()));
@@ -161,7 +162,7 @@ fn check_length(request: &Request, listed: usize) -> Result<(), Fault> {
 }
 
 /// The demand with the file's size of a chunk, where that is an acceptable rounding.
-fn sized(demand: Demand, stated: Bytes, mismatches: &mut Vec<Violation>) -> Demand {
+fn sized(demand: Demand, stated: Bytes, mismatches: &mut Findings<Violation>) -> Demand {
     let expected = demand.chunk_bytes();
     demand.clone().with_chunk_bytes(stated).unwrap_or_else(|_| {
         mismatches.push(Violation::WrongChunkBytes { id: None, stated, expected });
@@ -185,7 +186,7 @@ fn listed(request: Request, chunks: Vec<ChunkEntry>, chunk_bytes: Bytes) -> Resu
 }
 
 /// Matches the file's chunks, which ascend by id, to those of the demand.
-fn matched(demand: &Demand, entries: &[ChunkEntry], mismatches: &mut Vec<Violation>) -> Names {
+fn matched(demand: &Demand, entries: &[ChunkEntry], mismatches: &mut Findings<Violation>) -> Names {
     let mut classes = BTreeMap::<(RankSet, RankSet, bool), VecDeque<ChunkId>>::new();
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
         let class = (chunk.holders.clone(), chunk.wanted_by.clone(), chunk.combine);
@@ -246,7 +247,7 @@ fn transfer(entry: TransferEntry, names: Option<&Names>, count: usize) -> Transf
     Transfer { chunks, from, to, link, kind, start, end }
 }
 
-fn check_answer(schedule: &Schedule, stated: Micros, gap: Option<f64>, mismatches: &mut Vec<Violation>) {
+fn check_answer(schedule: &Schedule, stated: Micros, gap: Option<f64>, mismatches: &mut Findings<Violation>) {
     let actual = schedule.makespan();
     if verify::differs(stated, actual) {
         mismatches.push(Violation::WrongMakespan { stated, actual });

@@ -8,9 +8,8 @@
 //! is the exact set of the holders whose contributions it counts: taken at departure, applied at arrival.
 
 use super::{Violation, clearly_before, structure};
-use crate::{Chunk, ChunkId, Demand, Schedule, Transfer, TransferKind};
+use crate::{Chunk, ChunkId, Demand, Findings, Schedule, Transfer, TransferKind};
 use rayon::prelude::*;
-use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use topology::{Micros, Rank, Topology};
@@ -19,18 +18,23 @@ use topology::{Micros, Rank, Topology};
 /// for N ranks would otherwise cost N² violations.
 const LISTED: usize = 16;
 
-pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut Vec<Violation>) {
+pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut Findings<Violation>) {
     let ranks = topology.rank_count().max(schedule.demand.request().ranks);
     let routes = Routes::of(schedule, ranks);
-    let found: Vec<Violation> = schedule
+    let found = schedule
         .demand
         .chunk_ids()
         .collect::<Vec<_>>()
         .into_par_iter()
         .map_init(|| Scratch::new(ranks), |scratch, id| check_chunk(schedule, &routes, id, scratch))
-        .flat_map_iter(|found| found)
-        .collect();
-    violations.extend(found);
+        .fold(Findings::default, |mut all: Findings<Violation>, found| {
+            all.extend(found);
+            all
+        });
+    violations.append(found.reduce(Findings::default, |mut all, found| {
+        all.append(found);
+        all
+    }));
 }
 
 fn check_chunk(schedule: &Schedule, routes: &Routes, id: ChunkId, scratch: &mut Scratch) -> Vec<Violation> {
@@ -47,7 +51,7 @@ pub(super) fn check_history(
     transfers: &[Transfer],
     names: &[u32],
     topology: &Topology,
-    violations: &mut Vec<Violation>,
+    violations: &mut Findings<Violation>,
 ) {
     let mut route: Vec<u32> = (0..transfers.len() as u32).collect();
     sort_by_departure(&mut route, transfers);
@@ -126,6 +130,9 @@ struct Play<'a> {
 
 impl Play<'_> {
     fn check(&self, scratch: &mut Scratch) -> Vec<Violation> {
+        if self.route.is_empty() {
+            return self.unmoved();
+        }
         if self.chunk.combine { self.combining(&mut scratch.slots) } else { self.plain(&mut scratch.held) }
     }
 
@@ -135,6 +142,30 @@ impl Play<'_> {
 
     fn steps(&self) -> impl Iterator<Item = (usize, &Transfer)> {
         self.route.iter().map(|&index| (index as usize, &self.transfers[index as usize]))
+    }
+
+    /// What is wrong with a chunk that no transfer carries. It is counted from the sets, not rank by rank: a file of a few
+    /// words can name a collective of many ranks.
+    fn unmoved(&self) -> Vec<Violation> {
+        let (chunk, holders, wanted_by) = (self.id, &self.chunk.holders, &self.chunk.wanted_by);
+        let kept = holders.common(wanted_by);
+        let mut violations = Vec::new();
+        if kept < wanted_by.len() {
+            let lacking = self.chunk.lacking();
+            list_some(&mut violations, lacking, wanted_by.len() - kept, |rank, more| Violation::NotDelivered {
+                chunk,
+                rank,
+                more,
+            });
+        }
+        if self.chunk.is_sum() {
+            let alone = wanted_by.iter().copied().filter(|&rank| holders.has(rank));
+            list_some(&mut violations, alone, kept, |rank, more| {
+                let missing = if holders[0] == rank { holders[1] } else { holders[0] };
+                Violation::MissingContribution { chunk, rank, missing, also_missing: holders.len() - 2, more }
+            });
+        }
+        violations
     }
 
     fn plain(&self, held: &mut [Option<Micros>]) -> Vec<Violation> {
@@ -218,16 +249,17 @@ impl Play<'_> {
         let mut lacking = Vec::new();
         let mut incomplete = Vec::new();
         for &rank in self.chunk.wanted_by.iter() {
-            // A rank that no transfer touches still has its own contribution, if it has one.
-            let untouched = || holders.binary_search(&rank).ok().map(|own| Sum::of(own, holders.len()));
-            let sum =
-                values.get(rank).map_or_else(|| untouched().map(Cow::Owned), |v| v.sum.as_ref().map(Cow::Borrowed));
-            match sum {
-                None => lacking.push(rank),
-                Some(sum) => {
+            match values.get(rank).map(|value| &value.sum) {
+                Some(Some(sum)) => {
                     let missing = self.first_and_rest(sum.missing(holders.len()));
                     incomplete.extend(missing.map(|(first, rest)| (rank, first, rest)));
                 }
+                // A rank that no transfer touches still has its own contribution, if it has one.
+                None if holders.has(rank) => {
+                    let other = holders.iter().find(|&&holder| holder != rank);
+                    incomplete.extend(other.map(|&first| (rank, first, holders.len() - 2)));
+                }
+                None | Some(None) => lacking.push(rank),
             }
         }
         list(violations, lacking.iter(), |&rank, more| Violation::NotDelivered { chunk, rank, more });
@@ -248,12 +280,23 @@ impl Play<'_> {
 }
 
 /// Adds a violation for each item; where there are many, the last one listed says how many more there are.
-fn list<T>(violations: &mut Vec<Violation>, items: impl Iterator<Item = T>, make: impl Fn(T, usize) -> Violation) {
-    let mut items = items;
-    for listed in 1..=LISTED {
-        let Some(item) = items.next() else { return };
-        let more = if listed == LISTED { items.by_ref().count() } else { 0 };
-        violations.push(make(item, more));
+fn list<T>(
+    violations: &mut Vec<Violation>,
+    items: impl Iterator<Item = T> + Clone,
+    make: impl Fn(T, usize) -> Violation,
+) {
+    list_some(violations, items.clone(), items.count(), make);
+}
+
+/// The same for items whose number is known.
+fn list_some<T>(
+    violations: &mut Vec<Violation>,
+    items: impl Iterator<Item = T>,
+    count: usize,
+    make: impl Fn(T, usize) -> Violation,
+) {
+    for (listed, item) in (1..).zip(items.take(LISTED.min(count))) {
+        violations.push(make(item, if listed == LISTED { count - LISTED } else { 0 }));
     }
 }
 

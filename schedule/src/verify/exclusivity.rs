@@ -5,8 +5,8 @@
 //! again by messages shorter than it.
 
 use super::{Violation, clearly_before, structure};
-use crate::Schedule;
 use crate::compressed::Unfolding;
+use crate::{Findings, Schedule};
 use rayon::prelude::*;
 use topology::{Bytes, LinkId, Micros, ResourceId, Topology};
 
@@ -28,7 +28,7 @@ struct Overlap {
     free: Micros,
 }
 
-pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut Vec<Violation>) {
+pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut Findings<Violation>) {
     let (mut on_links, mut on_resources) = (Vec::with_capacity(schedule.transfers.len()), Vec::new());
     for (index, transfer) in schedule.transfers.iter().enumerate() {
         let Some(link) = topology.links().get(transfer.link.index()) else { continue };
@@ -51,7 +51,7 @@ pub(super) fn check_orbits(
     base: &Schedule,
     topology: &Topology,
     unfolding: &Unfolding,
-    violations: &mut Vec<Violation>,
+    violations: &mut Findings<Violation>,
 ) {
     let mut of_orbit: Vec<Vec<(u32, Micros, Bytes)>> = vec![Vec::new(); unfolding.links.orbits()];
     let (mut on_links, mut on_resources) = (Vec::with_capacity(base.transfers.len()), Vec::new());
@@ -86,7 +86,7 @@ fn report(
     topology: &Topology,
     on_links: Vec<Interval>,
     on_resources: Vec<Interval>,
-    violations: &mut Vec<Violation>,
+    violations: &mut Findings<Violation>,
 ) {
     violations.extend(overlaps(on_links).into_iter().map(|found| {
         let Overlap { owner, transfer, other, start, free } = found;

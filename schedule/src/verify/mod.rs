@@ -24,7 +24,7 @@ mod violation;
 pub use orbits::verify_compressed;
 pub use violation::Violation;
 
-use crate::{Provenance, Schedule};
+use crate::{Findings, Provenance, Schedule};
 use std::fmt;
 use topology::{Micros, Topology};
 
@@ -64,9 +64,9 @@ impl VerifiedSchedule {
 /// contributing rank and a rank that takes part.
 ///
 /// # Errors
-/// Every violation, with evidence; the order of the list is deterministic.
+/// The violations, with evidence; the order of the list is deterministic, and a long one ends with how many more there are.
 pub fn verify(schedule: Schedule, topology: &Topology) -> Result<VerifiedSchedule, Rejection> {
-    let mut violations = Vec::new();
+    let mut violations = Findings::default();
     structure::check(&schedule, topology, &mut violations);
     causality::check(&schedule, topology, &mut violations);
     exclusivity::check(&schedule, topology, &mut violations);
@@ -79,8 +79,8 @@ pub fn verify(schedule: Schedule, topology: &Topology) -> Result<VerifiedSchedul
 /// A schedule that was refused, and why.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rejection {
-    /// Everything that is wrong with it; never empty.
-    pub violations: Vec<Violation>,
+    /// What is wrong with it; never empty.
+    pub violations: Findings<Violation>,
     /// The schedule.
     pub schedule: Box<Schedule>,
 }
@@ -89,11 +89,11 @@ impl fmt::Display for Rejection {
     /// The first few violations, one per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
-        write!(f, "the schedule breaks the rules in {} places", self.violations.len())?;
+        write!(f, "the schedule breaks the rules in {} places", self.violations.total())?;
         for violation in self.violations.iter().take(SHOWN) {
             write!(f, "\n  {}: {violation}", violation.kind())?;
         }
-        match self.violations.len().saturating_sub(SHOWN) {
+        match self.violations.total().saturating_sub(SHOWN as u64) {
             0 => Ok(()),
             more => write!(f, "\n  and {more} more"),
         }

@@ -6,7 +6,7 @@
 
 use super::{Rejection, Violation, causality, exclusivity, structure};
 use crate::compressed::{Unfolding, check_symmetry};
-use crate::{ChunkId, CompressedSchedule, Schedule, Transfer, VerifiedCompressed};
+use crate::{ChunkId, CompressedSchedule, Findings, Schedule, Transfer, VerifiedCompressed};
 use topology::Topology;
 
 /// Checks a compressed schedule against its demand and `topology`, without expanding it.
@@ -15,7 +15,7 @@ use topology::Topology;
 /// Every violation, with evidence; where a generator is no symmetry, nothing else is looked at.
 pub fn verify_compressed(compressed: CompressedSchedule, topology: &Topology) -> Result<VerifiedCompressed, Rejection> {
     let base = &compressed.base;
-    let mut violations = Vec::new();
+    let mut violations = Findings::default();
     structure::check(base, topology, &mut violations);
     // Ranks that only the demand knows have no place on this machine.
     if base.demand.request().ranks != topology.rank_count() {

@@ -1,11 +1,11 @@
 //! Whether every transfer is a message that the demand and the topology know, timed by the cost model.
 
 use super::{Violation, clearly_before, differs};
-use crate::{ChunkId, Schedule, Transfer, TransferKind};
+use crate::{ChunkId, Findings, Schedule, Transfer, TransferKind};
 use std::borrow::Cow;
 use topology::{Micros, Topology};
 
-pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut Vec<Violation>) {
+pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut Findings<Violation>) {
     check_topology(schedule, topology, violations);
     for (index, transfer) in schedule.transfers.iter().enumerate() {
         check_chunks(schedule, index, transfer, violations);
@@ -16,7 +16,7 @@ pub(super) fn check(schedule: &Schedule, topology: &Topology, violations: &mut V
     check_bound(schedule, violations);
 }
 
-fn check_topology(schedule: &Schedule, topology: &Topology, violations: &mut Vec<Violation>) {
+fn check_topology(schedule: &Schedule, topology: &Topology, violations: &mut Findings<Violation>) {
     let (stated, actual) = (schedule.demand.request().ranks, topology.rank_count());
     if stated != actual {
         violations.push(Violation::WrongRankCount { stated, actual });
@@ -44,7 +44,7 @@ pub(super) fn known_chunks<'a>(schedule: &Schedule, transfer: &'a Transfer) -> C
     Cow::Owned(known.into_vec())
 }
 
-fn check_chunks(schedule: &Schedule, index: usize, transfer: &Transfer, violations: &mut Vec<Violation>) {
+fn check_chunks(schedule: &Schedule, index: usize, transfer: &Transfer, violations: &mut Findings<Violation>) {
     let link = transfer.link;
     if transfer.chunks.is_empty() {
         violations.push(Violation::EmptyMessage { transfer: index, link });
@@ -72,7 +72,7 @@ fn check_chunks(schedule: &Schedule, index: usize, transfer: &Transfer, violatio
     }
 }
 
-fn check_link(topology: &Topology, index: usize, transfer: &Transfer, violations: &mut Vec<Violation>) {
+fn check_link(topology: &Topology, index: usize, transfer: &Transfer, violations: &mut Findings<Violation>) {
     let Transfer { from, to, link, .. } = *transfer;
     match topology.links().get(link.index()) {
         None => {
@@ -97,7 +97,7 @@ fn check_times(
     topology: &Topology,
     index: usize,
     transfer: &Transfer,
-    violations: &mut Vec<Violation>,
+    violations: &mut Findings<Violation>,
 ) {
     let Transfer { link, start, end, .. } = *transfer;
     if !is_timed(transfer) || start < Micros::ZERO || end < Micros::ZERO {
@@ -116,7 +116,7 @@ fn check_times(
     }
 }
 
-fn check_order(schedule: &Schedule, violations: &mut Vec<Violation>) {
+fn check_order(schedule: &Schedule, violations: &mut Findings<Violation>) {
     for (index, pair) in schedule.transfers.windows(2).enumerate() {
         let (previous, start) = (pair[0].start, pair[1].start);
         if clearly_before(start, previous) {
@@ -125,7 +125,7 @@ fn check_order(schedule: &Schedule, violations: &mut Vec<Violation>) {
     }
 }
 
-fn check_bound(schedule: &Schedule, violations: &mut Vec<Violation>) {
+fn check_bound(schedule: &Schedule, violations: &mut Findings<Violation>) {
     let Some(stated) = &schedule.bound else { return };
     let makespan = schedule.makespan();
     if !stated.value.0.is_finite() || clearly_before(makespan, stated.value) {
