@@ -11,16 +11,22 @@
 //! 3. `sketch`: a user's sketch as a file, and whether a schedule obeys it.
 //! 4. `solver`: HiGHS.
 //! 5. `bounds`: what no schedule can beat, and what a faster machine would buy.
-//! 6. `strategies`: ways of finding schedules, one folder each.
-//! 7. `polish`: slack and wishes, for a schedule that is fast enough already.
-//! 8. `planner`: which strategy runs when; judges and reports.
+//! 6. `ordering`: in which order messages leave (list scheduling).
+//! 7. `epochs`: time-expanded models, as far as strategies share them.
+//! 8. `strategies`: ways of finding schedules, one folder each; none imports another.
+//! 9. `polish`: slack and wishes, for a schedule that is fast enough already.
+//! 10. `planner`: which strategy runs when; judges and reports.
 //!
 //! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
 
 mod bounds;
+mod epochs;
+mod ordering;
 mod planner;
 mod polish;
 mod problem;
+#[cfg(test)]
+mod rooms;
 pub mod sketch;
 mod solver;
 mod strategies;

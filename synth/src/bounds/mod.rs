@@ -20,8 +20,8 @@ pub(crate) mod multicommodity;
 mod prices;
 mod wire;
 
+use crate::problem::reversed::reversed_spreading;
 use crate::problem::{Deadline, Problem};
-use crate::strategies::reversal::reversed_spreading;
 pub(crate) use capacity::capacity;
 use classes::Classes;
 use degree::{Side, degree};

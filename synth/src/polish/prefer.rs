@@ -4,8 +4,8 @@
 //! in time. TACCL puts the same wishes into its objective, as T ± 0.01·U (`uc-min`, `uc-max`) or with the load of the
 //! busiest or idlest link (`minmax`, `maxmin`); here they never make a schedule longer.
 
+use crate::problem::{Connections, Objective};
 use crate::problem::{Constraints, Problem};
-use crate::sketch::{Connections, Objective};
 use schedule::{ChunkId, ChunkList, Demand, Message, Schedule, Transfer, TransferKind, replay};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{LinkId, Micros, Rank, Topology};

@@ -12,6 +12,7 @@ pub mod matrix;
 pub(crate) mod options;
 pub(crate) mod reach;
 mod report;
+pub(crate) mod reversed;
 
 pub use chunking::chunk_counts;
 pub use constraints::{ConnectionWish, Connections, Constraints, Hindrance, Objective, Stages, Way};

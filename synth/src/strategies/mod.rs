@@ -3,11 +3,11 @@
 //! A strategy proposes schedules; it never judges them. To add one: a folder with a type that implements
 //! [`Strategy`], and one line in the planner's table.
 
+mod bundles;
 pub(crate) mod classic;
 pub(crate) mod exact;
 pub(crate) mod flow;
 pub(crate) mod improve;
-pub(crate) mod interleave;
 pub(crate) mod levels;
 pub(crate) mod matching;
 pub(crate) mod milp;

@@ -5,22 +5,15 @@
 //! A sum that one rank wants is the reversal of that rank's chunk being spread to all contributors with every link
 //! turned around. A sum that several ranks want is collected at one of them and spread again. The two halves share
 //! one list scheduling over the original demand, so that a chunk is spread as soon as *its* sum is complete: there
-//! is no barrier between them, and both share a link by urgency.
-//!
-//! Chunk ids coincide in all three demands: chunk i of an AllReduce over k members in C pieces is collected at
-//! member i / C, as in a ReduceScatter, and spread from there, as in an AllGather.
+//! is no barrier between them, and both share a link by urgency. What the halves are, [`crate::problem::reversed`] says.
 
 use crate::bounds::bounds_before;
-use crate::problem::distance::PathTree;
+use crate::ordering::interleaved;
 use crate::problem::reach::check_reachable;
-use crate::problem::{Constraints, Deadline, Problem, StopReason, SynthError};
-use crate::strategies::interleave::interleaved;
+use crate::problem::reversed::{Halves, choices};
+use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
-use schedule::{
-    Chunk, ChunkId, Collective, Demand, DemandError, Message, RankSet, Request, Schedule, reduce_of_gather,
-};
-use std::sync::Arc;
-use topology::Rank;
+use schedule::{Message, Schedule, reduce_of_gather};
 
 /// The bound of a half gets one in so many of the time left.
 const BOUND_PART: u32 = 20;
@@ -50,12 +43,12 @@ pub(crate) fn propose(
     }
     let mut attempts = Vec::new();
     let mut refusal = None;
-    for collectors in collectors(problem) {
+    for collectors in choices(problem) {
         if !attempts.is_empty() && context.deadline.has_passed() {
             break;
         }
         let halves = Halves::new(problem, &collectors)?;
-        match halves.propose(context, strategy, collectors.label) {
+        match propose_halves(&halves, context, strategy, collectors.label) {
             Ok(found) => attempts.extend(found),
             // Only sums that are complete at one rank first are impossible, where the problem itself is not.
             Err(SynthError::Infeasible { .. }) if check_reachable(problem).is_ok() => {}
@@ -74,186 +67,63 @@ pub(crate) fn propose(
     Ok(attempts)
 }
 
-/// The spreading problem on the reversed topology that is equivalent to `problem`: one exists if all that moves
-/// are sums that one rank each wants.
-pub(crate) fn reversed_spreading(problem: &Problem) -> Option<Problem> {
-    if !problem.demand.chunks().iter().all(|chunk| chunk.combine && chunk.wanted_by.len() == 1) {
-        return None;
-    }
-    let collectors = Collectors { label: "", ranks: wanting(&problem.demand) };
-    Some(Halves::new(problem, &collectors).ok()?.collect)
-}
-
-/// The two spreading problems of `problem`, whose chunks are all sums: on the reversed topology from the ranks that collect
-/// them, and, where others want them, on the topology itself from there.
-///
-/// # Errors
-/// [`SynthError::Demand`] where a half would be too large.
-pub(crate) fn halves(problem: &Problem) -> Result<(Problem, Option<Problem>), SynthError> {
-    let collectors = Collectors { label: "", ranks: wanting(&problem.demand) };
-    Halves::new(problem, &collectors).map(|halves| (halves.collect, halves.spread))
-}
-
-/// At which rank each chunk's sum is collected.
-struct Collectors {
-    /// Distinguishes the attempts; empty for the usual choice.
-    label: &'static str,
-    ranks: Vec<Rank>,
-}
-
-impl Collectors {
-    /// The one rank that collects everything.
-    fn root(&self) -> Option<Rank> {
-        let root = *self.ranks.first()?;
-        self.ranks.iter().all(|&rank| rank == root).then_some(root)
-    }
-}
-
-/// For each chunk, one of those who want it, so that every one of them gets an equal share of the chunks.
-fn wanting(demand: &Demand) -> Vec<Rank> {
-    let count = demand.chunks().len();
-    let share = |(index, chunk): (usize, &Chunk)| {
-        let wanted = if chunk.wanted_by.is_empty() { &chunk.holders } else { &chunk.wanted_by };
-        wanted[index * wanted.len() / count]
+/// What `strategy` proposes for the whole by way of its halves.
+fn propose_halves(
+    halves: &Halves<'_>,
+    context: &Context<'_>,
+    strategy: &dyn Strategy,
+    label: &str,
+) -> Result<Vec<Attempt>, SynthError> {
+    let ask = |half: &Problem| {
+        // The incumbent is for another demand, and each of two halves has a bound of its own.
+        let bound = match halves.spread {
+            None => context.bound,
+            Some(_) => bounds_before(half, &context.deadline.part(BOUND_PART)).best().value,
+        };
+        let context = Context { incumbent: None, bound, ..*context };
+        strategy.propose(half, &context)
     };
-    demand.chunks().iter().enumerate().map(share).collect()
-}
-
-/// The choices worth trying: spread over those who want the sum, and, where α dominates, all at one rank in the
-/// middle, because there one tree each way is then all that counts.
-fn collectors(problem: &Problem) -> Vec<Collectors> {
-    let demand = &*problem.demand;
-    let mut choices = vec![Collectors { label: "", ranks: wanting(demand) }];
-    let is_small = |link: &topology::Link| (link.beta * demand.chunk_bytes()).0 < link.alpha.0;
-    if demand.request().collective == Collective::AllReduce && problem.topology.links().iter().all(is_small) {
-        let root = centre(problem);
-        choices.push(Collectors { label: "/rooted", ranks: vec![root; demand.chunks().len()] });
-    }
-    choices
-}
-
-/// The member whose farthest member, there and back, is nearest.
-fn centre(problem: &Problem) -> Rank {
-    let members = &problem.demand.request().members;
-    let bytes = problem.demand.chunk_bytes();
-    let reversed = problem.topology.reversed();
-    let radius = |rank: Rank| {
-        let farthest = |topology: &topology::Topology| {
-            let length = |id| problem.allows_link(id).then(|| topology.link(id).transfer_time(bytes).0);
-            let tree = PathTree::new(topology, [rank], length);
-            members.iter().map(|member| tree.distance[member.index()]).fold(0.0, f64::max)
-        };
-        farthest(&problem.topology) + farthest(&reversed)
-    };
-    // Sixteen candidates, evenly picked, keep this cheap where there are thousands of members.
-    let candidates = members.iter().copied().step_by(members.len().div_ceil(16));
-    let measured = candidates.map(|rank| (rank, radius(rank)));
-    measured.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(members[0], |(rank, _)| rank)
-}
-
-/// The two spreading problems behind a reducing one.
-struct Halves<'a> {
-    problem: &'a Problem,
-    /// On the reversed topology: every sum's collector spreads to all contributors.
-    collect: Problem,
-    /// On the topology itself: what is complete is spread to all who want it; `None` if nobody else does.
-    spread: Option<Problem>,
-}
-
-impl<'a> Halves<'a> {
-    /// The halves of `problem`; where the sketch has stages, those that let every chunk through.
-    fn new(problem: &'a Problem, collectors: &Collectors) -> Result<Self, SynthError> {
-        let Some(stages) = &problem.constraints.stages else { return Self::meeting(problem, collectors, 0) };
-        let is_done = problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1);
-        let last = stages.count - 1;
-        // Sums may be complete in any stage; the middle one is the most likely.
-        let mut meetings: Vec<u8> = if is_done { vec![last] } else { (0..stages.count).collect() };
-        meetings.sort_by_key(|stage| (2 * stage).abs_diff(last));
-        let lets_through = |halves: &Self| {
-            let reachable = |half: &Problem| check_reachable(half).is_ok();
-            reachable(&halves.collect) && halves.spread.as_ref().is_none_or(reachable)
-        };
-        for &meeting in &meetings {
-            let halves = Self::meeting(problem, collectors, meeting)?;
-            if lets_through(&halves) {
-                return Ok(halves);
-            }
+    let collected = ask(&halves.collect)?;
+    let spread = halves.spread.as_ref().map(ask).transpose()?;
+    let mut composed: Vec<Attempt> = Vec::with_capacity(collected.len());
+    for collect in collected {
+        if context.deadline.has_passed() && composed.iter().any(|attempt| attempt.schedule.is_some()) {
+            break;
         }
-        Self::meeting(problem, collectors, meetings[0])
+        composed.push(compose(halves, collect, spread.as_deref(), context.deadline, label)?);
     }
+    Ok(composed)
+}
 
-    /// The halves where sums are complete in stage `meeting`.
-    fn meeting(problem: &'a Problem, collectors: &Collectors, meeting: u8) -> Result<Self, SynthError> {
-        let demand = &*problem.demand;
-        let (collecting_under, spreading_under) = constraints_of_halves(problem, meeting);
-        let collect = Problem {
-            topology: Arc::new(problem.topology.reversed()),
-            demand: Arc::new(collecting(demand, collectors)?),
-            constraints: collecting_under,
+/// One attempt out of one for each half.
+fn compose(
+    halves: &Halves<'_>,
+    collect: Attempt,
+    spread: Option<&[Attempt]>,
+    deadline: &Deadline,
+    label: &str,
+) -> Result<Attempt, SynthError> {
+    let Attempt { name, schedule, stop, note } = collect;
+    let name = format!("{name}{label}");
+    let Some(collected) = schedule else { return Ok(Attempt { name, schedule: None, stop, note }) };
+    let ranks = halves.problem.topology.rank_count();
+    let mut messages = reduce_of_gather(&collected.transfers, &halves.collect.demand, ranks);
+    let mut stop = stop;
+    if let Some(attempts) = spread {
+        let Some((partner, schedule)) = partner(attempts, &collected) else {
+            let note = Some("its second half does not apply".to_owned());
+            return Ok(Attempt { name, schedule: None, stop, note });
         };
-        let done = |(chunk, &at): (&Chunk, &Rank)| chunk.combine && chunk.wanted_by.iter().all(|&rank| rank == at);
-        let spread = match demand.chunks().iter().zip(&collectors.ranks).all(done) {
-            true => None,
-            false => {
-                let demand = Arc::new(spreading(demand, collectors)?);
-                Some(Problem { topology: problem.topology.clone(), demand, constraints: spreading_under })
-            }
-        };
-        Ok(Self { problem, collect, spread })
+        messages.extend(schedule.transfers.iter().map(Message::from));
+        // Two optimal halves need not make an optimal whole.
+        stop = if stop == StopReason::Optimal { StopReason::Exhausted } else { stop };
+        stop = if partner.stop == StopReason::TimeLimit { StopReason::TimeLimit } else { stop };
     }
-
-    fn propose(&self, context: &Context<'_>, strategy: &dyn Strategy, label: &str) -> Result<Vec<Attempt>, SynthError> {
-        let ask = |half: &Problem| {
-            // The incumbent is for another demand, and each of two halves has a bound of its own.
-            let bound = match self.spread {
-                None => context.bound,
-                Some(_) => bounds_before(half, &context.deadline.part(BOUND_PART)).best().value,
-            };
-            let context = Context { incumbent: None, bound, ..*context };
-            strategy.propose(half, &context)
-        };
-        let collected = ask(&self.collect)?;
-        let spread = self.spread.as_ref().map(ask).transpose()?;
-        let mut composed: Vec<Attempt> = Vec::with_capacity(collected.len());
-        for collect in collected {
-            if context.deadline.has_passed() && composed.iter().any(|attempt| attempt.schedule.is_some()) {
-                break;
-            }
-            composed.push(self.compose(collect, spread.as_deref(), context.deadline, label)?);
-        }
-        Ok(composed)
-    }
-
-    /// One attempt out of one for each half.
-    fn compose(
-        &self,
-        collect: Attempt,
-        spread: Option<&[Attempt]>,
-        deadline: &Deadline,
-        label: &str,
-    ) -> Result<Attempt, SynthError> {
-        let Attempt { name, schedule, stop, note } = collect;
-        let name = format!("{name}{label}");
-        let Some(collected) = schedule else { return Ok(Attempt { name, schedule: None, stop, note }) };
-        let ranks = self.problem.topology.rank_count();
-        let mut messages = reduce_of_gather(&collected.transfers, &self.collect.demand, ranks);
-        let mut stop = stop;
-        if let Some(attempts) = spread {
-            let Some((partner, schedule)) = partner(attempts, &collected) else {
-                let note = Some("its second half does not apply".to_owned());
-                return Ok(Attempt { name, schedule: None, stop, note });
-            };
-            messages.extend(schedule.transfers.iter().map(Message::from));
-            // Two optimal halves need not make an optimal whole.
-            stop = if stop == StopReason::Optimal { StopReason::Exhausted } else { stop };
-            stop = if partner.stop == StopReason::TimeLimit { StopReason::TimeLimit } else { stop };
-        }
-        let Problem { topology, demand, .. } = self.problem;
-        let order = |error| SynthError::Order { strategy: "reversal", error };
-        let transfers = interleaved(self.problem, &messages, deadline).map_err(order)?;
-        let schedule = Schedule::new(topology, demand.clone(), transfers, &name);
-        Ok(Attempt { name, schedule: Some(schedule), stop, note })
-    }
+    let Problem { topology, demand, .. } = halves.problem;
+    let order = |error| SynthError::Order { strategy: "reversal", error };
+    let transfers = interleaved(halves.problem, &messages, deadline).map_err(order)?;
+    let schedule = Schedule::new(topology, demand.clone(), transfers, &name);
+    Ok(Attempt { name, schedule: Some(schedule), stop, note })
 }
 
 /// The spreading half to go with `collected`: of the same name, else the fastest.
@@ -263,86 +133,19 @@ fn partner<'a>(attempts: &'a [Attempt], collected: &Schedule) -> Option<(&'a Att
     like.or_else(|| found().min_by(|a, b| a.1.makespan().total_cmp(&b.1.makespan())))
 }
 
-/// What the sketch asks of the two halves. A sum that several want belongs to nobody, so rules about owners do not bind
-/// its halves. A sum goes through the stages up to `meeting` on its way to its collector, which is planned backwards, and
-/// copies of it through those from there on.
-fn constraints_of_halves(problem: &Problem, meeting: u8) -> (Arc<Constraints>, Arc<Constraints>) {
-    let mut constraints = problem.constraints.clone();
-    if !problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1) {
-        let unowned = Constraints { owners: Vec::new(), own_chunks_first: None, ..(*constraints).clone() };
-        constraints = Arc::new(unowned);
-    }
-    let Some(stages) = &constraints.stages else { return (constraints.clone(), constraints) };
-    let staged = |stages| Arc::new(Constraints { stages: Some(stages), ..(*constraints).clone() });
-    let last = stages.count - 1;
-    (staged(stages.part(0, meeting, true)), staged(stages.part(meeting, last, false)))
-}
-
-/// The reversed first half: each collector's chunk goes to all who contribute to the sum.
-fn collecting(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
-    let request = demand.request();
-    match request.collective {
-        Collective::ReduceScatter => plain(demand, Collective::AllGather, request.chunks_per_rank, None),
-        Collective::Reduce => plain(demand, Collective::Broadcast, request.chunks_per_rank, request.root),
-        Collective::AllReduce => halved_all_reduce(demand, collectors),
-        _ => relisted(demand, collectors, |chunk, at| match chunk.combine {
-            true => (RankSet::one(at), chunk.holders.iter().copied().chain([at]).collect()),
-            false => (chunk.holders.clone(), chunk.holders.clone()),
-        }),
-    }
-}
-
-/// The second half: each collector's sum goes to all who want it.
-fn spreading(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
-    match demand.request().collective {
-        Collective::AllReduce => halved_all_reduce(demand, collectors),
-        _ => relisted(demand, collectors, |chunk, at| match chunk.combine {
-            true => (RankSet::one(at), chunk.wanted_by.clone()),
-            false => (chunk.holders.clone(), chunk.wanted_by.clone()),
-        }),
-    }
-}
-
-/// Either half of an AllReduce: an AllGather, or a Broadcast where one rank collects everything.
-fn halved_all_reduce(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
-    match collectors.root() {
-        None => plain(demand, Collective::AllGather, demand.request().chunks_per_rank, None),
-        root => plain(demand, Collective::Broadcast, demand.chunks().len() as u32, root),
-    }
-}
-
-/// A standard demand over the same members with chunks of the same size.
-fn plain(demand: &Demand, collective: Collective, chunks: u32, root: Option<Rank>) -> Result<Demand, DemandError> {
-    let request = demand.request().clone();
-    let request = Request { collective, op: None, root, chunks_per_rank: chunks, ..request };
-    Demand::new(request)?.with_chunk_bytes(demand.chunk_bytes())
-}
-
-/// A demand with the same chunks between other ranks.
-fn relisted(
-    demand: &Demand,
-    collectors: &Collectors,
-    ends: impl Fn(&Chunk, Rank) -> (RankSet, RankSet),
-) -> Result<Demand, DemandError> {
-    let relist = |id: ChunkId| {
-        let (holders, wanted_by) = ends(demand.chunk(id), collectors.ranks[id.index()]);
-        Chunk { holders, wanted_by, combine: false, bytes: Some(demand.bytes_of(id)) }
-    };
-    let request = Request { collective: Collective::Custom, op: None, root: None, ..demand.request().clone() };
-    Demand::from_chunks(request, demand.chunk_ids().map(relist).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Limits, Options};
+    use crate::problem::reversed::reversed_spreading;
+    use crate::problem::{Constraints, Deadline, Limits, Options};
     use crate::sketch::obey;
     use crate::strategies::classic::Classic;
     use crate::strategies::matching::Matching;
     use proptest::prelude::{ProptestConfig, Strategy as Generator, any, proptest};
-    use schedule::verify;
-    use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Topology, TopologyParts, resolve};
+    use schedule::{Collective, Demand, RankSet, Request, verify};
+    use std::sync::Arc;
+    use topology::{Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Topology, TopologyParts, resolve};
 
     const STRATEGIES: [&dyn crate::strategies::Strategy; 2] = [&Classic, &Matching];
 

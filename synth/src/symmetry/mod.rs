@@ -4,10 +4,12 @@
 
 mod detect;
 mod mirror;
+mod pairs;
 
 pub use detect::NotASymmetry;
 pub(crate) use detect::{Kinds, detect, rotation, symmetry_of};
 pub(crate) use mirror::Mirror;
+pub(crate) use pairs::PairOrbits;
 
 use crate::problem::{Constraints, Deadline, Problem};
 use schedule::ChunkId;

@@ -6,11 +6,11 @@
 
 use super::periods::{Messages, Periods, SLACK, Window, cuts};
 use crate::bounds::{Bound, Bounds, Certificate, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row, Scope};
+use crate::epochs::copies::{Copies, Spreading};
+use crate::epochs::timing::Departure;
+use crate::problem::reversed::reversed_spreading;
 use crate::problem::{Deadline, Problem, SynthError};
 use crate::solver::{Column, Controls, Ending, Model, ray, solve};
-use crate::strategies::milp::copies::{Copies, Spreading};
-use crate::strategies::milp::timing::Departure;
-use crate::strategies::reversal::reversed_spreading;
 use topology::{LinkId, Micros, ResourceId};
 
 /// What became of one question.

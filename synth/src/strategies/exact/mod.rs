@@ -16,9 +16,9 @@ pub use horizon::{Effort, horizon};
 pub use pareto::{Front, Point, Reach, Reason, Refuted, Relaxation, pareto};
 
 use crate::bounds::Proof;
+use crate::epochs::timing::schedule_of;
 use crate::problem::{Problem, Progress, StopReason, SynthError, check_reachable};
 use crate::solver::Controls;
-use crate::strategies::milp::timing::schedule_of;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use horizon::{Verdict, decide};
@@ -115,7 +115,7 @@ impl<'a> Search<'a> {
                     Verdict::Refuted(proof) => self.learn(periods, end, &proof),
                     Verdict::Possible(departures) => {
                         self.tried = true;
-                        self.consider(schedule_of(self.problem, departures)?);
+                        self.consider(schedule_of(self.problem, departures, NAME)?);
                         return Ok(());
                     }
                     Verdict::Undecided => return Ok(()),

@@ -12,12 +12,13 @@
 use super::synchronous::{Rates, Steps, Verdict, decide, least_rounds, routes};
 use super::{NAME, not_applicable};
 use crate::bounds::bounds;
+use crate::epochs::timing::{Departure, schedule_of};
+use crate::problem::reversed::reversed_spreading;
 use crate::problem::{Deadline, Options, Problem, Progress, StopReason, SynthError, check_reachable};
 use crate::solver::Controls;
-use crate::strategies::milp::orbits::Orbits;
-use crate::strategies::milp::timing::{Departure, schedule_of};
-use crate::strategies::reversal::{propose, reversed_spreading};
+use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context, Strategy};
+use crate::symmetry::PairOrbits;
 use schedule::{Demand, VerifiedSchedule, verify};
 use serde::Serialize;
 use std::sync::Arc;
@@ -235,7 +236,7 @@ impl<'a> Search<'a> {
     fn try_chunks(&mut self, steps: u32, chunks: u32, candidates: impl Iterator<Item = u32>) -> Result<(), SynthError> {
         let original = recut(self.problem, chunks)?;
         let problem = spreading(&original)?;
-        let orbits = Orbits::new(&problem, self.deadline);
+        let orbits = PairOrbits::new(&problem, self.deadline);
         let mut below = None;
         for rounds in candidates {
             self.announce(chunks, steps, rounds);
@@ -262,7 +263,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    fn ask(&self, problem: &Problem, size: (u32, u32), orbits: Option<&Orbits>) -> Result<Verdict, SynthError> {
+    fn ask(&self, problem: &Problem, size: (u32, u32), orbits: Option<&PairOrbits>) -> Result<Verdict, SynthError> {
         decide(problem, &self.rates, size, orbits, &self.controls())
     }
 
@@ -367,7 +368,7 @@ impl Strategy for Given {
     }
 
     fn propose(&self, problem: &Problem, _: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        let schedule = schedule_of(problem, self.0.clone())?;
+        let schedule = schedule_of(problem, self.0.clone(), NAME)?;
         let name = NAME.to_owned();
         Ok(vec![Attempt { name, schedule: Some(schedule), stop: StopReason::Exhausted, note: None }])
     }

@@ -9,9 +9,9 @@
 //! Where messages may carry several chunks, a message of n chunks is modelled as n departures, β·b apart, each of which
 //! arrives no later than the whole; α is then a delay only, whether it occupies the link or not.
 
+use crate::epochs::routes::{Leeway, Routes};
 use crate::problem::Problem;
 use crate::problem::distance::PathTree;
-use crate::strategies::milp::routes::{Leeway, Routes};
 use std::collections::BTreeMap;
 use topology::{Bytes, Link, LinkId, Micros, ResourceId};
 

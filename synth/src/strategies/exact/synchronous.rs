@@ -13,12 +13,12 @@
 //!
 //! [1] Cai et al., "Synthesizing Optimal Collective Algorithms" (SCCL), PPoPP 2021, section 3.
 
+use crate::epochs::copies::Copies;
+use crate::epochs::routes::{Leeway, Routes};
+use crate::epochs::timing::Departure;
 use crate::problem::{Problem, SynthError};
 use crate::solver::{Column, Controls, Ending, Model, solve};
-use crate::strategies::milp::copies::Copies;
-use crate::strategies::milp::orbits::Orbits;
-use crate::strategies::milp::routes::{Leeway, Routes};
-use crate::strategies::milp::timing::Departure;
+use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use topology::{LinkId, MicrosPerByte, ResourceId};
 
@@ -80,7 +80,7 @@ pub(super) fn decide(
     problem: &Problem,
     rates: &Rates,
     (steps, rounds): (u32, u32),
-    orbits: Option<&Orbits>,
+    orbits: Option<&PairOrbits>,
     controls: &Controls<'_>,
 ) -> Result<Verdict, SynthError> {
     let Some(routes) = routes(problem, steps) else { return Ok(Verdict::Refuted) };

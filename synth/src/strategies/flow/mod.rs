@@ -12,10 +12,10 @@ mod quotient;
 mod rounds;
 mod staged;
 
+use crate::ordering::interleaved;
+use crate::ordering::queues::{Priorities, order};
 use crate::problem::reach::check_reachable;
 use crate::problem::{Problem, StopReason, SynthError};
-use crate::strategies::interleave::interleaved;
-use crate::strategies::matching::queues::{Priorities, order};
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
 use balance::{Balance, Effort, Taste};

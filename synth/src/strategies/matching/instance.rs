@@ -4,7 +4,7 @@
 //! it leads through the rank (a relay); such ranks are chosen here, once, so that the matching itself treats
 //! relays and destinations alike. Copies that a relay turns out not to need are pruned afterwards.
 
-use super::bits::BitMatrix;
+use crate::ordering::bits::BitMatrix;
 use crate::problem::distance::{LimitedPaths, PathTree};
 use crate::problem::reach::check_reachable;
 use crate::problem::{Deadline, Problem, SynthError};

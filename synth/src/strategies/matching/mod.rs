@@ -5,13 +5,8 @@
 //! Restarts differ in style and random numbers; they run in parallel, in batches of fixed size, and the best is
 //! chosen by (makespan, transfers, restart), so the answer does not depend on the number of threads.
 
-mod bits;
-mod bundles;
-mod calendar;
 mod instance;
 mod ports;
-mod prune;
-pub(crate) mod queues;
 mod rerouted;
 mod routed;
 mod spread;
@@ -19,15 +14,15 @@ mod style;
 mod symmetric;
 
 use crate::bounds::multicommodity::{ConcurrentFlow, concurrent_flow};
+use crate::ordering::queues::Priorities;
+use crate::ordering::without_idle_copies;
 use crate::problem::distance::PathTree;
 use crate::problem::{Problem, StopReason, SynthError};
+use crate::strategies::bundles::{WORK, of_bearable_size};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
-use bundles::Bundles;
 use instance::Instance;
-pub(crate) use prune::without_idle_copies;
-use queues::Priorities;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -47,10 +42,6 @@ pub struct Matching;
 const BATCH: u32 = 8;
 /// Two makespans this close (relative) are equal.
 const EQUAL: f64 = 1e-9;
-/// The most deliveries of one schedule: some gigabytes.
-const MOST_DELIVERIES: u64 = 1 << 24;
-/// Work of one strategy, in looks of a link at 64 chunks: one or two seconds of one core.
-const WORK: u64 = 60_000_000;
 /// Beyond so many links × chunks with one destination, `flow` has better routes: only repairs are worth anything here.
 const WORTH_ROUTING: usize = 400_000;
 /// The most links × chunks with one destination for which every chunk looks at the loads alone.
@@ -84,28 +75,6 @@ impl Strategy for Matching {
             search.restart();
             Ok(vec![search.conclude(self.name())])
         })
-    }
-}
-
-/// What `search` proposes for `problem`; where there are very many chunks, for bundles of them.
-pub(crate) fn of_bearable_size(
-    strategy: &'static str,
-    problem: &Problem,
-    search: impl Fn(&Problem) -> Result<Vec<Attempt>, SynthError>,
-) -> Result<Vec<Attempt>, SynthError> {
-    let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
-    if deliveries > MOST_DELIVERIES {
-        let why = format!("{deliveries} deliveries are more than the {MOST_DELIVERIES} it writes down");
-        return Err(SynthError::NotApplicable { strategy, why });
-    }
-    let per_chunk = deliveries / problem.demand.chunks().len().max(1) as u64;
-    let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
-    match Bundles::new(problem, WORK, cost) {
-        Some(bundles) => {
-            let attempts = search(&bundles.problem)?.into_iter();
-            attempts.map(|attempt| bundles.unpacked(problem, attempt)).collect()
-        }
-        None => search(problem),
     }
 }
 

@@ -6,8 +6,8 @@
 //! schedules are worth walking through.
 
 use super::instance::Instance;
-use super::queues::{Order, Priorities, order};
 use super::routed::Routing;
+use crate::ordering::queues::{Order, Priorities, order};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, Message};

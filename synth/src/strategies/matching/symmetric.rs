@@ -4,9 +4,10 @@
 //! trees along which chunks travel are images of few base trees, as in algorithms for Cayley graphs. There are far fewer
 //! decisions, so that thousands of ranks take no longer than dozens, and far fewer ways of going wrong.
 
+use super::Search;
 use super::instance::Instance;
-use super::{Search, WORK, of_bearable_size};
 use crate::problem::{Problem, SynthError};
+use crate::strategies::bundles::{WORK, of_bearable_size};
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
 

@@ -5,12 +5,8 @@
 //! core, a thread and a HiGHS ([`solver`]) of its own; they exchange nothing and stop by counting work, so that the
 //! answer does not depend on who is faster. The planner judges both and keeps the better.
 
-pub(crate) mod copies;
 mod expanded;
-pub(crate) mod orbits;
 mod pipeline;
-pub(crate) mod routes;
-pub(crate) mod timing;
 
 use crate::problem::reach::check_reachable;
 use crate::problem::{Problem, SynthError};

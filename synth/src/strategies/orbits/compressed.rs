@@ -7,12 +7,12 @@
 use super::strategy::NAME;
 use super::{Base, Orbits};
 use crate::bounds::{Bounds, bounds_before};
+use crate::problem::reversed::halves;
 use crate::problem::{
     Candidate, Constraints, Deadline, Milestone, Options, Problem, Progress, Report, StopReason, StrategyKind,
     SynthError,
 };
 use crate::strategies::Context;
-use crate::strategies::reversal::halves;
 use crate::symmetry::{Shared, shared_symmetries};
 use schedule::{
     Collective, CompressedSchedule, Generator, LowerBound, MOST_PLAIN_TRANSFERS, Provenance, Schedule, TopologyRef,

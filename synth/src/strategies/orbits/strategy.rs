@@ -5,7 +5,7 @@
 
 use super::Orbits;
 use crate::problem::{Problem, StopReason, SynthError};
-use crate::strategies::matching::of_bearable_size;
+use crate::strategies::bundles::of_bearable_size;
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::shared_symmetries;
 use schedule::Schedule;

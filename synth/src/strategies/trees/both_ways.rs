@@ -8,9 +8,9 @@
 
 use super::packing::{Packing, Style, Units};
 use super::{NAME, PACKING_PART, few_trees, is_affordable, worthwhile};
+use crate::ordering::interleaved;
+use crate::problem::reversed::halves;
 use crate::problem::{Constraints, Problem, StopReason, SynthError};
-use crate::strategies::interleave::interleaved;
-use crate::strategies::reversal::halves;
 use crate::strategies::{Attempt, Context};
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;

@@ -14,8 +14,8 @@ mod merge;
 mod packing;
 mod play;
 
+use crate::ordering::without_idle_copies;
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
-use crate::strategies::matching::without_idle_copies;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;

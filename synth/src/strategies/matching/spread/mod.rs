@@ -11,14 +11,14 @@
 
 mod pick;
 
-use super::bits::BitMatrix;
-use super::calendar::{Calendar, Event};
 use super::instance::Instance;
 use super::ports::{Ready, ports_first};
 use super::style::{Patience, Style, Turn};
+use crate::ordering::bits::BitMatrix;
+use crate::ordering::calendar::{Calendar, Event};
+use crate::problem::Connections;
 use crate::problem::options::Poll;
 use crate::problem::{Constraints, Way};
-use crate::sketch::Connections;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Transfer};

@@ -3,7 +3,7 @@
 //! The principal function is [`attempt`]. Time is cut into epochs ([`grid`]); which chunk departs on which link in which
 //! epoch is a feasibility model of a fixed horizon ([`model`]), decided by HiGHS; the horizon is searched, coarse grids
 //! first ([`search`]), whole models with evident symmetries merged before those without, then near the best schedule on
-//! fine grids ([`refine`]); every solution is timed exactly by `schedule::replay` ([`timing`](super::timing)).
+//! fine grids ([`refine`]); every solution is timed exactly by `schedule::replay` ([`crate::epochs::timing`]).
 //!
 //! The best schedule so far is the warm start in three ways: its makespan limits every horizon, models near it keep
 //! its routes and times but for what they free, and those contain it, so that HiGHS starts from it ([`model`]).

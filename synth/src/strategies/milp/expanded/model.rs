@@ -14,12 +14,12 @@
 //! (TE-CCL), SIGCOMM 2024, there with an objective.
 
 use super::grid::{Grid, TOLERANCE, Window};
+use crate::epochs::copies::Copies;
+use crate::epochs::routes::Routes;
+use crate::epochs::timing::Departure;
 use crate::problem::Problem;
 use crate::solver::{Column, Model, Solution};
-use crate::strategies::milp::copies::Copies;
-use crate::strategies::milp::orbits::Orbits;
-use crate::strategies::milp::routes::Routes;
-use crate::strategies::milp::timing::Departure;
+use crate::symmetry::PairOrbits;
 use schedule::{ChunkId, Schedule};
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId, Micros, Rank};
@@ -32,7 +32,13 @@ pub(super) struct Expansion {
 
 impl Expansion {
     /// Builds the model of `routes`; with `orbits`, departures that a symmetry maps to each other are one column.
-    pub(super) fn new(problem: &Problem, grid: &Grid, horizon: u32, routes: &Routes, orbits: Option<&Orbits>) -> Self {
+    pub(super) fn new(
+        problem: &Problem,
+        grid: &Grid,
+        horizon: u32,
+        routes: &Routes,
+        orbits: Option<&PairOrbits>,
+    ) -> Self {
         let mut builder = Builder::new(problem, grid, Copies::new(problem, horizon, routes, orbits));
         builder.respect_links();
         builder.respect_resources();
@@ -288,9 +294,9 @@ impl<'a> Builder<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::epochs::routes::Leeway;
     use crate::problem::{Constraints, Deadline};
     use crate::solver::{Controls, Ending, solve};
-    use crate::strategies::milp::routes::Leeway;
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
     use topology::{Latency, Link, MicrosPerByte, Resource, ResourceId, Topology, TopologyParts};

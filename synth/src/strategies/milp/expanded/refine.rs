@@ -7,8 +7,8 @@
 
 use super::grid::Grid;
 use super::search::{Scope, Search};
+use crate::epochs::routes::{Leeway, Routes};
 use crate::problem::SynthError;
-use crate::strategies::milp::routes::{Leeway, Routes};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use schedule::{ChunkId, Schedule};

@@ -8,12 +8,12 @@ use super::NAME;
 use super::grid::{Grid, distinct_costs, natural_epochs};
 use super::model::Expansion;
 use super::refine::improve;
+use crate::epochs::routes::{Leeway, Routes};
+use crate::epochs::timing::schedule_of;
 use crate::problem::{Problem, Progress, SynthError};
 use crate::solver::{Controls, Ending, solve};
 use crate::strategies::Context;
-use crate::strategies::milp::orbits::Orbits;
-use crate::strategies::milp::routes::{Leeway, Routes};
-use crate::strategies::milp::timing::schedule_of;
+use crate::symmetry::PairOrbits;
 use schedule::Schedule;
 use std::ops::RangeInclusive;
 use topology::Micros;
@@ -50,7 +50,7 @@ pub(super) enum Verdict {
 pub(super) struct Search<'a> {
     pub(super) problem: &'a Problem,
     context: &'a Context<'a>,
-    orbits: Option<Orbits>,
+    orbits: Option<PairOrbits>,
     /// Our schedule, if it is better than the one to beat.
     pub(super) found: Option<Schedule>,
     /// The makespan to beat.
@@ -67,7 +67,7 @@ impl<'a> Search<'a> {
         Self {
             problem,
             context,
-            orbits: Orbits::new(problem, context.deadline),
+            orbits: PairOrbits::new(problem, context.deadline),
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             calls_left: 0,
@@ -214,7 +214,7 @@ impl<'a> Search<'a> {
             Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
             Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
             Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
-                self.consider(schedule_of(self.problem, expansion.departures(&solution))?);
+                self.consider(schedule_of(self.problem, expansion.departures(&solution), "milp")?);
                 Verdict::Feasible
             }
         };

@@ -20,10 +20,10 @@
 
 use super::crossings::Enclaves;
 use super::labels::{Fineness, Label, Labels, Use};
+use crate::problem::Connections;
 use crate::problem::{Problem, Way};
-use crate::sketch::Connections;
 use crate::solver::{Column, Model};
-use crate::strategies::milp::orbits::Orbits;
+use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, LinkId, Micros, MicrosPerByte, ResourceId};
@@ -46,7 +46,7 @@ pub(super) struct Routing<'a> {
     enclaves: &'a Enclaves<'a>,
     problem: &'a Problem,
     pub(super) model: Model,
-    orbits: Option<&'a Orbits>,
+    orbits: Option<&'a PairOrbits>,
     pub(super) fineness: Fineness<'a>,
     pub(super) uses: Vec<(Use, Column)>,
     /// By link: when a chunk leaves, its least way to go after that, its bytes.
@@ -72,7 +72,7 @@ impl<'a> Routing<'a> {
     pub(super) fn new(
         enclaves: &'a Enclaves<'a>,
         fineness: Fineness<'a>,
-        orbits: Option<&'a Orbits>,
+        orbits: Option<&'a PairOrbits>,
         most: usize,
     ) -> Option<Self> {
         let problem = enclaves.problem;

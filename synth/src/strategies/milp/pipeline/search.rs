@@ -15,7 +15,7 @@ use crate::problem::{Problem, Progress, SynthError};
 use crate::sketch::obey;
 use crate::solver::{Controls, Ending, solve};
 use crate::strategies::Context;
-use crate::strategies::milp::orbits::Orbits;
+use crate::symmetry::PairOrbits;
 use schedule::{ChunkId, Message, Schedule, TransferKind, replay};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ enum Verdict {
 pub(super) struct Search<'a> {
     enclaves: &'a Enclaves<'a>,
     context: &'a Context<'a>,
-    orbits: Option<Orbits>,
+    orbits: Option<PairOrbits>,
     pub(super) found: Option<Schedule>,
     best: Option<Micros>,
     calls_left: u32,
@@ -69,7 +69,7 @@ impl<'a> Search<'a> {
         Self {
             enclaves,
             context,
-            orbits: Orbits::new(enclaves.problem, context.deadline),
+            orbits: PairOrbits::new(enclaves.problem, context.deadline),
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             calls_left: context.options.limits.solver_calls,
@@ -204,7 +204,7 @@ impl<'a> Search<'a> {
     }
 
     /// The symmetries that the crossings have, too.
-    fn orbits_for(&self, candidate: &Candidate) -> Option<&Orbits> {
+    fn orbits_for(&self, candidate: &Candidate) -> Option<&PairOrbits> {
         self.orbits.as_ref().filter(|orbits| orbits.agree(&tags(&candidate.crossings)))
     }
 

@@ -17,10 +17,10 @@
 use super::calendar::Calendar;
 use super::crossings::{Enclaves, Timed};
 use super::stay::Stay;
+use crate::problem::Connections;
 use crate::problem::Problem;
-use crate::sketch::Connections;
 use crate::solver::{Column, Model, Solution};
-use crate::strategies::milp::orbits::Orbits;
+use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
@@ -73,7 +73,7 @@ impl Spreading {
         calendar: &Calendar,
         crossings: &[Timed],
         freedom: Freedom,
-        orbits: Option<&Orbits>,
+        orbits: Option<&PairOrbits>,
     ) -> Result<Self, Refusal> {
         let mut builder = Builder {
             problem: enclaves.problem,
@@ -103,7 +103,7 @@ impl Spreading {
 
     /// connected[l] ≥ Σ_p x[c,l,p] for every chunk where few connections are wanted, connected[l] ≤ Σ_{c,p} x[c,l,p]
     /// where many are; the objective counts them (TACCL's `uc-min` and `uc-max`). False if nothing is wished.
-    pub(super) fn wish_connections(&mut self, problem: &Problem, orbits: Option<&Orbits>) -> bool {
+    pub(super) fn wish_connections(&mut self, problem: &Problem, orbits: Option<&PairOrbits>) -> bool {
         let mut on_link: BTreeMap<LinkId, Vec<(Ride, Column)>> = BTreeMap::new();
         self.rides.iter().for_each(|&(ride, column)| on_link.entry(ride.link).or_default().push((ride, column)));
         let mut connected: BTreeSet<usize> = BTreeSet::new();
@@ -153,7 +153,7 @@ impl Spreading {
 struct Builder<'a> {
     problem: &'a Problem,
     calendar: &'a Calendar,
-    orbits: Option<&'a Orbits>,
+    orbits: Option<&'a PairOrbits>,
     model: Model,
     /// The column of an orbit of rides.
     shared: BTreeMap<(usize, usize), Column>,

@@ -6,7 +6,6 @@
 //! that taking them first is enough.
 
 use super::calendar::{Calendar, Event};
-use super::routed::Routes;
 use crate::problem::constraints::owner;
 use crate::problem::distance::Key;
 use crate::problem::options::Poll;
@@ -66,7 +65,12 @@ struct Waiting {
 const POLLED: u64 = 1 << 16;
 
 /// An order of messages along `routes`; `None` where the deadline passed meanwhile.
-pub(crate) fn order(problem: &Problem, routes: &Routes, priorities: &Priorities, deadline: &Deadline) -> Option<Order> {
+pub(crate) fn order(
+    problem: &Problem,
+    routes: &[Vec<LinkId>],
+    priorities: &Priorities,
+    deadline: &Deadline,
+) -> Option<Order> {
     let mut queues = Queues::new(problem, routes, priorities);
     let is_done = queues.run(deadline);
     let Queues { calendar, makespan, last, .. } = queues;
@@ -75,7 +79,7 @@ pub(crate) fn order(problem: &Problem, routes: &Routes, priorities: &Priorities,
 
 struct Queues<'a> {
     problem: &'a Problem,
-    routes: &'a Routes,
+    routes: &'a [Vec<LinkId>],
     priorities: &'a Priorities,
     /// For each chunk, how many links of its route are behind it.
     hop: Vec<u32>,
@@ -88,7 +92,7 @@ struct Queues<'a> {
 }
 
 impl<'a> Queues<'a> {
-    fn new(problem: &'a Problem, routes: &'a Routes, priorities: &'a Priorities) -> Self {
+    fn new(problem: &'a Problem, routes: &'a [Vec<LinkId>], priorities: &'a Priorities) -> Self {
         let topology = &*problem.topology;
         let mut queues = Self {
             problem,

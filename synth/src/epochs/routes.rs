@@ -5,10 +5,10 @@
 //! this removes a third of the columns, in an AllToAll nearly all of them. An epoch is whatever a formulation takes
 //! for one: a length of time, or a period of a length that is still to be found.
 
-use super::orbits::Orbits;
 use crate::problem::Problem;
 use crate::problem::distance::spread_from;
 use crate::problem::reach::machine_hops;
+use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -73,7 +73,7 @@ impl Routes {
     }
 
     /// How many 0/1 columns a model of these routes has for departures.
-    pub(crate) fn columns(&self, orbits: Option<&Orbits>) -> usize {
+    pub(crate) fn columns(&self, orbits: Option<&PairOrbits>) -> usize {
         let Some(orbits) = orbits else { return self.departures() };
         let orbit = |route: &Route| orbits.of(route.chunk, route.link);
         let pairs = self.all.iter().flat_map(|route| route.departures.clone().map(move |epoch| (orbit(route), epoch)));

@@ -1,7 +1,7 @@
 //! When links and resources become free and messages arrive: the clock both searches run on.
 //!
-//! The principal type is [`Calendar`]. It applies the cost model of a message once, for [`super::spread`] and
-//! [`super::routed`] alike; the times it keeps only guide the search, `schedule::replay` has the last word.
+//! The principal type is [`Calendar`]. It applies the cost model of a message once, for
+//! searches along routes and without them alike; the times it keeps only guide the search, `schedule::replay` has the last word.
 
 use crate::problem::distance::Key;
 use schedule::{ChunkList, Demand, Message, Transfer, TransferKind};
@@ -11,7 +11,7 @@ use topology::{FreeTimes, LinkId, Micros, ResourceId, Topology};
 
 /// Something that happens at an instant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// A message (by position) has arrived.
     Arrived(u32),
     /// A link can take the next message.
@@ -21,7 +21,7 @@ pub(super) enum Event {
 }
 
 /// Messages under way, and from when on links and resources are free.
-pub(super) struct Calendar<'a> {
+pub(crate) struct Calendar<'a> {
     topology: &'a Topology,
     demand: &'a Demand,
     free: FreeTimes,
@@ -32,23 +32,23 @@ pub(super) struct Calendar<'a> {
 
 impl<'a> Calendar<'a> {
     /// Nothing has been sent yet.
-    pub(super) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
+    pub(crate) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
         Self { topology, demand, free: FreeTimes::new(topology), events: BinaryHeap::new(), sent: Vec::new() }
     }
 
     /// From when on a link itself is free.
-    pub(super) fn link_free(&self, link: LinkId) -> Micros {
+    pub(crate) fn link_free(&self, link: LinkId) -> Micros {
         self.free.link(link)
     }
 
     /// Whether a link and its resources can take a message now.
-    pub(super) fn is_free(&self, id: LinkId, now: Micros) -> bool {
+    pub(crate) fn is_free(&self, id: LinkId, now: Micros) -> bool {
         self.free.earliest(self.topology, id) <= now
     }
 
     /// Puts a message on a link and its images on theirs, and returns when all have arrived. Images that share a resource
     /// leave one after the other.
-    pub(super) fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList, images: &[LinkId]) -> Micros {
+    pub(crate) fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList, images: &[LinkId]) -> Micros {
         let link = self.topology.link(id);
         let bytes = self.demand.message_bytes(&chunks);
         let mut end = start + link.transfer_time(bytes);
@@ -73,7 +73,7 @@ impl<'a> Calendar<'a> {
     }
 
     /// The next instant at which something happens, and all that happens then; `None` at the end of time.
-    pub(super) fn next(&mut self, happened: &mut Vec<Event>) -> Option<Micros> {
+    pub(crate) fn next(&mut self, happened: &mut Vec<Event>) -> Option<Micros> {
         happened.clear();
         let Reverse((now, event)) = self.events.pop()?;
         happened.push(event);
@@ -86,17 +86,17 @@ impl<'a> Calendar<'a> {
     }
 
     /// A message that was sent.
-    pub(super) fn message(&self, position: u32) -> &Transfer {
+    pub(crate) fn message(&self, position: u32) -> &Transfer {
         &self.sent[position as usize]
     }
 
     /// All messages, in the order they were sent; without images, and with the times of the calendar.
-    pub(super) fn into_transfers(self) -> Vec<Transfer> {
+    pub(crate) fn into_transfers(self) -> Vec<Transfer> {
         self.sent
     }
 
     /// The same without times.
-    pub(super) fn into_messages(self) -> Vec<Message> {
+    pub(crate) fn into_messages(self) -> Vec<Message> {
         self.sent.iter().map(Message::from).collect()
     }
 }

@@ -5,7 +5,6 @@
 //! settled by trying: whether the chunks of one epoch travel as one message or as several, and whether the order of
 //! the grid or a list schedule by longest remaining path is better.
 
-use super::NAME;
 use crate::problem::distance::Key;
 use crate::problem::{Problem, SynthError};
 use schedule::{ChunkId, Message, Schedule, Transfer, TransferKind, replay};
@@ -25,7 +24,11 @@ pub(crate) struct Departure {
 ///
 /// # Errors
 /// [`SynthError::Order`] if a departure sends what has not arrived: a defect of the model.
-pub(crate) fn schedule_of(problem: &Problem, departures: Vec<Departure>) -> Result<Schedule, SynthError> {
+pub(crate) fn schedule_of(
+    problem: &Problem,
+    departures: Vec<Departure>,
+    strategy: &'static str,
+) -> Result<Schedule, SynthError> {
     let mut sends = drop_useless(problem, departures);
     add_remaining_paths(problem, &mut sends);
     let mut candidates = Vec::new();
@@ -41,12 +44,12 @@ pub(crate) fn schedule_of(problem: &Problem, departures: Vec<Departure>) -> Resu
     let mut best: Option<Vec<Transfer>> = None;
     for messages in candidates {
         let transfers = replay(&problem.demand, &problem.topology, &messages)
-            .map_err(|error| SynthError::Order { strategy: NAME, error })?;
+            .map_err(|error| SynthError::Order { strategy, error })?;
         if best.as_ref().is_none_or(|best| is_better(&transfers, best)) {
             best = Some(transfers);
         }
     }
-    Ok(Schedule::new(&problem.topology, problem.demand.clone(), best.unwrap_or_default(), NAME))
+    Ok(Schedule::new(&problem.topology, problem.demand.clone(), best.unwrap_or_default(), strategy))
 }
 
 /// Sooner done, or as soon with fewer messages.

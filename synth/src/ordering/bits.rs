@@ -5,30 +5,30 @@
 
 /// Rows of bits, each padded to whole words.
 #[derive(Clone, Debug)]
-pub(super) struct BitMatrix {
+pub(crate) struct BitMatrix {
     words_per_row: usize,
     words: Vec<u64>,
 }
 
 impl BitMatrix {
     /// All bits clear.
-    pub(super) fn new(rows: usize, columns: usize) -> Self {
+    pub(crate) fn new(rows: usize, columns: usize) -> Self {
         let words_per_row = columns.div_ceil(64);
         Self { words_per_row, words: vec![0; rows * words_per_row] }
     }
 
     /// The words of one row.
-    pub(super) fn row(&self, row: usize) -> &[u64] {
+    pub(crate) fn row(&self, row: usize) -> &[u64] {
         &self.words[row * self.words_per_row..(row + 1) * self.words_per_row]
     }
 
     /// Whether a bit is set.
-    pub(super) fn has(&self, row: usize, column: usize) -> bool {
+    pub(crate) fn has(&self, row: usize, column: usize) -> bool {
         self.words[row * self.words_per_row + column / 64] >> (column % 64) & 1 == 1
     }
 
     /// Sets a bit.
-    pub(super) fn set(&mut self, row: usize, column: usize) {
+    pub(crate) fn set(&mut self, row: usize, column: usize) {
         self.words[row * self.words_per_row + column / 64] |= 1 << (column % 64);
     }
 }

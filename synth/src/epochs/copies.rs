@@ -7,11 +7,11 @@
 //! | x[c,l,t] ∈ {0,1} | chunk c departs on link l in epoch t |
 //! | have[c,r,t] ∈ [0,1] | rank r holds chunk c at the start of epoch t; whole because the x are |
 
-use super::orbits::Orbits;
 use super::routes::{Route, Routes};
 use super::timing::Departure;
 use crate::problem::Problem;
 use crate::solver::{Column, Model};
+use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
@@ -54,7 +54,7 @@ enum Holding {
 
 impl Copies {
     /// The model of `routes`; with `orbits`, departures that a symmetry maps to each other are one column.
-    pub(crate) fn new(problem: &Problem, horizon: u32, routes: &Routes, orbits: Option<&Orbits>) -> Self {
+    pub(crate) fn new(problem: &Problem, horizon: u32, routes: &Routes, orbits: Option<&PairOrbits>) -> Self {
         let mut copies = Self {
             model: Model::default(),
             departures: Vec::with_capacity(routes.departures()),
@@ -70,7 +70,7 @@ impl Copies {
         copies
     }
 
-    fn add_departures(&mut self, routes: &Routes, orbits: Option<&Orbits>) {
+    fn add_departures(&mut self, routes: &Routes, orbits: Option<&PairOrbits>) {
         let mut shared: BTreeMap<(usize, u32), Column> = BTreeMap::new();
         for route in &routes.all {
             self.starts.insert((route.chunk, route.link), self.departures.len());

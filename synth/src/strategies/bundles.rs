@@ -14,10 +14,37 @@ use topology::Bytes;
 /// Chunks a rank that always stay apart: finer cuts gain little.
 const APART: u32 = 16;
 
+/// The most deliveries of one schedule: some gigabytes.
+const MOST_DELIVERIES: u64 = 1 << 24;
+/// Work of one search, in looks of a link at 64 chunks: one or two seconds of one core.
+pub(super) const WORK: u64 = 60_000_000;
+
+/// What `search` proposes for `problem`; where there are very many chunks, for bundles of them.
+pub(crate) fn of_bearable_size(
+    strategy: &'static str,
+    problem: &Problem,
+    search: impl Fn(&Problem) -> Result<Vec<Attempt>, SynthError>,
+) -> Result<Vec<Attempt>, SynthError> {
+    let deliveries: u64 = problem.demand.chunks().iter().map(|chunk| chunk.wanted_by.len() as u64).sum();
+    if deliveries > MOST_DELIVERIES {
+        let why = format!("{deliveries} deliveries are more than the {MOST_DELIVERIES} it writes down");
+        return Err(SynthError::NotApplicable { strategy, why });
+    }
+    let per_chunk = deliveries / problem.demand.chunks().len().max(1) as u64;
+    let cost = |chunks: u64| chunks * per_chunk * (chunks / 64 + 64);
+    match Bundles::new(problem, WORK, cost) {
+        Some(bundles) => {
+            let attempts = search(&bundles.problem)?.into_iter();
+            attempts.map(|attempt| bundles.unpacked(problem, attempt)).collect()
+        }
+        None => search(problem),
+    }
+}
+
 /// A problem with fewer, larger chunks, and what they are made of.
-pub(super) struct Bundles {
+struct Bundles {
     /// What is planned.
-    pub(super) problem: Problem,
+    problem: Problem,
     /// For each of its chunks, those of the original.
     contents: Vec<Range<u32>>,
 }
@@ -25,7 +52,7 @@ pub(super) struct Bundles {
 impl Bundles {
     /// Ties the chunks of `problem` until a search costs at most `limit`, as `cost` estimates it from the number of
     /// chunks; `None` if it does already, or there is nothing to tie.
-    pub(super) fn new(problem: &Problem, limit: u64, cost: impl Fn(u64) -> u64) -> Option<Self> {
+    fn new(problem: &Problem, limit: u64, cost: impl Fn(u64) -> u64) -> Option<Self> {
         let demand = &problem.demand;
         let (chunks, per_rank) = (demand.chunks().len() as u64, demand.request().chunks_per_rank);
         let mut together = 1;
@@ -59,7 +86,7 @@ impl Bundles {
     ///
     /// # Errors
     /// Where the order cannot be replayed, which would be a mistake of the search.
-    pub(super) fn unpacked(&self, problem: &Problem, attempt: Attempt) -> Result<Attempt, SynthError> {
+    fn unpacked(&self, problem: &Problem, attempt: Attempt) -> Result<Attempt, SynthError> {
         let Some(schedule) = attempt.schedule else { return Ok(attempt) };
         let contents = |chunk: &ChunkId| self.contents[chunk.index()].clone().map(ChunkId);
         let messages = schedule.transfers.iter().map(|transfer| Message {

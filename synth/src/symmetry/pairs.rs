@@ -1,27 +1,27 @@
 //! Which departures a symmetry makes equal.
 //!
-//! The principal type is [`Orbits`]. Automorphisms of the machine come from the sketch, or from
+//! The principal type is [`PairOrbits`]. Automorphisms of the machine come from the sketch, or from
 //! [`detect`], which finds those that leave no rank in place; where the demand has them too, (chunk, link) pairs that they map to each
 //! other share their 0/1 columns: sixteen ranks on a switch need a sixteenth of them. A merged column that occurs twice
 //! in one capacity row counts twice there, so a symmetry whose image meets itself on a shared resource makes the
 //! model infeasible rather than its answer wrong.
 
+use super::{Kinds, detect};
 use crate::problem::{Deadline, Problem};
-use crate::symmetry::{Kinds, detect};
 use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::LinkId;
 use topology::symmetry::Automorphism;
 
 /// A partition of (chunk, link) pairs, of chunks, and of links.
-pub(crate) struct Orbits {
+pub(crate) struct PairOrbits {
     links: usize,
     representative: Vec<usize>,
     chunk_representative: Vec<usize>,
     link_representative: Vec<usize>,
 }
 
-impl Orbits {
+impl PairOrbits {
     /// The orbits under the symmetries that the demand shares; `None` if there are none, or none were found in time.
     pub(crate) fn new(problem: &Problem, deadline: &Deadline) -> Option<Self> {
         let links = problem.topology.links().len();

@@ -1,0 +1,8 @@
+//! Time cut into epochs: which departures could matter, how copies spread, and a schedule out of departures.
+//!
+//! The principal types are [`routes::Routes`] and [`copies::Copies`]; [`timing::schedule_of`] goes back to microseconds.
+//! The time-expanded models of `milp` and `exact` stand on them.
+
+pub(crate) mod copies;
+pub(crate) mod routes;
+pub(crate) mod timing;

@@ -1,0 +1,212 @@
+//! Reducing demands as spreading ones on the reversed topology.
+//!
+//! The principal type is [`Halves`]. A sum that one rank wants is the reversal of that rank's chunk being spread to all
+//! contributors with every link turned around. A sum that several ranks want is collected at one of them and spread again.
+//!
+//! Chunk ids coincide in all three demands: chunk i of an AllReduce over k members in C pieces is collected at
+//! member i / C, as in a ReduceScatter, and spread from there, as in an AllGather.
+
+use super::distance::PathTree;
+use super::reach::check_reachable;
+use super::{Constraints, Problem, SynthError};
+use schedule::{Chunk, ChunkId, Collective, Demand, DemandError, RankSet, Request};
+use std::sync::Arc;
+use topology::Rank;
+
+/// The spreading problem on the reversed topology that is equivalent to `problem`: one exists if all that moves
+/// are sums that one rank each wants.
+pub(crate) fn reversed_spreading(problem: &Problem) -> Option<Problem> {
+    if !problem.demand.chunks().iter().all(|chunk| chunk.combine && chunk.wanted_by.len() == 1) {
+        return None;
+    }
+    let collectors = Collectors { label: "", ranks: wanting(&problem.demand) };
+    Some(Halves::new(problem, &collectors).ok()?.collect)
+}
+
+/// The two spreading problems of `problem`, whose chunks are all sums: on the reversed topology from the ranks that collect
+/// them, and, where others want them, on the topology itself from there.
+///
+/// # Errors
+/// [`SynthError::Demand`] where a half would be too large.
+pub(crate) fn halves(problem: &Problem) -> Result<(Problem, Option<Problem>), SynthError> {
+    let collectors = Collectors { label: "", ranks: wanting(&problem.demand) };
+    Halves::new(problem, &collectors).map(|halves| (halves.collect, halves.spread))
+}
+
+/// At which rank each chunk's sum is collected.
+pub(crate) struct Collectors {
+    /// Distinguishes the attempts; empty for the usual choice.
+    pub(crate) label: &'static str,
+    ranks: Vec<Rank>,
+}
+
+impl Collectors {
+    /// The one rank that collects everything.
+    fn root(&self) -> Option<Rank> {
+        let root = *self.ranks.first()?;
+        self.ranks.iter().all(|&rank| rank == root).then_some(root)
+    }
+}
+
+/// For each chunk, one of those who want it, so that every one of them gets an equal share of the chunks.
+fn wanting(demand: &Demand) -> Vec<Rank> {
+    let count = demand.chunks().len();
+    let share = |(index, chunk): (usize, &Chunk)| {
+        let wanted = if chunk.wanted_by.is_empty() { &chunk.holders } else { &chunk.wanted_by };
+        wanted[index * wanted.len() / count]
+    };
+    demand.chunks().iter().enumerate().map(share).collect()
+}
+
+/// The choices worth trying: spread over those who want the sum, and, where α dominates, all at one rank in the
+/// middle, because there one tree each way is then all that counts.
+pub(crate) fn choices(problem: &Problem) -> Vec<Collectors> {
+    let demand = &*problem.demand;
+    let mut choices = vec![Collectors { label: "", ranks: wanting(demand) }];
+    let is_small = |link: &topology::Link| (link.beta * demand.chunk_bytes()).0 < link.alpha.0;
+    if demand.request().collective == Collective::AllReduce && problem.topology.links().iter().all(is_small) {
+        let root = centre(problem);
+        choices.push(Collectors { label: "/rooted", ranks: vec![root; demand.chunks().len()] });
+    }
+    choices
+}
+
+/// The member whose farthest member, there and back, is nearest.
+fn centre(problem: &Problem) -> Rank {
+    let members = &problem.demand.request().members;
+    let bytes = problem.demand.chunk_bytes();
+    let reversed = problem.topology.reversed();
+    let radius = |rank: Rank| {
+        let farthest = |topology: &topology::Topology| {
+            let length = |id| problem.allows_link(id).then(|| topology.link(id).transfer_time(bytes).0);
+            let tree = PathTree::new(topology, [rank], length);
+            members.iter().map(|member| tree.distance[member.index()]).fold(0.0, f64::max)
+        };
+        farthest(&problem.topology) + farthest(&reversed)
+    };
+    // Sixteen candidates, evenly picked, keep this cheap where there are thousands of members.
+    let candidates = members.iter().copied().step_by(members.len().div_ceil(16));
+    let measured = candidates.map(|rank| (rank, radius(rank)));
+    measured.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(members[0], |(rank, _)| rank)
+}
+
+/// The two spreading problems behind a reducing one.
+pub(crate) struct Halves<'a> {
+    pub(crate) problem: &'a Problem,
+    /// On the reversed topology: every sum's collector spreads to all contributors.
+    pub(crate) collect: Problem,
+    /// On the topology itself: what is complete is spread to all who want it; `None` if nobody else does.
+    pub(crate) spread: Option<Problem>,
+}
+
+impl<'a> Halves<'a> {
+    /// The halves of `problem`; where the sketch has stages, those that let every chunk through.
+    pub(crate) fn new(problem: &'a Problem, collectors: &Collectors) -> Result<Self, SynthError> {
+        let Some(stages) = &problem.constraints.stages else { return Self::meeting(problem, collectors, 0) };
+        let is_done = problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1);
+        let last = stages.count - 1;
+        // Sums may be complete in any stage; the middle one is the most likely.
+        let mut meetings: Vec<u8> = if is_done { vec![last] } else { (0..stages.count).collect() };
+        meetings.sort_by_key(|stage| (2 * stage).abs_diff(last));
+        let lets_through = |halves: &Self| {
+            let reachable = |half: &Problem| check_reachable(half).is_ok();
+            reachable(&halves.collect) && halves.spread.as_ref().is_none_or(reachable)
+        };
+        for &meeting in &meetings {
+            let halves = Self::meeting(problem, collectors, meeting)?;
+            if lets_through(&halves) {
+                return Ok(halves);
+            }
+        }
+        Self::meeting(problem, collectors, meetings[0])
+    }
+
+    /// The halves where sums are complete in stage `meeting`.
+    fn meeting(problem: &'a Problem, collectors: &Collectors, meeting: u8) -> Result<Self, SynthError> {
+        let demand = &*problem.demand;
+        let (collecting_under, spreading_under) = constraints_of_halves(problem, meeting);
+        let collect = Problem {
+            topology: Arc::new(problem.topology.reversed()),
+            demand: Arc::new(collecting(demand, collectors)?),
+            constraints: collecting_under,
+        };
+        let done = |(chunk, &at): (&Chunk, &Rank)| chunk.combine && chunk.wanted_by.iter().all(|&rank| rank == at);
+        let spread = match demand.chunks().iter().zip(&collectors.ranks).all(done) {
+            true => None,
+            false => {
+                let demand = Arc::new(spreading(demand, collectors)?);
+                Some(Problem { topology: problem.topology.clone(), demand, constraints: spreading_under })
+            }
+        };
+        Ok(Self { problem, collect, spread })
+    }
+}
+
+/// What the sketch asks of the two halves. A sum that several want belongs to nobody, so rules about owners do not bind
+/// its halves. A sum goes through the stages up to `meeting` on its way to its collector, which is planned backwards, and
+/// copies of it through those from there on.
+fn constraints_of_halves(problem: &Problem, meeting: u8) -> (Arc<Constraints>, Arc<Constraints>) {
+    let mut constraints = problem.constraints.clone();
+    if !problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1) {
+        let unowned = Constraints { owners: Vec::new(), own_chunks_first: None, ..(*constraints).clone() };
+        constraints = Arc::new(unowned);
+    }
+    let Some(stages) = &constraints.stages else { return (constraints.clone(), constraints) };
+    let staged = |stages| Arc::new(Constraints { stages: Some(stages), ..(*constraints).clone() });
+    let last = stages.count - 1;
+    (staged(stages.part(0, meeting, true)), staged(stages.part(meeting, last, false)))
+}
+
+/// The reversed first half: each collector's chunk goes to all who contribute to the sum.
+fn collecting(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
+    let request = demand.request();
+    match request.collective {
+        Collective::ReduceScatter => plain(demand, Collective::AllGather, request.chunks_per_rank, None),
+        Collective::Reduce => plain(demand, Collective::Broadcast, request.chunks_per_rank, request.root),
+        Collective::AllReduce => halved_all_reduce(demand, collectors),
+        _ => relisted(demand, collectors, |chunk, at| match chunk.combine {
+            true => (RankSet::one(at), chunk.holders.iter().copied().chain([at]).collect()),
+            false => (chunk.holders.clone(), chunk.holders.clone()),
+        }),
+    }
+}
+
+/// The second half: each collector's sum goes to all who want it.
+fn spreading(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
+    match demand.request().collective {
+        Collective::AllReduce => halved_all_reduce(demand, collectors),
+        _ => relisted(demand, collectors, |chunk, at| match chunk.combine {
+            true => (RankSet::one(at), chunk.wanted_by.clone()),
+            false => (chunk.holders.clone(), chunk.wanted_by.clone()),
+        }),
+    }
+}
+
+/// Either half of an AllReduce: an AllGather, or a Broadcast where one rank collects everything.
+fn halved_all_reduce(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
+    match collectors.root() {
+        None => plain(demand, Collective::AllGather, demand.request().chunks_per_rank, None),
+        root => plain(demand, Collective::Broadcast, demand.chunks().len() as u32, root),
+    }
+}
+
+/// A standard demand over the same members with chunks of the same size.
+fn plain(demand: &Demand, collective: Collective, chunks: u32, root: Option<Rank>) -> Result<Demand, DemandError> {
+    let request = demand.request().clone();
+    let request = Request { collective, op: None, root, chunks_per_rank: chunks, ..request };
+    Demand::new(request)?.with_chunk_bytes(demand.chunk_bytes())
+}
+
+/// A demand with the same chunks between other ranks.
+fn relisted(
+    demand: &Demand,
+    collectors: &Collectors,
+    ends: impl Fn(&Chunk, Rank) -> (RankSet, RankSet),
+) -> Result<Demand, DemandError> {
+    let relist = |id: ChunkId| {
+        let (holders, wanted_by) = ends(demand.chunk(id), collectors.ranks[id.index()]);
+        Chunk { holders, wanted_by, combine: false, bytes: Some(demand.bytes_of(id)) }
+    };
+    let request = Request { collective: Collective::Custom, op: None, root: None, ..demand.request().clone() };
+    Demand::from_chunks(request, demand.chunk_ids().map(relist).collect())
+}
