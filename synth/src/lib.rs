@@ -25,8 +25,6 @@ mod ordering;
 mod planner;
 mod polish;
 mod problem;
-#[cfg(test)]
-mod rooms;
 pub mod sketch;
 mod solver;
 mod strategies;
