@@ -2,8 +2,6 @@
 //!
 //! The principal type is [`Problem`].
 
-#[cfg(test)]
-pub(crate) mod by_hand;
 mod chunking;
 pub(crate) mod constraints;
 pub(crate) mod distance;
@@ -51,3 +49,6 @@ impl Problem {
         self.constraints.allows_link(link)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod by_hand;
