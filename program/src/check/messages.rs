@@ -3,13 +3,11 @@
 //! The principal type is [`Messages`]. At window 0 the weakest transport is assumed, one without any buffer: a send
 //! ends only when its receive takes the data, so a message is one event in two threadblocks. At window w a send ends
 //! when the w-th message before it has been received. The program can stop only if events wait for each other in a
-//! ring; more room never makes a program stop that runs with less.
+//! cycle; more room never makes a program stop that runs with less. So the smallest window is found by bisection, and
+//! there is a deadlock exactly if there is a cycle without any limit of room.
 
 use super::{ProgramViolation, StepId, Steps, structure};
 use crate::{ConnectionId, Program};
-
-/// The rooms tried, in messages per connection: what transports can be expected to have.
-const WINDOWS: [u32; 5] = [0, 1, 2, 4, 8];
 
 /// A send and its receive.
 #[derive(Clone, Copy)]
@@ -36,7 +34,7 @@ struct Lane {
 
 impl Messages {
     /// Pairs the n-th send of each connection with its n-th receive.
-    pub(super) fn matched(program: &Program, steps: &Steps) -> Result<Self, Vec<ProgramViolation>> {
+    pub(super) fn matched(program: &Program, steps: &Steps<'_>) -> Result<Self, Vec<ProgramViolation>> {
         let mut violations = Vec::new();
         let mut lanes = vec![Lane::default(); program.connections.len()];
         for id in steps.ids() {
@@ -73,16 +71,28 @@ impl Messages {
 
     /// The smallest window that suffices, and the steps in an order in which they can happen; a send comes right
     /// before its receive where there is no room for it in between.
-    pub(super) fn order(&self, steps: &Steps) -> Result<(u32, Vec<StepId>), Vec<ProgramViolation>> {
-        let mut cycle = Vec::new();
-        for window in WINDOWS {
-            match Events::new(self, steps, window).order() {
-                Ok(order) => return Ok((window, order)),
-                // The ring of the largest window is the one that no room breaks.
-                Err(ring) => cycle = ring,
-            }
+    pub(super) fn order(&self, steps: &Steps<'_>) -> Result<(u32, Vec<StepId>), Vec<ProgramViolation>> {
+        let order_with = |window| Events::new(self, steps, window).order();
+        if let Ok(order) = order_with(0) {
+            return Ok((0, order));
         }
-        Err(vec![ProgramViolation::Deadlock { cycle: cycle.into_iter().map(|step| steps.at(step)).collect() }])
+        // With room for all messages of a connection, no send waits for room.
+        let longest = self.first.windows(2).map(|lane| lane[1] - lane[0]).max().unwrap_or(0);
+        let deadlock = |cycle: Vec<StepId>| ProgramViolation::Deadlock {
+            cycle: cycle.into_iter().map(|step| steps.at(step)).collect(),
+        };
+        let mut enough = (longest, order_with(longest).map_err(|cycle| vec![deadlock(cycle)])?);
+        // Most programs need little, so the first guesses are small.
+        let (mut too_small, mut guess) = (0, 1);
+        while too_small + 1 < enough.0 {
+            let window = guess.min(too_small.midpoint(enough.0));
+            match order_with(window) {
+                Ok(order) => enough = (window, order),
+                Err(_) => too_small = window,
+            }
+            guess = guess.saturating_mul(2);
+        }
+        Ok(enough)
     }
 
     /// The message that a step sends or receives.
@@ -102,7 +112,7 @@ fn append(
     end: &mut Vec<StepId>,
     id: StepId,
     connection: ConnectionId,
-    steps: &Steps,
+    steps: &Steps<'_>,
     violations: &mut Vec<ProgramViolation>,
 ) {
     if let Some(&last) = end.last() {
@@ -115,7 +125,7 @@ fn append(
 }
 
 /// The shape of what a step sends or receives; all slices of one step have the same.
-fn payload<'p>(program: &'p Program, steps: &Steps, id: StepId) -> impl Iterator<Item = u32> + use<'p> {
+fn payload<'p>(program: &'p Program, steps: &Steps<'_>, id: StepId) -> impl Iterator<Item = u32> + use<'p> {
     structure::shape(program, steps.at(id).rank, steps.instruction(id).shape())
 }
 
@@ -135,7 +145,7 @@ struct Events {
 }
 
 impl Events {
-    fn new(messages: &Messages, steps: &Steps, window: u32) -> Self {
+    fn new(messages: &Messages, steps: &Steps<'_>, window: u32) -> Self {
         let mut list = Vec::new();
         let mut event_of = vec![0u32; steps.at.len()];
         for id in steps.ids() {
@@ -176,7 +186,7 @@ impl Events {
         Self { list, starts, followers }
     }
 
-    /// The steps in an order in which they can happen, or steps that wait for each other.
+    /// The steps in an order in which they can happen, or a cycle of steps that wait for each other.
     fn order(&self) -> Result<Vec<StepId>, Vec<StepId>> {
         let mut waiting = vec![0u32; self.list.len()];
         self.followers.iter().for_each(|&event| waiting[event as usize] += 1);
@@ -193,7 +203,7 @@ impl Events {
         }
         let event = |event: u32| self.list[event as usize];
         if order.len() < self.list.len() {
-            return Err(self.ring(&waiting).into_iter().map(event).map(|of| of.receive.unwrap_or(of.step)).collect());
+            return Err(self.cycle(&waiting).into_iter().map(event).map(|of| of.receive.unwrap_or(of.step)).collect());
         }
         Ok(order.into_iter().map(event).flat_map(|of| std::iter::once(of.step).chain(of.receive)).collect())
     }
@@ -202,8 +212,8 @@ impl Events {
         &self.followers[self.starts[event as usize] as usize..self.starts[event as usize + 1] as usize]
     }
 
-    /// A ring among the events that still wait for something.
-    fn ring(&self, waiting: &[u32]) -> Vec<u32> {
+    /// A cycle among the events that still wait for something.
+    fn cycle(&self, waiting: &[u32]) -> Vec<u32> {
         // Every stuck event waits for a stuck one; walking from each to one that it waits for must repeat.
         let mut waits_for = vec![None; self.list.len()];
         for event in (0..self.list.len() as u32).filter(|&event| waiting[event as usize] > 0) {

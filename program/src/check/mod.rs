@@ -6,7 +6,7 @@
 //! | file | rule |
 //! |---|---|
 //! | `structure` | ids exist, slices lie in their buffers and have equal shapes, only outputs and scratch are written |
-//! | `messages` | sends and receives match in order; no ring of waits, given room for `window` messages |
+//! | `messages` | sends and receives match in order; no cycle of waits, given room for `window` messages |
 //! | `races` | two accesses to a slot, one of them writing, are ordered by what must happen before what |
 //! | `values` | every output slot ends with the right chunk and every contribution exactly once |
 //!
@@ -19,6 +19,7 @@
 //!
 //! An allreduce over 64 ranks with 64 chunks each, a million steps, takes two to three seconds on two cores.
 
+mod contributors;
 mod evidence;
 mod messages;
 mod races;
@@ -46,7 +47,7 @@ impl VerifiedProgram {
     }
 
     /// How many messages of one connection a transport must be able to hold that were sent and not yet received,
-    /// so that no interleaving deadlocks: 0, 1, 2, 4 or 8. At 0 a transport without any buffer will do.
+    /// so that no interleaving deadlocks; with one less, some order stops. At 0 a transport without any buffer will do.
     pub fn window(&self) -> u32 {
         self.window
     }
@@ -83,11 +84,10 @@ pub fn check(program: Program) -> Result<VerifiedProgram, Vec<ProgramViolation>>
 type StepId = u32;
 
 /// All steps of a program in one row.
-struct Steps {
+struct Steps<'a> {
+    program: &'a Program,
     /// Where each step is; both halves of a fused one are there.
     at: Vec<StepAt>,
-    /// What it does, never two things.
-    instructions: Vec<Instruction>,
     /// For each rank the number of each threadblock's first step, and one after its last.
     first: Vec<Vec<StepId>>,
     /// For each step where the steps that it waits for start in `after`, and one for the end.
@@ -95,10 +95,10 @@ struct Steps {
     after: Vec<StepId>,
 }
 
-impl Steps {
+impl<'a> Steps<'a> {
     /// Numbers the steps of a program of sound structure.
-    fn of(program: &Program) -> Self {
-        let (mut at, mut instructions, mut first) = (Vec::new(), Vec::new(), Vec::with_capacity(program.ranks.len()));
+    fn of(program: &'a Program) -> Self {
+        let (mut at, mut first) = (Vec::new(), Vec::with_capacity(program.ranks.len()));
         let (mut after_of, mut after) = (Vec::new(), Vec::new());
         for (index, rank) in program.ranks.iter().enumerate() {
             // The last half of a step is the one to wait for.
@@ -119,31 +119,32 @@ impl Steps {
                         let threadblock = on.threadblock as usize;
                         firsts[threadblock] + ends[threadblock][on.step as usize]
                     }));
-                    let (whole, send) = step.instruction.halves();
                     at.push(here);
-                    instructions.push(whole);
-                    if let Some(send) = send {
+                    if step.instruction.is_fused() {
                         after_of.push(after.len() as u32);
                         at.push(here);
-                        instructions.push(send);
                     }
                 }
             }
             first.push(firsts);
         }
         after_of.push(after.len() as u32);
-        Self { at, instructions, first, after_of, after }
+        Self { program, at, first, after_of, after }
     }
 
     fn at(&self, id: StepId) -> StepAt {
         self.at[id as usize]
     }
 
-    fn instruction(&self, id: StepId) -> &Instruction {
-        &self.instructions[id as usize]
+    /// What a step does, never two things.
+    fn instruction(&self, id: StepId) -> Instruction {
+        let StepAt { rank, threadblock, step } = self.at(id);
+        let whole = &self.program.ranks[rank.index()].threadblocks[threadblock as usize].steps[step as usize];
+        let (first, second) = whole.instruction.halves();
+        second.filter(|_| self.is_second_half(id)).unwrap_or(first)
     }
 
-    fn ids(&self) -> impl Iterator<Item = StepId> + use<> {
+    fn ids(&self) -> impl Iterator<Item = StepId> + use<'a> {
         0..self.at.len() as StepId
     }
 

@@ -18,7 +18,7 @@ use topology::Rank;
 /// Clocks of one rank take at most this many words; a larger rank is searched instead.
 const MOST_WORDS: usize = 1 << 25;
 
-pub(super) fn check(program: &Program, steps: &Steps, messages: &Messages, order: &[StepId]) -> Vec<ProgramViolation> {
+pub(super) fn check(program: &Program, steps: &Steps<'_>, messages: &Messages, order: &[StepId]) -> Vec<ProgramViolation> {
     let timeline = Timeline::new(program, steps, messages, order);
     let found = timeline.of_rank.par_iter().enumerate().map(|(rank, own)| {
         let mut judge = Judge::new(&timeline, Rank::from_index(rank), own);
@@ -30,7 +30,7 @@ pub(super) fn check(program: &Program, steps: &Steps, messages: &Messages, order
 /// One possible order of all steps.
 struct Timeline<'a> {
     program: &'a Program,
-    steps: &'a Steps,
+    steps: &'a Steps<'a>,
     messages: &'a Messages,
     /// For each step its place in the order.
     place: Vec<u32>,
@@ -39,7 +39,7 @@ struct Timeline<'a> {
 }
 
 impl<'a> Timeline<'a> {
-    fn new(program: &'a Program, steps: &'a Steps, messages: &'a Messages, order: &[StepId]) -> Self {
+    fn new(program: &'a Program, steps: &'a Steps<'a>, messages: &'a Messages, order: &[StepId]) -> Self {
         let of_rank = vec![Vec::new(); program.ranks.len()];
         let mut timeline = Self { program, steps, messages, place: vec![0; steps.at.len()], of_rank };
         for (place, &id) in (0..).zip(order) {
@@ -195,7 +195,7 @@ impl Clocks {
     }
 
     /// Whether `first` surely ended before `second` began.
-    fn ordered(&self, steps: &Steps, first: StepId, second: StepId) -> bool {
+    fn ordered(&self, steps: &Steps<'_>, first: StepId, second: StepId) -> bool {
         let clock = &self.of[steps.at(second).threadblock as usize][steps.place(second) * self.width..];
         clock[steps.at(first).threadblock as usize] as usize > steps.place(first)
     }

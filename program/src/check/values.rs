@@ -1,96 +1,50 @@
 //! Whether every output slot ends with what belongs there.
 //!
-//! The principal type is [`Machine`]: it executes the program on symbols. A symbol says which chunk a slot holds
+//! The principal type is [`SymbolicRun`]: it executes the program on symbols. A symbol says which chunk a slot holds
 //! and, for a combining chunk, whose contributions have been added; adding one twice is caught where it happens.
 //! Sets of contributors are stored once, so a symbol is small.
 
+use super::contributors::{Contributors, SumId};
 use super::messages::Messages;
 use super::races::{buffer_index, slots_of};
 use super::{ProgramViolation, StepAt, StepId, Steps};
 use crate::{Buffer, Instruction, Layout, OwnBlock, Program, Slice, Slot};
 use schedule::ChunkId;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use topology::Rank;
 
 pub(super) fn check(
     program: &Program,
     layout: &Layout,
-    steps: &Steps,
+    steps: &Steps<'_>,
     messages: &Messages,
     order: &[StepId],
 ) -> Vec<ProgramViolation> {
-    let mut machine = Machine::new(program, layout);
+    let mut run = SymbolicRun::new(program, layout);
     let mut under_way = BTreeMap::new();
     for &id in order {
-        machine.step(steps.at(id), steps.instruction(id), messages.of(id), &mut under_way);
+        run.step(steps.at(id), steps.instruction(id), messages.of(id), &mut under_way);
     }
-    machine.judge();
-    machine.violations
+    run.judge();
+    run.violations
 }
-
-/// What a slot holds.
+/// What a slot holds. Small, because there is one for every slot of every rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Symbol {
-    content: Content,
-    /// Whose contributions; `None` where nothing is combined.
-    sum: Option<SumId>,
+    /// 1 + the number of a chunk, or, from the number of chunks on, of a slot that a member of an alltoall keeps for itself.
+    content: NonZeroU32,
+    /// Whose contributions have been added; [`SumId::NONE`] where nothing is combined.
+    sum: SumId,
 }
 
-/// Which piece of data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Content {
-    Chunk(ChunkId),
-    /// A slot of the block that a member of an alltoall keeps for itself.
-    Own {
-        member: Rank,
-        slot: u32,
-    },
-}
-
-/// Index into [`Sums::list`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct SumId(u32);
-
-/// Sets of contributors (positions among a chunk's holders), each stored once.
-#[derive(Default)]
-struct Sums {
-    list: Vec<Box<[u64]>>,
-    ids: BTreeMap<Box<[u64]>, SumId>,
-}
-
-impl Sums {
-    fn id(&mut self, words: Box<[u64]>) -> SumId {
-        *self.ids.entry(words).or_insert_with_key(|words| {
-            self.list.push(words.clone());
-            SumId(self.list.len() as u32 - 1)
-        })
+impl Symbol {
+    fn new(number: u32, sum: SumId) -> Self {
+        Self { content: NonZeroU32::MIN.saturating_add(number), sum }
     }
 
-    fn one(&mut self, holder: usize, holders: usize) -> SumId {
-        let mut words = vec![0; holders.div_ceil(64)];
-        words[holder / 64] = 1 << (holder % 64);
-        self.id(words.into())
-    }
-
-    fn full(&mut self, holders: usize) -> SumId {
-        let mut words = vec![u64::MAX; holders.div_ceil(64)];
-        if let (Some(last), rest @ 1..) = (words.last_mut(), holders % 64) {
-            *last = (1 << rest) - 1;
-        }
-        self.id(words.into())
-    }
-
-    /// The union, and the first contributor that is in both.
-    fn add(&mut self, a: SumId, b: SumId) -> (SumId, Option<usize>) {
-        let (a, b) = (&self.list[a.0 as usize], &self.list[b.0 as usize]);
-        let twice = a.iter().zip(b).enumerate().find(|(_, (a, b))| *a & *b != 0);
-        let twice = twice.map(|(word, (a, b))| word * 64 + (a & b).trailing_zeros() as usize);
-        let union: Box<[u64]> = a.iter().zip(b).map(|(a, b)| a | b).collect();
-        (self.id(union), twice)
-    }
-
-    fn count(&self, id: SumId) -> u32 {
-        self.list[id.0 as usize].iter().map(|word| word.count_ones()).sum()
+    fn number(self) -> u32 {
+        self.content.get() - 1
     }
 }
 
@@ -101,15 +55,15 @@ type Payloads = BTreeMap<u32, Vec<Option<Symbol>>>;
 type Memory = [Vec<Option<Symbol>>; 3];
 
 /// A program in execution.
-struct Machine<'a> {
+struct SymbolicRun<'a> {
     program: &'a Program,
     layout: &'a Layout,
-    sums: Sums,
+    sums: Contributors,
     memory: Vec<Memory>,
     violations: Vec<ProgramViolation>,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> SymbolicRun<'a> {
     /// Every rank with its inputs.
     fn new(program: &'a Program, layout: &'a Layout) -> Self {
         let memory = program.ranks.iter().map(|rank| {
@@ -117,22 +71,28 @@ impl<'a> Machine<'a> {
             buffers.map(|buffer| vec![None; rank.parts(buffer).len()])
         });
         let memory = memory.collect();
-        let mut machine = Self { program, layout, sums: Sums::default(), memory, violations: Vec::new() };
+        let mut run = Self { program, layout, sums: Contributors::new(), memory, violations: Vec::new() };
         let demand = &program.demand;
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+            let holders = chunk.holders.len();
             for (position, &rank) in chunk.holders.iter().enumerate() {
                 let Some(slot) = layout.input_slot(id, rank) else { continue };
-                let sum = chunk.combine.then(|| machine.sums.one(position, chunk.holders.len()));
-                *machine.slot(rank, slot) = Some(Symbol { content: Content::Chunk(id), sum });
+                let sum = if chunk.combine { run.sums.range(position, position + 1, holders) } else { SumId::NONE };
+                *run.slot(rank, slot) = Some(Symbol::new(id.0, sum));
             }
         }
-        for (member, own) in machine.own_blocks() {
-            for (offset, slot) in slots_of(own.input).enumerate() {
-                let content = Content::Own { member, slot: offset as u32 };
-                *machine.slot(member, slot) = Some(Symbol { content, sum: None });
+        for (member, own) in run.own_blocks() {
+            for (offset, slot) in (0..).zip(slots_of(own.input)) {
+                *run.slot(member, slot) = Some(run.own_symbol(member, offset));
             }
         }
-        machine
+        run
+    }
+
+    /// What a member of an alltoall keeps for itself is numbered behind all chunks.
+    fn own_symbol(&self, member: Rank, offset: u32) -> Symbol {
+        let chunks = self.program.demand.chunks().len() as u32;
+        Symbol::new(chunks + member.0 * self.layout.block_parts() + offset, SumId::NONE)
     }
 
     fn own_blocks(&self) -> Vec<(Rank, OwnBlock)> {
@@ -163,9 +123,9 @@ impl<'a> Machine<'a> {
     }
 
     /// `under_way` is what each message holds that was sent and not yet received.
-    fn step(&mut self, at: StepAt, instruction: &Instruction, message: Option<u32>, under_way: &mut Payloads) {
+    fn step(&mut self, at: StepAt, instruction: Instruction, message: Option<u32>, under_way: &mut Payloads) {
         let received = message.and_then(|message| under_way.remove(&message));
-        let result = match (*instruction, received) {
+        let result = match (instruction, received) {
             (Instruction::Send { src, .. }, _) => {
                 let payload = self.read(at, src);
                 under_way.extend(message.map(|message| (message, payload)));
@@ -194,33 +154,34 @@ impl<'a> Machine<'a> {
     }
 
     fn sum(&mut self, at: StepAt, a: Symbol, b: Symbol, slot: Slot) -> Option<Symbol> {
-        let (Content::Chunk(chunk), Some(mine), Some(theirs), true) = (a.content, a.sum, b.sum, a.content == b.content)
-        else {
+        // Only what combines has contributors.
+        if a.content != b.content || a.sum == SumId::NONE {
             self.violations.push(ProgramViolation::MixedReduce { at, slot });
             return None;
-        };
-        let (sum, twice) = self.sums.add(mine, theirs);
+        }
+        let (sum, twice) = self.sums.add(a.sum, b.sum);
         if let Some(position) = twice {
+            let chunk = ChunkId(a.number());
             let contributor = self.program.demand.chunk(chunk).holders[position];
             self.violations.push(ProgramViolation::DoubleReduce { at, chunk, contributor });
         }
-        Some(Symbol { sum: Some(sum), ..a })
+        Some(Symbol { sum, ..a })
     }
 
     /// Compares the outputs with what the demand asks for.
     fn judge(&mut self) {
         let demand = &self.program.demand;
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-            let sum = chunk.combine.then(|| self.sums.full(chunk.holders.len()));
+            let holders = chunk.holders.len();
+            let sum = if chunk.combine { self.sums.range(0, holders, holders) } else { SumId::NONE };
             for &rank in chunk.wanted_by.iter() {
                 let Some(slot) = self.layout.output_slot(id, rank) else { continue };
-                self.expect(rank, slot, Symbol { content: Content::Chunk(id), sum });
+                self.expect(rank, slot, Symbol::new(id.0, sum));
             }
         }
         for (member, own) in self.own_blocks() {
-            for (offset, slot) in slots_of(own.output).enumerate() {
-                let content = Content::Own { member, slot: offset as u32 };
-                self.expect(member, slot, Symbol { content, sum: None });
+            for (offset, slot) in (0..).zip(slots_of(own.output)) {
+                self.expect(member, slot, self.own_symbol(member, offset));
             }
         }
     }
@@ -234,15 +195,17 @@ impl<'a> Machine<'a> {
     }
 
     fn describe(&self, symbol: Option<Symbol>) -> String {
-        match symbol {
-            None => "nothing".to_owned(),
-            Some(Symbol { content: Content::Own { member, slot }, .. }) => {
-                format!("slot {slot} of rank {member}'s own block")
+        let Some(symbol) = symbol else { return "nothing".to_owned() };
+        let chunks = self.program.demand.chunks();
+        match (symbol.number() as usize).checked_sub(chunks.len()) {
+            Some(own) => {
+                let parts = self.layout.block_parts() as usize;
+                format!("slot {} of rank {}'s own block", own % parts, own / parts)
             }
-            Some(Symbol { content: Content::Chunk(chunk), sum }) => {
-                let holders = self.program.demand.chunk(chunk).holders.len();
-                let counted = sum.map(|sum| format!(" with {} of {holders} contributions", self.sums.count(sum)));
-                format!("chunk {chunk}{}", counted.unwrap_or_default())
+            None if symbol.sum == SumId::NONE => format!("chunk {}", symbol.number()),
+            None => {
+                let (number, holders) = (symbol.number(), chunks[symbol.number() as usize].holders.len());
+                format!("chunk {number} with {} of {holders} contributions", self.sums.count(symbol.sum))
             }
         }
     }

@@ -189,10 +189,10 @@ pub enum ProgramViolation {
         /// The receive.
         receive: StepAt,
     },
-    /// Steps that wait for each other in a ring, even if a connection holds as many messages as is allowed.
+    /// Steps that wait for each other in a cycle, however many messages a connection can hold.
     #[error("deadlock: {} steps wait for each other, among them {}", .cycle.len(), list(.cycle))]
     Deadlock {
-        /// The ring; each waits for the one before it, the first for the last.
+        /// The cycle; each waits for the one before it, the first for the last.
         cycle: Vec<StepAt>,
     },
     /// Two accesses to one slot, at least one of them writing, that nothing orders.
@@ -247,7 +247,7 @@ pub enum ProgramViolation {
     },
 }
 
-/// The first few steps of a ring.
+/// The first few steps of a cycle.
 fn list(cycle: &[StepAt]) -> String {
     const SHOWN: usize = 4;
     let shown: Vec<String> = cycle.iter().take(SHOWN).map(StepAt::to_string).collect();

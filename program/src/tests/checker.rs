@@ -1,7 +1,8 @@
 //! What the checker says to each kind of mistake.
 
-use super::{check, lowered, schedules};
-use crate::{Buffer, ConnectionId, Instruction, Program, Shape, Slice, Step, StepRef, Threadblock};
+use super::{check, checked, lowered, schedules};
+use crate::{Buffer, ConnectionId, Instruction, Program, ProgramViolation, Shape, Slice, Step, StepRef, Threadblock};
+use crate::rewrite::{expand, resliced, row};
 use expect_test::{Expect, expect};
 use schedule::{Chunk, Collective, Demand, RankSet, Request};
 use std::sync::Arc;
@@ -149,7 +150,7 @@ fn what_is_named_must_exist_and_fit() {
 }
 
 #[test]
-fn messages_must_match_and_never_wait_in_a_ring() {
+fn messages_must_match_and_never_wait_in_a_cycle() {
     let split = |p: &mut Program| {
         let last = p.ranks[0].threadblocks[1].steps.pop().unwrap();
         p.ranks[0].threadblocks.push(Threadblock { steps: vec![last] });
@@ -226,4 +227,32 @@ fn accesses_must_be_ordered_and_values_right() {
     );
     let wrong = |p: &mut Program| step(p, 0, 0, 1).instruction = step(p, 0, 0, 0).instruction;
     refuses(allgather(), wrong, expect!["rank 1 ends with chunk 0 in output[2], where chunk 2 belongs"]);
+}
+
+/// Two ranks, each with one threadblock that sends all its chunks before it receives any.
+fn send_all_first(chunks: u32) -> Program {
+    let mut program = lowered(&schedules::ring_allgather(2, chunks), true);
+    for rank in &mut program.ranks {
+        let slot = |step: &Step, k| resliced(step, |slice| Slice { index: slice.index + k, count: 1, ..slice });
+        rank.threadblocks = expand(rank, |step| row((0..step.instruction.shape().count).map(|k| slot(step, k))));
+        let mut steps: Vec<Step> = rank.threadblocks.drain(..).flat_map(|block| block.steps).collect();
+        steps.iter_mut().for_each(|step| step.after.clear());
+        steps.sort_by_key(|step| step.instruction.receives_from().is_some());
+        rank.threadblocks.push(Threadblock { steps });
+    }
+    program
+}
+
+#[test]
+fn the_window_is_the_least_that_suffices() {
+    for chunks in [1, 3, 7, 11, 300] {
+        assert_eq!(checked(send_all_first(chunks)).window(), chunks);
+    }
+    // Only without a limit of room is it said that nothing helps.
+    let mut stuck = send_all_first(11);
+    stuck.ranks[0].threadblocks[0].steps.rotate_left(11);
+    assert_eq!(checked(stuck.clone()).window(), 0);
+    stuck.ranks[1].threadblocks[0].steps.rotate_left(11);
+    let [ProgramViolation::Deadlock { cycle }] = &check(stuck).unwrap_err()[..] else { panic!("it would run") };
+    assert!(cycle.len() >= 4);
 }
