@@ -18,7 +18,12 @@ use topology::Rank;
 /// Clocks of one rank take at most this many words; a larger rank is searched instead.
 const MOST_WORDS: usize = 1 << 25;
 
-pub(super) fn check(program: &Program, steps: &Steps<'_>, messages: &Messages, order: &[StepId]) -> Vec<ProgramViolation> {
+pub(super) fn check(
+    program: &Program,
+    steps: &Steps<'_>,
+    messages: &Messages,
+    order: &[StepId],
+) -> Vec<ProgramViolation> {
     let timeline = Timeline::new(program, steps, messages, order);
     let found = timeline.of_rank.par_iter().enumerate().map(|(rank, own)| {
         let mut judge = Judge::new(&timeline, Rank::from_index(rank), own);

@@ -1,7 +1,7 @@
 //! Whether all that a program names exists and fits together.
 
 use super::{ProgramViolation, StepAt};
-use crate::{Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step};
+use crate::{Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step, Transform};
 use std::collections::BTreeMap;
 use topology::Rank;
 
@@ -110,6 +110,8 @@ impl Structure<'_> {
         if step.instruction.reduces() && self.program.op.is_none() {
             self.violations.push(ProgramViolation::NoOperator { at });
         }
+        // No executor changes a payload yet. A new transform does not compile here: refuse it until all of them do.
+        let Transform::Identity = step.transform;
         let threadblocks = &self.program.ranks[at.rank.index()].threadblocks;
         for &after in &step.after {
             let exists =

@@ -1,9 +1,10 @@
 //! Runs a program on real numbers, one step at a time in any order that its waits allow, and knows from the
 //! collective's definition alone what must come out.
 
+use super::definition::{Alias, Call};
 use super::schedules::Random;
-use crate::{Buffer, ConnectionId, Instruction, Program, Slice};
-use schedule::{ChunkId, Collective, Demand, Request};
+use crate::{Buffer, ConnectionId, Instruction, Program, Slice, Transform};
+use schedule::Request;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use topology::Rank;
@@ -17,17 +18,27 @@ pub enum Transport {
     Window(u32),
 }
 
-/// The elements of all slots of one slice, one tile of each.
-type Payload = Vec<u64>;
+/// Values, and whether they are the last of their message.
+type Piece = (Vec<u64>, bool);
+
+/// How far a threadblock is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+struct Cursor {
+    /// Steps that are done, counted over all tiles.
+    done: u32,
+    /// Pieces of the next step that were received, and that were sent.
+    received: usize,
+    sent: usize,
+}
 
 /// Everything that changes during an execution.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
     /// For each rank: input, output, scratch.
     memory: Vec<[Vec<u64>; 3]>,
-    queues: Vec<VecDeque<Payload>>,
-    /// For each rank and threadblock, how many steps are done, counted over all tiles.
-    done: Vec<Vec<u32>>,
+    queues: Vec<VecDeque<Piece>>,
+    /// For each rank and threadblock.
+    cursors: Vec<Vec<Cursor>>,
 }
 
 /// How a program is executed.
@@ -38,16 +49,30 @@ pub struct Executor<'a> {
     pub transport: Transport,
 }
 
-/// A choice: this threadblock makes its next step.
-pub type Choice = (usize, usize);
+/// What a threadblock can do next: a local step at once, a message in up to two pieces. A fused step sends on what it
+/// has stored, whether more is still to come or not.
+#[derive(Clone, Copy)]
+enum Action {
+    Local,
+    Receive,
+    Send,
+}
+
+/// A choice: this threadblock of this rank goes on.
+#[derive(Clone, Copy)]
+struct Choice {
+    rank: usize,
+    threadblock: usize,
+    action: Action,
+}
 
 impl Executor<'_> {
-    pub fn start(&self) -> State {
+    fn start(&self) -> State {
         let request = self.program.demand.request();
         let memory = (0..request.ranks).map(|rank| self.buffers(request, Rank::from_index(rank)));
-        let done = self.program.ranks.iter().map(|rank| vec![0; rank.threadblocks.len()]);
+        let cursors = self.program.ranks.iter().map(|rank| vec![Cursor::default(); rank.threadblocks.len()]);
         let queues = vec![VecDeque::new(); self.program.connections.len()];
-        State { memory: memory.collect(), queues, done: done.collect() }
+        State { memory: memory.collect(), queues, cursors: cursors.collect() }
     }
 
     /// Runs to the end in an order chosen at random; `None` if it stops before.
@@ -90,109 +115,159 @@ impl Executor<'_> {
         Some(Ok(()))
     }
 
-    pub fn is_finished(&self, state: &State) -> bool {
-        let blocks = state.done.iter().flatten().zip(self.program.ranks.iter().flat_map(|rank| &rank.threadblocks));
-        blocks.into_iter().all(|(&done, block)| done == block.steps.len() as u32 * self.tiles)
+    fn is_finished(&self, state: &State) -> bool {
+        let blocks = state.cursors.iter().flatten().zip(self.program.ranks.iter().flat_map(|rank| &rank.threadblocks));
+        blocks.into_iter().all(|(cursor, block)| cursor.done == block.steps.len() as u32 * self.tiles)
     }
 
-    /// The threadblocks that can go on.
-    pub fn choices(&self, state: &State) -> Vec<Choice> {
-        let blocks = state.done.iter().enumerate().flat_map(|(rank, done)| (0..done.len()).map(move |tb| (rank, tb)));
-        blocks.filter(|&choice| self.is_ready(state, choice)).collect()
-    }
-
-    fn is_ready(&self, state: &State, choice: Choice) -> bool {
-        let Some((step, _)) = self.next(state, choice) else { return false };
-        match step {
-            Instruction::Send { to, .. } => match self.transport {
-                Transport::Buffered => true,
-                // Without buffers a send happens with its receive, as the receiver's choice.
-                Transport::Window(window) => state.queues[to.index()].len() < window as usize,
-            },
-            Instruction::Receive { from, .. } | Instruction::ReceiveReduce { from, .. } => {
-                !state.queues[from.index()].is_empty() || self.partner(state, from).is_some()
+    /// Everything that can happen next.
+    fn choices(&self, state: &State) -> Vec<Choice> {
+        let mut choices = Vec::new();
+        for (rank, cursors) in state.cursors.iter().enumerate() {
+            for (threadblock, cursor) in cursors.iter().enumerate() {
+                let Some((step, _)) = self.next(state, rank, threadblock) else { continue };
+                let mut add = |action| choices.push(Choice { rank, threadblock, action });
+                match (step.receives_from(), step.sends_to()) {
+                    (None, None) => add(Action::Local),
+                    (from, to) => {
+                        from.filter(|&from| self.can_receive(state, rank, threadblock, from))
+                            .into_iter()
+                            .for_each(|_| add(Action::Receive));
+                        to.filter(|&to| self.can_send(state, rank, threadblock) && self.has_room(state, cursor, to))
+                            .into_iter()
+                            .for_each(|_| add(Action::Send));
+                    }
+                }
             }
-            _ => true,
         }
+        choices
+    }
+
+    /// Whether a threadblock has something to send; room is another question.
+    fn can_send(&self, state: &State, rank: usize, threadblock: usize) -> bool {
+        let Some((step, _)) = self.next(state, rank, threadblock) else { return false };
+        let Cursor { received, sent, .. } = state.cursors[rank][threadblock];
+        let there = if step.is_fused() { received } else { self.pieces(rank, step) };
+        step.sends_to().is_some() && sent < there
+    }
+
+    /// Whether a message may begin, or has begun. Without buffers every piece is the receiver's choice.
+    fn has_room(&self, state: &State, cursor: &Cursor, to: ConnectionId) -> bool {
+        let under_way = state.queues[to.index()].iter().filter(|(_, last)| *last).count();
+        match self.transport {
+            Transport::Buffered => true,
+            Transport::Window(0) => false,
+            Transport::Window(window) => cursor.sent > 0 || under_way < window as usize,
+        }
+    }
+
+    fn can_receive(&self, state: &State, rank: usize, threadblock: usize, from: ConnectionId) -> bool {
+        let Some((step, _)) = self.next(state, rank, threadblock) else { return false };
+        let more = state.cursors[rank][threadblock].received < self.pieces(rank, step);
+        more && (!state.queues[from.index()].is_empty() || self.partner(state, from).is_some())
     }
 
     /// The threadblock that could send on a connection right now, where that happens with the receive.
     fn partner(&self, state: &State, connection: ConnectionId) -> Option<Choice> {
-        let from = self.program.connections[connection.index()].from.index();
-        let blocks = (0..state.done[from].len()).map(|tb| (from, tb));
-        let mut senders = blocks.filter(
-            |&choice| matches!(self.next(state, choice), Some((Instruction::Send { to, .. }, _)) if to == connection),
-        );
-        if self.transport == Transport::Window(0) { senders.next() } else { None }
+        if self.transport != Transport::Window(0) {
+            return None;
+        }
+        let rank = self.program.connections[connection.index()].from.index();
+        let sends = |&threadblock: &usize| {
+            let next = self.next(state, rank, threadblock);
+            next.is_some_and(|(step, _)| step.sends_to() == Some(connection)) && self.can_send(state, rank, threadblock)
+        };
+        let threadblock = (0..state.cursors[rank].len()).find(sends)?;
+        Some(Choice { rank, threadblock, action: Action::Send })
     }
 
     /// The next instruction of a threadblock and its tile, if everything it waits for is done.
-    fn next(&self, state: &State, (rank, tb): Choice) -> Option<(Instruction, u32)> {
+    fn next(&self, state: &State, rank: usize, threadblock: usize) -> Option<(Instruction, u32)> {
         let blocks = &self.program.ranks[rank].threadblocks;
-        let length = blocks[tb].steps.len() as u32;
-        let done = state.done[rank][tb];
+        let length = blocks[threadblock].steps.len() as u32;
+        let done = state.cursors[rank][threadblock].done;
         if done >= length * self.tiles {
             return None;
         }
-        let (tile, step) = (done / length, &blocks[tb].steps[(done % length) as usize]);
+        let (tile, step) = (done / length, &blocks[threadblock].steps[(done % length) as usize]);
         let ready = step.after.iter().all(|after| {
             let length = blocks[after.threadblock as usize].steps.len() as u32;
-            state.done[rank][after.threadblock as usize] > tile * length + after.step
+            state.cursors[rank][after.threadblock as usize].done > tile * length + after.step
         });
+        let Transform::Identity = step.transform;
         ready.then_some((step.instruction, tile))
     }
 
-    pub fn take(&self, mut state: State, choice: Choice) -> State {
-        let (instruction, tile) = self.next(&state, choice).unwrap();
-        if let Instruction::Receive { from, .. } | Instruction::ReceiveReduce { from, .. } = instruction
-            && let Some(partner) = self.partner(&state, from)
-        {
-            let (send, tile) = self.next(&state, partner).unwrap();
-            self.execute(&mut state, partner, send, tile);
+    fn take(&self, mut state: State, choice: Choice) -> State {
+        let Choice { rank, threadblock, action } = choice;
+        let (instruction, tile) = self.next(&state, rank, threadblock).unwrap();
+        let pieces = self.pieces(rank, instruction);
+        let (whole, send) = instruction.halves();
+        match action {
+            Action::Local => self.local(&mut state, rank, instruction, tile),
+            Action::Receive => {
+                let from = whole.receives_from().unwrap();
+                if let Some(partner) = self.partner(&state, from) {
+                    state = self.take(state, partner);
+                }
+                let (received, _) = state.queues[from.index()].pop_front().unwrap();
+                let number = state.cursors[rank][threadblock].received;
+                self.receive(&mut state, rank, whole, tile, number, &received);
+                state.cursors[rank][threadblock].received += 1;
+            }
+            Action::Send => {
+                let Instruction::Send { to, src } = send.unwrap_or(whole) else { unreachable!("it sends") };
+                let number = state.cursors[rank][threadblock].sent;
+                let payload = self.load(&state, rank, src, tile, number);
+                state.queues[to.index()].push_back((payload, number + 1 == pieces));
+                state.cursors[rank][threadblock].sent += 1;
+            }
         }
-        self.execute(&mut state, choice, instruction, tile);
+        let cursor = &mut state.cursors[rank][threadblock];
+        let ended = |moved: usize, moves: bool| !moves || moved == pieces;
+        if ended(cursor.received, instruction.receives_from().is_some())
+            && ended(cursor.sent, instruction.sends_to().is_some())
+        {
+            *cursor = Cursor { done: cursor.done + 1, ..Cursor::default() };
+        }
         state
     }
 
-    fn execute(&self, state: &mut State, (rank, tb): Choice, instruction: Instruction, tile: u32) {
-        match instruction {
-            Instruction::Send { to, src } => {
-                let payload = self.load(state, rank, src, tile);
-                state.queues[to.index()].push_back(payload);
-            }
-            Instruction::Receive { from, dst } => {
-                let payload = state.queues[from.index()].pop_front().unwrap();
-                self.store(state, rank, dst, tile, &payload);
-            }
-            Instruction::ReceiveReduce { from, src, dst } => {
-                let payload = state.queues[from.index()].pop_front().unwrap();
-                let operand = self.load(state, rank, src, tile);
-                let sum: Payload = operand.iter().zip(&payload).map(|(a, b)| a.wrapping_add(*b)).collect();
-                self.store(state, rank, dst, tile, &sum);
-            }
-            Instruction::Copy { src, dst } => {
-                let payload = self.load(state, rank, src, tile);
-                self.store(state, rank, dst, tile, &payload);
-            }
-            Instruction::Reduce { src, dst } => {
-                let (a, b) = (self.load(state, rank, dst, tile), self.load(state, rank, src, tile));
-                let sum: Payload = a.iter().zip(&b).map(|(a, b)| a.wrapping_add(*b)).collect();
-                self.store(state, rank, dst, tile, &sum);
-            }
-            Instruction::ReceiveSend { .. } | Instruction::ReceiveReduceSend { .. } => {
-                unreachable!("programs are executed unfused")
-            }
-        }
-        state.done[rank][tb] += 1;
+    /// How many pieces the message of a step has.
+    fn pieces(&self, rank: usize, instruction: Instruction) -> usize {
+        let slice = instruction.shape();
+        let slots = slice.index..slice.index + slice.count;
+        let elements = slots.map(|slot| self.slot(rank, slice.buffer, slot)).map(|slot| slot.end - slot.start);
+        if elements.sum::<u64>() > 1 { 2 } else { 1 }
     }
 
-    /// The elements that one tile of a slice covers in its buffer.
-    fn elements(&self, rank: usize, slice: Slice, tile: u32) -> Vec<usize> {
+    fn local(&self, state: &mut State, rank: usize, instruction: Instruction, tile: u32) {
+        let (src, dst) = instruction.source().zip(instruction.destination()).unwrap();
+        for piece in 0..self.pieces(rank, instruction) {
+            let mut result = self.load(state, rank, src, tile, piece);
+            if instruction.reduces() {
+                add(&mut result, &self.load(state, rank, dst, tile, piece));
+            }
+            self.store(state, rank, dst, tile, piece, &result);
+        }
+    }
+
+    fn receive(&self, state: &mut State, rank: usize, whole: Instruction, tile: u32, piece: usize, received: &[u64]) {
+        let mut result = received.to_vec();
+        if let Instruction::ReceiveReduce { src, .. } = whole {
+            add(&mut result, &self.load(state, rank, src, tile, piece));
+        }
+        self.store(state, rank, whole.destination().unwrap(), tile, piece, &result);
+    }
+
+    /// The elements that a piece of one tile of a slice covers in its buffer.
+    fn elements(&self, rank: usize, slice: Slice, tile: u32, piece: usize) -> Vec<usize> {
         let slots = slice.index..slice.index + slice.count;
-        slots
-            .flat_map(|slot| self.tile(self.slot(rank, slice.buffer, slot), tile))
-            .map(|index| index as usize)
-            .collect()
+        let all = slots.flat_map(|slot| self.tile(self.slot(rank, slice.buffer, slot), tile));
+        let mut all: Vec<usize> = all.map(|index| index as usize).collect();
+        let pieces = self.pieces(rank, Instruction::Copy { src: slice, dst: slice });
+        let second = all.split_off(if pieces == 1 { all.len() } else { all.len() / 2 });
+        if piece == 0 { all } else { second }
     }
 
     fn slot(&self, rank: usize, buffer: Buffer, slot: u32) -> Range<u64> {
@@ -207,13 +282,13 @@ impl Executor<'_> {
         cut(tile)..cut(tile + 1)
     }
 
-    fn load(&self, state: &State, rank: usize, slice: Slice, tile: u32) -> Payload {
-        let elements = self.elements(rank, slice, tile);
+    fn load(&self, state: &State, rank: usize, slice: Slice, tile: u32, piece: usize) -> Vec<u64> {
+        let elements = self.elements(rank, slice, tile, piece);
         elements.into_iter().map(|index| state.memory[rank][slice.buffer as usize][index]).collect()
     }
 
-    fn store(&self, state: &mut State, rank: usize, slice: Slice, tile: u32, payload: &[u64]) {
-        let elements = self.elements(rank, slice, tile);
+    fn store(&self, state: &mut State, rank: usize, slice: Slice, tile: u32, piece: usize, payload: &[u64]) {
+        let elements = self.elements(rank, slice, tile, piece);
         assert_eq!(elements.len(), payload.len(), "partners have equal shapes");
         for (index, &value) in elements.into_iter().zip(payload) {
             state.memory[rank][slice.buffer as usize][index] = value;
@@ -272,150 +347,9 @@ impl Executor<'_> {
     }
 }
 
+/// `sum += more`, element by element.
+fn add(sum: &mut [u64], more: &[u64]) {
+    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.wrapping_add(*more));
+}
+
 const GARBAGE: u64 = 0xDEAD_BEEF_DEAD_BEEF;
-
-/// Where two buffers overlap in place.
-enum Alias {
-    InputInOutput(usize),
-    OutputInInput(usize),
-}
-
-/// One call of a collective, by its definition.
-struct Call<'a> {
-    demand: &'a Demand,
-    request: &'a Request,
-    count: usize,
-}
-
-impl Call<'_> {
-    /// A listed chunk's values at one of its holders; where nothing is reduced, all have the same.
-    fn listed(&self, id: ChunkId, holder: Rank) -> Vec<u64> {
-        // Cut from what lies before it of the same kind.
-        let chunk = |id: u32| self.demand.chunk(ChunkId(id));
-        let ends = |id: u32| (&chunk(id).holders, &chunk(id).wanted_by);
-        let first = (0..id.0).rev().take_while(|&before| ends(before) == ends(id.0)).last().unwrap_or(id.0);
-        let bytes = |end: u32| (first..end).map(|id| self.demand.bytes_of(ChunkId(id)).0).sum::<f64>().round() as usize;
-        let cut = |end: u32| bytes(end) * self.count / self.request.size_bytes as usize;
-        let combine = self.demand.chunk(id).combine;
-        let mut random = Random(if combine { 100 + u64::from(holder.0) } else { 99 } * 10_000 + u64::from(id.0));
-        (0..cut(id.0 + 1) - cut(id.0)).map(|_| random.next()).collect()
-    }
-
-    fn listed_input(&self, rank: Rank) -> Vec<u64> {
-        let held = self.demand.chunk_ids().filter(|&id| self.demand.chunk(id).holders.has(rank));
-        held.flat_map(|id| self.listed(id, rank)).collect()
-    }
-
-    fn listed_output(&self, rank: Rank) -> Vec<u64> {
-        let wanted = self.demand.chunk_ids().filter(|&id| self.demand.chunk(id).wanted_by.has(rank));
-        let value = |id| {
-            let chunk = self.demand.chunk(id);
-            let holders = if chunk.combine { &chunk.holders[..] } else { &chunk.holders[..1] };
-            let values: Vec<_> = holders.iter().map(|&holder| self.listed(id, holder)).collect();
-            let sum = |at: usize| values.iter().fold(0u64, |sum, value| sum.wrapping_add(value[at]));
-            (0..values[0].len()).map(sum).collect::<Vec<_>>()
-        };
-        wanted.flat_map(value).collect()
-    }
-
-    fn member(&self, rank: Rank) -> Option<usize> {
-        self.request.members.iter().position(|&member| member == rank)
-    }
-
-    fn is_root(&self, rank: Rank) -> bool {
-        self.request.root == Some(rank)
-    }
-
-    fn input(&self, rank: Rank) -> Vec<u64> {
-        if self.request.collective.is_listed() {
-            return self.listed_input(rank);
-        }
-        let length = match (self.member(rank), self.request.collective) {
-            (None, _) => 0,
-            (_, Collective::ReduceScatter | Collective::AllToAll) => self.request.members.len() * self.count,
-            (_, Collective::Scatter) if self.is_root(rank) => self.request.members.len() * self.count,
-            (_, Collective::Broadcast) if self.is_root(rank) => self.count,
-            (_, Collective::Broadcast | Collective::Scatter) => 0,
-            _ => self.count,
-        };
-        let mut random = Random(1000 + u64::from(rank.0));
-        (0..length).map(|_| random.next()).collect()
-    }
-
-    fn output_length(&self, rank: Rank) -> usize {
-        if self.request.collective.is_listed() {
-            return self.listed_output(rank).len();
-        }
-        let members = self.request.members.len();
-        match (self.member(rank), self.request.collective) {
-            (None, _) => 0,
-            (_, Collective::AllGather | Collective::AllToAll) => members * self.count,
-            (_, Collective::Gather) if self.is_root(rank) => members * self.count,
-            (_, Collective::Reduce) if self.is_root(rank) => self.count,
-            (_, Collective::Gather | Collective::Reduce) => 0,
-            _ => self.count,
-        }
-    }
-
-    fn listed_alias(&self, rank: Rank) -> Option<Alias> {
-        let ids = |has: &dyn Fn(ChunkId) -> bool| self.demand.chunk_ids().filter(|&id| has(id)).collect::<Vec<_>>();
-        let held = ids(&|id| self.demand.chunk(id).holders.has(rank));
-        let wanted = ids(&|id| self.demand.chunk(id).wanted_by.has(rank));
-        let start = |small: &[ChunkId], large: &[ChunkId]| {
-            let at = large.windows(small.len().max(1)).position(|run| run == small)?;
-            Some(large[..at].iter().map(|&id| self.listed(id, rank).len()).sum())
-        };
-        if held.is_empty() || wanted.is_empty() {
-            return None;
-        }
-        let within = start(&held, &wanted).map(Alias::InputInOutput);
-        let around = || start(&wanted, &held).map(Alias::OutputInInput);
-        within.or_else(around).or(Some(Alias::InputInOutput(0)))
-    }
-
-    fn alias(&self, rank: Rank) -> Option<Alias> {
-        if self.request.collective.is_listed() {
-            return self.listed_alias(rank);
-        }
-        let own = self.member(rank)? * self.count;
-        let root = self.is_root(rank);
-        match self.request.collective {
-            Collective::AllGather => Some(Alias::InputInOutput(own)),
-            // With one member the blocks are equal, and the buffer goes by the name of the output.
-            Collective::ReduceScatter if self.request.members.len() > 1 => Some(Alias::OutputInInput(own)),
-            Collective::ReduceScatter => Some(Alias::InputInOutput(0)),
-            Collective::Gather => root.then_some(Alias::InputInOutput(own)),
-            Collective::Scatter if self.request.members.len() > 1 => root.then_some(Alias::OutputInInput(own)),
-            Collective::Scatter | Collective::Broadcast | Collective::Reduce => root.then_some(Alias::InputInOutput(0)),
-            _ => Some(Alias::InputInOutput(0)),
-        }
-    }
-
-    fn expected(&self, rank: Rank) -> Vec<u64> {
-        if self.request.collective.is_listed() {
-            return self.listed_output(rank);
-        }
-        let Some(own) = self.member(rank) else { return Vec::new() };
-        if self.output_length(rank) == 0 {
-            return Vec::new();
-        }
-        let inputs: Vec<Vec<u64>> = self.request.members.iter().map(|&member| self.input(member)).collect();
-        let block = |member: usize, block: usize| inputs[member][block * self.count..(block + 1) * self.count].to_vec();
-        let members = 0..inputs.len();
-        let sum = |at: usize| -> Vec<u64> {
-            let element = |index: usize| inputs.iter().fold(0u64, |sum, input| sum.wrapping_add(input[index]));
-            (at * self.count..(at + 1) * self.count).map(element).collect()
-        };
-        let root = self.request.root.and_then(|root| self.member(root));
-        match self.request.collective {
-            Collective::AllGather | Collective::Gather => inputs.concat(),
-            Collective::ReduceScatter => sum(own),
-            Collective::AllReduce | Collective::Reduce => sum(0),
-            Collective::AllToAll => members.flat_map(|from| block(from, own)).collect(),
-            Collective::Broadcast => block(root.unwrap(), 0),
-            Collective::Scatter => block(root.unwrap(), own),
-            Collective::SendRecv => block((own + inputs.len() - 1) % inputs.len(), 0),
-            Collective::AllToAllV | Collective::Custom => unreachable!("listed"),
-        }
-    }
-}

@@ -1,5 +1,6 @@
 //! What tests of this crate and of `interop` share: schedules to lower, an executor of every interleaving, and mutants.
 
+mod definition;
 pub mod executor;
 pub mod mutants;
 pub mod schedules;

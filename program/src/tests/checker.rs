@@ -1,8 +1,8 @@
 //! What the checker says to each kind of mistake.
 
 use super::{check, checked, lowered, schedules};
-use crate::{Buffer, ConnectionId, Instruction, Program, ProgramViolation, Shape, Slice, Step, StepRef, Threadblock};
 use crate::rewrite::{expand, resliced, row};
+use crate::{Buffer, ConnectionId, Instruction, Program, ProgramViolation, Shape, Slice, Step, StepRef, Threadblock};
 use expect_test::{Expect, expect};
 use schedule::{Chunk, Collective, Demand, RankSet, Request};
 use std::sync::Arc;

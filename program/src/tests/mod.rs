@@ -133,7 +133,6 @@ fn the_digest_covers_what_ranks_do() {
 /// Whether any order of a small program's steps goes wrong, with so much room or without limit; `None` if there are
 /// too many orders.
 fn explored(program: &Program, window: u32, most: usize) -> Option<Result<(), String>> {
-    let program = &program.clone().unfused();
     let request = program.demand.request();
     let listed = request.collective.is_listed();
     let count = if listed { request.size_bytes } else { u64::from(program.shape.parts()) };

@@ -46,9 +46,11 @@ fn road(schedule: &VerifiedSchedule, options: &LowerOptions, random: &mut Random
     let unfused = program.clone().unfused();
     for (count, tiles) in [(0, 1), (1, 1), (7, 2), (1000, 3)] {
         for transport in [Transport::Buffered, Transport::Window(window)] {
-            let executor = Executor { program: &unfused, count, tiles, transport };
-            let state = executor.run(random).expect("the program runs to its end");
-            executor.judge(&state).unwrap_or_else(|wrong| panic!("{options:?}: {wrong}\n{program}"));
+            for program in [&program, &unfused] {
+                let executor = Executor { program, count, tiles, transport };
+                let state = executor.run(random).expect("the program runs to its end");
+                executor.judge(&state).unwrap_or_else(|wrong| panic!("{options:?}: {wrong}\n{program}"));
+            }
         }
     }
     program

@@ -113,10 +113,9 @@ fn mutants(original: &Algorithm) -> Vec<(&'static str, Algorithm)> {
 
 /// Whether a program does what its collective means in every order that can be tried.
 fn works(program: &Program, random: &mut Random) -> bool {
-    let program = program.clone().unfused();
     let count = u64::from(program.shape.parts());
     (0..40).all(|_| {
-        let executor = Executor { program: &program, count, tiles: 1, transport: Transport::Window(2) };
+        let executor = Executor { program, count, tiles: 1, transport: Transport::Window(2) };
         executor.run(random).is_some_and(|state| executor.judge(&state).is_ok())
     })
 }

@@ -38,9 +38,8 @@ fn round_trip(program: &VerifiedProgram, options: &ExportOptions, random: &mut R
 
 /// Runs a program on numbers, with as much room as Simple has, and compares with the collective's definition.
 fn runs(program: &Program, random: &mut Random) {
-    let program = program.clone().unfused();
     let (count, transport) = (u64::from(program.shape.parts()) * 2, Transport::Window(2));
-    let executor = Executor { program: &program, count, tiles: 2, transport };
+    let executor = Executor { program, count, tiles: 2, transport };
     let state = executor.run(random).expect("the program runs to its end");
     executor.judge(&state).unwrap();
 }
