@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
+use std::sync::Arc;
 use topology::{Rank, Topology};
 
 /// A plan of another tool, as the ranks need it.
@@ -87,7 +88,7 @@ fn load_plan(kind: &PlanKind, memory: Memory, form: &Form, files: &[PathBuf]) ->
     match *kind {
         PlanKind::Schedule => {
             let schedule = file::read(&text, origin).map_err(Failure::bad_input)?;
-            form.compile(&schedule.verify(&topology).map_err(Failure::no)?, &topology, memory)
+            form.compile(&schedule.verify(&Arc::new(topology)).map_err(Failure::no)?, memory)
         }
         PlanKind::Foreign(op) => {
             let plan = ForeignSource { text: &text, origin, op };
@@ -99,13 +100,8 @@ fn load_plan(kind: &PlanKind, memory: Memory, form: &Form, files: &[PathBuf]) ->
 
 impl Form {
     /// The program of a schedule.
-    pub(crate) fn compile(
-        &self,
-        schedule: &VerifiedSchedule,
-        topology: &Topology,
-        memory: Memory,
-    ) -> Outcome<VerifiedProgram> {
-        self.finish(lowered::timed(schedule, topology, &self.lowering.options(memory == Memory::InPlace))?)
+    pub(crate) fn compile(&self, schedule: &VerifiedSchedule, memory: Memory) -> Outcome<VerifiedProgram> {
+        self.finish(lowered::timed(schedule, &self.lowering.options(memory == Memory::InPlace))?)
     }
 
     /// What a plan of another tool does in one kind of call; `None` if it does not serve it.
@@ -139,6 +135,6 @@ impl runtime::Loader for Files {
     }
 
     fn topology(&self, source: &str) -> Result<Topology, String> {
-        plan::topology(source).map_err(|failure| failure.to_string())
+        plan::topology(source).map(Arc::unwrap_or_clone).map_err(|failure| failure.to_string())
     }
 }

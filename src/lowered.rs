@@ -3,20 +3,15 @@
 use crate::failure::{Failure, Outcome};
 use program::{LowerOptions, Program, VerifiedProgram, check, lower, replicate};
 use schedule::VerifiedSchedule;
-use topology::Topology;
 
 /// The program of a schedule.
 pub(crate) fn lowered(schedule: &VerifiedSchedule, options: &LowerOptions) -> Outcome<VerifiedProgram> {
     checked(lower(schedule, options).map_err(Failure::no)?)
 }
 
-/// The program of a schedule for a topology, with the rates of its links.
-pub(crate) fn timed(
-    schedule: &VerifiedSchedule,
-    topology: &Topology,
-    options: &LowerOptions,
-) -> Outcome<VerifiedProgram> {
-    checked(lower(schedule, options).map_err(Failure::no)?.with_rates(topology))
+/// The program of a schedule, with the rates of its topology's links.
+pub(crate) fn timed(schedule: &VerifiedSchedule, options: &LowerOptions) -> Outcome<VerifiedProgram> {
+    checked(lower(schedule, options).map_err(Failure::no)?.with_rates(schedule.topology()))
 }
 
 /// The program in instances.

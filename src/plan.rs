@@ -15,8 +15,8 @@ use synth::{Cancel, Options, Problem};
 use topology::{Rank, Topology};
 
 /// Resolves a SPEC or reads a topology file.
-pub(crate) fn topology(spec: &str) -> Outcome<Topology> {
-    Ok(::topology::load(spec)?)
+pub(crate) fn topology(spec: &str) -> Outcome<Arc<Topology>> {
+    Ok(Arc::new(::topology::load(spec)?))
 }
 
 /// What is to be planned, resolved.
@@ -29,7 +29,7 @@ pub(crate) struct Task {
 
 /// Resolves the topology, the sketch and the request.
 pub(crate) fn task(args: &RequestArgs, size: u64, screen: &Screen) -> Outcome<Task> {
-    let topology = Arc::new(topology(&args.topology)?);
+    let topology = topology(&args.topology)?;
     let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
     if let Some(sketch) = sketch.as_ref().filter(|sketch| !sketch.pins.sizes.contains(size)) {
         screen.note(&format!("note: sketch {} is meant for {}, not for this size", sketch.name, sketch.pins.sizes));
@@ -201,7 +201,7 @@ pub(crate) struct Claim<F = ScheduleFile> {
     /// As read.
     pub file: F,
     /// From `--topology`, or the SPEC that the file names.
-    pub topology: Topology,
+    pub topology: Arc<Topology>,
 }
 
 /// Reads a schedule, plain or compressed, and resolves its topology.
@@ -226,7 +226,7 @@ fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
 /// A plan that was verified.
 pub(crate) enum Verified {
     /// A schedule of ours.
-    Schedule(Box<VerifiedSchedule>, Box<Topology>),
+    Schedule(Box<VerifiedSchedule>),
     /// What a plan of another tool does, in every kind of call that it serves rightly; never empty.
     Programs(Vec<VerifiedProgram>),
 }
@@ -235,14 +235,8 @@ pub(crate) enum Verified {
 pub(crate) fn open_verified(path: &Path, spec: Option<&str>, size: Option<u64>, screen: &Screen) -> Outcome<Verified> {
     let origin = path.display().to_string();
     match open_any(path, spec, size)? {
-        Opened::Schedule(claim) => {
-            let (schedule, topology) = claim.verified(&origin)?;
-            Ok(Verified::Schedule(Box::new(schedule), Box::new(topology)))
-        }
-        Opened::Compressed(claim) => {
-            let (compressed, topology) = claim.verified(&origin)?;
-            Ok(Verified::Schedule(Box::new(expanded(&compressed, &topology, &origin)?), Box::new(topology)))
-        }
+        Opened::Schedule(claim) => Ok(Verified::Schedule(Box::new(claim.verified(&origin)?))),
+        Opened::Compressed(claim) => Ok(Verified::Schedule(Box::new(expanded(&claim.verified(&origin)?, &origin)?))),
         Opened::Foreign(mut plan) => {
             let programs = plan.verified(&origin)?;
             plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
@@ -252,20 +246,17 @@ pub(crate) fn open_verified(path: &Path, spec: Option<&str>, size: Option<u64>, 
 }
 
 /// Opens and verifies a schedule file.
-pub(crate) fn open_schedule(path: &Path, spec: Option<&str>) -> Outcome<(VerifiedSchedule, Topology)> {
+pub(crate) fn open_schedule(path: &Path, spec: Option<&str>) -> Outcome<VerifiedSchedule> {
     let origin = path.display().to_string();
     match claim(&read_text(path)?, &origin, spec)? {
         Opened::Schedule(claim) => claim.verified(&origin),
-        Opened::Compressed(claim) => {
-            let (compressed, topology) = claim.verified(&origin)?;
-            Ok((expanded(&compressed, &topology, &origin)?, topology))
-        }
+        Opened::Compressed(claim) => expanded(&claim.verified(&origin)?, &origin),
         Opened::Foreign(_) => Err(Failure::bad_input(anyhow::anyhow!("{origin}: is no schedule"))),
     }
 }
 
 /// The schedule file, verified, if it is compressed.
-pub(crate) fn open_compressed(path: &Path, spec: Option<&str>) -> Outcome<Option<(VerifiedCompressed, Topology)>> {
+pub(crate) fn open_compressed(path: &Path, spec: Option<&str>) -> Outcome<Option<VerifiedCompressed>> {
     let (text, origin) = (read_text(path)?, path.display().to_string());
     if foreign::is_foreign(&text) || !text.contains("\"symmetry\"") {
         return Ok(None);
@@ -277,17 +268,13 @@ pub(crate) fn open_compressed(path: &Path, spec: Option<&str>) -> Outcome<Option
 }
 
 /// Every transfer of a compressed schedule, judged by the plain verifier as well.
-pub(crate) fn expanded(
-    compressed: &VerifiedCompressed,
-    topology: &Topology,
-    origin: &str,
-) -> Outcome<VerifiedSchedule> {
+pub(crate) fn expanded(compressed: &VerifiedCompressed, origin: &str) -> Outcome<VerifiedSchedule> {
     let schedule = compressed.expand(MOST_PLAIN_TRANSFERS).map_err(|error| {
         Failure::no(error)
             .context(format!("{origin}: is orbit-compressed, and this needs every transfer"))
             .hint("`verify` and `simulate` take it as it is")
     })?;
-    schedule::verify(schedule, topology).map_err(|rejection| invalid(rejection, origin))
+    schedule::verify(schedule, compressed.topology()).map_err(|rejection| invalid(rejection, origin))
 }
 
 fn invalid(rejection: schedule::Rejection, origin: &str) -> Failure {
@@ -297,22 +284,20 @@ fn invalid(rejection: schedule::Rejection, origin: &str) -> Failure {
 }
 
 impl Claim {
-    fn verified(self, origin: &str) -> Outcome<(VerifiedSchedule, Topology)> {
-        let verified = self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))?;
-        Ok((verified, self.topology))
+    fn verified(self, origin: &str) -> Outcome<VerifiedSchedule> {
+        self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))
     }
 }
 
 impl Claim<CompressedFile> {
     /// Without expanding it.
-    fn verified(self, origin: &str) -> Outcome<(VerifiedCompressed, Topology)> {
-        let verified = self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))?;
-        Ok((verified, self.topology))
+    fn verified(self, origin: &str) -> Outcome<VerifiedCompressed> {
+        self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))
     }
 }
 
 /// The topology for a plan that names none.
-pub(crate) fn needed_topology(spec: Option<&str>) -> Outcome<Topology> {
+pub(crate) fn needed_topology(spec: Option<&str>) -> Outcome<Arc<Topology>> {
     match spec {
         Some(spec) => topology(spec),
         None => Err(Failure::bad_input(anyhow::anyhow!("the plan names no topology"))

@@ -76,7 +76,7 @@ impl Workbench {
         let mut options = runtime::Options { ready_limit, work_limit, ..runtime::Options::default() };
         let (mut emulated_source, count) = (String::new(), setup.launch.ranks());
         if let Some((spec, slowdown)) = &setup.emulate {
-            let topology = Arc::new(plan::topology(spec)?);
+            let topology = plan::topology(spec)?;
             if topology.rank_count() != count {
                 let needed = topology.rank_count();
                 return Err(Failure::bad_input(anyhow::anyhow!("{spec} has {needed} ranks, but {count} are to run")));
@@ -132,13 +132,13 @@ impl Workbench {
     }
 
     /// Writes a plan where the ranks find it, and lowers it both ways.
-    pub(crate) fn install(&self, schedule: &VerifiedSchedule, topology: &Topology) -> Outcome<Installed> {
+    pub(crate) fn install(&self, schedule: &VerifiedSchedule) -> Outcome<Installed> {
         let request = schedule.schedule().demand.request().clone();
         let serves_in_place = Layout::new(schedule.schedule().demand.clone(), true).is_ok();
-        let compiled = |memory| self.compiled(self.form.compile(schedule, topology, memory)?);
+        let compiled = |memory| self.compiled(self.form.compile(schedule, memory)?);
         Ok(Installed {
             plan: unnamed(|out| file::write(schedule, out))?,
-            topology: unnamed(|out| out.write_all(topology::to_json(topology).as_bytes()))?,
+            topology: unnamed(|out| out.write_all(topology::to_json(schedule.topology()).as_bytes()))?,
             kind: PlanKind::Schedule,
             request,
             predicted: schedule.schedule().makespan(),
@@ -159,7 +159,7 @@ impl Workbench {
     }
 
     /// Writes a plan of another tool where the ranks find it.
-    pub(crate) fn install_foreign(&self, source: &ForeignSource<'_>, topology: &Topology) -> Outcome<Installed> {
+    pub(crate) fn install_foreign(&self, source: &ForeignSource<'_>, topology: &Arc<Topology>) -> Outcome<Installed> {
         let kind = PlanKind::Foreign(source.op);
         let of = |memory| -> Outcome<_> {
             self.form.foreign(source, topology, memory)?.map(|program| self.compiled(program)).transpose()

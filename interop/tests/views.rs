@@ -5,11 +5,16 @@ use interop::view;
 use schedule::{ChunkId, Collective, Demand, Message, Request, Schedule, Timeline, TransferKind, VerifiedSchedule};
 use schedule::{replay, verify};
 use std::sync::Arc;
-use topology::{LinkId, Topology};
+use topology::LinkId;
 
 /// Two chunks from rank 0 around a ring of three: 2 µs a step, the second right behind the first.
-fn pipeline() -> (VerifiedSchedule, Topology) {
-    let topology = topology::resolve("ring:3,alpha=1us,bandwidth=0.1GBps").unwrap().renamed("by hand");
+fn pipeline() -> VerifiedSchedule {
+    of_machine("by hand")
+}
+
+fn of_machine(name: &str) -> VerifiedSchedule {
+    let topology = topology::resolve("ring:3,alpha=1us,bandwidth=0.1GBps").unwrap().renamed(name);
+    let topology = Arc::new(topology);
     let mut request = Request::new(Collective::Broadcast, 3, 200);
     request.chunks_per_rank = 2;
     let demand = Demand::new(request).unwrap();
@@ -21,7 +26,7 @@ fn pipeline() -> (VerifiedSchedule, Topology) {
     let order: Vec<_> = [(0, 0), (1, 0), (0, 1), (1, 1)].into_iter().map(message).collect();
     let transfers = replay(&demand, &topology, &order).unwrap();
     let schedule = Schedule::new(&topology, Arc::new(demand), transfers, "by hand");
-    (verify(schedule, &topology).unwrap(), topology)
+    verify(schedule, &topology).unwrap()
 }
 
 fn written(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
@@ -32,8 +37,8 @@ fn written(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
 
 #[test]
 fn the_trace_is_json_with_one_event_per_track_and_transfer() {
-    let (verified, topology) = pipeline();
-    let text = written(|out| view::trace(&Timeline::of(&verified), &topology, out));
+    let verified = pipeline();
+    let text = written(|out| view::trace(&Timeline::of(&verified), out));
     let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
@@ -44,7 +49,7 @@ fn the_trace_is_json_with_one_event_per_track_and_transfer() {
 
 #[test]
 fn the_graph() {
-    let (verified, topology) = pipeline();
+    let verified = pipeline();
     expect![[r#"
         digraph schedule {
           label="broadcast on by hand: 6 µs";
@@ -54,14 +59,13 @@ fn the_graph() {
           1 -> 2 [label="200 B in 2, busy 67%"];
         }
     "#]]
-    .assert_eq(&written(|out| view::dot(&Timeline::of(&verified), &topology, out)));
+    .assert_eq(&written(|out| view::dot(&Timeline::of(&verified), out)));
 }
 
 #[test]
 fn the_page_is_self_contained() {
-    let (verified, topology) = pipeline();
-    let topology = topology.renamed("</script><b>\"");
-    let page = written(|out| view::html(&Timeline::of(&verified), &topology, out));
+    let verified = of_machine("</script><b>\"");
+    let page = written(|out| view::html(&Timeline::of(&verified), out));
     for outside in ["http", "src=", "href", "@import", "url("] {
         assert!(!page.contains(outside), "{outside}");
     }

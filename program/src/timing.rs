@@ -10,6 +10,7 @@ use schedule::explain::{Cause, CriticalPath, Wait, chain};
 use schedule::{Cargo, TimedMessage, Timeline, TransferKind};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
 use topology::{Bytes, LinkId, Micros, Rank, Topology};
 
 /// Ranks between which a program sends, but the topology has no link.
@@ -63,16 +64,21 @@ pub struct Played {
 ///
 /// # Errors
 /// [`NoLink`] where the topology does not have the program's connections.
-pub fn play(program: &VerifiedProgram, topology: &Topology) -> Result<Played, NoLink> {
+pub fn play(program: &VerifiedProgram, topology: &Arc<Topology>) -> Result<Played, NoLink> {
     let mut program = program.program().clone().unfused();
     program.bind(topology)?;
     let mut player = Player::new(&program, topology);
     player.run();
     let request = program.demand.request();
     let Player { messages, causes, .. } = player;
-    let timeline =
-        Timeline { title: request.collective.to_string(), size_bytes: request.size_bytes, bound: None, messages };
-    let path = chain(&timeline, topology, |message| causes[message]);
+    let timeline = Timeline {
+        title: request.collective.to_string(),
+        size_bytes: request.size_bytes,
+        bound: None,
+        topology: topology.clone(),
+        messages,
+    };
+    let path = chain(&timeline, |message| causes[message]);
     Ok(Played { timeline, path })
 }
 
@@ -354,12 +360,12 @@ mod tests {
     use schedule::{Collective, VerifiedSchedule};
 
     /// A schedule and its program take the same time, with the same messages.
-    fn agree(schedule: &VerifiedSchedule, topology: &Topology) {
+    fn agree(schedule: &VerifiedSchedule, topology: &Arc<Topology>) {
         let played = play(&checked(lowered(schedule, false)), topology).unwrap();
         let stated = Timeline::of(schedule);
         assert!((played.timeline.makespan().0 - stated.makespan().0).abs() < 1e-9);
         let carried = |timeline: &Timeline| {
-            let (links, resources) = timeline.usage(topology);
+            let (links, resources) = timeline.usage();
             links.into_iter().chain(resources).map(|usage| (usage.messages, usage.bytes.0.round())).collect::<Vec<_>>()
         };
         assert_eq!(carried(&played.timeline), carried(&stated));

@@ -102,14 +102,14 @@ impl fmt::Display for CriticalStep {
 }
 
 /// Finds the chain of waits that ends with the last arrival (the first listed, among equals).
-pub fn critical_path(schedule: &VerifiedSchedule, topology: &Topology) -> CriticalPath {
+pub fn critical_path(schedule: &VerifiedSchedule) -> CriticalPath {
     let timeline = Timeline::of(schedule);
-    let history = History::of(schedule.schedule(), &timeline, topology);
-    chain(&timeline, topology, |message| history.cause(message))
+    let history = History::of(schedule.schedule(), &timeline);
+    chain(&timeline, |message| history.cause(message))
 }
 
 /// The chain of causes that ends with the last arrival.
-pub fn chain(timeline: &Timeline, topology: &Topology, cause: impl Fn(usize) -> Cause) -> CriticalPath {
+pub fn chain(timeline: &Timeline, cause: impl Fn(usize) -> Cause) -> CriticalPath {
     let mut path =
         CriticalPath { steps: Vec::new(), latency: Micros::ZERO, bandwidth: Micros::ZERO, idle: Micros::ZERO };
     let ends = timeline.messages.iter().enumerate();
@@ -121,7 +121,7 @@ pub fn chain(timeline: &Timeline, topology: &Topology, cause: impl Fn(usize) -> 
         let Cause { ready, wait } = cause(transfer);
         let idle = Micros(message.start.0 - ready.0).max(Micros::ZERO);
         let spent = until - message.start;
-        let alpha = topology.link(message.link).alpha;
+        let alpha = timeline.topology.link(message.link).alpha;
         let moving = spent.min(message.end - message.start - alpha).max(Micros::ZERO);
         path.latency += spent - moving;
         path.bandwidth += moving;
@@ -154,7 +154,8 @@ struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    fn of(schedule: &'a Schedule, timeline: &'a Timeline, topology: &'a Topology) -> Self {
+    fn of(schedule: &'a Schedule, timeline: &'a Timeline) -> Self {
+        let topology = &*timeline.topology;
         let mut history = Self {
             schedule,
             timeline,

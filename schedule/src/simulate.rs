@@ -6,7 +6,7 @@
 //! count only if the verifier accepts them and nothing is lost. Otherwise the stated ones stand.
 
 use crate::{Message, Schedule, Timeline, VerifiedSchedule, replay, verify};
-use topology::{Bytes, LinkId, Micros, ResourceId, Topology};
+use topology::{Bytes, LinkId, Micros, ResourceId};
 
 /// What happens when a schedule is played.
 #[derive(Clone, PartialEq, Debug)]
@@ -59,17 +59,17 @@ pub fn busiest(usages: &[Usage]) -> Option<usize> {
 }
 
 /// Plays `schedule` as early as its order allows.
-pub fn simulate(schedule: &VerifiedSchedule, topology: &Topology) -> Simulation {
+pub fn simulate(schedule: &VerifiedSchedule) -> Simulation {
     let stated_makespan = schedule.schedule().makespan();
-    let timeline = retimed(schedule, topology).unwrap_or_else(|| schedule.clone());
+    let timeline = retimed(schedule).unwrap_or_else(|| schedule.clone());
     let makespan = timeline.schedule().makespan();
-    let (links, resources) = Timeline::of(&timeline).usage(topology);
+    let (links, resources) = Timeline::of(&timeline).usage();
     Simulation { timeline, makespan, stated_makespan, links, resources }
 }
 
 /// The same order, played as early as possible; `None` where that would be another schedule, or a slower one.
-fn retimed(schedule: &VerifiedSchedule, topology: &Topology) -> Option<VerifiedSchedule> {
-    let schedule = schedule.schedule();
+fn retimed(schedule: &VerifiedSchedule) -> Option<VerifiedSchedule> {
+    let (schedule, topology) = (schedule.schedule(), schedule.topology());
     let messages: Vec<Message> = schedule.transfers.iter().map(Message::from).collect();
     let mut transfers = replay(&schedule.demand, topology, &messages).ok()?;
     transfers.sort_by(|a, b| a.start.total_cmp(&b.start));

@@ -5,6 +5,7 @@
 
 use crate::{ChunkList, Schedule, Transfer, TransferKind, Usage, VerifiedCompressed, VerifiedSchedule};
 use std::fmt;
+use std::sync::Arc;
 use topology::{Bytes, LinkId, Micros, Rank, ResourceId, Topology};
 
 /// A message over a link, from its departure to its arrival.
@@ -73,6 +74,8 @@ pub struct Timeline {
     pub size_bytes: u64,
     /// A proven lower limit of every makespan.
     pub bound: Option<Micros>,
+    /// The machine on which it happens.
+    pub topology: Arc<Topology>,
     /// In order of departure.
     pub messages: Vec<TimedMessage>,
 }
@@ -80,20 +83,21 @@ pub struct Timeline {
 impl Timeline {
     /// The times that a schedule states.
     pub fn of(schedule: &VerifiedSchedule) -> Self {
-        Self::stated(schedule.schedule())
+        Self::stated(schedule.schedule(), schedule.topology())
     }
 
     /// The times of a compressed schedule's base, which are those of all images.
     pub fn of_base(compressed: &VerifiedCompressed) -> Self {
-        Self::stated(compressed.base())
+        Self::stated(compressed.base(), compressed.topology())
     }
 
-    fn stated(schedule: &Schedule) -> Self {
+    fn stated(schedule: &Schedule, topology: &Arc<Topology>) -> Self {
         let request = schedule.demand.request();
         Self {
             title: request.collective.to_string(),
             size_bytes: request.size_bytes,
             bound: schedule.bound.as_ref().map(|bound| bound.value),
+            topology: topology.clone(),
             messages: schedule.transfers.iter().map(|transfer| timed(schedule, transfer)).collect(),
         }
     }
@@ -104,7 +108,8 @@ impl Timeline {
     }
 
     /// What every link and every resource does.
-    pub fn usage(&self, topology: &Topology) -> (Vec<Usage>, Vec<Usage>) {
+    pub fn usage(&self) -> (Vec<Usage>, Vec<Usage>) {
+        let topology = &self.topology;
         let mut links = vec![Usage::default(); topology.links().len()];
         let mut resources = vec![Usage::default(); topology.resources().len()];
         for message in &self.messages {

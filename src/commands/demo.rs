@@ -126,7 +126,7 @@ fn emulated(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
 
 fn arena(
     name: &'static str,
-    topology: Topology,
+    topology: Arc<Topology>,
     emulate: Option<(String, f64)>,
     args: &DemoArgs,
     screen: &Screen,
@@ -141,7 +141,7 @@ fn arena(
             fitting.inspect_err(|misfit| screen.note(&format!("planning without a sketch: {misfit}"))).ok()
         }
     };
-    Ok(Arena { name, topology: Arc::new(topology), sketch, emulate })
+    Ok(Arena { name, topology, sketch, emulate })
 }
 
 /// Plans, runs and measures every cell of an arena.
@@ -181,8 +181,7 @@ fn synthesize(arena: &Arena, request: &Request, options: &Options) -> Outcome<Sy
 fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planned]: [Synthesis; 2]) -> Outcome<Cell> {
     let request = planned.schedule.schedule().demand.request().clone();
     let (count, size_bytes) = count(&request, request.size_bytes, DType::F32, 1);
-    let installed =
-        [bench.install(&stock.schedule, &arena.topology)?, bench.install(&planned.schedule, &arena.topology)?];
+    let installed = [bench.install(&stock.schedule)?, bench.install(&planned.schedule)?];
     let mut spans = [Vec::new(), Vec::new()];
     let mut wrong = 0;
     for turn in interleaved(installed.len(), BLOCKS, REPETITIONS) {
@@ -294,11 +293,11 @@ fn tuning(output: &Path, arena: &Arena, cells: &[Cell]) -> Outcome {
 /// A timeline of one plan, to look at.
 fn draw(args: &DemoArgs, arena: &Arena) -> Outcome {
     let name = format!("plans/emulated-allgather-{}-planned.json", SIZES[1]);
-    let (schedule, topology) = plan::open_schedule(&args.output.join(name), Some(arena.topology.name()))?;
+    let schedule = plan::open_schedule(&args.output.join(name), Some(arena.topology.name()))?;
     let timeline = schedule::Timeline::of(&schedule);
     let file = |name: &str| -> PathBuf { args.output.join(name) };
-    write_to(&file("timeline.html"), |out| view::html(&timeline, &topology, out))?;
-    write_to(&file("trace.json"), |out| view::trace(&timeline, &topology, out))
+    write_to(&file("timeline.html"), |out| view::html(&timeline, out))?;
+    write_to(&file("trace.json"), |out| view::trace(&timeline, out))
 }
 
 fn write_text(path: &Path, text: &str) -> Outcome {

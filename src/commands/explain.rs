@@ -10,15 +10,13 @@ use program::play;
 use schedule::explain::{CriticalPath, Wait, critical_path};
 use schedule::{Cargo, LowerBound, Rival, Timeline, Usage, VerifiedSchedule, busiest, simulate};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use std::time::Duration;
 use synth::{Cancel, Deadline, Leverage, Problem};
-use topology::{LinkId, Micros, ResourceId, Topology};
+use topology::{LinkId, Micros, ResourceId};
 
 /// A plan, and why it takes as long as it does.
 struct Explained {
     title: String,
-    topology: Topology,
     timeline: Timeline,
     path: CriticalPath,
     /// Of the plan as early as its order allows.
@@ -43,15 +41,14 @@ const SHOWN: usize = 12;
 pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
     let spec = args.plan.topology.as_deref();
     let explained = match plan::open_verified(&args.plan.file, spec, args.plan.size, screen)? {
-        Verified::Schedule(schedule, topology) => {
-            let path = critical_path(&schedule, &topology);
-            let simulation = simulate(&schedule, &topology);
+        Verified::Schedule(schedule) => {
+            let path = critical_path(&schedule);
+            let simulation = simulate(&schedule);
             let timeline = Timeline::of(&schedule);
-            let leverage = Some(leverage(&schedule, &topology, screen));
+            let leverage = Some(leverage(&schedule, screen));
             let schedule = schedule.into_schedule();
             Explained {
                 title: plan::describe(&schedule),
-                topology: *topology,
                 timeline,
                 path,
                 links: simulation.links,
@@ -67,12 +64,11 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             let topology = plan::needed_topology(spec)?;
             let program = foreign::bound(&programs[0], &topology, None)?;
             let played = play(&program, &topology).map_err(Failure::no)?;
-            let (links, resources) = played.timeline.usage(&topology);
+            let (links, resources) = played.timeline.usage();
             let title = plan::describe_request(program.program().demand.request());
             let (timeline, path) = (played.timeline, played.path);
             Explained {
                 title,
-                topology,
                 timeline,
                 path,
                 links,
@@ -88,10 +84,10 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
     screen.result(&as_json(&explained), || for_people(&explained))
 }
 
-fn leverage(schedule: &VerifiedSchedule, topology: &Topology, screen: &Screen) -> Leverage {
+fn leverage(schedule: &VerifiedSchedule, screen: &Screen) -> Leverage {
     let bar = screen.progress("pricing");
     bar.message("what each kind of link is worth");
-    let problem = Problem::new(Arc::new(topology.clone()), schedule.schedule().demand.clone());
+    let problem = Problem::new(schedule.topology().clone(), schedule.schedule().demand.clone());
     synth::levers(&problem, schedule, &Deadline::after(Some(PATIENCE), Cancel::default()))
 }
 
@@ -126,7 +122,7 @@ fn as_json(explained: &Explained) -> Value {
         value
     });
     let (link, resource) = explained.busiest();
-    let (links, resources) = usage::as_json(&explained.topology, &explained.links, &explained.resources);
+    let (links, resources) = usage::as_json(&explained.timeline.topology, &explained.links, &explained.resources);
     json!({
         "makespan_us": timeline.makespan(), "lower_bound_us": bound.as_ref().map(|bound| bound.value),
         "bound": bound.as_ref().map(|bound| &bound.name), "gap": explained.gap,
@@ -137,8 +133,9 @@ fn as_json(explained: &Explained) -> Value {
 }
 
 fn for_people(explained: &Explained) -> String {
-    let Explained { topology, path, .. } = explained;
-    let makespan = time(explained.timeline.makespan().0);
+    let Explained { timeline, path, .. } = explained;
+    let topology = &timeline.topology;
+    let makespan = time(timeline.makespan().0);
     let mut lines = vec![format!("{} on {}", explained.title, topology.name())];
     lines.push(match &explained.strategy {
         Some(strategy) => format!("made by {strategy}, makespan {makespan}"),

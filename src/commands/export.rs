@@ -24,12 +24,12 @@ pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
     let path = args.output.as_deref();
     match args.format {
         ExportFormat::Trace => {
-            let (timeline, topology) = timeline(&verified, args)?;
-            write_or_print(path, screen, |out| view::trace(&timeline, &topology, out))
+            let timeline = timeline(&verified, args)?;
+            write_or_print(path, screen, |out| view::trace(&timeline, out))
         }
         ExportFormat::Dot => {
-            let (timeline, topology) = timeline(&verified, args)?;
-            write_or_print(path, screen, |out| view::dot(&timeline, &topology, out))
+            let timeline = timeline(&verified, args)?;
+            write_or_print(path, screen, |out| view::dot(&timeline, out))
         }
         ExportFormat::Program => {
             let program = program(verified, args)?;
@@ -41,13 +41,13 @@ pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
     }
 }
 
-fn timeline(verified: &Verified, args: &ExportArgs) -> Outcome<(Timeline, Topology)> {
+fn timeline(verified: &Verified, args: &ExportArgs) -> Outcome<Timeline> {
     match verified {
-        Verified::Schedule(schedule, topology) => Ok((Timeline::of(schedule), Topology::clone(topology))),
+        Verified::Schedule(schedule) => Ok(Timeline::of(schedule)),
         Verified::Programs(programs) => {
             let topology = plan::needed_topology(args.plan.topology.as_deref())?;
             let program = foreign::bound(&programs[0], &topology, None)?;
-            Ok((play(&program, &topology).map_err(Failure::no)?.timeline, topology))
+            Ok(play(&program, &topology).map_err(Failure::no)?.timeline)
         }
     }
 }
@@ -55,7 +55,7 @@ fn timeline(verified: &Verified, args: &ExportArgs) -> Outcome<(Timeline, Topolo
 /// The plan as a program, in place if that is asked for.
 fn program(verified: Verified, args: &ExportArgs) -> Outcome<VerifiedProgram> {
     match verified {
-        Verified::Schedule(schedule, _) => {
+        Verified::Schedule(schedule) => {
             // Files of MSCCL have their limits anyway, and are made to fit.
             let is_msccl = matches!(args.format, ExportFormat::MscclXml | ExportFormat::MscclXmlExecutor);
             let LoweringArgs { fuse, max_threadblocks, .. } = args.lowering;
@@ -95,7 +95,7 @@ fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, sc
 
 /// The sizes that a plan of a sweep is for: the first, and the first that is too large.
 fn planned_window(verified: &Verified) -> Option<(u64, u64)> {
-    let Verified::Schedule(schedule, _) = verified else { return None };
+    let Verified::Schedule(schedule) = verified else { return None };
     let options = &schedule.schedule().produced_by.options;
     let bytes = |key: &str| options.get(key)?.parse().ok();
     Some((bytes(synth::FROM_BYTES)?, bytes(synth::TO_BYTES)?)).filter(|(from, to)| from < to)
@@ -124,7 +124,10 @@ fn window(args: &ExportArgs, planned: Option<(u64, u64)>, request: &Request, dia
 fn mscclpp_file(verified: Verified, args: &ExportArgs, screen: &Screen) -> Outcome {
     let machine = |topology: &Topology, rank| topology.machine_of(Rank::from_index(rank)) as u32;
     let machines = match &verified {
-        Verified::Schedule(_, topology) => (0..topology.rank_count()).map(|rank| machine(topology, rank)).collect(),
+        Verified::Schedule(schedule) => {
+            let topology = schedule.topology();
+            (0..topology.rank_count()).map(|rank| machine(topology, rank)).collect()
+        }
         Verified::Programs(_) => Vec::new(),
     };
     let planned = planned_window(&verified);

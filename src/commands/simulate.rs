@@ -12,7 +12,7 @@ use schedule::{Simulation, Timeline, Usage, VerifiedCompressed, simulate};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::Path;
-use topology::{Micros, Topology};
+use topology::Micros;
 
 /// Longer tables are for `--json`.
 const SHOWN: usize = 5000;
@@ -20,7 +20,6 @@ const SHOWN: usize = 5000;
 /// A plan that was played.
 struct Played {
     title: String,
-    topology: Topology,
     /// Of a compressed schedule the base.
     timeline: Timeline,
     /// The makespan that a schedule states.
@@ -31,51 +30,52 @@ struct Played {
 
 /// Runs the command.
 pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
-    if let Some((compressed, topology)) = plan::open_compressed(&args.plan.file, args.plan.topology.as_deref())?
+    if let Some(compressed) = plan::open_compressed(&args.plan.file, args.plan.topology.as_deref())?
         && args.trace.is_none()
         && args.html.is_none()
     {
-        let played = played_compressed(&compressed, topology);
+        let played = played_compressed(&compressed);
         return screen.result(&as_json(&played), || for_people(&played));
     }
     let played = played(&args.plan, screen)?;
     if let Some(path) = &args.trace {
-        write_to(path, |out| view::trace(&played.timeline, &played.topology, out))?;
+        write_to(path, |out| view::trace(&played.timeline, out))?;
     }
     if let Some(path) = &args.html {
-        write_to(path, |out| view::html(&played.timeline, &played.topology, out))?;
+        write_to(path, |out| view::html(&played.timeline, out))?;
     }
     screen.result(&as_json(&played), || for_people(&played))
 }
 
 fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
     match plan::open_verified(&args.file, args.topology.as_deref(), args.size, screen)? {
-        Verified::Schedule(schedule, topology) => {
-            let Simulation { timeline, stated_makespan, links, resources, .. } = simulate(&schedule, &topology);
+        Verified::Schedule(schedule) => {
+            let Simulation { timeline, stated_makespan, links, resources, .. } = simulate(&schedule);
             let title = plan::describe(schedule.schedule());
             let stated = Some(stated_makespan);
-            Ok(Played { title, topology: *topology, timeline: Timeline::of(&timeline), stated, links, resources })
+            Ok(Played { title, timeline: Timeline::of(&timeline), stated, links, resources })
         }
         Verified::Programs(programs) => {
             let topology = plan::needed_topology(args.topology.as_deref())?;
             let program = foreign::bound(&programs[0], &topology, None)?;
             let timeline = play(&program, &topology).map_err(Failure::no)?.timeline;
-            let (links, resources) = timeline.usage(&topology);
+            let (links, resources) = timeline.usage();
             let title = plan::describe_request(program.program().demand.request());
-            Ok(Played { title, topology, timeline, stated: None, links, resources })
+            Ok(Played { title, timeline, stated: None, links, resources })
         }
     }
 }
 
 /// A compressed schedule at its stated times.
-fn played_compressed(compressed: &VerifiedCompressed, topology: Topology) -> Played {
-    let (links, resources) = compressed.usage(&topology);
+fn played_compressed(compressed: &VerifiedCompressed) -> Played {
+    let (links, resources) = compressed.usage();
     let (title, timeline) = (plan::describe(compressed.base()), Timeline::of_base(compressed));
-    Played { title, topology, timeline, stated: Some(compressed.makespan()), links, resources }
+    Played { title, timeline, stated: Some(compressed.makespan()), links, resources }
 }
 
 fn as_json(played: &Played) -> Value {
-    let Played { topology, timeline, .. } = played;
+    let Played { timeline, .. } = played;
+    let topology = &timeline.topology;
     let (links, resources) = usage::as_json(topology, &played.links, &played.resources);
     let mut value = json!({
         "makespan_us": timeline.makespan(), "size_bytes": timeline.size_bytes,
@@ -88,7 +88,8 @@ fn as_json(played: &Played) -> Value {
 }
 
 fn for_people(played: &Played) -> String {
-    let Played { topology, timeline, .. } = played;
+    let Played { timeline, .. } = played;
+    let topology = &timeline.topology;
     let stated = played.stated.map(|stated| format!(" (stated {})", time(stated.0))).unwrap_or_default();
     format!(
         "{} on {}\nmakespan {}{stated}\n\n{}",

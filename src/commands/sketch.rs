@@ -29,7 +29,8 @@ fn import(file: &Path, output: Option<&Path>, spec: Option<&str>, screen: &Scree
     let topology = spec.map(plan::topology).transpose()?;
     let named = output.unwrap_or(file).file_stem().map_or("imported".into(), |stem| stem.to_string_lossy());
     let origin = file.display().to_string();
-    let imported = import_taccl(&read_text(file)?, &origin, &named, topology.as_ref()).map_err(plan::sketch_failure)?;
+    let imported =
+        import_taccl(&read_text(file)?, &origin, &named, topology.as_deref()).map_err(plan::sketch_failure)?;
     if let Some(topology) = &topology {
         let sketch = SketchFile::parse(&imported.yaml, "the translation").and_then(|file| file.resolve(topology));
         sketch.map_err(|error| plan::sketch_failure(error).context(format!("{origin}: does not fit this topology")))?;

@@ -19,7 +19,10 @@ pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
             }
             if *heat_map && !screen.is_json() { draw(&topology, screen) } else { show(&topology, screen) }
         }
-        TopologyCommand::Check { spec } => check(&plan::topology(spec)?, screen),
+        TopologyCommand::Check { spec } => {
+            let topology = plan::topology(spec)?;
+            check(&topology, screen)
+        }
         TopologyCommand::Import(args) => translate(args, screen),
     }
 }

@@ -61,7 +61,7 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
         Err(rejection) => (None, rejection.violations),
     };
     if let (Some(path), Some(verified)) = (&args.expand, &verified) {
-        plan::save(&plan::expanded(verified, &topology, &args.file.display().to_string())?, path)?;
+        plan::save(&plan::expanded(verified, &args.file.display().to_string())?, path)?;
     }
     let findings = violations.map(found);
     let answer = json!({"ok": findings.is_empty(), "violations": values(&findings), "more": findings.more()});
@@ -115,7 +115,8 @@ fn foreign(args: &VerifyArgs, mut plan: ForeignPlan, screen: &Screen) -> Outcome
         return Err(Failure::bad_input(anyhow::anyhow!("a sketch constrains schedules, not plans of other tools")));
     }
     if let Some(spec) = &args.topology {
-        plan.check_links(&plan::topology(spec)?);
+        let topology = plan::topology(spec)?;
+        plan.check_links(&topology);
     }
     plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
     let values: Vec<Value> = plan.violations.iter().map(|finding| finding.as_json()).collect();

@@ -2,14 +2,14 @@
 
 use schedule::Timeline;
 use std::io::{self, BufWriter, Write};
-use topology::{Link, Topology};
+use topology::Link;
 
 /// Writes a directed graph; the same timeline gives the same bytes.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn dot(timeline: &Timeline, topology: &Topology, out: impl Write) -> io::Result<()> {
-    let (links, _) = timeline.usage(topology);
+pub fn dot(timeline: &Timeline, out: impl Write) -> io::Result<()> {
+    let (topology, (links, _)) = (&timeline.topology, timeline.usage());
     let mut out = BufWriter::new(out);
     let title = format!("{} on {}: {}", timeline.title, topology.name(), timeline.makespan());
     writeln!(out, "digraph schedule {{\n  label=\"{}\";\n  node [shape=circle];", quoted(&title))?;

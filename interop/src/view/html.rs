@@ -4,7 +4,6 @@ use super::timeline::tracks;
 use schedule::Timeline;
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
-use topology::Topology;
 
 const TEMPLATE: &str = include_str!("timeline.html");
 /// Where the data goes.
@@ -14,11 +13,11 @@ const PLACE: &str = "/*DATA*/null";
 ///
 /// # Errors
 /// Those of `out`.
-pub fn html(timeline: &Timeline, topology: &Topology, out: impl Write) -> io::Result<()> {
+pub fn html(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     let (head, tail) = TEMPLATE.split_once(PLACE).expect("the template has a place for the data");
     out.write_all(head.as_bytes())?;
-    let title = format!("{} of {} bytes on {}", timeline.title, timeline.size_bytes, topology.name());
+    let title = format!("{} of {} bytes on {}", timeline.title, timeline.size_bytes, timeline.topology.name());
     write!(
         out,
         "{{\"title\":{},\"makespan\":{},\"bound\":{},\"tracks\":[",
@@ -26,7 +25,7 @@ pub fn html(timeline: &Timeline, topology: &Topology, out: impl Write) -> io::Re
         json!(timeline.makespan()),
         json!(timeline.bound)
     )?;
-    for (index, track) in tracks(timeline, topology).into_iter().enumerate() {
+    for (index, track) in tracks(timeline).into_iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
         write!(out, "{comma}\n{{\"name\":{},\"spans\":[", embedded(&json!(track.name)))?;
         for (index, span) in track.spans.into_iter().enumerate() {

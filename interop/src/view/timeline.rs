@@ -1,7 +1,7 @@
 //! Tracks of a timeline: what every link and every resource is busy with, and when.
 
 use schedule::Timeline;
-use topology::{Micros, Topology};
+use topology::Micros;
 
 /// One link or resource that is used.
 pub(super) struct Track {
@@ -29,7 +29,8 @@ pub(super) struct Span {
 }
 
 /// The used links, then the used resources, each by id.
-pub(super) fn tracks(timeline: &Timeline, topology: &Topology) -> Vec<Track> {
+pub(super) fn tracks(timeline: &Timeline) -> Vec<Track> {
+    let topology = &*timeline.topology;
     let mut links = vec![Vec::new(); topology.links().len()];
     let mut resources = vec![Vec::new(); topology.resources().len()];
     for (index, message) in timeline.messages.iter().enumerate() {

@@ -5,7 +5,7 @@ use schedule::{Cargo, ChunkId, Timeline, TransferKind};
 use serde::Serialize;
 use serde_json::to_writer;
 use std::io::{self, BufWriter, Write};
-use topology::{Micros, Rank, Topology};
+use topology::{Micros, Rank};
 
 /// The name of a process or of a thread: `M` events.
 #[derive(Serialize)]
@@ -53,13 +53,13 @@ struct Details<'a> {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn trace(timeline: &Timeline, topology: &Topology, out: impl Write) -> io::Result<()> {
+pub fn trace(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     out.write_all(b"{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n")?;
     to_writer(&mut out, &naming("process_name", process(TrackKind::Link), 0, "links"))?;
     out.write_all(b",\n")?;
     to_writer(&mut out, &naming("process_name", process(TrackKind::Resource), 0, "resources"))?;
-    for track in tracks(timeline, topology) {
+    for track in tracks(timeline) {
         let (pid, tid) = (process(track.kind), track.id);
         out.write_all(b",\n")?;
         to_writer(&mut out, &naming("thread_name", pid, tid, &track.name))?;

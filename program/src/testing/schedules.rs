@@ -24,9 +24,9 @@ impl Random {
     }
 }
 
-pub fn topology(name: &str, ranks: usize, links: Vec<Link>) -> Topology {
+pub fn topology(name: &str, ranks: usize, links: Vec<Link>) -> Arc<Topology> {
     let parts = TopologyParts { name: name.to_owned(), ranks, links, ..TopologyParts::default() };
-    Topology::new(parts).unwrap()
+    Arc::new(Topology::new(parts).unwrap())
 }
 
 pub fn link(from: usize, to: usize, alpha: f64, latency: Latency) -> Link {
@@ -34,18 +34,18 @@ pub fn link(from: usize, to: usize, alpha: f64, latency: Latency) -> Link {
     Link { from, to, alpha: Micros(alpha), beta: MicrosPerByte(0.001), latency, resources: Box::new([]) }
 }
 
-pub fn ring(ranks: usize) -> Topology {
+pub fn ring(ranks: usize) -> Arc<Topology> {
     let links = (0..ranks).map(|rank| link(rank, (rank + 1) % ranks, 1.0, Latency::Occupies));
     topology("ring", ranks, links.collect())
 }
 
-pub fn clique(ranks: usize) -> Topology {
+pub fn clique(ranks: usize) -> Arc<Topology> {
     let pairs = (0..ranks).flat_map(|from| (0..ranks).filter(move |&to| to != from).map(move |to| (from, to)));
     topology("clique", ranks, pairs.map(|(from, to)| link(from, to, 1.0, Latency::Occupies)).collect())
 }
 
 /// Connected, with unequal links, some of them parallel.
-pub fn random_topology(ranks: usize, random: &mut Random) -> Topology {
+pub fn random_topology(ranks: usize, random: &mut Random) -> Arc<Topology> {
     let mut links = Vec::new();
     let mut add = |from: usize, to: usize, random: &mut Random| {
         let latency = if random.below(2) == 0 { Latency::Occupies } else { Latency::Pipelines };
@@ -68,11 +68,11 @@ pub fn demand(collective: Collective, ranks: usize, chunks: u32) -> Arc<Demand> 
     Arc::new(Demand::new(Request::new(collective, ranks, 1000).with_chunks(chunks)).unwrap())
 }
 
-pub fn schedule(topology: &Topology, demand: &Arc<Demand>, messages: &[Message]) -> VerifiedSchedule {
+pub fn schedule(topology: &Arc<Topology>, demand: &Arc<Demand>, messages: &[Message]) -> VerifiedSchedule {
     timed(topology, demand, replay(demand, topology, messages).unwrap())
 }
 
-pub fn timed(topology: &Topology, demand: &Arc<Demand>, transfers: Vec<Transfer>) -> VerifiedSchedule {
+pub fn timed(topology: &Arc<Topology>, demand: &Arc<Demand>, transfers: Vec<Transfer>) -> VerifiedSchedule {
     let schedule = Schedule::new(topology, demand.clone(), transfers, "test");
     verify(schedule, topology).unwrap_or_else(|rejection| panic!("{rejection}"))
 }
@@ -159,7 +159,7 @@ pub fn direct(demand: &Arc<Demand>) -> VerifiedSchedule {
 }
 
 /// Every chunk down or up a random tree, the chunks interleaved at random.
-pub fn random_trees(topology: &Topology, demand: &Arc<Demand>, random: &mut Random) -> VerifiedSchedule {
+pub fn random_trees(topology: &Arc<Topology>, demand: &Arc<Demand>, random: &mut Random) -> VerifiedSchedule {
     let mut routes: Vec<std::collections::VecDeque<Message>> =
         demand.chunk_ids().map(|id| route(topology, id, demand.chunk(id), random).into()).collect();
     let mut messages: Vec<Message> = Vec::new();

@@ -40,8 +40,8 @@ impl PlanSpec {
         Self { topology: topology.to_owned(), collective, chunks: 1, op, in_place: false, size: 1 << 20 }
     }
 
-    pub(crate) fn topology(&self) -> Topology {
-        machine(&self.topology)
+    pub(crate) fn topology(&self) -> Arc<Topology> {
+        Arc::new(machine(&self.topology))
     }
 
     pub(crate) fn schedule(&self) -> VerifiedSchedule {

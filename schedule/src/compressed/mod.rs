@@ -35,6 +35,7 @@ pub(crate) use symmetry::{Unfolding, check_symmetry};
 
 use crate::{ChunkId, ChunkList, Demand, Schedule, Transfer, Usage};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use topology::{LinkId, Micros, Rank, Topology};
 
 /// Up to so many transfers a schedule is always written plain.
@@ -64,6 +65,7 @@ pub struct CompressedSchedule {
 #[derive(Clone, PartialEq, Debug)]
 pub struct VerifiedCompressed {
     compressed: CompressedSchedule,
+    topology: Arc<Topology>,
     unfolding: Unfolding,
 }
 
@@ -78,13 +80,18 @@ pub struct TooManyTransfers {
 }
 
 impl VerifiedCompressed {
-    pub(crate) fn new(compressed: CompressedSchedule, unfolding: Unfolding) -> Self {
-        Self { compressed, unfolding }
+    pub(crate) fn new(compressed: CompressedSchedule, topology: Arc<Topology>, unfolding: Unfolding) -> Self {
+        Self { compressed, topology, unfolding }
     }
 
     /// The request, the bound and the base transfers.
     pub fn base(&self) -> &Schedule {
         &self.compressed.base
+    }
+
+    /// The machine for which it was verified.
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.topology
     }
 
     /// What repeats the base.
@@ -129,8 +136,8 @@ impl VerifiedCompressed {
     }
 
     /// What every link and every resource does while the schedule is played at its stated times.
-    pub fn usage(&self, topology: &Topology) -> (Vec<Usage>, Vec<Usage>) {
-        let orbits = self.unfolding.links.orbits();
+    pub fn usage(&self) -> (Vec<Usage>, Vec<Usage>) {
+        let (topology, orbits) = (&self.topology, self.unfolding.links.orbits());
         let mut sizes: Vec<Vec<topology::Bytes>> = vec![Vec::new(); orbits];
         for transfer in &self.base().transfers {
             let orbit = self.unfolding.links.orbit(transfer.link.0);

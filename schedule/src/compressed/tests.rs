@@ -35,8 +35,8 @@ fn generators(topology: &Topology, turns: Turns, chunks: u32) -> Vec<Generator> 
 
 /// A base in which one message is under way at a time, first chunks of orbits along a tree each; of a ReduceScatter, the
 /// same backwards.
-fn compressed(spec: &str, turns: Turns, collective: Collective, chunks: u32) -> (CompressedSchedule, Topology) {
-    let topology = resolve(spec).expect("a known topology");
+fn compressed(spec: &str, turns: Turns, collective: Collective, chunks: u32) -> (CompressedSchedule, Arc<Topology>) {
+    let topology = Arc::new(resolve(spec).expect("a known topology"));
     let request = Request::new(collective, topology.rank_count(), 12_000).with_chunks(chunks);
     let demand = Arc::new(Demand::new(request).expect("a valid request"));
     let generators = generators(&topology, turns, chunks);
@@ -120,15 +120,15 @@ fn what_is_accepted_compressed_is_accepted_expanded() {
             assert_eq!(sorted(&expanded), sorted(&naive), "{spec}");
             assert_eq!((verified.transfers(), verified.makespan()), (naive.transfers.len() as u64, naive.makespan()));
             let plain = verify(expanded, &topology).unwrap_or_else(|error| panic!("{spec} expanded: {error}"));
-            check_usage(&verified, &plain, &topology);
+            check_usage(&verified, &plain);
             assert!(verified.expand(naive.transfers.len() - 1).is_err());
         }
     }
 }
 
-fn check_usage(compressed: &VerifiedCompressed, plain: &VerifiedSchedule, topology: &Topology) {
-    let (links, resources) = compressed.usage(topology);
-    let (plain_links, plain_resources) = crate::Timeline::of(plain).usage(topology);
+fn check_usage(compressed: &VerifiedCompressed, plain: &VerifiedSchedule) {
+    let (links, resources) = compressed.usage();
+    let (plain_links, plain_resources) = crate::Timeline::of(plain).usage();
     for (one, other) in links.iter().zip(&plain_links).chain(resources.iter().zip(&plain_resources)) {
         assert_eq!(one.messages, other.messages);
         assert!((one.busy.0 - other.busy.0).abs() < 1e-9 && (one.utilisation - other.utilisation).abs() < 1e-9);

@@ -15,6 +15,7 @@ use crate::{
     CompressedSchedule, Findings, Generator, Rejection, Schedule, VerifiedCompressed, VerifiedSchedule, Violation,
     verify, verify_compressed,
 };
+use std::sync::Arc;
 use topology::Topology;
 use topology::document::{Document, Step, TextError};
 
@@ -35,7 +36,7 @@ impl ScheduleFile {
     ///
     /// # Errors
     /// Every violation, those of the file first.
-    pub fn verify(self, topology: &Topology) -> Result<VerifiedSchedule, Rejection> {
+    pub fn verify(self, topology: &Arc<Topology>) -> Result<VerifiedSchedule, Rejection> {
         let Self { schedule, mut mismatches } = self;
         match verify(schedule, topology) {
             Ok(verified) if mismatches.is_empty() => Ok(verified),
@@ -71,7 +72,7 @@ impl CompressedFile {
     ///
     /// # Errors
     /// Every violation, those of the file first.
-    pub fn verify(self, topology: &Topology) -> Result<VerifiedCompressed, Rejection> {
+    pub fn verify(self, topology: &Arc<Topology>) -> Result<VerifiedCompressed, Rejection> {
         let Self { base: ScheduleFile { schedule: base, mut mismatches }, generators } = self;
         match verify_compressed(CompressedSchedule { base, generators }, topology) {
             Ok(verified) if mismatches.is_empty() => Ok(verified),

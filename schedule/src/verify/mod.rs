@@ -26,6 +26,7 @@ pub use violation::Violation;
 
 use crate::{Findings, Provenance, Schedule};
 use std::fmt;
+use std::sync::Arc;
 use topology::{Micros, Topology};
 
 /// Times that differ by at most this part of the larger are equal: they may have been printed, read back and added
@@ -37,12 +38,18 @@ pub const TIME_TOLERANCE: f64 = 1e-7;
 #[derive(Clone, PartialEq, Debug)]
 pub struct VerifiedSchedule {
     schedule: Schedule,
+    topology: Arc<Topology>,
 }
 
 impl VerifiedSchedule {
     /// The schedule.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// The machine for which it was verified.
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.topology
     }
 
     /// The same schedule with another account of who made it, which is no part of what was verified.
@@ -65,13 +72,13 @@ impl VerifiedSchedule {
 ///
 /// # Errors
 /// The violations, with evidence; the order of the list is deterministic, and a long one ends with how many more there are.
-pub fn verify(schedule: Schedule, topology: &Topology) -> Result<VerifiedSchedule, Rejection> {
+pub fn verify(schedule: Schedule, topology: &Arc<Topology>) -> Result<VerifiedSchedule, Rejection> {
     let mut violations = Findings::default();
     structure::check(&schedule, topology, &mut violations);
     causality::check(&schedule, topology, &mut violations);
     exclusivity::check(&schedule, topology, &mut violations);
     if violations.is_empty() {
-        return Ok(VerifiedSchedule { schedule });
+        return Ok(VerifiedSchedule { schedule, topology: topology.clone() });
     }
     Err(Rejection { violations, schedule: Box::new(schedule) })
 }

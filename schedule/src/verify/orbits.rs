@@ -7,13 +7,17 @@
 use super::{Rejection, Violation, causality, exclusivity, structure};
 use crate::compressed::{Unfolding, check_symmetry};
 use crate::{ChunkId, CompressedSchedule, Findings, Schedule, Transfer, VerifiedCompressed};
+use std::sync::Arc;
 use topology::Topology;
 
 /// Checks a compressed schedule against its demand and `topology`, without expanding it.
 ///
 /// # Errors
 /// Every violation, with evidence; where a generator is no symmetry, nothing else is looked at.
-pub fn verify_compressed(compressed: CompressedSchedule, topology: &Topology) -> Result<VerifiedCompressed, Rejection> {
+pub fn verify_compressed(
+    compressed: CompressedSchedule,
+    topology: &Arc<Topology>,
+) -> Result<VerifiedCompressed, Rejection> {
     let base = &compressed.base;
     let mut violations = Findings::default();
     structure::check(base, topology, &mut violations);
@@ -34,7 +38,7 @@ pub fn verify_compressed(compressed: CompressedSchedule, topology: &Topology) ->
     }
     exclusivity::check_orbits(base, topology, &unfolding, &mut violations);
     if violations.is_empty() {
-        return Ok(VerifiedCompressed::new(compressed, unfolding));
+        return Ok(VerifiedCompressed::new(compressed, topology.clone(), unfolding));
     }
     Err(Rejection { violations, schedule: Box::new(compressed.base) })
 }

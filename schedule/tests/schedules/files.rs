@@ -3,13 +3,14 @@
 use crate::plans::{Dice, any_plan, plan, ring};
 use expect_test::{Expect, expect};
 use schedule::{Chunk, ChunkId, Collective, Demand, RankSet, Request, file, verify};
+use std::sync::Arc;
 use topology::{Bytes, Latency, Rank, Topology};
 
 const EXAMPLE: &str = include_str!("../../../tests/data/example-schedule.json");
 
-fn example_topology() -> Topology {
+fn example_topology() -> Arc<Topology> {
     let text = include_str!("../../../tests/data/example-topology.json");
-    topology::from_json(text, "example").expect("published as valid")
+    Arc::new(topology::from_json(text, "example").expect("published as valid"))
 }
 
 fn written(schedule: &schedule::VerifiedSchedule) -> String {

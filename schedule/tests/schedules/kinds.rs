@@ -24,7 +24,7 @@ fn timed(topology: &Topology, request: Request, lines: &str) -> Schedule {
 }
 
 /// Chunk i from rank i around the ring of three (links 2i from i to i + 1); a step takes 2 µs.
-fn gather() -> (Schedule, Topology) {
+fn gather() -> (Schedule, Arc<Topology>) {
     let topology = ring(3, Latency::Occupies);
     let request = Request::new(Collective::AllGather, 3, 300);
     let schedule = timed(&topology, request, "0 @0 copy\n 1 @2 copy\n 2 @4 copy\n 2 @0 copy\n 0 @2 copy\n 1 @4 copy");
@@ -32,7 +32,7 @@ fn gather() -> (Schedule, Topology) {
 }
 
 /// One chunk, summed 1 → 2 → 0 and copied back 0 → 1, 1 → 2.
-fn reduce() -> (Schedule, Topology) {
+fn reduce() -> (Schedule, Arc<Topology>) {
     let topology = ring(3, Latency::Occupies);
     let mut request = Request::new(Collective::AllReduce, 3, 300);
     request.chunks_per_rank = 1;
@@ -42,7 +42,7 @@ fn reduce() -> (Schedule, Topology) {
 }
 
 /// Changes a good schedule and compares the violations.
-fn check((mut schedule, topology): (Schedule, Topology), change: impl FnOnce(&mut Schedule), expected: Expect) {
+fn check((mut schedule, topology): (Schedule, Arc<Topology>), change: impl FnOnce(&mut Schedule), expected: Expect) {
     verify(schedule.clone(), &topology).unwrap();
     change(&mut schedule);
     let rejection = verify(schedule, &topology).unwrap_err();

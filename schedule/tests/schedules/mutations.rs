@@ -7,6 +7,7 @@ use crate::plans::{Dice, any_plan};
 use crate::second_opinion::broken_rules;
 use schedule::{Schedule, Transfer, TransferKind, verify};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use topology::{Micros, Topology};
 
 /// Rules that the second opinion knows nothing about: whoever breaks one is refused anyway.
@@ -97,7 +98,7 @@ fn shift(transfer: &mut Transfer, by: Micros) {
     transfer.end += by;
 }
 
-fn kinds(schedule: &Schedule, topology: &Topology) -> BTreeSet<&'static str> {
+fn kinds(schedule: &Schedule, topology: &Arc<Topology>) -> BTreeSet<&'static str> {
     match verify(schedule.clone(), topology) {
         Ok(_) => BTreeSet::new(),
         Err(refused) => refused.violations.iter().map(|violation| violation.kind()).collect(),

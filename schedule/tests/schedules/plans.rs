@@ -45,19 +45,21 @@ pub(crate) fn link(from: usize, to: usize, alpha: f64, beta: f64, latency: Laten
     }
 }
 
-pub(crate) fn machine(ranks: usize, links: Vec<Link>, resources: Vec<Resource>) -> Topology {
+pub(crate) fn machine(ranks: usize, links: Vec<Link>, resources: Vec<Resource>) -> Arc<Topology> {
     let name = "by hand".to_owned();
-    Topology::new(TopologyParts { name, ranks, machines: Vec::new(), links, resources }).expect("made by hand")
+    Arc::new(
+        Topology::new(TopologyParts { name, ranks, machines: Vec::new(), links, resources }).expect("made by hand"),
+    )
 }
 
 /// Neighbours in both directions: links 2i from i to i+1, 2i+1 back.
-pub(crate) fn ring(ranks: usize, latency: Latency) -> Topology {
+pub(crate) fn ring(ranks: usize, latency: Latency) -> Arc<Topology> {
     let pairs = (0..ranks).flat_map(|i| [(i, (i + 1) % ranks), ((i + 1) % ranks, i)]);
     machine(ranks, pairs.map(|(from, to)| link(from, to, 1.0, 0.01, latency)).collect(), Vec::new())
 }
 
 /// Any rank to any rank through one switch: resource r is what r sends through, ranks + r what it receives through.
-pub(crate) fn switch(ranks: usize, latency: Latency) -> Topology {
+pub(crate) fn switch(ranks: usize, latency: Latency) -> Arc<Topology> {
     let pairs = (0..ranks).flat_map(|from| (0..ranks).filter(move |&to| to != from).map(move |to| (from, to)));
     let links = pairs.map(|(from, to)| {
         let resources = Box::new([ResourceId::from_index(from), ResourceId::from_index(ranks + to)]);
@@ -68,7 +70,7 @@ pub(crate) fn switch(ranks: usize, latency: Latency) -> Topology {
 }
 
 /// A connected machine nobody would build: a ring with chords, unequal costs, both conventions, shared resources.
-pub(crate) fn odd_machine(dice: &mut Dice) -> Topology {
+pub(crate) fn odd_machine(dice: &mut Dice) -> Arc<Topology> {
     let ranks = 2 + dice.below(6);
     let mut pairs: Vec<_> = (0..ranks).map(|i| (i, (i + 1) % ranks)).collect();
     for _ in 0..dice.below(2 * ranks) {
@@ -210,7 +212,7 @@ pub(crate) const COLLECTIVES: [Collective; 9] = [
 ];
 
 /// A good schedule drawn at random: machine, collective, members, root, chunk count and routes.
-pub(crate) fn any_plan(seed: u64) -> (Schedule, Topology) {
+pub(crate) fn any_plan(seed: u64) -> (Schedule, Arc<Topology>) {
     let dice = &mut Dice(seed);
     let topology = match dice.below(4) {
         0 => ring(2 + dice.below(6), Latency::Occupies),

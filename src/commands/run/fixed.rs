@@ -14,22 +14,22 @@ use topology::{Rank, Topology};
 
 /// A plan that is not looked for any more.
 pub(super) enum Fixed {
-    Schedule(VerifiedSchedule, Topology),
-    Foreign { text: String, origin: String, request: Request, topology: Topology },
+    Schedule(VerifiedSchedule),
+    Foreign { text: String, origin: String, request: Request, topology: Arc<Topology> },
 }
 
 impl Fixed {
     pub(super) fn request(&self) -> &Request {
         match self {
-            Self::Schedule(schedule, _) => schedule.schedule().demand.request(),
+            Self::Schedule(schedule) => schedule.schedule().demand.request(),
             Self::Foreign { request, .. } => request,
         }
     }
 
     pub(super) fn install(&self, op: Option<ReduceOp>, bench: &Workbench) -> Outcome<(Installed, String)> {
         match self {
-            Self::Schedule(schedule, topology) => {
-                Ok((bench.install(schedule, topology)?, schedule.schedule().produced_by.strategy.clone()))
+            Self::Schedule(schedule) => {
+                Ok((bench.install(schedule)?, schedule.schedule().produced_by.strategy.clone()))
             }
             Self::Foreign { text, origin, topology, .. } => {
                 let source = ForeignSource { text, origin, op };
@@ -44,9 +44,9 @@ impl Fixed {
 pub(super) fn open(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixed> {
     let (text, origin) = (read_text(path)?, path.display().to_string());
     if !foreign::is_foreign(&text) {
-        let (schedule, topology) = plan::open_schedule(path, args.topology.as_deref())?;
+        let schedule = plan::open_schedule(path, args.topology.as_deref())?;
         agrees(schedule.schedule().demand.request(), args)?;
-        return with_op(schedule, topology, args);
+        return with_op(schedule, args);
     }
     let mut plan = foreign::read(&text, &origin, None)?;
     let programs = plan.verified(&origin)?;
@@ -75,11 +75,12 @@ fn agrees(request: &Request, args: &RunArgs) -> Outcome {
 }
 
 /// The schedule with the reduction asked for.
-fn with_op(schedule: VerifiedSchedule, topology: Topology, args: &RunArgs) -> Outcome<Fixed> {
+fn with_op(schedule: VerifiedSchedule, args: &RunArgs) -> Outcome<Fixed> {
     let has = schedule.schedule().demand.request().op;
-    let Some(op) = args.op.filter(|&op| Some(op) != has) else { return Ok(Fixed::Schedule(schedule, topology)) };
+    let Some(op) = args.op.filter(|&op| Some(op) != has) else { return Ok(Fixed::Schedule(schedule)) };
+    let topology = schedule.topology().clone();
     let mut schedule = schedule.into_schedule();
     schedule.demand = Arc::new(Demand::clone(&schedule.demand).with_op(op)?);
     let schedule = verify(schedule, &topology).map_err(Failure::no)?;
-    Ok(Fixed::Schedule(schedule, topology))
+    Ok(Fixed::Schedule(schedule))
 }

@@ -44,7 +44,7 @@ pub(super) fn parts(
                     _ => vec![(0..group.ranks().len()).map(Rank::from_index).collect()],
                 };
                 let asked = asked(args, equal, None);
-                let topology = known::machines(&machines, asked.collective)?;
+                let topology = Arc::new(known::machines(&machines, asked.collective)?);
                 let plans = Rc::new(installed(plans(asked, topology, size, false)?, args, bench)?);
                 known.insert(group.ranks().len(), plans.clone());
                 (group.clone(), plans)
@@ -92,26 +92,26 @@ const WORK: MicrosPerByte = MicrosPerByte(5e-5);
 /// Where chunks are listed one by one, or not all ranks take part, whatever is best. For calls in place it may be another one.
 fn plans(
     asked: RequestArgs,
-    topology: Topology,
+    topology: Arc<Topology>,
     size: u64,
     emulated: bool,
 ) -> Outcome<Vec<(Fixed, &'static [Memory])>> {
     let request = plan::request(&asked, &topology, size)?;
     let is_classic = asked.members.is_none() && asked.matrix.is_none() && asked.demand.is_none();
-    let (shared, content) = (Arc::new(topology.clone()), plan::content(&asked)?);
-    let problems = plan::problems(&shared, &request, &content, None, None)?;
+    let content = plan::content(&asked)?;
+    let problems = plan::problems(&topology, &request, &content, None, None)?;
     let strategy = if is_classic { StrategyKind::Classic } else { StrategyKind::Matching };
     let options = Options { strategy: Some(strategy), ..Options::default() };
     let best = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
     // An emulated machine has nothing but its links.
     let is_fixed = !is_classic || emulated || topology.rank_count() > FEW;
     if is_fixed || !asked.collective.combines() && work(&best, true)? == Micros::ZERO {
-        return Ok(vec![(Fixed::Schedule(best, topology), &BOTH)]);
+        return Ok(vec![(Fixed::Schedule(best), &BOTH)]);
     }
     let options = Options { strategy: Some(StrategyKind::Matching), ..Options::default() };
-    let problems = plan::problems(&shared, &request, &content, None, Some(1))?;
+    let problems = plan::problems(&topology, &request, &content, None, Some(1))?;
     let Ok(synth::Synthesis { schedule: other, .. }) = synth::synthesize(&problems, &options, &|_| {}) else {
-        return Ok(vec![(Fixed::Schedule(best, topology), &BOTH)]);
+        return Ok(vec![(Fixed::Schedule(best), &BOTH)]);
     };
     let makespan = |plan: &VerifiedSchedule| plan.schedule().makespan();
     let is_less = |in_place| {
@@ -119,12 +119,11 @@ fn plans(
         Outcome::Ok(saved > Micros::ZERO && saved > longer)
     };
     Ok(match [is_less(false)?, is_less(true)?] {
-        [false, false] => vec![(Fixed::Schedule(best, topology), &BOTH)],
-        [true, true] => vec![(Fixed::Schedule(other, topology), &BOTH)],
+        [false, false] => vec![(Fixed::Schedule(best), &BOTH)],
+        [true, true] => vec![(Fixed::Schedule(other), &BOTH)],
         [other_first, _] => {
             let (out_of_place, in_place) = if other_first { (other, best) } else { (best, other) };
-            let fixed = |schedule| Fixed::Schedule(schedule, topology.clone());
-            vec![(fixed(out_of_place), &BOTH[..1]), (fixed(in_place), &BOTH[1..])]
+            vec![(Fixed::Schedule(out_of_place), &BOTH[..1]), (Fixed::Schedule(in_place), &BOTH[1..])]
         }
     })
 }
@@ -165,10 +164,10 @@ mod tests {
                 demand: None,
                 sketch: None,
             };
-            let topology = known::machines(machines, asked.collective).unwrap();
+            let topology = Arc::new(known::machines(machines, asked.collective).unwrap());
             let found = plans(asked, topology, size, false).unwrap();
             let name = |(plan, _): &(Fixed, _)| match plan {
-                Fixed::Schedule(schedule, _) => schedule.schedule().produced_by.strategy.clone(),
+                Fixed::Schedule(schedule) => schedule.schedule().produced_by.strategy.clone(),
                 _ => unreachable!("it was made here"),
             };
             found.iter().map(name).collect()

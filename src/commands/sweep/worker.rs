@@ -53,7 +53,7 @@ pub(super) struct Desk {
 impl Desk {
     /// Resolves the topology and the sketch of a cell.
     pub(super) fn new(cell: &super::cells::Cell) -> Outcome<Self> {
-        let topology = Arc::new(plan::topology(&cell.topology)?);
+        let topology = plan::topology(&cell.topology)?;
         let sketch = cell.sketch.as_deref().map(|path| plan::sketch(path, &topology)).transpose()?;
         let constraints = sketch.as_ref().map_or_else(Constraints::none, |sketch| sketch.constraints.clone());
         let chunks = cell.chunks.or_else(|| sketch.as_ref()?.pins.chunks_per_rank);

@@ -278,9 +278,9 @@ mod tests {
     fn what_a_rank_has_leaves_before_what_it_has_just_got() {
         let wires =
             [(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (2, 1, 0.0, 1.0, false), (1, 0, 0.0, 1.0, false)];
-        let topology = Topology::new(wired(3, &wires, Latency::Occupies, 1.0)).unwrap();
+        let topology = Arc::new(Topology::new(wired(3, &wires, Latency::Occupies, 1.0)).unwrap());
         let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 6).with_chunks(2)).unwrap());
-        let problem = Problem::new(Arc::new(topology.clone()), demand.clone());
+        let problem = Problem::new(topology.clone(), demand.clone());
         let there = [(0, 0, 1), (1, 0, 1), (2, 1, 2), (0, 1, 2), (1, 1, 2), (3, 1, 2)];
         let back = [(4, 2, 1), (5, 2, 1), (2, 1, 0), (4, 1, 0), (5, 1, 0), (3, 1, 0)];
         let messages = copies(&topology, &[there, back].concat());
@@ -324,10 +324,10 @@ mod tests {
     fn plans_stay_right_and_as_short() {
         let (mut before, mut after, mut changed) = (0, 0, 0);
         for seed in 0..24 {
-            let topology = random_machine(seed);
+            let topology = Arc::new(random_machine(seed));
             for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce] {
                 let request = Request::new(collective, topology.rank_count(), 4 << 10).with_chunks(4);
-                let problem = Problem::new(Arc::new(topology.clone()), Arc::new(Demand::new(request).unwrap()));
+                let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
                 let (options, deadline) = (Options::default(), Deadline::default());
                 let bound = Micros::ZERO;
                 let context =

@@ -63,7 +63,7 @@ pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -
     let certificate = present.list.iter().find(|it| it.name == binding && it.value == bound);
     let certificate = certificate.map(|it| it.certificate.clone());
     let workshop = Workshop { problem, plan: plan.schedule(), bound };
-    let (links, resources) = Timeline::of(plan).usage(&problem.topology);
+    let (links, resources) = Timeline::of(plan).usage();
     let mut kinds: Vec<(f64, Kind)> =
         Kind::all(&problem.topology).into_iter().map(|kind| (utilisation(&kind, &links, &resources), kind)).collect();
     kinds.sort_by(|a, b| b.0.total_cmp(&a.0));

@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn own_chunks_leave_a_machine_first_where_the_sketch_says_so() {
-        let topology = resolve("ndv2x2").expect("a known machine");
+        let topology = Arc::new(resolve("ndv2x2").expect("a known machine"));
         let free = Arc::new(crate::problem::Constraints::none());
         let own_first =
             Arc::new(crate::problem::Constraints { own_chunks_first: Some(3), ..crate::problem::Constraints::none() });
