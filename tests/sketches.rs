@@ -1,6 +1,6 @@
 //! Sketches: what they forbid stays unused, what is wrong with them has a place, and none is forgotten.
 
-use crate::binary::{antiphon, read, repository};
+use crate::binary::{antiphon, read};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
