@@ -43,7 +43,7 @@ impl Finding {
         &self.text
     }
 
-    /// As design page 2 spells a violation.
+    /// A violation as `docs/formats.md` spells it.
     pub(crate) fn as_json(&self) -> Value {
         let mut object = json!({"kind": self.kind, "text": self.text});
         if let Some(rank) = self.rank {

@@ -1,4 +1,4 @@
-//! An independent judge of schedule files: it reads only JSON, follows design page 2, and shares no line of code
+//! An independent judge of schedule files: it reads only JSON, follows `docs/formats.md`, and shares no line of code
 //! with the project. Everything that the binary plans in these tests is judged here.
 
 use serde_json::Value;

@@ -40,7 +40,7 @@ macro_rules! spelled {
 }
 
 spelled! {
-    /// A collective operation. Semantics and sizes are those of nccl-tests (design page 2).
+    /// A collective operation. Semantics and sizes are those of nccl-tests (see `docs/formats.md`).
     Collective, "collective", {
         /// Every member ends with every member's part.
         AllGather => "allgather",

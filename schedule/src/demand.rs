@@ -136,7 +136,7 @@ pub struct Request {
     pub ranks: usize,
     /// Who takes part.
     pub members: RankSet,
-    /// The size in nccl-tests' sense (design page 2), in bytes.
+    /// The size in nccl-tests' sense (see `docs/formats.md`), in bytes.
     pub size_bytes: u64,
     /// C: chunks per rank (per ordered pair for alltoall).
     pub chunks_per_rank: u32,

@@ -50,7 +50,7 @@ pub(crate) struct Voice {
     pub quiet: bool,
 }
 
-/// The commands of design page 2.
+/// The commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// The main job end to end on this computer: profile, plan under a sketch, verify, run, check, compare.

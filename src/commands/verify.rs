@@ -127,7 +127,7 @@ fn foreign(args: &VerifyArgs, mut plan: ForeignPlan, screen: &Screen) -> Outcome
     verdict(args, values.len() as u64)
 }
 
-/// A violation as design page 2 spells it; what it does not concern is left out.
+/// A violation as `docs/formats.md` spells it; what it does not concern is left out.
 fn as_json(violation: &Violation) -> Value {
     let mut object = json!({"kind": violation.kind(), "text": violation.to_string()});
     if let Some(chunk) = violation.chunk() {

@@ -1,4 +1,4 @@
-//! Schedules as files: `antiphon-schedule/1` (design page 2).
+//! Schedules as files: `antiphon-schedule/1` (see `docs/formats.md`).
 //!
 //! [`read`] gives a [`ScheduleFile`]: the schedule, re-expressed over the demand that its collective means, and
 //! whatever the file states that does not follow from it. Those are violations, not errors, so that a verifier
