@@ -12,11 +12,12 @@ const LONG: &[&str] = &[
     "interop/src/mscclpp/convert.rs",
     "interop/src/mscclpp/tests/adversary.rs",
     "program/src/testing/executor.rs",
-    "runtime/src/job/simulation/host.rs",
-    "runtime/src/turns.rs",
+    "runtime/src/launch/simulation/host.rs",
+    "runtime/src/pacing/turns.rs",
     "schedule/src/demand.rs",
+    "schedule/src/verify/causality.rs",
+    "schedule/tests/schedules/kinds.rs",
     "src/cli/mod.rs",
-    "synth/src/strategies/matching/mod.rs",
 ];
 
 #[test]

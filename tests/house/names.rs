@@ -53,7 +53,7 @@ const SHARED: &[(&str, usize)] = &[
     ("Flight", 2),
     ("Flow", 3),
     ("Format", 2),
-    ("Found", 3),
+    ("Found", 4),
     ("Gate", 2),
     ("Generator", 3),
     ("Geometry", 2),
@@ -97,7 +97,7 @@ const SHARED: &[(&str, usize)] = &[
     ("Network", 4),
     ("NotASymmetry", 2),
     ("Options", 2),
-    ("Orbits", 3),
+    ("Orbits", 2),
     ("Order", 3),
     ("Outcome", 3),
     ("Outgoing", 2),
@@ -191,7 +191,7 @@ const METAPHORS: &[&str] = &[
 /// Public names that still contain one.
 const STILL: &[&str] = &[
     "Charge", "Diary", "Duty", "Ensemble", "Muster", "Newborn", "Nursery", "Ride", "Rival", "Seat", "Taste", "charge",
-    "ensemble", "muster",
+    "duty", "ensemble", "muster", "nursery", "seat",
 ];
 
 const KEYWORDS: &[&str] = &["struct", "enum", "trait", "union", "type", "fn", "mod", "const", "static"];
