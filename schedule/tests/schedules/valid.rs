@@ -35,17 +35,17 @@ fn a_large_ring() {
         let topology = ring(ranks, Latency::Occupies);
         let demand = Demand::new(Request::new(Collective::AllGather, ranks, 1 << 20)).unwrap();
         let schedule = plan(demand, &topology, &mut Dice(1));
-        assert_eq!(schedule.transfers.len(), ranks * (ranks - 1));
         let once = || {
             let schedule = schedule.clone();
             let started = Instant::now();
             verify(schedule, &topology).unwrap();
             started.elapsed()
         };
-        (0..repetitions).map(|_| once()).min().unwrap()
+        (schedule.transfers.len(), (0..repetitions).map(|_| once()).min().unwrap())
     };
-    let (small, large) = (time(64, 9), time(512, 2));
-    assert!(large < small * 640, "512 ranks take {large:?}, 64 ranks {small:?}");
+    let ((few, short), (many, long)) = (time(64, 9), time(512, 2));
+    assert!(many > few * 50, "{few} and {many} transfers");
+    assert!(long < short * 640, "{many} transfers take {long:?}, {few} take {short:?}");
 }
 
 /// With α = 0 and no bytes everything happens at time 0, in the order listed. (Not so for allreduce: its copies
