@@ -11,7 +11,6 @@ const LONG: &[&str] = &[
     "interop/src/msccl/parse.rs",
     "interop/src/mscclpp/convert.rs",
     "interop/src/mscclpp/tests/adversary.rs",
-    "program/src/testing/executor.rs",
     "runtime/src/launch/simulation/host.rs",
     "runtime/src/pacing/turns.rs",
     "schedule/src/demand.rs",
