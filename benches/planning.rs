@@ -40,7 +40,7 @@ fn planned(spec: &str) -> (Problem, VerifiedSchedule) {
 #[divan::bench(args = SPECS, max_time = SECONDS)]
 fn lower_bounds(bencher: Bencher, spec: &str) {
     let problem = problem(spec, Collective::AllGather);
-    bencher.bench(|| bounds(&problem));
+    bencher.bench(|| bounds(&problem, &synth::Deadline::default()));
 }
 
 #[divan::bench(args = SPECS, sample_count = 3, sample_size = 1)]

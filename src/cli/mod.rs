@@ -251,9 +251,10 @@ pub(crate) struct BoundArgs {
     /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
     #[arg(long, value_parser = size)]
     pub size: u64,
-    /// How long to look for bounds that take a proof by the solver, such as 60s; their work is counted, too.
-    #[arg(long, default_value = "2s", value_name = "T", value_parser = duration)]
-    pub time_limit: Duration,
+    /// How long all bounds together may take, such as 60s. Without it, only those that take a proof by the solver are limited,
+    /// to 2s.
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub time_limit: Option<Duration>,
 }
 
 /// `antiphon synth`

@@ -4,7 +4,11 @@ use crate::cli::{BoundArgs, Chunks};
 use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, table, time};
-use synth::{Cancel, Certificate, Deadline, Effort, Proof, Scope};
+use std::time::Duration;
+use synth::{Certificate, Deadline, Effort, Proof, Scope};
+
+/// How long the solver may look for a proof, where nobody says.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs the command. With `--chunks auto` only those bounds count that hold however the data is cut.
 pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
@@ -16,11 +20,12 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let task = plan::task(&request, args.size, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
     synth::check_reachable(problem).map_err(|error| super::synth::explain(error, request.sketch.as_deref(), None))?;
-    let mut bounds = synth::bounds(problem);
+    let deadline = Deadline::after(args.time_limit, plan::interrupt());
+    let mut bounds = synth::bounds(problem, &deadline);
     if searched {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
     } else {
-        let deadline = Deadline::after(Some(args.time_limit), Cancel::default());
+        let deadline = if args.time_limit.is_some() { deadline } else { deadline.within(PATIENCE) };
         let horizons = synth::horizon(problem, &bounds, Effort::default(), &deadline);
         bounds.list.extend(horizons.map_err(Failure::no)?);
     }

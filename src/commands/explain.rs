@@ -11,7 +11,7 @@ use schedule::explain::{CriticalPath, Wait, critical_path};
 use schedule::{Cargo, LowerBound, Rival, Timeline, Usage, VerifiedSchedule, busiest, simulate};
 use serde_json::{Value, json};
 use std::time::Duration;
-use synth::{Cancel, Deadline, Leverage, Problem};
+use synth::{Deadline, Leverage, Problem};
 use topology::{LinkId, Micros, ResourceId};
 
 /// A plan, and why it takes as long as it does.
@@ -88,7 +88,7 @@ fn leverage(schedule: &VerifiedSchedule, screen: &Screen) -> Leverage {
     let bar = screen.progress("pricing");
     bar.message("what each kind of link is worth");
     let problem = Problem::new(schedule.topology().clone(), schedule.schedule().demand.clone());
-    synth::levers(&problem, schedule, &Deadline::after(Some(PATIENCE), Cancel::default()))
+    synth::levers(&problem, schedule, &Deadline::after(Some(PATIENCE), crate::plan::interrupt()))
 }
 
 impl Explained {

@@ -101,6 +101,8 @@ pub struct Topology {
     machine_of: Vec<usize>,
     outgoing: Adjacency,
     incoming: Adjacency,
+    /// The links that leave a rank, by receiver: who looks for the links of a pair need not look at all.
+    by_receiver: Adjacency,
     users: Adjacency,
 }
 
@@ -126,7 +128,8 @@ impl Topology {
         let uses = parts.links.iter().enumerate();
         let uses = uses.flat_map(|(id, link)| link.resources.iter().map(move |resource| (id, resource.index())));
         let users = Adjacency::new(parts.resources.len(), uses);
-        Ok(Self { machine_of, outgoing, incoming, users, parts })
+        let by_receiver = outgoing.sorted_by_key(|link| parts.links[link.index()].to);
+        Ok(Self { machine_of, outgoing, incoming, by_receiver, users, parts })
     }
 
     /// The name: a SPEC, or what a file said.
@@ -214,7 +217,9 @@ impl Topology {
 
     /// The links from one rank to another (there may be several), ascending.
     pub fn between(&self, from: Rank, to: Rank) -> impl Iterator<Item = LinkId> + '_ {
-        self.outgoing(from).iter().copied().filter(move |&id| self.link(id).to == to)
+        let leaving = self.by_receiver.of(from.index());
+        let first = leaving.partition_point(|&id| self.link(id).to < to);
+        leaving[first..].iter().copied().take_while(move |&id| self.link(id).to == to)
     }
 
     /// The same machine with every link turned around; link and resource ids keep their meaning.
@@ -227,6 +232,7 @@ impl Topology {
             std::mem::swap(&mut link.from, &mut link.to);
         }
         std::mem::swap(&mut reversed.outgoing, &mut reversed.incoming);
+        reversed.by_receiver = reversed.outgoing.sorted_by_key(|link| reversed.parts.links[link.index()].to);
         reversed
     }
 
@@ -286,6 +292,15 @@ impl Adjacency {
             next[owner] += 1;
         }
         Self { starts, links }
+    }
+
+    /// The same, with the links of each owner in the order of a key, ascending among equals.
+    fn sorted_by_key<K: Ord>(&self, key: impl Fn(LinkId) -> K) -> Self {
+        let mut sorted = self.clone();
+        for owner in self.starts.windows(2) {
+            sorted.links[owner[0] as usize..owner[1] as usize].sort_by_key(|&link| key(link));
+        }
+        sorted
     }
 
     #[inline]

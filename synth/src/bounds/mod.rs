@@ -167,13 +167,9 @@ fn carried(bound: Option<&Bound>) -> LowerBound {
     }
 }
 
-/// Every lower bound that applies to `problem`.
-pub fn bounds(problem: &Problem) -> Bounds {
-    bounds_before(problem, &Deadline::default())
-}
-
-/// The bounds that can be had before `deadline`, each as strong as it got by then; the one by distance always.
-pub(crate) fn bounds_before(problem: &Problem, deadline: &Deadline) -> Bounds {
+/// Every lower bound that applies to `problem` and can be had before `deadline`, each as strong as it got by then; the one by
+/// distance always.
+pub fn bounds(problem: &Problem, deadline: &Deadline) -> Bounds {
     either_way(problem, |problem| direct(problem, deadline))
 }
 
@@ -254,7 +250,7 @@ mod tests {
     fn of(spec: &str, collective: Collective, size: u64, chunks: u32) -> Bounds {
         let topology = Arc::new(resolve(spec).expect("a known topology"));
         let request = Request::new(collective, topology.rank_count(), size).with_chunks(chunks);
-        bounds(&Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request"))))
+        bounds(&Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request"))), &Deadline::default())
     }
 
     fn check(spec: &str, collective: Collective, size: u64, chunks: u32, expected: Expect) {
@@ -461,12 +457,15 @@ mod tests {
                 Problem::new(topology.clone(), Arc::new(Demand::new(request(chunks)).expect("a valid request")))
             };
             let [one, four] = [1, 4].map(problem);
-            let all = bounds(&one);
-            let some = bounds_before(&one, &late);
+            let all = bounds(&one, &Deadline::default());
+            let some = bounds(&one, &late);
             assert!(some.best().value <= all.best().value && some.best().value > Micros::ZERO, "{spec}");
             let inherited = bounds_like(&all, &four, &Deadline::default());
             assert_eq!(inherited.best_at_any_chunking(), all.best_at_any_chunking(), "{spec}");
-            assert!(inherited.best().value <= bounds(&four).best().value * (1.0 + 1e-12), "{spec}");
+            assert!(
+                inherited.best().value <= bounds(&four, &Deadline::default()).best().value * (1.0 + 1e-12),
+                "{spec}"
+            );
         }
     }
 

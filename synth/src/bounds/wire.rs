@@ -12,7 +12,7 @@
 use super::{Bound, Certificate, Scope, capacity::capacity};
 use crate::problem::Problem;
 use petgraph::unionfind::UnionFind;
-use schedule::Chunk;
+use schedule::{Chunk, RankSet};
 use std::collections::BTreeMap;
 use topology::{Link, LinkId, Micros, MicrosPerByte, Rank};
 
@@ -91,38 +91,80 @@ fn by_first(mut group: Grouping) -> Grouping {
     group
 }
 
-/// Counts groups without a list for each chunk.
+/// Counts deliveries between groups. Chunks that follow each other are often held or wanted by the same ranks, whose groups
+/// are then looked up once.
 struct Meetings<'a> {
-    group: &'a Grouping,
-    /// By group, for which list of ranks it was seen last.
-    holds: Vec<u64>,
-    wants: Vec<u64>,
-    list: u64,
+    holding: Groups<'a>,
+    wanting: Groups<'a>,
+    /// How many groups both hold and want.
+    both: usize,
 }
 
 impl<'a> Meetings<'a> {
     fn new(group: &'a Grouping) -> Self {
-        Self { group, holds: vec![0; group.len()], wants: vec![0; group.len()], list: 0 }
+        Self { holding: Groups::new(group), wanting: Groups::new(group), both: 0 }
     }
 
     /// How many times a chunk must at least be delivered from one group to another.
     fn deliveries(&mut self, chunk: &Chunk) -> usize {
-        self.list += 1;
-        let (list, group) = (self.list, self.group);
-        let first_time = |seen: &mut u64| std::mem::replace(seen, list) != list;
-        let holding = chunk.holders.iter().filter(|rank| first_time(&mut self.holds[group[rank.index()]])).count();
-        let wanting = |rank: &&Rank| first_time(&mut self.wants[group[rank.index()]]);
-        let wanting: Vec<usize> = chunk.wanted_by.iter().filter(wanting).map(|rank| group[rank.index()]).collect();
-        let both = wanting.iter().filter(|&&group| self.holds[group] == list).count();
-        if !chunk.combine {
-            return wanting.len() - both;
+        let is_new = [self.holding.turn_to(&chunk.holders), self.wanting.turn_to(&chunk.wanted_by)];
+        if is_new.contains(&true) {
+            self.both = self.holding.shared_with(&self.wanting);
         }
-        if wanting.is_empty() {
+        let (holding, wanting) = (self.holding.distinct.len(), self.wanting.distinct.len());
+        if !chunk.combine {
+            return wanting - self.both;
+        }
+        if wanting == 0 {
             return 0;
         }
         // The first to be complete saves most if it both contributes and wants.
-        let saved = if both > 0 { 2 } else { 1 };
-        (holding + wanting.len()).saturating_sub(saved)
+        let saved = if self.both > 0 { 2 } else { 1 };
+        (holding + wanting).saturating_sub(saved)
+    }
+}
+
+/// The groups of a set of ranks.
+struct Groups<'a> {
+    group: &'a Grouping,
+    ranks: RankSet,
+    distinct: Vec<usize>,
+    /// By group, the number of the last set that it was in.
+    seen: Vec<u64>,
+    set: u64,
+}
+
+impl<'a> Groups<'a> {
+    fn new(group: &'a Grouping) -> Self {
+        let ranks = RankSet::from_iter([]);
+        Self { group, ranks, distinct: Vec::new(), seen: vec![0; group.len()], set: 0 }
+    }
+
+    /// Looks up the groups of `ranks`; `false` if they are those it has.
+    fn turn_to(&mut self, ranks: &RankSet) -> bool {
+        if self.ranks == *ranks {
+            return false;
+        }
+        self.ranks = ranks.clone();
+        self.set += 1;
+        self.distinct.clear();
+        for rank in ranks.iter() {
+            let group = self.group[rank.index()];
+            if std::mem::replace(&mut self.seen[group], self.set) != self.set {
+                self.distinct.push(group);
+            }
+        }
+        true
+    }
+
+    fn has(&self, group: usize) -> bool {
+        self.set > 0 && self.seen[group] == self.set
+    }
+
+    /// How many groups are in both.
+    fn shared_with(&self, other: &Self) -> usize {
+        let (few, many) = if self.distinct.len() <= other.distinct.len() { (self, other) } else { (other, self) };
+        few.distinct.iter().filter(|&&group| many.has(group)).count()
     }
 }
 
@@ -188,7 +230,7 @@ mod tests {
             let topology = Arc::new(random_machine(seed));
             for collective in [Collective::AllGather, Collective::AllReduce, Collective::ReduceScatter] {
                 let problem = problem(topology.clone(), collective, 60_000);
-                let bound = bounds(&problem).best_at_any_chunking();
+                let bound = bounds(&problem, &crate::problem::Deadline::default()).best_at_any_chunking();
                 let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule");
                 let makespan = found.schedule.schedule().makespan();
                 assert!(makespan.0 >= bound.value.0 * (1.0 - 1e-9), "{collective} on machine {seed}: {bound:?}");

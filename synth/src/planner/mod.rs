@@ -11,7 +11,7 @@ mod conclusion;
 mod search;
 mod sizes;
 
-use crate::bounds::{Bounds, bounds, bounds_before, bounds_like};
+use crate::bounds::{Bounds, bounds, bounds_like};
 use crate::problem::{Deadline, Options, Problem, Progress, Report, StrategyKind, SynthError};
 use crate::strategies::classic::Classic;
 use crate::strategies::exact::Exact;
@@ -163,8 +163,8 @@ impl<'a> Session<'a> {
         let Some(problem) = self.problems.get(searches.len()) else { return false };
         let bounds = match (searches.first(), self.options.time_limit) {
             (Some(first), Some(_)) => bounds_like(&first.bounds, problem, self.deadline),
-            (None, Some(limit)) => bounds_before(problem, &self.deadline.within(limit / OPENING_PART)),
-            (_, None) => bounds(problem),
+            (None, Some(limit)) => bounds(problem, &self.deadline.within(limit / OPENING_PART)),
+            (_, None) => bounds(problem, self.deadline),
         };
         let mut search = Search::new(problem, bounds, self.problems.len(), self.options.gap, self.started);
         search.welcome(self.warm, self.options.seed);

@@ -145,7 +145,8 @@ mod tests {
     fn tens_of_thousands_of_chunks_are_planned_near_the_bound() {
         for collective in [Collective::AllGather, Collective::AllToAll, Collective::Scatter] {
             let problem = problem("ring:4", collective, 1_000_000_000, 60_000);
-            let (options, deadline, bound) = (Options::default(), Deadline::default(), bounds(&problem).best().value);
+            let (options, deadline, bound) =
+                (Options::default(), Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
             let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
             let attempt = Matching.propose(&problem, &context).expect("a connected topology").remove(0);
             let schedule = attempt.schedule.expect("a schedule");

@@ -7,7 +7,7 @@
 //! one list scheduling over the original demand, so that a chunk is spread as soon as *its* sum is complete: there
 //! is no barrier between them, and both share a link by urgency. What the halves are, [`crate::problem::reversed`] says.
 
-use crate::bounds::bounds_before;
+use crate::bounds::bounds;
 use crate::ordering::interleaved;
 use crate::problem::reach::check_reachable;
 use crate::problem::reversed::{Halves, choices};
@@ -78,7 +78,7 @@ fn propose_halves(
         // The incumbent is for another demand, and each of two halves has a bound of its own.
         let bound = match halves.spread {
             None => context.bound,
-            Some(_) => bounds_before(half, &context.deadline.part(BOUND_PART)).best().value,
+            Some(_) => bounds(half, &context.deadline.part(BOUND_PART)).best().value,
         };
         let context = Context { incumbent: None, bound, ..*context };
         strategy.propose(half, &context)
@@ -153,14 +153,14 @@ mod tests {
         let limits = Limits { restarts, ..Limits::default() };
         let options = Options { limits, seed: 7, ..Options::default() };
         let deadline = Deadline::default();
-        let bound = bounds(problem).best().value;
+        let bound = bounds(problem, &Deadline::default()).best().value;
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         propose(problem, &context, strategy).expect("connected topologies have schedules")
     }
 
     /// Every proposal is right, obeys the constraints and is no faster than any bound; the best makespan.
     fn check(problem: &Problem, label: &str) -> f64 {
-        let bound = bounds(problem).best();
+        let bound = bounds(problem, &Deadline::default()).best();
         let mut best = f64::INFINITY;
         for strategy in STRATEGIES {
             let mut found = 0;
@@ -336,7 +336,7 @@ mod tests {
         let topology = Arc::new(resolve("line:4").expect("a family"));
         let demand = Demand::new(Request::new(Collective::AllReduce, 4, 1 << 30).with_chunks(8)).expect("a request");
         let problem = Problem::new(topology, Arc::new(demand));
-        let bound = bounds(&problem).best().value.0;
+        let bound = bounds(&problem, &Deadline::default()).best().value.0;
         let found = check(&problem, "line");
         assert!(found < 1.1 * bound, "{found} against {bound}");
     }

@@ -58,11 +58,11 @@ pub struct Leverage {
 
 /// What each kind of link and resource is worth to `plan`, and to any plan. `problem` is what `plan` solves.
 pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -> Leverage {
-    let present = bounds(problem);
+    let present = bounds(problem, deadline);
     let LowerBound { value: bound, name: binding } = present.best_at_any_chunking();
     let certificate = present.list.iter().find(|it| it.name == binding && it.value == bound);
     let certificate = certificate.map(|it| it.certificate.clone());
-    let workshop = Workshop { problem, plan: plan.schedule(), bound };
+    let workshop = Workshop { problem, plan: plan.schedule(), bound, deadline };
     let (links, resources) = Timeline::of(plan).usage();
     let mut kinds: Vec<(f64, Kind)> =
         Kind::all(&problem.topology).into_iter().map(|kind| (utilisation(&kind, &links, &resources), kind)).collect();
@@ -70,16 +70,18 @@ pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -
     kinds.truncate(TRIED);
     let (mut levers, mut is_complete) = (Vec::new(), true);
     for (utilisation, kind) in &kinds {
+        let lever = workshop.faster(kind, *utilisation);
+        // Bounds that a deadline cut short compare with nothing.
         if deadline.has_passed() {
             is_complete = false;
             break;
         }
-        levers.extend(workshop.faster(kind, *utilisation));
+        levers.extend(lever);
     }
-    match (deadline.has_passed(), wanted(&problem.topology, certificate.as_ref(), &links)) {
-        (false, Some(link)) => levers.extend(workshop.one_more(link, links[link.index()].utilisation)),
-        (true, Some(_)) => is_complete = false,
-        (_, None) => {}
+    if is_complete && let Some(link) = wanted(&problem.topology, certificate.as_ref(), &links) {
+        let lever = workshop.one_more(link, links[link.index()].utilisation);
+        is_complete = !deadline.has_passed();
+        levers.extend(lever.filter(|_| is_complete));
     }
     Leverage { bound, binding, certificate, levers, is_complete }
 }
@@ -110,6 +112,7 @@ struct Workshop<'a> {
     problem: &'a Problem,
     plan: &'a Schedule,
     bound: Micros,
+    deadline: &'a Deadline,
 }
 
 impl Workshop<'_> {
@@ -117,13 +120,13 @@ impl Workshop<'_> {
         let topology = &self.problem.topology;
         let margin = self.problem_on(kind.hastened(topology, MARGIN))?;
         let purchase = self.problem_on(kind.hastened(topology, PURCHASE))?;
-        let price = self.bound - bounds(&margin).best_at_any_chunking().value;
+        let price = self.bound - bounds(&margin, self.deadline).best_at_any_chunking().value;
         Some(Lever {
             name: kind.name.clone(),
             count: kind.members.len(),
             utilisation,
             price: Some(price.max(Micros::ZERO)),
-            bound: bounds(&purchase).best_at_any_chunking().value.min(self.bound),
+            bound: bounds(&purchase, self.deadline).best_at_any_chunking().value.min(self.bound),
             makespan: self.played_on(&purchase),
         })
     }
@@ -135,7 +138,7 @@ impl Workshop<'_> {
         let name = format!("one more link {} → {}", twin.from, twin.to);
         parts.links.push(twin);
         let richer = self.problem_on(parts)?;
-        let bound = bounds(&richer).best_at_any_chunking().value.min(self.bound);
+        let bound = bounds(&richer, self.deadline).best_at_any_chunking().value.min(self.bound);
         Some(Lever { name, count: 1, utilisation, price: None, bound, makespan: None })
     }
 

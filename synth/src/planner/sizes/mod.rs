@@ -35,6 +35,8 @@ pub const FROM_BYTES: &str = "from_bytes";
 pub const TO_BYTES: &str = "to_bytes";
 /// The factor between two sizes that one plan may serve without a search between them.
 const SPAN: u64 = 64;
+/// One in so many parts of a limited time is for the bounds of all sizes.
+const BOUNDS_PART: u32 = 5;
 /// Of so many plans, the best at a size, a search is told.
 const WARM: usize = 3;
 /// Where two windows meet is computed for plans of at most so many messages.
@@ -178,8 +180,8 @@ struct Point {
 }
 
 impl Point {
-    fn new(task: &SizeTask, size: u64) -> Result<Self, SynthError> {
-        let bounds = bounds(&plain(task.problem(size, task.chunks.unwrap_or(1))?)?);
+    fn new(task: &SizeTask, size: u64, deadline: &Deadline) -> Result<Self, SynthError> {
+        let bounds = bounds(&plain(task.problem(size, task.chunks.unwrap_or(1))?)?, deadline);
         // A plan for another size may be cut as this size never would be.
         let bound = if task.chunks.is_some() { bounds.best() } else { bounds.best_at_any_chunking() };
         Ok(Self { size, bound, searched: false, settled: false })
@@ -212,7 +214,10 @@ impl<'a> Search<'a> {
             return Err(SynthError::NoProblem);
         }
         let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-        let points = sizes.iter().map(|&size| Point::new(task, size)).collect::<Result<Vec<_>, _>>()?;
+        // Bounds get a part of a limited time, divided among the sizes.
+        let part = |limit: Duration| deadline.within(limit / (BOUNDS_PART * sizes.len() as u32));
+        let point = |&size: &u64| Point::new(task, size, &options.time_limit.map_or_else(|| deadline.clone(), part));
+        let points = sizes.iter().map(point).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { task, options, deadline, progress, points, recipes: Vec::new(), times: Vec::new() })
     }
 

@@ -106,8 +106,13 @@ impl Strategy for Classic {
             let why = format!("it would need more than the {MOST_HOPS} hops it writes down");
             return Err(SynthError::NotApplicable { strategy: self.name(), why });
         }
+        let mut has_any = context.incumbent.is_some();
         let found = |algorithm: Algorithm| {
-            let hops = (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops));
+            let hops = match has_any && context.deadline.has_passed() {
+                true => Err("the time was up".to_owned()),
+                false => (algorithm.hops)(problem).and_then(|hops| on_links(problem, hops)),
+            };
+            has_any |= hops.is_ok();
             let least = hops.as_ref().map_or(Micros::ZERO, |hops| least(problem, hops));
             (algorithm.name, least, hops)
         };

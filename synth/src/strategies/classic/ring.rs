@@ -139,21 +139,44 @@ fn cycle(problem: &Problem, members: &[Rank], used: &BTreeSet<LinkId>, closing: 
     };
     let mut neighbours: Vec<Vec<Rank>> = vec![Vec::new(); problem.topology.rank_count()];
     members.iter().for_each(|&rank| neighbours[rank.index()] = successors(rank));
-    let mut search = Search { neighbours, visited: vec![false; problem.topology.rank_count()], steps: STEPS };
-    search.steps = search.steps.max(4 * members.len() as u32);
-    search.run(members, closing)
+    CycleSearch::new(neighbours, members.len()).run(members, closing)
 }
 
-struct Search {
+struct CycleSearch {
+    /// By rank, ascending: where its links lead.
     neighbours: Vec<Vec<Rank>>,
+    /// By rank: from where links lead to it.
+    behind: Vec<Vec<Rank>>,
     visited: Vec<bool>,
+    /// By rank, how many of its neighbours are not visited.
+    open: Vec<usize>,
     steps: u32,
 }
 
-impl Search {
+impl CycleSearch {
+    fn new(neighbours: Vec<Vec<Rank>>, members: usize) -> Self {
+        let mut behind = vec![Vec::new(); neighbours.len()];
+        for (rank, ahead) in neighbours.iter().enumerate() {
+            ahead.iter().for_each(|next| behind[next.index()].push(Rank::from_index(rank)));
+        }
+        let visited = vec![false; neighbours.len()];
+        let open = neighbours.iter().map(Vec::len).collect();
+        Self { neighbours, behind, visited, open, steps: STEPS.max(4 * members as u32) }
+    }
+
+    fn visit(&mut self, rank: Rank) {
+        self.visited[rank.index()] = true;
+        self.behind[rank.index()].iter().for_each(|behind| self.open[behind.index()] -= 1);
+    }
+
+    fn leave(&mut self, rank: Rank) {
+        self.visited[rank.index()] = false;
+        self.behind[rank.index()].iter().for_each(|behind| self.open[behind.index()] += 1);
+    }
+
     fn run(&mut self, members: &[Rank], closing: Closing) -> Option<Vec<Rank>> {
         let first = *members.first()?;
-        self.visited[first.index()] = true;
+        self.visit(first);
         let mut path = vec![first];
         let mut choices = vec![self.choices(first)];
         loop {
@@ -167,14 +190,14 @@ impl Search {
             match choices.last_mut()?.pop() {
                 Some(next) => {
                     self.steps = self.steps.checked_sub(1)?;
-                    self.visited[next.index()] = true;
+                    self.visit(next);
                     path.push(next);
                     choices.push(self.choices(next));
                 }
                 None => {
                     choices.pop();
                     path.pop();
-                    self.visited[last.index()] = false;
+                    self.leave(last);
                 }
             }
         }
@@ -182,12 +205,8 @@ impl Search {
 
     /// Unvisited neighbours, the one to try first last: fewest ways on, then the next higher number.
     fn choices(&self, at: Rank) -> Vec<Rank> {
-        let open = |rank: Rank| {
-            let ahead = self.neighbours[rank.index()].iter();
-            ahead.filter(|next| !self.visited[next.index()]).take(MANY).count()
-        };
         let ranks = self.neighbours.len() as u32;
-        let key = |rank: Rank| (open(rank), (rank.0 + ranks - at.0) % ranks);
+        let key = |rank: Rank| (self.open[rank.index()].min(MANY), (rank.0 + ranks - at.0) % ranks);
         let ahead = self.neighbours[at.index()].iter().copied();
         let mut choices: Vec<Rank> = ahead.filter(|rank| !self.visited[rank.index()]).collect();
         choices.sort_by_cached_key(|&rank| std::cmp::Reverse(key(rank)));
@@ -195,5 +214,5 @@ impl Search {
     }
 }
 
-/// A rank with this many ways on is not hard to reach; counting further would make cliques slow.
+/// A rank with this many ways on is not hard to reach.
 const MANY: usize = 8;

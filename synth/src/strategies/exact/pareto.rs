@@ -180,7 +180,7 @@ impl<'a> Search<'a> {
         if round <= Micros::ZERO {
             return Err(not_applicable("there is nothing to move"));
         }
-        let least = bounds(&free_of_alpha(&whole)).best_at_any_chunking().value.0 / round.0;
+        let least = bounds(&free_of_alpha(&whole), deadline).best_at_any_chunking().value.0 / round.0;
         let front = Front { slowest: rates.slowest, points: Vec::new(), relaxations: Vec::new() };
         Ok(Self { problem, whole, rates, options, deadline, progress, least, front })
     }
@@ -311,7 +311,7 @@ impl<'a> Search<'a> {
         };
         let attempt = propose(original, &context, &given)?.into_iter().find_map(|attempt| attempt.schedule);
         let mut schedule = attempt.ok_or(SynthError::NothingYet)?;
-        schedule.bound = Some(bounds(original).best());
+        schedule.bound = Some(bounds(original, self.deadline).best());
         schedule.produced_by.strategy = NAME.to_owned();
         schedule.produced_by.seed = self.options.seed;
         let chunks = original.demand.request().chunks_per_rank;

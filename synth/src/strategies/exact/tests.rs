@@ -18,7 +18,7 @@ fn gather(topology: Topology, size: u64, chunks: u32) -> Problem {
 fn planned(problem: &Problem, strategy: &dyn Strategy, kind: StrategyKind) -> Attempt {
     let options = Options { strategy: Some(kind), ..Options::default() };
     let deadline = Deadline::default();
-    let bound = bounds(problem).best().value;
+    let bound = bounds(problem, &Deadline::default()).best().value;
     let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
     strategy.propose(problem, &context).unwrap().remove(0)
 }
@@ -31,7 +31,7 @@ fn exact(problem: &Problem) -> f64 {
 
 fn horizons(problem: &Problem) -> Vec<Bound> {
     let effort = Effort { in_all: 8_000, ..Effort::default() };
-    horizon(problem, &bounds(problem), effort, &Deadline::default()).unwrap()
+    horizon(problem, &bounds(problem, &Deadline::default()), effort, &Deadline::default()).unwrap()
 }
 
 /// Ranks joined at random, strongly; times are whole microseconds for chunks of one byte.

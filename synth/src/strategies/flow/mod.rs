@@ -297,7 +297,8 @@ mod tests {
 
     /// The verified makespan of what the strategy proposes, and the bound.
     fn planned(problem: &Problem) -> (f64, f64) {
-        let (options, deadline, bound) = (Options::default(), Deadline::default(), bounds(problem).best().value);
+        let (options, deadline, bound) =
+            (Options::default(), Deadline::default(), bounds(problem, &Deadline::default()).best().value);
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         let attempt = Flow.propose(problem, &context).expect("a connected topology").remove(0);
         let schedule = attempt.schedule.expect("a schedule");

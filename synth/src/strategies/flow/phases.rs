@@ -142,7 +142,7 @@ mod tests {
             makespan
         };
         let best = phases(problem, &direct).into_iter().map(time).fold(f64::INFINITY, f64::min);
-        best / bounds(problem).best().value.0
+        best / bounds(problem, &crate::problem::Deadline::default()).best().value.0
     }
 
     #[test]

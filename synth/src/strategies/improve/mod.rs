@@ -255,7 +255,7 @@ mod tests {
         {
             let problem = problem(spec, Collective::AllGather, size, "");
             let (options, deadline) = (Options::default(), Deadline::default());
-            let bound = bounds(&problem).best().value;
+            let bound = bounds(&problem, &Deadline::default()).best().value;
             let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
             let attempt = Improve.propose(&problem, &context).expect("a connected machine").remove(0);
             let found = attempt.schedule.expect("a schedule").makespan();

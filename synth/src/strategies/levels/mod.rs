@@ -172,7 +172,7 @@ mod tests {
         let demand = Demand::new(Request::new(collective, topology.rank_count(), size)).expect("a valid request");
         let problem = Problem::new(topology, Arc::new(demand));
         let options = Options { strategy: Some(StrategyKind::Levels), ..Options::default() };
-        let (deadline, bound) = (Deadline::default(), bounds(&problem).best().value);
+        let (deadline, bound) = (Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         let attempt = reversal::propose(&problem, &context, &Levels).expect("it applies").remove(0);
         let verified = verify(attempt.schedule.expect("a proposal"), &problem.topology).expect("a right schedule");

@@ -394,7 +394,7 @@ mod tests {
         let request = Request::new(collective, topology.rank_count(), size).with_chunks(chunks);
         let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
         let options = Options { limits: Limits { restarts: 16, ..Limits::default() }, ..Options::default() };
-        let (bound, deadline) = (bounds(&problem).best().value, Deadline::default());
+        let (bound, deadline) = (bounds(&problem, &Deadline::default()).best().value, Deadline::default());
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         let mut attempts = Matching.propose(&problem, &context).expect("a connected topology");
         let schedule = attempts.remove(0).schedule.expect("a schedule");

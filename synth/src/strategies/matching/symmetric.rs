@@ -87,7 +87,7 @@ mod tests {
     fn plan(problem: &Problem) -> Result<Schedule, SynthError> {
         let options = Options { limits: Limits { restarts: 4, ..Limits::default() }, ..Options::default() };
         let deadline = Deadline::default();
-        let bound = bounds(problem).best().value;
+        let bound = bounds(problem, &Deadline::default()).best().value;
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         // As the planner does: the walk first, then the search.
         let walked = OrbitWalk.propose(problem, &context).unwrap_or_default();

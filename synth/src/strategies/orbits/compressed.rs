@@ -6,7 +6,7 @@
 
 use super::strategy::NAME;
 use super::{Base, Orbits};
-use crate::bounds::{Bounds, bounds_before};
+use crate::bounds::{Bounds, bounds};
 use crate::problem::reversed::halves;
 use crate::problem::{
     Candidate, Constraints, Deadline, Milestone, Options, Problem, Progress, Report, StopReason, StrategyKind,
@@ -78,7 +78,7 @@ pub fn synthesize_compressed(
         if best.is_some() && deadline.has_passed() {
             break;
         }
-        let (begun, bounds) = (Instant::now(), bounds_before(problem, &deadline.part(BOUND_PART)));
+        let (begun, bounds) = (Instant::now(), bounds(problem, &deadline.part(BOUND_PART)));
         let claim = if problems.len() > 1 { bounds.best_at_any_chunking() } else { bounds.best() };
         let context = Context { options, deadline: &deadline, incumbent: None, bound: bounds.best().value, progress };
         let attempt = attempt(problem, &context, claim);

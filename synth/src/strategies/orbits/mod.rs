@@ -24,8 +24,6 @@ use topology::symmetry::{Action, Translations};
 use topology::{LinkId, Micros, Topology};
 use walk::{Sent, Style, Walk};
 
-/// The most deliveries of base chunks that a search follows.
-const MOST_DELIVERIES: usize = 1 << 24;
 /// Deliveries of one search, all styles and restarts together: a second or so.
 const WORK: usize = 1 << 21;
 /// How many chunks a message takes at most, by style.
@@ -115,11 +113,7 @@ impl Orbits {
             .iter()
             .any(|link| link.latency == topology::Latency::Occupies && link.alpha > Micros::ZERO);
         let merges = if saves { &MERGES[..] } else { &MERGES[..1] };
-        let deliveries = walk.deliveries().max(1);
-        if deliveries > MOST_DELIVERIES {
-            return None;
-        }
-        let tries = (WORK / deliveries).clamp(merges.len(), merges.len() * RESTARTS);
+        let tries = (WORK / walk.deliveries().max(1)).clamp(merges.len(), merges.len() * RESTARTS);
         let mut best: Option<(Micros, Vec<Sent>)> = None;
         for number in 0..tries {
             let is_enough = best.as_ref().is_some_and(|(makespan, _)| makespan.0 <= context.goal().0 * (1.0 + 1e-9));

@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 use topology::{Bytes, LinkId, Micros, Rank};
 
+/// The most deliveries of base chunks that a search follows.
+const MOST_DELIVERIES: usize = 1 << 24;
 /// How often the deadline is looked at, in messages.
 const POLLED: u64 = 1 << 18;
 /// A link takes several chunks if so many times as many wait for it: the last ones go alone, by several ways.
@@ -88,19 +90,21 @@ impl Places {
 }
 
 impl<'a> Walk<'a> {
-    /// `None` if some chunk is wanted by a part of the ranks only, which may need relays.
+    /// `None` if some chunk is wanted by a part of the ranks only, which may need relays, or there are too many deliveries.
     pub(super) fn new(orbits: &'a Orbits, problem: &'a Problem) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
+        let base = || (0..orbits.chunks.orbits() as u32).map(|orbit| ChunkId(orbits.chunks.first(orbit)));
+        if base().any(|id| demand.chunk(id).wanted_by.len() < topology.rank_count()) {
+            return None;
+        }
+        let deliveries = base().map(|id| topology.rank_count() - demand.chunk(id).holders.len()).sum();
+        if deliveries > MOST_DELIVERIES {
+            return None;
+        }
         let mut chunks = Vec::with_capacity(orbits.chunks.orbits());
         let mut known: Option<(&RankSet, Rc<[u32]>)> = None;
-        let mut deliveries = 0;
-        for orbit in 0..orbits.chunks.orbits() as u32 {
-            let id = ChunkId(orbits.chunks.first(orbit));
+        for id in base() {
             let chunk = demand.chunk(id);
-            if chunk.wanted_by.len() < topology.rank_count() {
-                return None;
-            }
-            deliveries += topology.rank_count() - chunk.holders.len();
             let distance = match &known {
                 Some((holders, distance)) if *holders == &chunk.holders => distance.clone(),
                 _ => {

@@ -36,8 +36,10 @@ pub(super) fn ways_back(topology: &Topology) -> Option<Vec<LinkId>> {
 /// The best schedule of all styles; nothing where the problem is of another kind.
 pub(super) fn propose(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
     let is_free = *problem.constraints == Constraints::none();
-    let is_allreduce = problem.demand.request().collective == Collective::AllReduce;
-    let Some(back) = ways_back(&problem.topology).filter(|_| is_allreduce && is_free) else { return Ok(Vec::new()) };
+    if problem.demand.request().collective != Collective::AllReduce || !is_free {
+        return Ok(Vec::new());
+    }
+    let Some(back) = ways_back(&problem.topology) else { return Ok(Vec::new()) };
     let (_, Some(spread)) = halves(problem)? else { return Ok(Vec::new()) };
     if worthwhile(&spread, context).is_err() || !is_affordable(&spread, &Mirror::plain(&spread.topology), context) {
         return Ok(Vec::new());
@@ -174,7 +176,7 @@ mod tests {
         let request = Request::new(Collective::AllReduce, topology.rank_count(), 64_000_000).with_chunks(chunks);
         let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a request")));
         let (options, deadline) = (Options::default(), Deadline::default());
-        let bound = bounds(&problem).best().value;
+        let bound = bounds(&problem, &Deadline::default()).best().value;
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         let attempts = propose(&problem, &context).expect("a connected machine");
         let schedule = attempts.into_iter().find_map(|attempt| attempt.schedule).expect("a schedule");

@@ -235,6 +235,10 @@ fn few_trees(
     let chunks = problem.demand.chunks().chunk_by(|a, b| a == b).map(<[_]>::len).max()?;
     let mut best: Option<(Units, Packing)> = None;
     for trees in (1..=chunks).filter(|&trees| chunks.is_multiple_of(trees)) {
+        // On a large machine, to get ready takes longer than the time that may be left.
+        if deadline.has_passed_for_all() {
+            break;
+        }
         let units = Units::new(problem, mirror, trees, style.both_ways);
         let looks = units.all.len() * problem.topology.links().len();
         if best.is_some() && (deadline.has_passed() || looks > MOST_LOOKS) {
@@ -272,7 +276,7 @@ mod tests {
     /// The verified makespan over the bound.
     fn ratio(problem: &Problem) -> Result<f64, SynthError> {
         let options = Options { strategy: Some(StrategyKind::Trees), ..Options::default() };
-        let (deadline, bound) = (Deadline::default(), bounds(problem).best().value);
+        let (deadline, bound) = (Deadline::default(), bounds(problem, &Deadline::default()).best().value);
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         let mut best = f64::INFINITY;
         for attempt in reversal::propose(problem, &context, &Trees)? {
@@ -305,7 +309,8 @@ mod tests {
     fn images_do_not_count_as_messages_to_put_in_order() {
         let problem = problem("h800x48", |ranks| Request::new(Collective::AllGather, ranks, 384 << 20));
         assert!(messages(&problem) > MOST_UNASKED);
-        let (options, deadline, bound) = (Options::default(), Deadline::default(), bounds(&problem).best().value);
+        let (options, deadline, bound) =
+            (Options::default(), Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
         let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
         let attempts = Trees.propose(&problem, &context).expect("it applies to 384 ranks that are alike");
         let schedule = attempts.into_iter().next().and_then(|it| it.schedule).expect("a proposal");

@@ -58,9 +58,8 @@ impl Units {
             }
         }
         let mut machine = Machine::new(problem, mirror, all.iter().map(|unit| unit.bytes).collect());
-        if let Some(back) = ways_back(&problem.topology).filter(|_| both_ways) {
-            machine.carry_both_ways(&back);
-        }
+        let back = if both_ways { ways_back(&problem.topology) } else { None };
+        back.iter().for_each(|back| machine.carry_both_ways(back));
         all.iter_mut().for_each(|unit| unit.size = machine.size(unit.bytes));
         Self { all, machine }
     }
@@ -215,7 +214,7 @@ mod tests {
 
     fn share_in(topology: Topology, trees: u32, idle: f64) -> f64 {
         let problem = problem(topology, trees);
-        let target = bounds(&problem).best_at_any_chunking().value.0;
+        let target = bounds(&problem, &Deadline::default()).best_at_any_chunking().value.0;
         let units = Units::new(&problem, &Mirror::plain(&problem.topology), trees as usize, false);
         let style = Style { idle, target, both_ways: false };
         let mut random = Pcg64Mcg::seed_from_u64(0);
