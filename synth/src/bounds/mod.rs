@@ -201,7 +201,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
         list.extend(degree(problem, &classes, Side::Egress));
         list.extend(cut::cut(problem, &classes, deadline));
     }
-    list.extend(wire::wire(problem));
+    list.extend(wire::wire(problem, deadline));
     if copied && !deadline.has_passed() {
         prices = prices::flow(problem, deadline);
     }

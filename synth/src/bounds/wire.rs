@@ -10,7 +10,7 @@
 //! groups that the faster links join.
 
 use super::{Bound, Certificate, Scope, capacity::capacity};
-use crate::problem::Problem;
+use crate::problem::{Deadline, Problem};
 use petgraph::unionfind::UnionFind;
 use schedule::{Chunk, RankSet};
 use std::collections::BTreeMap;
@@ -21,9 +21,13 @@ const SPEEDS: f64 = 1.25;
 /// The most groupings by speed: the slower ones, where they are more.
 const GROUPINGS: usize = 6;
 
-/// `None` where nothing has to move.
-pub(super) fn wire(problem: &Problem) -> Option<Bound> {
-    let bounds = groupings(problem).into_iter().filter_map(|grouping| between(problem, &grouping));
+/// `None` where nothing has to move. The coarsest and the finest grouping are looked at whatever the time: this bound often
+/// binds.
+pub(super) fn wire(problem: &Problem, deadline: &Deadline) -> Option<Bound> {
+    let groupings = groupings(problem);
+    let ends = [0, groupings.len() - 1];
+    let in_time = groupings.iter().enumerate().filter(|(at, _)| ends.contains(at) || !deadline.has_passed());
+    let bounds = in_time.filter_map(|(_, grouping)| between(problem, grouping));
     bounds.max_by(|a, b| a.value.total_cmp(&b.value))
 }
 
@@ -214,7 +218,8 @@ mod tests {
     fn what_shares_a_port_counts_once() {
         // By NICs k: an AllReduce delivers 2·(k − 1) times what it reduces, k ports at once; groups where there are any.
         for (nics, groups) in [(&[0, 1, 2, 3][..], 0), (&[0, 1, 2, 2], 3), (&[0, 0, 0, 1, 1, 2, 2], 3)] {
-            let bound = wire(&problem(behind(nics), Collective::AllReduce, 8400)).expect("something moves");
+            let bound = wire(&problem(behind(nics), Collective::AllReduce, 8400), &Deadline::default())
+                .expect("something moves");
             let count = f64::from(1 + nics.iter().max().expect("a NIC"));
             let expected = 1.0 + 2.0 * (count - 1.0) * 8400.0 / count;
             assert!((bound.value.0 - expected).abs() < 1e-6, "{nics:?}: {} µs, not {expected}", bound.value);
@@ -230,7 +235,7 @@ mod tests {
             let topology = Arc::new(random_machine(seed));
             for collective in [Collective::AllGather, Collective::AllReduce, Collective::ReduceScatter] {
                 let problem = problem(topology.clone(), collective, 60_000);
-                let bound = bounds(&problem, &crate::problem::Deadline::default()).best_at_any_chunking();
+                let bound = bounds(&problem, &Deadline::default()).best_at_any_chunking();
                 let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {}).expect("a schedule");
                 let makespan = found.schedule.schedule().makespan();
                 assert!(makespan.0 >= bound.value.0 * (1.0 - 1e-9), "{collective} on machine {seed}: {bound:?}");

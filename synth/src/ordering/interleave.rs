@@ -8,6 +8,7 @@
 //! [1] Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", EJOR 1996.
 
 use crate::problem::distance::Key;
+use crate::problem::options::Poll;
 use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, Message, ReplayError, Transfer, makespan, replay};
 use std::cmp::Reverse;
@@ -17,6 +18,9 @@ use topology::{FreeTimes, Micros, Rank};
 
 /// Beyond this many messages the given order stands: the rules take O(n log n), but of much memory.
 const MOST_MESSAGES: usize = 1 << 18;
+
+/// How often the deadline is looked at, in looks at messages that could leave.
+const POLLED: u64 = 1 << 16;
 
 /// What a rule takes for a message, where time is limited: more than it does on most machines.
 const PACE: Duration = Duration::from_micros(8);
@@ -46,7 +50,8 @@ pub(crate) fn interleaved(
             if takes_too_long(messages.len(), deadline) {
                 return Ok(best);
             }
-            let order: Vec<Message> = network.order(rule).into_iter().map(|index| messages[index].clone()).collect();
+            let Some(order) = network.order(rule, deadline) else { return Ok(best) };
+            let order: Vec<Message> = order.into_iter().map(|index| messages[index].clone()).collect();
             let transfers = play(&order)?;
             if makespan(&transfers) < makespan(&best) {
                 best = transfers;
@@ -162,8 +167,8 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// The messages in the order in which the rule sends them.
-    fn order(&self, rule: Rule) -> Vec<usize> {
+    /// The messages in the order in which the rule sends them; `None` if the time is up before.
+    fn order(&self, rule: Rule, deadline: &Deadline) -> Option<Vec<usize>> {
         let mut state = State::new(self);
         let mut open = self.waits_for.clone();
         let mut ready: BinaryHeap<Reverse<Ready>> = BinaryHeap::new();
@@ -177,7 +182,11 @@ impl<'a> Network<'a> {
         };
         (0..open.len()).filter(|&index| open[index] == 0).for_each(|index| push(&mut ready, &state, index));
         let mut order = Vec::with_capacity(open.len());
+        let mut poll = Poll::new(deadline, POLLED);
         while let Some(Reverse((start, _, _, index))) = ready.pop() {
+            if poll.is_over_after(1) {
+                return None;
+            }
             // Others may have taken the link meanwhile; times only grow, so a stale entry is never too late.
             if shown(&state, index) > start {
                 push(&mut ready, &state, index);
@@ -192,7 +201,7 @@ impl<'a> Network<'a> {
                 }
             }
         }
-        order
+        Some(order)
     }
 }
 
@@ -277,6 +286,6 @@ mod tests {
         let order = [message(&problem, 0, 1, 2), message(&problem, 0, 0, 1)];
         let network = Network::new(&problem, &order);
         assert_eq!((network.waits_for.as_slice(), network.changers[0].as_slice()), (&[0, 1][..], &[1][..]));
-        assert_eq!(network.order(Rule::EarliestFirst), [0, 1]);
+        assert_eq!(network.order(Rule::EarliestFirst, &Deadline::default()), Some(vec![0, 1]));
     }
 }

@@ -7,6 +7,9 @@ use crate::polish::prefer::suit;
 use crate::problem::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
 use schedule::{Rival, VerifiedSchedule};
 
+/// Preferences among so few transfers are settled in milliseconds, even if the time is up.
+const QUICK: usize = 1 << 14;
+
 /// The best of all searches.
 ///
 /// # Errors
@@ -36,10 +39,14 @@ pub(super) fn conclude(
         StopReason::Optimal => StopReason::Exhausted,
         stop => stop,
     };
-    let suited = suit(search.problem, best.schedule.schedule()).and_then(|it| accept(it, search.problem).ok());
-    let best = suited.unwrap_or(best.schedule);
-    let eased = eased(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
-    let best_schedule = credited(eased.unwrap_or(best), search.problem, options, &candidates);
+    let mut best = best.schedule;
+    if !out_of_time || best.schedule().transfers.len() <= QUICK {
+        let suited = suit(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
+        best = suited.unwrap_or(best);
+        let eased = eased(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
+        best = eased.unwrap_or(best);
+    }
+    let best_schedule = credited(best, search.problem, options, &candidates);
     let schedule = best_schedule.schedule();
     let report = Report {
         makespan_us: schedule.makespan().0,

@@ -211,7 +211,7 @@ impl<'a> Session<'a> {
             StrategyKind::Orbits => false,
             _ => !self.options.cancel.is_cancelled(),
         };
-        is_willing && searches.iter().all(|search| search.best.is_none())
+        is_willing && !self.deadline.has_passed_for_all() && searches.iter().all(|search| search.best.is_none())
     }
 
     /// Lets a strategy try the chunk counts that did best.

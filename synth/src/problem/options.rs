@@ -88,19 +88,31 @@ impl Cancel {
     }
 }
 
+/// By how much a limit may be exceeded by those who have found nothing yet: a part of it, and a moment.
+const GRACE_PART: u32 = 8;
+/// See [`GRACE_PART`].
+const GRACE: Duration = Duration::from_millis(150);
+
 /// A point in time, or never, joined with a [`Cancel`].
 #[derive(Clone, Debug, Default)]
 pub struct Deadline {
     at: Option<Instant>,
+    /// When even those end who have found nothing yet.
+    latest: Option<Instant>,
     cancel: Cancel,
     /// Whether there is an answer already.
     strict: bool,
 }
 
 impl Deadline {
-    /// `limit` from now on, or whenever `cancel` is raised.
+    /// `limit` from now on, or whenever `cancel` is raised. Who has found nothing by then has a little longer: as long as it takes,
+    /// where the limit is zero.
     pub fn after(limit: Option<Duration>, cancel: Cancel) -> Self {
-        Self { at: limit.and_then(|limit| Instant::now().checked_add(limit)), cancel, strict: false }
+        let now = Instant::now();
+        let at = limit.and_then(|limit| now.checked_add(limit));
+        let patient = limit.filter(|limit| !limit.is_zero()).map(|limit| limit + limit / GRACE_PART + GRACE);
+        let latest = patient.and_then(|patient| now.checked_add(patient));
+        Self { at, latest, cancel, strict: false }
     }
 
     /// The sooner of this and `limit` from now on.
@@ -130,7 +142,7 @@ impl Deadline {
 
     /// Whether to stop now even with nothing to show.
     pub(crate) fn has_passed_for_all(&self) -> bool {
-        self.strict && self.has_passed()
+        self.strict && self.has_passed() || self.latest.is_some_and(|latest| Instant::now() >= latest)
     }
 
     /// The instant itself, for those who only look at the clock.
@@ -158,12 +170,14 @@ impl Deadline {
 }
 
 /// Looks at a deadline once in so much work, so that small searches, which never get that far, always finish: that is
-/// how everybody gets some answer. Where there is one already it looks [`OFTEN`] times as often.
+/// how everybody gets some answer. Where there is one already, or the time is up for all, it looks [`OFTEN`] times as often.
 #[derive(Clone, Debug)]
 pub(crate) struct Poll<'a> {
     deadline: &'a Deadline,
     every: u64,
     spent: u64,
+    /// Work until the next look of any kind.
+    left: u64,
 }
 
 /// How much more often a deadline is looked at by those who may end with nothing.
@@ -173,17 +187,22 @@ impl<'a> Poll<'a> {
     /// Looks after every `every` units of work.
     pub(crate) fn new(deadline: &'a Deadline, every: u64) -> Self {
         let every = if deadline.strict { every / OFTEN } else { every };
-        Self { deadline, every, spent: 0 }
+        Self { deadline, every, spent: 0, left: every / OFTEN }
     }
 
     /// Counts `work` that was done; whether to stop now.
     pub(crate) fn is_over_after(&mut self, work: usize) -> bool {
         self.spent += work as u64;
-        if self.spent < self.every {
-            return false;
+        self.left = self.left.saturating_sub(work as u64);
+        if self.spent >= self.every {
+            self.spent = 0;
+            return self.deadline.has_passed();
         }
-        self.spent = 0;
-        self.deadline.has_passed()
+        if self.left == 0 {
+            self.left = self.every / OFTEN;
+            return self.deadline.has_passed_for_all();
+        }
+        false
     }
 }
 

@@ -193,6 +193,9 @@ impl Search<'_> {
         }
         let Some(direct) = phases::direct(self.problem) else { return };
         for messages in phases::phases(self.problem, &direct) {
+            if self.is_over() || self.context.deadline.has_passed_for_all() {
+                break;
+            }
             self.keep(&messages, "flow/phases");
         }
         self.reorder();
