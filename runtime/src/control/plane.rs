@@ -1,7 +1,7 @@
 //! The coordinator's connections with the agents of other processes.
 //!
 //! The principal type is [`Plane`]. One thread hears each agent; what is urgent is done there: signs of life are noted on
-//! the coordinator's board, clocks are read, and when all machines have come to a round, it is released everywhere, each
+//! the coordinator's segment, clocks are read, and when all machines have come to a round, it is released everywhere, each
 //! in the time of its own clock. All else becomes an event for the [`Job`](crate::Job). A thread of its own pings.
 
 use crate::clock::Moment;
@@ -10,7 +10,7 @@ use crate::control::frame::{Inbox, Post};
 use crate::control::judge::{Event, Heard};
 use crate::control::messages::{FromAgent, ToAgent};
 use crate::error::{RunError, RunResult};
-use crate::memory::board::Board;
+use crate::memory::segment::Segment;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
@@ -45,7 +45,7 @@ struct Agent {
 /// Where an epoch is.
 struct Present {
     epoch: u64,
-    board: Option<Board>,
+    segment: Option<Segment>,
     /// To which round each machine has come.
     arrived: Vec<u64>,
     released: u64,
@@ -86,7 +86,7 @@ impl Plane {
         let arrived = vec![0; leaders.len()];
         let over = Arc::new(AtomicBool::new(true));
         let present =
-            Mutex::new(Present { epoch: 0, board: None, arrived, released: 0, listening: agents.len(), over });
+            Mutex::new(Present { epoch: 0, segment: None, arrived, released: 0, listening: agents.len(), over });
         let plane = Arc::new(Self { agents, leaders, present, read: Condvar::new(), events });
         for (rank, mut inbox) in inboxes {
             let plane = plane.clone();
@@ -174,18 +174,19 @@ impl Plane {
     }
 
     /// From now on only what belongs to this epoch is heard.
-    pub(crate) fn begin(self: &Arc<Self>, epoch: u64, board: &Board) -> io::Result<()> {
+    pub(crate) fn begin(self: &Arc<Self>, epoch: u64, segment: &Segment) -> io::Result<()> {
         let over = Arc::new(AtomicBool::new(false));
         let mut present = self.present();
         present.over.store(true, Ordering::Relaxed);
         let arrived = vec![0; self.leaders.len()];
         let listening = present.listening;
-        *present = Present { epoch, board: Some(board.clone()), arrived, released: 0, listening, over: over.clone() };
+        *present =
+            Present { epoch, segment: Some(segment.clone()), arrived, released: 0, listening, over: over.clone() };
         drop(present);
         if self.leaders.len() > 1 {
-            let (plane, board) = (Arc::downgrade(self), board.clone());
+            let (plane, segment) = (Arc::downgrade(self), segment.clone());
             let carry = move || {
-                board.carry(&over, |round, lead| {
+                segment.barrier.relay(&over, |round, lead| {
                     if let Some(plane) = plane.upgrade() {
                         plane.arrived(0, epoch, round, lead);
                     }
@@ -247,7 +248,7 @@ impl Plane {
     }
 
     fn ping_all(&self) {
-        let activity = self.present().board.as_ref().map_or(0, Board::activity);
+        let activity = self.present().segment.as_ref().map_or(0, |segment| segment.activity.sum());
         for agent in self.agents.values() {
             if agent.answered.swap(false, Ordering::Relaxed) {
                 let _ = agent.post.send(&ToAgent::Ping { at: Moment::now(), activity });
@@ -263,9 +264,10 @@ impl Plane {
             FromAgent::Pong { at, here } => return self.pong(rank, at, here),
             FromAgent::Beat { epoch, beats, moves, progress, phase } => {
                 let present = self.present();
-                if let Some(board) = present.board.as_ref().filter(|_| present.epoch == epoch && self.machine(rank) > 0)
+                if let Some(segment) =
+                    present.segment.as_ref().filter(|_| present.epoch == epoch && self.machine(rank) > 0)
                 {
-                    board.mirror(rank, beats, (moves, progress), phase);
+                    segment.activity.mirror(rank, beats, (moves, progress), phase);
                 }
                 return;
             }
@@ -327,8 +329,8 @@ impl Plane {
             // A broken connection is an event of its own.
             let _ = self.tell(*leader, &ToAgent::Release { epoch, round: all, start: clock.there(start) });
         }
-        if let Some(board) = &present.board {
-            board.release(all, start);
+        if let Some(segment) = &present.segment {
+            segment.barrier.release(all, start);
         }
     }
 }

@@ -53,7 +53,7 @@ impl Poller {
     }
 
     /// Wakes up whenever something changes at this socket.
-    pub(super) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
+    pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         add(&self.epoll, socket, EventData::new_u64(0), flags)?;
         Ok(())
