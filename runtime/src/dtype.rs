@@ -4,12 +4,9 @@
 //! need not be aligned, and `from_ne_bytes` on fixed-size arrays compiles to the same vector code as typed loads.
 //! To add a type: its [`Element`], and one line in the table below.
 //!
-//! Rules that a result depends on:
-//! * Integers wrap. Floats follow IEEE 754, in the order that the program fixes.
-//! * Each step of a reduction of `f16` or `bf16` is computed in binary32 and rounded once, to nearest even.
-//! * `avg` is the sum, divided once at the end by the number of members: floats round that quotient once (`f16` and
-//!   `bf16` divide in binary32 first), integers truncate it towards zero.
+//! The rules that a result depends on are in the documentation of [`DType`].
 
+use crate::reduction::Operations;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use schedule::ReduceOp;
@@ -24,6 +21,8 @@ trait Element: Copy {
     fn kernel(op: ReduceOp) -> Kernel;
     /// An exact integer; where the type wraps, any integer.
     fn of(value: i64) -> Self;
+    /// A number that the type represents exactly.
+    fn of_real(value: f64) -> Self;
     fn divided(self, by: u64) -> Self;
 }
 
@@ -36,33 +35,61 @@ pub(crate) struct Kernel {
     pub(crate) combine: fn(&mut [u8], &[u8], &[u8]),
 }
 
-/// Picks the kernel of an operator; `$make` makes one of an operation on two values of `$type`.
+/// Picks the kernel of an operator; `$make` makes one of an operation on two values of `$wide`, in which `$type` is
+/// computed with.
 macro_rules! by_operator {
-    ($make:ident, $type:ty, $op:expr, $sum:expr, $product:expr) => {
+    ($make:ident, $type:ty, $wide:ty, $op:expr) => {
         match $op {
-            ReduceOp::Sum | ReduceOp::Avg => $make!($type, $sum),
-            ReduceOp::Prod => $make!($type, $product),
-            ReduceOp::Min => $make!($type, |a, b| if b < a { b } else { a }),
-            ReduceOp::Max => $make!($type, |a, b| if b > a { b } else { a }),
+            ReduceOp::Sum | ReduceOp::Avg => $make!($type, <$wide as Operations>::sum),
+            ReduceOp::Prod => $make!($type, <$wide as Operations>::product),
+            ReduceOp::Min => $make!($type, <$wide as Operations>::least),
+            ReduceOp::Max => $make!($type, <$wide as Operations>::greatest),
         }
     };
 }
+
+/// How many elements are computed at a time, before NaNs among them are looked for. Two-byte floats, which are converted
+/// before and after, fit the first-level cache with their images.
+const BLOCK: usize = 256;
 
 /// A kernel that works element by element.
 macro_rules! narrow_kernel {
     ($type:ty, $apply:expr) => {{
         const N: usize = size_of::<$type>();
         const APPLY: fn($type, $type) -> $type = $apply;
+        #[inline(always)]
+        fn unify(block: &mut [[u8; N]]) {
+            for bytes in block {
+                *bytes = <$type>::from_ne_bytes(*bytes).with_one_nan().to_ne_bytes();
+            }
+        }
         Kernel {
             accumulate: |acc, other| {
-                for (acc, other) in acc.as_chunks_mut::<N>().0.iter_mut().zip(other.as_chunks::<N>().0) {
-                    *acc = APPLY(<$type>::from_ne_bytes(*acc), <$type>::from_ne_bytes(*other)).to_ne_bytes();
+                let blocks = acc.as_chunks_mut::<N>().0.chunks_mut(BLOCK).zip(other.as_chunks::<N>().0.chunks(BLOCK));
+                for (acc, other) in blocks {
+                    let mut is_odd = false;
+                    for (acc, other) in acc.iter_mut().zip(other) {
+                        let result = APPLY(<$type>::from_ne_bytes(*acc), <$type>::from_ne_bytes(*other));
+                        is_odd |= result.is_no_number();
+                        *acc = result.to_ne_bytes();
+                    }
+                    if is_odd {
+                        unify(acc);
+                    }
                 }
             },
             combine: |out, a, b| {
-                let operands = a.as_chunks::<N>().0.iter().zip(b.as_chunks::<N>().0);
-                for (out, (a, b)) in out.as_chunks_mut::<N>().0.iter_mut().zip(operands) {
-                    *out = APPLY(<$type>::from_ne_bytes(*a), <$type>::from_ne_bytes(*b)).to_ne_bytes();
+                let operands = a.as_chunks::<N>().0.chunks(BLOCK).zip(b.as_chunks::<N>().0.chunks(BLOCK));
+                for (out, (a, b)) in out.as_chunks_mut::<N>().0.chunks_mut(BLOCK).zip(operands) {
+                    let mut is_odd = false;
+                    for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
+                        let result = APPLY(<$type>::from_ne_bytes(*a), <$type>::from_ne_bytes(*b));
+                        is_odd |= result.is_no_number();
+                        *out = result.to_ne_bytes();
+                    }
+                    if is_odd {
+                        unify(out);
+                    }
                 }
             },
         }
@@ -73,19 +100,29 @@ macro_rules! narrow_kernel {
 macro_rules! wide_kernel {
     ($type:ty, $apply:expr) => {{
         const APPLY: fn(f32, f32) -> f32 = $apply;
+        fn apply(a: &mut [f32; BLOCK], b: &[f32; BLOCK]) {
+            let mut is_odd = false;
+            for (a, b) in a.iter_mut().zip(b) {
+                *a = APPLY(*a, *b);
+                is_odd |= a.is_nan();
+            }
+            if is_odd {
+                a.iter_mut().for_each(|value| *value = value.with_one_nan());
+            }
+        }
         Kernel {
             accumulate: |acc, other| {
-                for (acc, other) in acc.chunks_mut(2 * WIDE).zip(other.chunks(2 * WIDE)) {
-                    let (mut a, b) = (<$type>::widen(acc), <$type>::widen(other));
-                    a.iter_mut().zip(&b).for_each(|(a, b)| *a = APPLY(*a, *b));
+                for (acc, other) in acc.chunks_mut(2 * BLOCK).zip(other.chunks(2 * BLOCK)) {
+                    let mut a = <$type>::widen(acc);
+                    apply(&mut a, &<$type>::widen(other));
                     <$type>::narrow(&a, acc);
                 }
             },
             combine: |out, a, b| {
-                let operands = a.chunks(2 * WIDE).zip(b.chunks(2 * WIDE));
-                for (out, (a, b)) in out.chunks_mut(2 * WIDE).zip(operands) {
-                    let (mut a, b) = (<$type>::widen(a), <$type>::widen(b));
-                    a.iter_mut().zip(&b).for_each(|(a, b)| *a = APPLY(*a, *b));
+                let operands = a.chunks(2 * BLOCK).zip(b.chunks(2 * BLOCK));
+                for (out, (a, b)) in out.chunks_mut(2 * BLOCK).zip(operands) {
+                    let mut a = <$type>::widen(a);
+                    apply(&mut a, &<$type>::widen(b));
                     <$type>::narrow(&a, out);
                 }
             },
@@ -98,13 +135,16 @@ macro_rules! floats {
         impl Element for $type {
             const EXACT: (i64, i64) = (-(1 << 22), 1 << 22);
             fn kernel(op: ReduceOp) -> Kernel {
-                by_operator!(narrow_kernel, $type, op, |a, b| a + b, |a, b| a * b)
+                by_operator!(narrow_kernel, $type, $type, op)
             }
             fn of(value: i64) -> Self {
                 value as Self
             }
+            fn of_real(value: f64) -> Self {
+                value as Self
+            }
             fn divided(self, by: u64) -> Self {
-                self / by as Self
+                (self / by as Self).with_one_nan()
             }
         }
     )+ };
@@ -115,9 +155,12 @@ macro_rules! integers {
         impl Element for $type {
             const EXACT: (i64, i64) = ($lowest, $highest);
             fn kernel(op: ReduceOp) -> Kernel {
-                by_operator!(narrow_kernel, $type, op, |a, b| a.wrapping_add(b), |a, b| a.wrapping_mul(b))
+                by_operator!(narrow_kernel, $type, $type, op)
             }
             fn of(value: i64) -> Self {
+                value as Self
+            }
+            fn of_real(value: f64) -> Self {
                 value as Self
             }
             fn divided(self, by: u64) -> Self {
@@ -132,19 +175,22 @@ macro_rules! halves {
         impl Element for $type {
             const EXACT: (i64, i64) = (-$exact, $exact);
             fn kernel(op: ReduceOp) -> Kernel {
-                by_operator!(wide_kernel, $type, op, |a, b| a + b, |a, b| a * b)
+                by_operator!(wide_kernel, $type, f32, op)
             }
             fn of(value: i64) -> Self {
                 Self::from_f32(value as f32)
             }
+            fn of_real(value: f64) -> Self {
+                Self::from_f64(value)
+            }
             fn divided(self, by: u64) -> Self {
-                Self::from_f32(self.to_f32() / by as f32)
+                Self::from_f32(self.to_f32().divided(by))
             }
         }
 
         impl Half for $type {
-            fn widen(bytes: &[u8]) -> [f32; WIDE] {
-                let (mut bits, mut wide) = ([0; WIDE], [0.0; WIDE]);
+            fn widen(bytes: &[u8]) -> [f32; BLOCK] {
+                let (mut bits, mut wide) = ([0; BLOCK], [0.0; BLOCK]);
                 let elements = bytes.as_chunks::<2>().0;
                 bits.iter_mut().zip(elements).for_each(|(bits, bytes)| *bits = u16::from_ne_bytes(*bytes));
                 let count = elements.len();
@@ -152,8 +198,8 @@ macro_rules! halves {
                 wide
             }
 
-            fn narrow(wide: &[f32; WIDE], bytes: &mut [u8]) {
-                let mut bits = [0; WIDE];
+            fn narrow(wide: &[f32; BLOCK], bytes: &mut [u8]) {
+                let mut bits = [0; BLOCK];
                 let elements = bytes.as_chunks_mut::<2>().0;
                 let count = elements.len();
                 bits[..count].reinterpret_cast_mut::<Self>().convert_from_f32_slice(&wide[..count]);
@@ -163,14 +209,11 @@ macro_rules! halves {
     )+ };
 }
 
-/// How many two-byte floats are converted at a time: a block and its images fit the first-level cache.
-const WIDE: usize = 256;
-
 /// A two-byte float, which is computed with in binary32.
 trait Half {
-    /// Up to [`WIDE`] elements; the rest is zero.
-    fn widen(bytes: &[u8]) -> [f32; WIDE];
-    fn narrow(wide: &[f32; WIDE], bytes: &mut [u8]);
+    /// Up to [`BLOCK`] elements; the rest is zero.
+    fn widen(bytes: &[u8]) -> [f32; BLOCK];
+    fn narrow(wide: &[f32; BLOCK], bytes: &mut [u8]);
 }
 
 floats!(f32, f64);
@@ -186,7 +229,19 @@ halves! {
 
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident, $type:ty, $text:literal;)+) => {
-        /// The type of an element.
+        /// The type of an element, and the rules of its reductions.
+        ///
+        /// A reduction of two values gives the same bits in either order of its operands, on every machine. So if the plan
+        /// adds up each element in one order, all ranks have the same bits, whatever was put in.
+        ///
+        /// * Integers wrap. Floats follow IEEE 754-2019, round to nearest even, and keep subnormal numbers.
+        /// * `min` and `max` of floats are its `minimum` and `maximum`: a NaN makes the result a NaN, and −0 is less than +0.
+        /// * A float result that is a NaN is one and the same: quiet, positive, without a payload (`7fc00000`,
+        ///   `7ff8000000000000`, `7e00`, `7fc0`). What is only copied keeps its bits.
+        /// * Each step of a reduction of `f16` or `bf16` is computed in binary32 and rounded once.
+        /// * `avg` is the sum, divided once at the end by the number of members: floats round that quotient once (`f16` and
+        ///   `bf16` divide in binary32 first, which changes nothing), integers truncate it towards zero. A sum of integers
+        ///   that wraps is divided as it is.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
         pub enum DType { $($(#[$doc])* #[serde(rename = $text)] $name),+ }
 
@@ -221,6 +276,16 @@ macro_rules! dtypes {
             /// All integers between these two are exact, and none is outside that are needed to tell elements apart.
             pub(crate) fn exact(self) -> (i64, i64) {
                 match self { $(Self::$name => <$type>::EXACT),+ }
+            }
+
+            /// The same of numbers that this type represents exactly.
+            pub(crate) fn store_real(self, buffer: &mut [u8], value: impl Fn(usize) -> f64) {
+                match self { $(Self::$name => {
+                    let elements = buffer.as_chunks_mut::<{ size_of::<$type>() }>().0;
+                    for (index, bytes) in elements.iter_mut().enumerate() {
+                        *bytes = <$type>::of_real(value(index)).to_ne_bytes();
+                    }
+                })+ }
             }
 
             /// Writes as many elements as fit into `buffer`; each is an integer that this type represents exactly, or
@@ -338,5 +403,172 @@ mod tests {
         assert_eq!(third(DType::F64, 1), (1.0f64 / 3.0).to_ne_bytes());
         assert_eq!(third(DType::F16, 1), 0x3555u16.to_ne_bytes());
         assert_eq!(third(DType::Bf16, 2), 0x3f2bu16.to_ne_bytes());
+    }
+
+    /// The bits of a type: sign, exponent and significand; of floats only.
+    struct Bits {
+        dtype: DType,
+        width: u32,
+        significand: u32,
+    }
+
+    const FLOATS: [Bits; 4] = [
+        Bits { dtype: DType::F32, width: 32, significand: 23 },
+        Bits { dtype: DType::F64, width: 64, significand: 52 },
+        Bits { dtype: DType::F16, width: 16, significand: 10 },
+        Bits { dtype: DType::Bf16, width: 16, significand: 7 },
+    ];
+
+    impl Bits {
+        fn sign(&self) -> u64 {
+            1 << (self.width - 1)
+        }
+
+        fn infinity(&self) -> u64 {
+            self.sign() - (1 << self.significand)
+        }
+
+        fn is_nan(&self, bits: u64) -> bool {
+            bits & !self.sign() > self.infinity()
+        }
+
+        /// Quiet, positive, without a payload.
+        fn nan(&self) -> u64 {
+            self.infinity() | 1 << (self.significand - 1)
+        }
+
+        /// NaNs of every kind, infinities, both zeroes, the smallest and largest of all kinds, ordinary numbers.
+        fn special(&self) -> Vec<u64> {
+            let (infinity, one) = (self.infinity(), self.infinity() / 2 & !((1 << self.significand) - 1));
+            let least_normal = 1 << self.significand;
+            let numbers =
+                [0, 1, least_normal - 1, least_normal, least_normal + 1, one, one + 1, infinity - 1, infinity];
+            let nans = [self.nan(), self.nan() + 1, infinity + 1, self.sign() - 1];
+            numbers.into_iter().chain(nans).flat_map(|bits| [bits, bits | self.sign()]).collect()
+        }
+
+        fn bytes(&self, bits: u64) -> Vec<u8> {
+            match self.width {
+                16 => (bits as u16).to_ne_bytes().to_vec(),
+                32 => (bits as u32).to_ne_bytes().to_vec(),
+                _ => bits.to_ne_bytes().to_vec(),
+            }
+        }
+
+        fn bits(&self, bytes: &[u8]) -> u64 {
+            match self.width {
+                16 => u16::from_ne_bytes(bytes.try_into().unwrap()).into(),
+                32 => u32::from_ne_bytes(bytes.try_into().unwrap()).into(),
+                _ => u64::from_ne_bytes(bytes.try_into().unwrap()),
+            }
+        }
+
+        /// The number that they are; exact.
+        fn number(&self, bits: u64) -> f64 {
+            let bias = (1i32 << (self.width - self.significand - 2)) - 1;
+            let exponent = ((bits & !self.sign()) >> self.significand) as i32;
+            let fraction = bits & ((1 << self.significand) - 1);
+            let whole = if exponent > 0 { fraction | 1 << self.significand } else { fraction };
+            let scale = exponent.max(1) - bias - self.significand as i32;
+            // In two steps, because the smallest power is no normal number.
+            let magnitude = whole as f64 * 2f64.powi(scale / 2) * 2f64.powi(scale - scale / 2);
+            if bits & self.sign() == 0 { magnitude } else { -magnitude }
+        }
+
+        /// The nearest to a number that is exact, or so nearly that it makes no difference; ties go to even.
+        fn nearest(&self, number: f64) -> u64 {
+            let sign = if number.is_sign_negative() { self.sign() } else { 0 };
+            let (mut low, mut high) = (0, self.infinity());
+            while high - low > 1 {
+                let middle = (low + high) / 2;
+                if self.number(middle) <= number.abs() { low = middle } else { high = middle }
+            }
+            // Above the largest number, infinity is as far away as the next would be.
+            let next = match high == self.infinity() {
+                true => self.number(high - 1) + (self.number(high - 1) - self.number(high - 2)),
+                false => self.number(high),
+            };
+            let (down, up) = (number.abs() - self.number(low), next - number.abs());
+            let is_up = up < down || up == down && low % 2 == 1;
+            sign | if is_up { high } else { low }
+        }
+
+        /// What IEEE 754-2019 says, apart from which NaN.
+        fn expected(&self, op: ReduceOp, [a, b]: [u64; 2]) -> u64 {
+            if self.is_nan(a) || self.is_nan(b) {
+                return self.nan();
+            }
+            let real = |bits: u64| match bits & !self.sign() == self.infinity() {
+                true => f64::INFINITY.copysign(if bits & self.sign() == 0 { 1.0 } else { -1.0 }),
+                false => self.number(bits),
+            };
+            // Negative numbers, then zeroes by their sign, then positive ones.
+            let rank = |bits: u64| {
+                if bits & self.sign() == 0 { i128::from(bits) } else { -1 - i128::from(bits & !self.sign()) }
+            };
+            let number = match op {
+                ReduceOp::Min => return if rank(a) < rank(b) { a } else { b },
+                ReduceOp::Max => return if rank(a) > rank(b) { a } else { b },
+                ReduceOp::Sum | ReduceOp::Avg => real(a) + real(b),
+                ReduceOp::Prod => real(a) * real(b),
+            };
+            match number {
+                number if number.is_nan() => self.nan(),
+                number if number.is_infinite() || self.width == 64 => self.bits_of(number),
+                number => self.nearest(number),
+            }
+        }
+
+        fn bits_of(&self, number: f64) -> u64 {
+            let sign = if number.is_sign_negative() { self.sign() } else { 0 };
+            if self.width == 64 { number.to_bits() } else { sign | self.infinity() }
+        }
+    }
+
+    /// Every pair of special values, in both orders, in vectors and alone.
+    #[test]
+    fn floats_follow_the_standard_and_no_order_of_operands_shows() {
+        for of in FLOATS {
+            let special = of.special();
+            let pairs: Vec<[u64; 2]> = special.iter().flat_map(|&a| special.iter().map(move |&b| [a, b])).collect();
+            let column = |at: usize| -> Vec<u8> { pairs.iter().flat_map(|pair| of.bytes(pair[at])).collect() };
+            let (first, second, size) = (column(0), column(1), of.dtype.size());
+            for &op in ReduceOp::ALL {
+                let kernel = of.dtype.kernel(op);
+                let (mut forth, mut back) = (vec![0; first.len()], second.clone());
+                (kernel.combine)(&mut forth, &first, &second);
+                (kernel.accumulate)(&mut back, &first);
+                for (index, pair) in pairs.iter().enumerate() {
+                    let place = index * size..(index + 1) * size;
+                    let expected = of.expected(op, *pair);
+                    let mut alone = first[place.clone()].to_vec();
+                    (kernel.accumulate)(&mut alone, &second[place.clone()]);
+                    for found in [&forth[place.clone()], &back[place], &alone] {
+                        let found = of.bits(found);
+                        assert_eq!(found, expected, "{} {op} {pair:x?}: {found:x}, not {expected:x}", of.dtype);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn averages_of_special_values_are_rounded_once_and_have_one_nan() {
+        for of in FLOATS {
+            for bits in of.special() {
+                for by in [1, 2, 3, 7, 64] {
+                    let mut bytes = of.bytes(bits);
+                    of.dtype.divide(&mut bytes, by);
+                    let found = of.bits(&bytes);
+                    let expected = match bits & !of.sign() {
+                        magnitude if magnitude > of.infinity() => of.nan(),
+                        magnitude if magnitude == of.infinity() => bits,
+                        _ if of.width == 64 => (f64::from_bits(bits) / by as f64).to_bits(),
+                        _ => of.nearest(of.number(bits) / by as f64),
+                    };
+                    assert_eq!(found, expected, "{} {bits:x} / {by}", of.dtype);
+                }
+            }
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! The principal type is [`Reference`]. It never looks at a program: element i of a rank's output is written down
 //! from the definition of the collective (nccl-tests' conventions [1]), so it can judge any plan. Inputs are small
 //! integers that differ by rank and element and are exact in their type, as are all sums and products of them, so any
-//! order of reduction gives the same bytes, and one wrong element is found.
+//! order of reduction gives the same bytes, and one wrong element is found. An average is the exact sum, divided in
+//! integers and rounded here: the division under test has no part in it.
 //!
 //! [1] <https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>
 
@@ -225,9 +226,9 @@ impl<'a> Reference<'a> {
         for (block, found) in buffer[at * size..][..count * size].chunks(expected.len()).enumerate() {
             let expected = &mut expected[..found.len()];
             let first = block * (4096 / size);
-            self.dtype.store(expected, |index| value(first + index));
-            if let Some(divisor) = divisor {
-                self.dtype.divide(expected, divisor);
+            match divisor {
+                None => self.dtype.store(expected, |index| value(first + index)),
+                Some(by) => store_averages(self.dtype, expected, by, |index| value(first + index)),
             }
             if expected != found {
                 let differs = |(expected, found): &(&[u8], &[u8])| expected != found;
@@ -235,6 +236,47 @@ impl<'a> Reference<'a> {
             }
         }
         wrong
+    }
+}
+
+/// Writes sums that are divided by a number of members: integers towards zero, floats to the nearest, ties to even.
+fn store_averages(dtype: DType, expected: &mut [u8], by: u64, sum: impl Fn(usize) -> i64) {
+    let format = match dtype {
+        // The sum is small enough for the division not to depend on the type.
+        DType::I32 | DType::I64 | DType::U8 => return dtype.store(expected, |index| sum(index) / by as i64),
+        DType::F32 => FloatFormat { digits: 24, least: -149 },
+        DType::F64 => FloatFormat { digits: 53, least: -1074 },
+        DType::F16 => FloatFormat { digits: 11, least: -24 },
+        DType::Bf16 => FloatFormat { digits: 8, least: -133 },
+    };
+    dtype.store_real(expected, |index| format.quotient(sum(index), by));
+}
+
+/// A binary format of IEEE 754: how many binary digits it keeps, and the exponent of its smallest number.
+#[derive(Clone, Copy)]
+struct FloatFormat {
+    digits: u32,
+    least: i32,
+}
+
+impl FloatFormat {
+    /// The number of this format that is nearest to `sum / by`, ties to even; the sum has less than 28 bits, and is at
+    /// least one 2⁴⁰th of `by`, or zero.
+    fn quotient(self, sum: i64, by: u64) -> f64 {
+        /// Binary digits behind the point: enough for any format and the rounding.
+        const POINT: i32 = 100;
+        if sum == 0 {
+            return 0.0;
+        }
+        let scaled = u128::from(sum.unsigned_abs()) << POINT;
+        let (whole, rest) = (scaled / u128::from(by), scaled % u128::from(by));
+        let dropped = ((128 - whole.leading_zeros()).saturating_sub(self.digits) as i32).max(POINT + self.least);
+        let (kept, tail) = (whole >> dropped, whole & ((1 << dropped) - 1));
+        let half = 1_u128 << (dropped - 1);
+        let is_up = tail > half || tail == half && (rest > 0 || kept % 2 == 1);
+        // Both factors are exact, and so is their product.
+        let magnitude = (kept + u128::from(is_up)) as f64 * 2f64.powi(dropped - POINT);
+        if sum < 0 { -magnitude } else { magnitude }
     }
 }
 
@@ -299,6 +341,31 @@ mod tests {
                 assert_eq!(expected as f32 as i64, expected);
             }
             assert_eq!(part.output(Rank(2), 1), all.output(Rank(0), 5), "block 2 starts at element 4");
+        }
+    }
+
+    #[test]
+    fn averages_are_rounded_without_the_division_under_test() {
+        let format = |digits, least| FloatFormat { digits, least };
+        // Binary thirds, ties and subnormal numbers, worked out by hand.
+        assert_eq!(format(11, -24).quotient(1, 3), 1365.0 / 4096.0);
+        assert_eq!(format(8, -133).quotient(-2, 3), -171.0 / 256.0);
+        assert_eq!((format(2, -24).quotient(5, 2), format(2, -24).quotient(7, 2)), (2.0, 4.0));
+        assert_eq!(format(11, -24).quotient(3, 1 << 25), 2.0 / f64::from(1 << 24));
+        assert_eq!((format(24, -149).quotient(0, 7), format(24, -149).quotient(14, 7)), (0.0, 2.0));
+        for (sum, by) in [(1, 3), (-1_000_001, 7), (4_194_303, 11), (4_194_303, 4096), (5, 96)] {
+            assert_eq!(format(24, -149).quotient(sum, by), f64::from(sum as f32 / by as f32), "{sum}/{by}");
+            assert_eq!(format(53, -1074).quotient(sum, by), sum as f64 / by as f64, "{sum}/{by}");
+        }
+        // One unit in the last place is found, in every type.
+        for &dtype in DType::ALL {
+            let mut bytes = vec![0; dtype.size()];
+            let demand = demand(Collective::AllReduce);
+            let reference = Reference::new(&demand, Some(ReduceOp::Avg), 1, dtype, 9);
+            store_averages(dtype, &mut bytes, 3, |index| reference.output(Rank(0), index));
+            assert_eq!(reference.wrong(Rank(0), &bytes, 0), 0, "{dtype}");
+            bytes[if cfg!(target_endian = "little") { 0 } else { dtype.size() - 1 }] ^= 1;
+            assert_eq!(reference.wrong(Rank(0), &bytes, 0), 1, "{dtype}");
         }
     }
 

@@ -4,7 +4,7 @@
 
 use program::{LowerOptions, VerifiedProgram, check, lower};
 use schedule::{Chunk, ChunkId, Collective, Demand, Message, ReduceOp, Request, Schedule, TransferKind};
-use schedule::{VerifiedSchedule, replay, verify};
+use schedule::{VerifiedSchedule, replay, replay_rounds, verify};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -94,6 +94,26 @@ impl FromStr for PlanSpec {
 /// A topology by its SPEC.
 pub(crate) fn machine(spec: &str) -> Topology {
     topology::resolve(spec).unwrap_or_else(|error| panic!("{spec}: {error}"))
+}
+
+/// AllReduce by recursive doubling among a power of two of ranks, each of which has a link to every other: partners
+/// exchange all they have summed so far, so each adds what the other has to its own.
+pub(crate) fn doubling(ranks: u32, op: ReduceOp) -> VerifiedProgram {
+    let topology = Arc::new(machine(&format!("clique:{ranks}")));
+    let mut request = Request::new(Collective::AllReduce, ranks as usize, 1 << 20);
+    request.op = Some(op);
+    let demand = Demand::new(request).unwrap();
+    let mut messages = Vec::new();
+    for distance in (0..ranks.ilog2()).map(|bit| 1 << bit) {
+        for from in 0..ranks {
+            let link = topology.between(Rank(from), Rank(from ^ distance)).next().unwrap();
+            messages.push(Message { chunks: demand.chunk_ids().collect(), link, kind: TransferKind::Reduce });
+        }
+    }
+    let rounds = vec![ranks as usize; ranks.ilog2() as usize];
+    let transfers = replay_rounds(&demand, &topology, &messages, &rounds).unwrap();
+    let schedule = verify(Schedule::new(&topology, Arc::new(demand), transfers, "doubling"), &topology).unwrap();
+    check(lower(&schedule, &LowerOptions::default()).unwrap()).unwrap()
 }
 
 /// One message per hop of each chunk, round by round.

@@ -1,6 +1,6 @@
 //! Every collective in threads: ranks, counts, types, operators, in place and not, tiles and tiny rings.
 
-use crate::plans::{COLLECTIVES, PlanSpec};
+use crate::plans::{COLLECTIVES, PlanSpec, doubling};
 use program::{
     Buffer, Connection, ConnectionId, Instruction, LowerOptions, Program, RankProgram, Shape, Slice, Step, Tempo,
     Threadblock, Threadblocks, VerifiedProgram, check as check_program, lower,
@@ -173,6 +173,47 @@ fn every_way_of_lowering_runs_right() {
                     let report = try_threads(&program, &Trial::once(count, DType::I32), &options);
                     let report = report.unwrap_or_else(|error| panic!("{spec}: {error}"));
                     assert_eq!(report.wrong(), 0, "{spec}, {count}");
+                }
+            }
+        }
+    }
+}
+
+/// Values of very different sizes, NaNs with payloads, zeroes and infinities: whoever adds up in another order, or keeps
+/// another NaN, ends with other bits.
+#[test]
+fn all_ranks_of_a_reduction_end_with_the_same_bits() {
+    const COUNT: usize = 96;
+    let value = |rank: usize, index: usize| -> u32 {
+        let noise = (rank * 7919 + index * 104_729 + 12_345) as u32;
+        let noise = noise.wrapping_mul(0x9e37_79b9) ^ noise.rotate_left(13);
+        match index % 8 {
+            0 => 0x7f80_0001 + noise % 0x40_0000,
+            1 => 0xffc0_0000 + noise % 0x40_0000,
+            2 => noise & 0x8000_0000,
+            3 => 0x7f80_0000 | noise & 0x8000_0000,
+            4 => noise & 0x807f_ffff,
+            // Ordinary numbers of ten orders of magnitude.
+            _ => noise & 0x807f_ffff | (112 + noise % 32) << 23,
+        }
+    };
+    for (topology, ranks) in [("", 2), ("", 4), ("", 8), ("ring:5", 5), ("mesh2d:2x3", 6)] {
+        for &op in ReduceOp::ALL {
+            let program = match topology {
+                "" => doubling(ranks as u32, op),
+                _ => PlanSpec { op: Some(op), ..PlanSpec::new(topology, Collective::AllReduce) }.program(),
+            };
+            let inputs: Vec<Vec<u8>> =
+                (0..ranks).map(|rank| (0..COUNT).flat_map(|at| value(rank, at).to_ne_bytes()).collect()).collect();
+            for (dtype, count) in
+                [(DType::F32, COUNT), (DType::F16, 2 * COUNT), (DType::Bf16, 2 * COUNT), (DType::F64, COUNT / 2)]
+            {
+                let mut outputs = vec![vec![0; 4 * COUNT]; ranks];
+                let calls = inputs.iter().zip(&mut outputs).map(|(input, output)| Call::OutOfPlace { input, output });
+                run_threads(&program, count as u64, dtype, calls.collect(), &Options::default()).unwrap();
+                for (rank, output) in outputs.iter().enumerate() {
+                    let at = output.iter().zip(&outputs[0]).position(|(one, zero)| one != zero);
+                    assert_eq!(at, None, "{topology} {op} {dtype}: rank {rank} of {ranks} has another byte");
                 }
             }
         }
