@@ -5,6 +5,7 @@
 
 use crate::failure::{Failure, Outcome};
 use if_addrs::IfAddr;
+use ipnet::IpNet;
 use runtime::Interface;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -14,40 +15,6 @@ use std::path::{Path, PathBuf};
 struct Seen {
     name: String,
     address: IpAddr,
-}
-
-/// A network, such as `10.1.0.0/16`.
-struct Network {
-    bits: u128,
-    prefix: u32,
-    is_v6: bool,
-}
-
-impl std::str::FromStr for Network {
-    type Err = ();
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, prefix) = text.split_once('/').ok_or(())?;
-        let (address, prefix) = (address.parse::<IpAddr>().map_err(drop)?, prefix.parse::<u32>().map_err(drop)?);
-        let (bits, is_v6) = bits(address);
-        // Counted in the 128 bits of both kinds.
-        let prefix = if is_v6 { prefix } else { prefix.checked_add(96).ok_or(())? };
-        (prefix <= 128).then_some(Self { bits, prefix, is_v6 }).ok_or(())
-    }
-}
-
-impl Network {
-    fn contains(&self, address: IpAddr) -> bool {
-        let (bits, is_v6) = bits(address);
-        let differ = (bits ^ self.bits).checked_shr(128 - self.prefix).unwrap_or(0);
-        is_v6 == self.is_v6 && differ == 0
-    }
-}
-
-fn bits(address: IpAddr) -> (u128, bool) {
-    match address {
-        IpAddr::V4(address) => (u128::from(u32::from(address)), false),
-        IpAddr::V6(address) => (u128::from(address), true),
-    }
 }
 
 /// The addresses of these interfaces, in the order in which they are named; none for none.
@@ -104,13 +71,13 @@ fn below(folder: &Path, name: &str) -> Vec<String> {
 fn chosen(named: &[String], seen: &[Seen]) -> Outcome<Vec<IpAddr>> {
     let mut all = Vec::new();
     for name in named {
-        let found: Vec<IpAddr> = match (name.parse::<IpAddr>(), name.parse::<Network>()) {
+        let found: Vec<IpAddr> = match (name.parse::<IpAddr>(), name.parse::<IpNet>()) {
             (Ok(IpAddr::V6(address)), _) if address.is_unicast_link_local() => {
                 return Err(Failure::bad_input(anyhow::anyhow!("--interface {name}: it is valid on one link only")));
             }
             // Whether the machine has it is seen when somebody listens there.
             (Ok(address), _) => vec![address],
-            (_, Ok(network)) => one_of_each(seen.iter().filter(|seen| network.contains(seen.address))),
+            (_, Ok(network)) => one_of_each(seen.iter().filter(|seen| network.contains(&seen.address))),
             _ => one_of_each(seen.iter().filter(|seen| seen.name == *name)),
         };
         if found.is_empty() {

@@ -7,6 +7,7 @@
 //! Of two interfaces in one network only one counts: the system picks a route by where a message goes, so both would leave
 //! through one of them, unless there are routes by source. [`say_unused`] tells whoever may have meant otherwise.
 
+use ipnet::IpNet;
 use std::net::IpAddr;
 
 /// The most addresses at which a rank waits for others.
@@ -28,12 +29,9 @@ pub struct Interface {
 }
 
 impl Interface {
-    fn network(&self) -> (bool, u128) {
-        let (bits, length) = match self.address {
-            IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
-            IpAddr::V6(address) => (u128::from(address), 128),
-        };
-        (length == 32, bits.checked_shr(length - u32::from(self.prefix).min(length)).unwrap_or(0))
+    /// A prefix that is too long for the address leaves the address alone.
+    fn network(&self) -> IpNet {
+        IpNet::new(self.address, self.prefix).unwrap_or(self.address.into()).trunc()
     }
 
     /// Whether two of them share what limits them: a device, or a network, into which the system routes all through one

@@ -2,10 +2,10 @@
 //!
 //! The principal type is [`Secret`]: 32 bytes that a launcher gives every worker over its control channel, or that all
 //! launchers of a job know. It never travels over a network; both ends answer the other's nonce with a keyed hash
-//! (HMAC-SHA-256 [1]), and keys for other purposes are derived from it in the same way.
-//!
-//! [1] Krawczyk, Bellare, Canetti, RFC 2104, 1997.
+//! (HMAC-SHA-256, RFC 2104), and keys for other purposes are derived from it (HKDF, RFC 5869).
 
+use hkdf::Hkdf;
+use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -13,8 +13,6 @@ use std::io;
 
 /// Bytes of a secret, of a nonce and of a tag.
 pub(crate) const BYTES: usize = 32;
-/// The block of SHA-256.
-const BLOCK: usize = 64;
 
 /// The key of a job.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,23 +33,30 @@ impl Secret {
         Self(Sha256::new_with_prefix(b"antiphon job secret\0").chain_update(text).finalize().into())
     }
 
-    /// A key for one purpose.
+    /// A key for one purpose: who knows it learns nothing of this one.
     pub(crate) fn derive(&self, purpose: &[&[u8]]) -> Self {
-        Self(self.tag(purpose))
+        let mut key = [0; BYTES];
+        // A key as long as the hash is never too long.
+        let derived = Hkdf::<Sha256>::new(None, &self.0).expand_multi_info(purpose, &mut key);
+        debug_assert!(derived.is_ok());
+        Self(key)
+    }
+
+    fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
+        // A key is padded to the block of the hash.
+        let mut key = hmac::digest::Key::<Hmac<Sha256>>::default();
+        key[..BYTES].copy_from_slice(&self.0);
+        parts.iter().fold(Hmac::new(&key), |mac, part| mac.chain_update(part))
     }
 
     /// The tag of a message.
     pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; BYTES] {
-        let padded =
-            |byte: u8| -> [u8; BLOCK] { std::array::from_fn(|index| self.0.get(index).map_or(byte, |key| key ^ byte)) };
-        let inner = parts.iter().fold(Sha256::new_with_prefix(padded(0x36)), |hash, part| hash.chain_update(part));
-        let outer = Sha256::new_with_prefix(padded(0x5c)).chain_update(inner.finalize());
-        outer.finalize().into()
+        self.mac(parts).finalize().into_bytes().into()
     }
 
     /// Whether `tag` is the tag of a message; takes the same time wherever they differ.
     pub(crate) fn verify(&self, parts: &[&[u8]], tag: &[u8; BYTES]) -> bool {
-        self.tag(parts).iter().zip(tag).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+        self.mac(parts).verify(tag.into()).is_ok()
     }
 }
 
@@ -92,6 +97,20 @@ mod tests {
             hex(&secret(b"Jefe").tag(&[b"what do ya want for nothing?"])),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
         );
+    }
+
+    /// RFC 5869, test case 3: neither salt nor purpose.
+    #[test]
+    fn keys_are_those_of_the_standard() {
+        let expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d";
+        let mut key = [0; BYTES];
+        Hkdf::<Sha256>::new(None, &[0x0b; 22]).expand_multi_info(&[], &mut key).unwrap();
+        assert_eq!(hex(&key), expected);
+        let secret = Secret::random().unwrap();
+        let purposes: [&[&[u8]]; 4] = [&[], &[b"one"], &[b"another"], &[b"one", b"more"]];
+        let keys = purposes.map(|purpose| secret.derive(purpose));
+        let different = keys.iter().enumerate().all(|(index, key)| *key != secret && !keys[..index].contains(key));
+        assert!(different && keys[1] == secret.derive(&[b"o", b"ne"]));
     }
 
     #[test]
