@@ -86,11 +86,12 @@ fn fault(hosts: &[&str], moment: Moment, blow: Blow, victim: Victim) -> (Vec<(us
     let live: Vec<usize> = (0..ranks.len()).filter(|&rank| Some(rank) != dead).collect();
     let said: Vec<_> = live.into_iter().zip(launched.end()).collect();
     let took = begin.elapsed();
+    // Also those whose launcher is stopped, and still there.
+    wait_until("a worker outlives its job", || !workers.iter().any(|&worker| is_running(worker)));
     if let Some(mut child) = silent {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    wait_until("a worker outlives its job", || !workers.iter().any(|&worker| is_running(worker)));
     (said, took)
 }
 
@@ -100,9 +101,9 @@ const APART: [&str; 4] = ["alpha", "alpha", "beta", "gamma"];
 fn a_rank_that_dies_or_stops_is_named_with_its_machine_by_every_live_rank() {
     let cases = [
         (Blow::Kill, Victim::Worker(1), "rank 1 died", "alpha"),
-        (Blow::Kill, Victim::Rank(1), "rank 1 died", "alpha"),
+        (Blow::Kill, Victim::Rank(1), "rank 1 was lost", "alpha"),
         (Blow::Kill, Victim::Worker(2), "rank 2 died", "beta"),
-        (Blow::Kill, Victim::Rank(3), "rank 3 died", "gamma"),
+        (Blow::Kill, Victim::Rank(3), "rank 3 was lost", "gamma"),
         (Blow::Stop, Victim::Worker(3), "rank 3 stopped responding", "gamma"),
         (Blow::Stop, Victim::Rank(2), "rank 2 stopped responding", "beta"),
     ];
@@ -120,6 +121,26 @@ fn a_rank_that_dies_or_stops_is_named_with_its_machine_by_every_live_rank() {
         let limit = Duration::from_secs(if is_ready { 2 } else { 20 });
         assert!(took < limit + Duration::from_secs(6), "{blow:?} {victim:?}: {took:?}");
     }
+}
+
+/// It goes on when its workers have ended, and says why they have.
+#[test]
+fn a_stopped_launcher_holds_its_workers_no_longer_than_the_limit() {
+    let line = "run --collective allreduce --size 64KB --iterations 1000000 --timeout 1s";
+    let mut launched = Launched::start(&["local"], line, |_| ("--ranks 2".to_owned(), Vec::new()));
+    let launcher = launched.processes()[0];
+    let mut workers = Vec::new();
+    wait_until("not every rank has a worker", || {
+        workers = children_of(launcher);
+        workers.len() == 2
+    });
+    let signal = |name: &str| Command::new("kill").args([name, &launcher.to_string()]).status().unwrap().success();
+    assert!(signal("-STOP"));
+    // Those that have ended are still its children: it cannot collect them.
+    wait_until("a worker outlives its limit", || !workers.iter().any(|&worker| is_running(worker)));
+    assert!(signal("-CONT"));
+    let said = launched.end();
+    assert!(said[0].code == 1 && said[0].stderr.contains("error: rank "), "{}", said[0].stderr);
 }
 
 #[test]

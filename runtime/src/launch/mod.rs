@@ -15,7 +15,7 @@
 //! ```text
 //! coordinator                       agent (between machines)            worker
 //!                    ◀─────────────  claim, proof                       rendezvous
-//!   Muster           ─────────────▶  makes or finds the segment
+//!   Muster           ─────────────▶  makes or finds the board
 //!   memory, Welcome  ──────────────  secret derived ──────────────────▶
 //!                    ◀────────────────────────────────────────────────  Hello         protocol compared
 //!   Prepare(plan)    ─────────────────────────────────────────────────▶               loads, allocates
@@ -31,7 +31,7 @@ pub(crate) mod machine;
 pub(crate) mod member;
 pub(crate) mod muster;
 pub(crate) mod nursery;
-pub(crate) mod probe;
+mod parent;
 pub(crate) mod rendezvous;
 #[cfg(test)]
 mod simulation;

@@ -2,39 +2,39 @@
 //!
 //! The principal function is [`serve`]. The main thread executes; a control thread reads the launcher's commands
 //! and gives signs of life, so a rank that is busy or blocked still listens. When the launcher hangs up (end of
-//! file) the control thread ends all waiting, and the process if that does not help. When the launcher is gone the kernel
-//! ends the process, even one that is stopped.
+//! file), or is stopped for as long as nobody may be, the control thread ends all waiting, and the process if that does not
+//! help. When the launcher is gone the kernel ends the process, even one that is stopped.
 
 use crate::clock::Moment;
 use crate::control::duty::{Duty, Heed, Patience};
 use crate::control::frame::{Inbox, receive_descriptor, send};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
-use crate::error::{RunError, RunResult};
+use crate::error::{Phase, RunError, RunResult};
 use crate::execution::executor::Executor;
-use crate::execution::flows::{Arrivals, Flows, Wanted};
-use crate::execution::options::Options;
+use crate::execution::options::{Options, raise_open_files};
 use crate::execution::work::{Ensemble, Loaded, Work};
 use crate::group::Group;
 use crate::launch::nursery::end_with_parent;
+use crate::launch::parent::listen;
+use crate::measure::probe::{Arrivals, Flows, Wanted};
 use crate::measure::trial::{RankReport, Trial, first_epoch, run_rank};
-use crate::memory::segment::Segment;
+use crate::memory::board::{Board, Cause, Verdict};
 use crate::pacing::pace::Emulation;
-use crate::transport::tcp::{self, Closed, Handles, Meeting, Secret, Tcp, raise_open_files};
-use crate::verdict::{Cause, Phase, Verdict};
+use crate::transport::tcp::{self, Closed, Handles, Meeting, Poller, Secret};
+use crate::transport::wiring::Wiring;
 use std::cell::RefCell;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use topology::{Rank, Topology};
 
 /// The launcher decides about deadlines; a worker decides alone only this much later.
-const BACKSTOP: Duration = Duration::from_secs(2);
+pub(super) const BACKSTOP: Duration = Duration::from_secs(2);
 
 /// How long a rank that lost a connection waits for the launcher to say why.
 const EXPLANATION: Duration = Duration::from_millis(300);
@@ -92,19 +92,21 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     if terms.protocol != PROTOCOL {
         return Err(broken(format!("the launcher speaks protocol {}, this worker {PROTOCOL}", terms.protocol)));
     }
-    let segment = Segment::open(memory, terms.segment)?;
+    let board = Board::open(memory, terms.board)?;
     let options = options(&terms, loader)?;
     control.set_read_timeout(Some(BEAT)).map_err(channel_error("preparing the control channel"))?;
+    let patience = Some(options.ready_limit.max(BACKSTOP));
+    control.set_write_timeout(patience).map_err(channel_error("preparing the control channel"))?;
     let (commands, received) = channel();
-    let watched = segment.clone();
+    let (watched, limit) = (board.clone(), options.work_limit);
     std::thread::Builder::new()
         .name("control".to_owned())
-        .spawn(move || listen(inbox, &watched, rank, commands))
+        .spawn(move || listen(inbox, &watched, (rank, limit), commands))
         .map_err(channel_error("starting the control thread"))?;
     // Everybody has that long for each of three answers, and the coordinator for the verdict.
     let duty = Duty::new(3 * options.ready_limit + BACKSTOP);
     Worker {
-        segment,
+        board,
         rank,
         duty: RefCell::new(duty),
         options,
@@ -159,31 +161,8 @@ fn programs(ordered: &[Ordered], rank: Rank, loader: &dyn Loader) -> RunResult<V
     Ok(programs)
 }
 
-/// The control thread: forwards commands and beats until the launcher is gone.
-fn listen(mut inbox: Inbox<UnixStream>, segment: &Segment, rank: Rank, commands: Sender<Command>) {
-    let gone = loop {
-        match inbox.receive() {
-            // Nobody takes commands any more when the main thread has returned.
-            Ok(Some(command)) => match commands.send(command) {
-                Ok(()) => {}
-                Err(_) => return,
-            },
-            Ok(None) => {}
-            Err(error) => break error,
-        }
-        segment.activity.beats(rank).fetch_add(1, Ordering::Relaxed);
-    };
-    let cause = if gone.kind() == ErrorKind::UnexpectedEof { Cause::Orphaned } else { Cause::Failed };
-    segment.verdict.abandon(Verdict { rank, cause, phase: segment.activity.phase(rank) });
-    // Ends a wait for the next command.
-    drop(commands);
-    // The main thread may be deep in a loader; nobody is left who could wait for it.
-    std::thread::sleep(BACKSTOP);
-    std::process::exit(1);
-}
-
 struct Worker {
-    segment: Segment,
+    board: Board,
     rank: Rank,
     duty: RefCell<Duty>,
     options: Options,
@@ -204,8 +183,7 @@ impl Worker {
     fn work(mut self, loader: &dyn Loader) -> RunResult<()> {
         let result = self.trials(loader).map_err(|error| self.explained(error));
         if let Err(error) = &result {
-            let (phase, reason, peers) =
-                (self.segment.activity.phase(self.rank), error.chain(), self.lost_peers(error));
+            let (phase, reason, peers) = (self.board.phase(self.rank), error.chain(), self.lost_peers(error));
             self.answer(&Answer::Failed { phase, reason, peers })?;
             self.await_verdict(BACKSTOP);
         }
@@ -217,7 +195,7 @@ impl Worker {
     fn await_verdict(&self, limit: Duration) -> Option<RunError> {
         let deadline = Moment::now().after(limit);
         loop {
-            let verdict = self.segment.verdict.check().err();
+            let verdict = self.board.check_verdict().err();
             if verdict.is_some() || Moment::now() >= deadline {
                 return verdict;
             }
@@ -247,7 +225,7 @@ impl Worker {
                 return Err(self.unexpected(&command, "what to prepare"));
             };
             self.options.work_limit = Duration::from_millis(limit_ms) + BACKSTOP;
-            self.segment.activity.enter(self.rank, Phase::Prepare);
+            self.board.enter(self.rank, Phase::Prepare);
             let finding = match task {
                 Task::Trial(ordered) => {
                     Finding::Trial(self.trial(job, &ordered, &programs(&ordered, self.rank, loader)?)?)
@@ -257,7 +235,7 @@ impl Worker {
             self.connections.take();
             self.answer(&Answer::Done { job, finding })?;
         }
-        match self.segment.verdict.check() {
+        match self.board.check_verdict() {
             Err(RunError::Verdict(Verdict { cause: Cause::Orphaned, .. })) => Ok(()),
             verdict => verdict,
         }
@@ -265,31 +243,29 @@ impl Worker {
 
     fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
         let has_excerpts = programs.iter().any(|program| matches!(**program, Loaded::Excerpt(_)));
-        let all = Group::all(self.segment.rank_count());
+        let all = Group::all(self.board.rank_count());
         if has_excerpts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
             let what = "ranks that do not share memory, or imitate a machine, need whole programs".to_owned();
             return Err(RunError::Mismatch { what });
         }
-        let work = |(order, program): (&Ordered, _)| {
-            Work::loaded(program, order.group.clone(), order.trial.count, order.trial.dtype)
-        };
+        let work = |(order, program): (&Ordered, _)| Work::loaded(program, order.group.clone(), &order.trial);
         let works = ordered.iter().zip(programs.iter().map(AsRef::as_ref)).map(work).collect();
         let trials: Vec<&Trial> = ordered.iter().map(|order| &order.trial).collect();
-        let ensemble = Ensemble::tried(works, &trials, self.segment.rank_count())?;
+        let ensemble = Ensemble::tried(works, &trials, self.board.rank_count())?;
         self.clear(&ensemble)?;
-        let tcp = self.connect(job, &ensemble)?;
-        let mut executor = Executor::new(&self.segment, self.rank, &ensemble, tcp, &self.options)?;
+        let wiring = self.connect(job, &ensemble)?;
+        let mut executor = Executor::new(&self.board, self.rank, &ensemble, wiring, &self.options)?;
         self.await_run(job, &ensemble)?;
         run_rank(&mut executor, &trials, job)
     }
 
     fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
-        let flows = Flows::new(wanted, self.segment.rank_count(), machine)?;
+        let flows = Flows::new(wanted, self.board.rank_count(), machine)?;
         let ensemble = flows.ensemble()?;
         self.clear(&ensemble)?;
-        let tcp = self.connect(job, &ensemble)?;
-        let mut executor = Executor::of_flows(&self.segment, self.rank, (&ensemble, &flows), tcp, &self.options)?;
+        let wiring = self.connect(job, &ensemble)?;
+        let mut executor = Executor::of_flows(&self.board, self.rank, (&ensemble, &flows), wiring, &self.options)?;
         self.await_run(job, &ensemble)?;
         flows.run_rank(&mut executor, first_epoch(job))
     }
@@ -298,16 +274,16 @@ impl Worker {
     /// are gone, and nobody touches those of this one before all are ready.
     fn clear(&self, ensemble: &Ensemble<'_>) -> RunResult<()> {
         if self.first_here {
-            ensemble.arenas(&self.segment, &self.options)?.1.reset(self.segment.region());
+            self.board.reset(&ensemble.arenas(&self.board, &self.options)?.1);
         }
         Ok(())
     }
 
     /// Connects with ranks of other computers, if there are any.
-    fn connect(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<Option<Tcp>> {
-        let (hosts, segment) = (&self.options.hosts, &self.segment);
-        if !hosts.any_apart(Group::all(segment.rank_count()).ranks()) {
-            return Ok(None);
+    fn connect(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<Wiring> {
+        let (hosts, board) = (&self.options.hosts, &self.board);
+        if !hosts.any_apart(Group::all(board.rank_count()).ranks()) {
+            return Ok(Wiring::default());
         }
         let failed = || RunError::system("listening for other ranks");
         let Options { interfaces, spare_interfaces, .. } = &self.options;
@@ -324,13 +300,14 @@ impl Worker {
             secret: &self.secret,
             task: job,
             deadline: Moment::now().after(self.options.ready_limit.mul_f64(MEETING)),
-            check: &|| segment.verdict.check(),
+            check: &|| board.check_verdict(),
             closed: &self.closed,
         };
         let streams = meeting.hold(listeners, &doors)?;
         self.connections
             .replace(streams.handles(ensemble.connections()).map_err(RunError::system("keeping connections open"))?);
-        Tcp::new(hosts.clone(), streams).map(Some).map_err(RunError::system("preparing to wait for sockets"))
+        let poller = Poller::new().map_err(RunError::system("preparing to wait for sockets"))?;
+        Ok(Wiring { hosts: hosts.clone(), streams, poller: Some(poller) })
     }
 
     /// Says that this rank is ready, and waits for the others to be.
@@ -346,7 +323,7 @@ impl Worker {
     fn next(&self) -> RunResult<Command> {
         self.hear()?.map_or_else(
             || {
-                self.segment.verdict.check()?;
+                self.board.check_verdict()?;
                 Err(RunError::Protocol { rank: self.rank, fault: "the launcher left without a word".to_owned() })
             },
             Ok,
@@ -376,8 +353,7 @@ impl Worker {
     }
 
     fn undecided(&self, waited: Duration) -> RunError {
-        let (rank, phase, place) =
-            (self.rank, self.segment.activity.phase(self.rank), "the launcher's decision".to_owned());
+        let (rank, phase, place) = (self.rank, self.board.phase(self.rank), "the launcher's decision".to_owned());
         RunError::Deadline { rank, peer: None, phase, place, waited_ms: waited.as_millis() as u64, finished: 0 }
     }
 

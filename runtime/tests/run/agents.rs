@@ -203,7 +203,7 @@ fn a_cut_control_connection_ends_the_job_on_both_sides() {
     cutter.join().unwrap();
     assert!(begin.elapsed() < limit, "the error came after {:?}", begin.elapsed());
     let RunError::Ended { verdict, evidence, .. } = error else { panic!("{error}") };
-    assert_eq!((verdict.rank, verdict.cause), (Rank(2), Cause::Died), "{evidence}");
+    assert_eq!((verdict.rank, verdict.cause), (Rank(2), Cause::Lost), "{evidence}");
     assert!(evidence.contains("on machine c"), "{evidence}");
     assert_eq!(spread.end(), [1, 1]);
 }

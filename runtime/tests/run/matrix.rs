@@ -106,7 +106,8 @@ fn check(kind: Kind, phase: Phase, victim: usize) {
     let RunError::Ended { verdict, evidence, .. } = error else { panic!("{what}: {error}") };
     assert!(took < limit + GRACE, "{what}: after {took:?}: {verdict}: {evidence}");
     let cause = match kind {
-        Kind::KillWorker | Kind::KillAgent | Kind::CutControl => Cause::Died,
+        Kind::KillWorker => Cause::Died,
+        Kind::KillAgent | Kind::CutControl => Cause::Lost,
         Kind::StopWorker | Kind::PauseWorker | Kind::StopAgent => Cause::Silent,
         Kind::CutData => Cause::Cut,
     };

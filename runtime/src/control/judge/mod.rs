@@ -9,7 +9,8 @@ mod blame;
 use crate::clock::Moment;
 use crate::control::messages::Answer;
 use crate::control::question::{Judgement, Question};
-use crate::verdict::{Cause, Phase, Verdict};
+use crate::error::Phase;
+use crate::memory::board::{Cause, Verdict};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use topology::Rank;
@@ -40,7 +41,8 @@ pub(crate) enum Event {
     Answer(Answer),
     /// The worker is gone; how, as far as that is known.
     Gone(String),
-    /// The agent is gone, and its worker with it.
+    /// The connection with the agent has ended. Whether the agent is gone or only cut off, nobody can tell from here; it
+    /// ends its worker in both cases.
     Left(String),
 }
 
@@ -281,7 +283,7 @@ impl Judge {
         let Some(inquiry) = &mut self.inquiry else { return Decision::Wait };
         if let Some((until, rank, how)) = &inquiry.departure {
             let (rank, how) = (*rank, how.clone());
-            return if now < *until { Decision::Wait } else { self.blame(now, (rank, Cause::Died), how, sight) };
+            return if now < *until { Decision::Wait } else { self.blame(now, (rank, Cause::Lost), how, sight) };
         }
         if !inquiry.answers.contains(&Some(None)) {
             let answers = std::mem::take(&mut inquiry.answers).into_iter().enumerate();

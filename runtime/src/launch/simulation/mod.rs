@@ -12,7 +12,7 @@ mod setup;
 mod world;
 
 use crate::clock::Moment;
-use crate::verdict::Cause;
+use crate::memory::board::Cause;
 use host::Parting;
 use setup::{FOR_EVER, Fault, Party, Random, Setup};
 use std::time::Duration;
@@ -153,7 +153,7 @@ fn a_job_without_faults_runs_all_tasks_and_everybody_leaves_in_peace() {
 fn each_fault_has_its_verdict() {
     let cases = [
         (Fault::Crash(Party::Worker(1)), Rank(1), Cause::Died),
-        (Fault::Crash(Party::Agent(2)), Rank(2), Cause::Died),
+        (Fault::Crash(Party::Agent(2)), Rank(2), Cause::Lost),
         (Fault::Stop(Party::Worker(2), FOR_EVER), Rank(2), Cause::Silent),
         (Fault::Stop(Party::Agent(1), 2500), Rank(1), Cause::Silent),
         (Fault::Silence(2, FOR_EVER), Rank(2), Cause::Silent),
@@ -188,7 +188,7 @@ fn a_coordinator_that_still_hears_somebody_blames_whom_it_lost() {
     };
     let world = lost(1..3);
     let Err((verdict, _)) = first(&world) else { panic!("two crashes did nothing") };
-    assert!(verdict.cause == Cause::Died && verdict.rank != Rank(0), "{verdict}");
+    assert!(verdict.cause == Cause::Lost && verdict.rank != Rank(0), "{verdict}");
     // If all are lost at once, that is more likely to be its own connection.
     let world = lost(1..4);
     let Err((verdict, _)) = first(&world) else { panic!("three crashes did nothing") };
