@@ -8,9 +8,11 @@
 //! anything is allocated.
 
 use crate::transport::tcp::{Proven, Secret};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
+use rustix::time::Timespec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -39,9 +41,12 @@ fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Sends one message.
+/// Sends one message. If it cannot be sent as a whole, nothing can be sent any more: what followed would be taken for the
+/// rest of it.
 pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
-    stream.write_all(&framed(message)?)
+    let frame = framed(message)?;
+    // It fails only where the other side is gone.
+    stream.write_all(&frame).inspect_err(|_| drop(stream.shutdown(Shutdown::Write)))
 }
 
 /// One direction of a conversation between machines.
@@ -68,8 +73,29 @@ pub(crate) struct Post {
 impl Post {
     /// Sends one message. After an error the connection is of no use, and cut.
     pub(crate) fn send(&self, message: &impl Serialize) -> io::Result<()> {
-        let mut frame = framed(message)?;
-        let mut seal = self.seal.lock().unwrap_or_else(PoisonError::into_inner);
+        let frame = framed(message)?;
+        self.write(&mut self.seal.lock().unwrap_or_else(PoisonError::into_inner), frame)
+    }
+
+    /// Sends one message if that takes no waiting; else it is left out. Whether it was sent.
+    pub(crate) fn offer(&self, message: &impl Serialize) -> io::Result<bool> {
+        let Ok(mut seal) = self.seal.try_lock() else { return Ok(false) };
+        // The kernel says so only where much more than a small message fits.
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let has_room = poll(&mut [PollFd::new(&self.stream, PollFlags::OUT)], Some(&now))? > 0;
+        if has_room {
+            self.write(&mut seal, framed(message)?)?;
+        }
+        Ok(has_room)
+    }
+
+    /// Whether a message is being sent.
+    #[cfg(test)]
+    pub(super) fn is_busy(&self) -> bool {
+        self.seal.try_lock().is_err()
+    }
+
+    fn write(&self, seal: &mut Seal, mut frame: Vec<u8>) -> io::Result<()> {
         let tag = seal.tag(&frame);
         frame.extend_from_slice(&tag);
         (&self.stream).write_all(&frame).inspect_err(|_| self.cut())
@@ -193,8 +219,7 @@ mod tests {
     use super::*;
     use crate::clock::Moment;
     use crate::control::messages::{Answer, Command, Finding};
-    use crate::execution::executor::Sample;
-    use crate::measure::trial::{MOST_REPETITIONS, RankReport};
+    use crate::measure::trial::{MOST_REPETITIONS, RankReport, Sample};
 
     #[test]
     fn the_longest_report_fits_a_message() {
@@ -234,6 +259,46 @@ mod tests {
             (&near).write_all(bytes).unwrap();
             assert!(Inbox::new(far).receive::<Command>().is_err());
         }
+    }
+
+    /// Somebody does not read; later he does. What did not fit must not be followed by anything.
+    #[test]
+    fn nothing_follows_a_message_of_which_only_a_part_has_gone() {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_write_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
+        let long = "x".repeat(1 << 20);
+        let error = send(&near, &long).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        let mut inbox = Inbox::new(far);
+        let reader = std::thread::spawn(move || inbox.receive::<String>());
+        // The reader makes room for more.
+        assert!((0..10_000).all(|_| send(&near, &"more").is_err()));
+        drop(near);
+        assert_eq!(reader.join().unwrap().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_is_not_urgent_waits_for_nobody() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let session = Secret::from_text(b"session");
+        let limit = std::time::Duration::from_millis(20);
+        let (post, _inbox) = sealed(Proven { stream, session: session.clone() }, false, limit).unwrap();
+        let (_, mut theirs) = sealed(Proven { stream: far, session }, true, limit).unwrap();
+        assert!(post.offer(&"one").unwrap());
+        let busy = post.seal.lock().unwrap();
+        assert!(!post.offer(&"two").unwrap());
+        drop(busy);
+        let long = "x".repeat(1 << 10);
+        let sent = (0..1_000_000).take_while(|_| post.offer(&long).unwrap()).count();
+        assert_eq!(theirs.receive::<String>().unwrap().as_deref(), Some("one"));
+        // What was left out is not missed: all others are whole.
+        for _ in 0..sent {
+            assert_eq!(theirs.receive::<String>().unwrap().as_ref(), Some(&long));
+        }
+        assert!(post.offer(&"three").unwrap());
+        assert_eq!(theirs.receive::<String>().unwrap().as_deref(), Some("three"));
     }
 
     #[test]

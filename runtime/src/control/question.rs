@@ -6,7 +6,8 @@
 //! heard the order that followed, and is told again.
 
 use crate::control::messages::{Answer, Command, PROTOCOL};
-use crate::verdict::{Cause, Phase};
+use crate::error::Phase;
+use crate::memory::board::Cause;
 use topology::Rank;
 
 /// How much of a digest is shown: what lanes compare, too.

@@ -8,11 +8,10 @@
 use crate::clock::Moment;
 use crate::control::frame::sealed;
 use crate::control::messages::{Answer, FromAgent, PROTOCOL, ToAgent};
-use crate::error::{RunError, RunResult};
+use crate::error::{Phase, RunError, RunResult};
 use crate::launch::machine::Machine;
 use crate::transport::interfaces::{self, Interface};
 use crate::transport::tcp::{Claim, Gate, Proven, Secret, introduce};
-use crate::verdict::Phase;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs};
@@ -280,7 +279,7 @@ impl Rendezvous {
                         continue;
                     }
                     let until = Moment::now().after(ATTEMPT).min(deadline);
-                    match introduce(address, identity.claim(), &self.secret, until) {
+                    match introduce(address, identity.claim(), &self.secret, until, &|| true) {
                         Ok(proven) => return Ok(proven),
                         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(lost(error)),
                         Err(error) => reason = error,
@@ -537,7 +536,7 @@ mod tests {
                 Identity { protocol: PROTOCOL + 1, rank: Rank(1), ranks: 2, machine: [0; 16], declines: false };
             let deadline = Moment::now().after(LIMIT);
             let proven = loop {
-                match introduce(at.parse().unwrap(), identity.claim(), &odd.secret, deadline) {
+                match introduce(at.parse().unwrap(), identity.claim(), &odd.secret, deadline, &|| true) {
                     Ok(proven) => break proven,
                     Err(error) => assert!(Moment::now() < deadline, "{error}"),
                 }

@@ -14,11 +14,15 @@
 //! [`HASTE`], when somebody else wants the place and all that was said has been heard. Others wait at the listener
 //! meanwhile. Whose tag is wrong hears [`REFUSAL`] instead of an answer, which says nothing but that it need not try again;
 //! who is cut off without it may.
+//!
+//! A process that has no descriptor left for one more connection takes none for [`REST`], and goes on: strangers must not
+//! end a job by coming in numbers.
 
 use super::secret::{BYTES, Secret, nonce};
 use crate::clock::Moment;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::time::Timespec;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -32,6 +36,8 @@ const HASTE: Duration = Duration::from_millis(250);
 const STRANGERS: usize = 512;
 /// How often who waits looks whether there is still a job.
 const GLANCE: Duration = Duration::from_millis(20);
+/// How long nobody is taken when there was no descriptor for one more.
+const REST: Duration = Duration::from_millis(100);
 /// What a connector says.
 const PROOF: usize = 3 * BYTES;
 /// The answer to a wrong tag; that it is the right tag of anything is as likely as guessing the secret.
@@ -47,29 +53,109 @@ pub(crate) struct Proven {
     pub(crate) session: Secret,
 }
 
-/// The connector's side.
+/// The connector's side; `go_on` is asked again and again whether there is still a reason to wait.
 ///
 /// # Errors
-/// `PermissionDenied` when one of the two does not have the secret; what the operating system says otherwise.
-pub(crate) fn introduce(address: SocketAddr, claim: Claim, secret: &Secret, deadline: Moment) -> io::Result<Proven> {
-    // Zero would mean no limit.
-    let left = || deadline.since(Moment::now()).max(Duration::from_millis(1));
-    let mut stream = TcpStream::connect_timeout(&address, left())?;
+/// `PermissionDenied` when one of the two does not have the secret; `TimedOut` when the deadline has passed,
+/// `Interrupted` when there is no reason to go on; what the operating system says otherwise.
+pub(crate) fn introduce(
+    address: SocketAddr,
+    claim: Claim,
+    secret: &Secret,
+    deadline: Moment,
+    go_on: &dyn Fn() -> bool,
+) -> io::Result<Proven> {
+    let connector = Connector { deadline, go_on };
+    let stream = connector.connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(left()))?;
-    stream.set_write_timeout(Some(left()))?;
     let (mut theirs, mine) = ([0; BYTES], nonce()?);
-    stream.read_exact(&mut theirs)?;
+    connector.read(&stream, &mut theirs)?;
     let tag = secret.tag(&[b"connect", &theirs, &mine, &claim]);
-    stream.write_all(&[mine, claim, tag].concat())?;
+    connector.write(&stream, &[mine, claim, tag].concat())?;
     let mut answer = [0; BYTES];
-    stream.read_exact(&mut answer)?;
+    connector.read(&stream, &mut answer)?;
     if !secret.verify(&[b"accept", &mine, &theirs, &claim], &answer) {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "who listens there does not belong to this job"));
     }
-    stream.set_read_timeout(None)?;
-    stream.set_write_timeout(None)?;
+    stream.set_nonblocking(false)?;
     Ok(Proven { stream, session: session(secret, &theirs, &mine) })
+}
+
+/// How long a connector waits, and whether at all.
+struct Connector<'a> {
+    deadline: Moment,
+    go_on: &'a dyn Fn() -> bool,
+}
+
+impl Connector<'_> {
+    fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let stream = TcpStream::from(socket);
+        self.until(&stream, PollFlags::OUT)?;
+        stream.take_error()?.map_or(Ok(stream), Err)
+    }
+
+    fn read(&self, mut stream: &TcpStream, into: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < into.len() {
+            self.until(stream, PollFlags::IN)?;
+            match stream.read(&mut into[filled..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => filled += read,
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            self.until(stream, PollFlags::OUT)?;
+            match stream.write(&bytes[written..]) {
+                Ok(more) => written += more,
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something can be done with the socket.
+    fn until(&self, stream: &TcpStream, what: PollFlags) -> io::Result<()> {
+        loop {
+            if !(self.go_on)() {
+                return Err(io::Error::new(ErrorKind::Interrupted, "nobody waits for this connection any more"));
+            }
+            let left = self.deadline.since(Moment::now());
+            if left.is_zero() {
+                return Err(io::Error::new(ErrorKind::TimedOut, "it did not answer in time"));
+            }
+            let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.min(GLANCE).subsec_nanos()) };
+            match poll(&mut [PollFd::new(stream, what)], Some(&timeout)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Whether the same may work a moment later.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// Whether this process, or the system, has no room for one more connection right now.
+fn is_full(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 /// The key of one connection; both nonces are in it, so no other connection has the same.
@@ -93,12 +179,19 @@ pub(crate) struct Gate<'a> {
     /// Who came first is the first.
     strangers: Vec<Stranger>,
     refusals: Refusals,
+    /// Until when nobody is taken, and why.
+    full: Option<(Moment, io::Error)>,
 }
 
 impl<'a> Gate<'a> {
     /// A gate behind listeners that do not block. They are closed with it.
     pub(crate) fn new(listeners: Vec<TcpListener>, secret: &'a Secret) -> Self {
-        Self { listeners, secret, strangers: Vec::new(), refusals: Refusals::default() }
+        Self { listeners, secret, strangers: Vec::new(), refusals: Refusals::default(), full: None }
+    }
+
+    /// Why not all who come can be taken right now, if that is so.
+    pub(crate) fn full(&self) -> Option<&io::Error> {
+        self.full.as_ref().map(|(_, error)| error)
     }
 
     /// How many came and were not let in.
@@ -117,12 +210,13 @@ impl<'a> Gate<'a> {
     ) -> io::Result<Vec<(T, Proven)>> {
         let has_spoken = self.wait()?;
         let now = Moment::now();
+        let patience = if self.full.is_some() { HASTE } else { PATIENCE };
         let mut admitted = Vec::new();
         for (mut stranger, has_spoken) in std::mem::take(&mut self.strangers).into_iter().zip(has_spoken) {
             // A stranger who breaks off, lies or is too slow is forgotten; whom it wanted to be will be missed.
             let heard = if has_spoken { stranger.listen() } else { Ok(false) };
             match heard {
-                Ok(false) if now < stranger.since.after(PATIENCE) => self.strangers.push(stranger),
+                Ok(false) if now < stranger.since.after(patience) => self.strangers.push(stranger),
                 Ok(true) => {
                     let address = stranger.address;
                     match self.believe(stranger, &mut known) {
@@ -163,6 +257,9 @@ impl<'a> Gate<'a> {
 
     /// Whether there is a place for one more, or somebody who must leave it.
     fn has_room(&self, now: Moment) -> bool {
+        if self.full.as_ref().is_some_and(|(until, _)| now < *until) {
+            return false;
+        }
         let oldest = self.strangers.first().filter(|_| self.strangers.len() >= STRANGERS);
         oldest.is_none_or(|oldest| now >= oldest.since.after(HASTE))
     }
@@ -179,10 +276,14 @@ impl<'a> Gate<'a> {
                 }
                 let (mut stream, address) = match self.listeners[at].accept() {
                     Ok(accepted) => accepted,
-                    Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => return Err(error),
+                    Err(error) if is_full(&error) => {
+                        self.rest(now, error);
+                        return Ok(());
+                    }
                     // Nobody is left, or who came is gone again, which does not matter.
                     Err(_) => break,
                 };
+                self.full = None;
                 let nonce = nonce()?;
                 if stream.set_nonblocking(true).and_then(|()| stream.write_all(&nonce)).is_ok() {
                     if self.strangers.len() >= STRANGERS {
@@ -195,6 +296,14 @@ impl<'a> Gate<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Takes nobody for a while: those who are heard will be believed or leave, and the rest wait at the listener.
+    fn rest(&mut self, now: Moment, error: io::Error) {
+        if self.full.is_none() {
+            tracing::warn!("connections have to wait, because none can be accepted right now: {error}");
+        }
+        self.full = Some((now.after(REST), error));
     }
 
     fn believe<T>(
@@ -271,7 +380,7 @@ impl Stranger {
                 self.said.extend_from_slice(&bytes[start..start + read]);
                 Ok(self.said.len() == PROOF)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(false),
+            Err(error) if is_passing(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -291,32 +400,33 @@ mod tests {
         (listener, address)
     }
 
+    /// Says who it is, if it has got its nonce; the stream does not block.
+    fn answer(stream: &mut TcpStream, secret: &Secret) -> bool {
+        let (mut theirs, mine, claim) = ([0; BYTES], [1; BYTES], [2; BYTES]);
+        let has_nonce = stream.read(&mut theirs).is_ok_and(|bytes| bytes == BYTES);
+        if has_nonce {
+            let tag = secret.tag(&[b"connect", &theirs, &mine, &claim]);
+            stream.write_all(&[mine, claim, tag].concat()).unwrap();
+        }
+        has_nonce
+    }
+
     /// More than are heard at once say who they are as soon as they can, and before anybody listens to them again.
     #[test]
     fn whose_proof_has_come_is_heard_before_others_are_let_in() {
         const ALL: usize = 2 * STRANGERS + 1;
-        crate::transport::tcp::raise_open_files();
+        crate::execution::options::raise_open_files();
         let secret = Secret::random().unwrap();
         let (listener, address) = listener();
         let mut gate = Gate::new(vec![listener], &secret);
         let mut come: Vec<_> = (0..ALL).map(|_| TcpStream::connect(address).unwrap()).collect();
         come.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
-        // Who has got its nonce answers at once, and waits.
-        let answer = |stream: &mut TcpStream| {
-            let (mut theirs, mine, claim) = ([0; BYTES], [1; BYTES], [2; BYTES]);
-            let has_nonce = stream.read(&mut theirs).is_ok_and(|bytes| bytes == BYTES);
-            if has_nonce {
-                let tag = secret.tag(&[b"connect", &theirs, &mine, &claim]);
-                stream.write_all(&[mine, claim, tag].concat()).unwrap();
-            }
-            has_nonce
-        };
         let mut answered: Vec<TcpStream> = Vec::new();
         let (mut admitted, deadline) = (0, Moment::now().after(LONG));
         while admitted < ALL {
             assert!(Moment::now() < deadline, "{admitted} of {ALL}");
             admitted += gate.admit(|_, _| Some(())).unwrap().len();
-            answered.extend(come.extract_if(.., answer));
+            answered.extend(come.extract_if(.., |stream| answer(stream, &secret)));
         }
         assert_eq!(gate.refused(), 0);
     }
@@ -324,7 +434,7 @@ mod tests {
     #[test]
     fn a_crowd_that_says_nothing_keeps_nobody_out() {
         const CROWD: usize = 3 * STRANGERS;
-        crate::transport::tcp::raise_open_files();
+        crate::execution::options::raise_open_files();
         let secret = Secret::random().unwrap();
         let (listener, address) = listener();
         let mut gate = Gate::new(vec![listener], &secret);
@@ -332,7 +442,7 @@ mod tests {
         let begin = Moment::now();
         let deadline = begin.after(LONG);
         std::thread::scope(|scope| {
-            let honest = scope.spawn(|| introduce(address, [3; BYTES], &secret, deadline));
+            let honest = scope.spawn(|| introduce(address, [3; BYTES], &secret, deadline, &|| true));
             while gate.admit(|_, _| Some(())).unwrap().is_empty() {
                 assert!(Moment::now() < deadline, "nobody was let in");
             }
@@ -343,6 +453,59 @@ mod tests {
         assert!((3 * HASTE..2 * PATIENCE).contains(&waited), "{waited:?}");
         assert!(gate.refused() as usize > CROWD - STRANGERS, "{}", gate.refused());
         drop(crowd);
+    }
+
+    /// Somebody listens and says nothing; a moment later there is no reason to wait any more.
+    #[test]
+    fn who_waits_for_an_answer_leaves_when_the_job_is_over() {
+        let secret = Secret::random().unwrap();
+        let (_silent, address) = listener();
+        let (asked, begin) = (std::cell::Cell::new(0), Moment::now());
+        let go_on = || asked.replace(asked.get() + 1) < 5;
+        let error = introduce(address, [3; BYTES], &secret, begin.after(LONG), &go_on).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+        let waited = Moment::now().since(begin);
+        assert!(waited < LONG / 2, "{waited:?}");
+        let soon = Moment::now().after(3 * GLANCE);
+        let error = introduce(address, [3; BYTES], &secret, soon, &|| true).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+
+    /// Set in a process of its own, which has few descriptors.
+    const FEW: &str = "ANTIPHON_TEST_FEW_DESCRIPTORS";
+
+    /// Strangers take all descriptors that this process may have; who belongs here is let in nevertheless.
+    #[test]
+    fn a_process_without_descriptors_lets_others_wait() {
+        if std::env::var_os(FEW).is_none() {
+            let name = "a_process_without_descriptors_lets_others_wait";
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = again.args([name, "--test-threads", "1"]).env(FEW, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        const CROWD: usize = 96;
+        let secret = Secret::random().unwrap();
+        let (listener, address) = listener();
+        // The connectors' ends are in this process, too, and have their descriptors before there are too few.
+        let mut crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut honest = crowd.pop().unwrap();
+        honest.set_nonblocking(true).unwrap();
+        let used = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let few = rustix::process::Rlimit { current: Some((used + CROWD / 3) as u64), maximum: None };
+        let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, rustix::process::Rlimit { maximum, ..few })
+            .unwrap();
+        let mut gate = Gate::new(vec![listener], &secret);
+        let (mut was_full, mut admitted, deadline) = (false, 0, Moment::now().after(LONG));
+        while admitted == 0 {
+            assert!(Moment::now() < deadline, "nobody was let in");
+            admitted += gate.admit(|_, _| Some(())).unwrap().len();
+            was_full |= gate.full().is_some();
+            answer(&mut honest, &secret);
+        }
+        assert!(was_full);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// Changes whenever the claim or what follows it changes its meaning.
-const PROTOCOL: u32 = 0x6a70_0004;
+const PROTOCOL: u32 = 0x6a70_0005;
 /// How many connections a rank forms at the same time.
 const AT_ONCE: usize = 16;
 /// How many connections may wait to be accepted.
@@ -287,7 +287,11 @@ impl Meeting<'_> {
     ) -> RunResult<io::Result<TcpStream>> {
         let mut pause = PAUSES[0];
         loop {
-            let entered = introduce(address, claim, self.secret, until).and_then(|proven| ready(proven.stream));
+            let go_on = || matches!(self.go_on(over), Ok(true));
+            let entered = introduce(address, claim, self.secret, until, &go_on).and_then(|proven| ready(proven.stream));
+            if entered.is_err() && !self.go_on(over)? {
+                return Ok(entered);
+            }
             let again = match &entered {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => refusals,
                 Err(error) if CUT.contains(&error.kind()) => until,
@@ -311,7 +315,9 @@ impl Meeting<'_> {
         while missing > 0 && self.go_on(over)? {
             if Moment::now() > self.deadline {
                 let absent = awaited.values().find(|(_, awaited)| !awaited.is_complete()).map_or(self.rank, |of| of.0);
-                return Err(self.lost(absent)(io::Error::new(ErrorKind::TimedOut, "it did not connect in time")));
+                let why = gate.full().map(|error| format!("; others could not be heard: {error}")).unwrap_or_default();
+                let what = format!("it did not connect in time{why}");
+                return Err(self.lost(absent)(io::Error::new(ErrorKind::TimedOut, what)));
             }
             let expected = |claim: &Claim, _| {
                 let header = Header::of(claim).filter(|header| header.task == self.task && header.to == self.rank)?;
@@ -344,7 +350,7 @@ fn ready(stream: TcpStream) -> io::Result<TcpStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::time::Duration;
     use topology::LinkId;
 
@@ -490,6 +496,125 @@ mod tests {
         for streams in met {
             assert_eq!(streams.unwrap().incoming.len(), 2);
         }
+    }
+
+    /// What somebody does at a door who must not be let in.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Attack {
+        /// Says nothing, and keeps its place.
+        Hold,
+        /// Says a byte now and then.
+        Dribble,
+        /// Answers the nonce with another secret.
+        Guess,
+        /// Says what an honest rank has said to another nonce.
+        Repeat,
+        /// Says much more than a proof is long.
+        Flood,
+        /// Cuts the connection as soon as it is there.
+        Reset,
+        /// Knows the secret, and asks for what is not expected.
+        Claim,
+    }
+
+    const ATTACKS: [Attack; 7] =
+        [Attack::Hold, Attack::Dribble, Attack::Guess, Attack::Repeat, Attack::Flood, Attack::Reset, Attack::Claim];
+
+    /// Attacks until it is over; counts the attempts. The places of several connections are kept.
+    fn attack(attack: Attack, address: SocketAddr, secret: &Secret, over: &AtomicBool, attempts: &AtomicUsize) {
+        let other = Secret::from_text(b"a guess");
+        let honest = Header { task: 7, connection: 1, from: Rank(1), to: Rank(0), stripe: 0, all: 1 };
+        let odd = [
+            Header { task: 8, ..honest },
+            Header { connection: 2, ..honest },
+            Header { connection: u32::MAX, ..honest },
+            Header { from: Rank(2), ..honest },
+            Header { to: Rank(1), ..honest },
+            Header { stripe: 1, ..honest },
+            Header { stripe: u16::MAX, all: 0, ..honest },
+        ];
+        let mut kept: Vec<TcpStream> = Vec::new();
+        for attempt in 0.. {
+            if over.load(Ordering::Relaxed) {
+                return;
+            }
+            attempts.fetch_add(1, Ordering::Relaxed);
+            if attack == Attack::Claim {
+                let soon = Moment::now().after(Duration::from_secs(1));
+                let claim = odd[attempt % odd.len()].bytes();
+                let met = introduce(address, claim, secret, soon, &|| !over.load(Ordering::Relaxed));
+                assert!(met.is_err(), "{claim:?} was let in");
+                continue;
+            }
+            let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else { continue };
+            stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            let proof = |secret: &Secret, nonce: &[u8]| {
+                let tag = secret.tag(&[b"connect", nonce, &[1; BYTES], &honest.bytes()]);
+                [[1; BYTES], honest.bytes(), tag].concat()
+            };
+            let mut nonce = [0; BYTES];
+            // Whoever is turned away in between has failed as well.
+            match attack {
+                Attack::Hold => kept.push(stream),
+                Attack::Dribble => {
+                    kept.push(stream);
+                    kept.retain(|mut stream| stream.write_all(&[0]).is_ok());
+                }
+                Attack::Guess if stream.read_exact(&mut nonce).is_ok() => {
+                    let _ = stream.write_all(&proof(&other, &nonce));
+                    let mut answer = [0; BYTES];
+                    assert!(stream.read_exact(&mut answer).is_err() || answer == [0; BYTES], "a guess was answered");
+                }
+                Attack::Repeat => drop(stream.write_all(&proof(secret, &[9; BYTES]))),
+                Attack::Flood => drop(stream.write_all(&[255; 100 * BYTES])),
+                Attack::Reset => drop(rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))),
+                Attack::Guess | Attack::Claim => {}
+            }
+            if kept.len() > 200 {
+                kept.drain(..100);
+            }
+        }
+    }
+
+    #[test]
+    fn attackers_of_all_kinds_at_once_hold_up_nobody_and_none_is_let_in() {
+        crate::execution::options::raise_open_files();
+        let (secret, over) = (Secret::random().unwrap(), AtomicBool::new(false));
+        let attempts = ATTACKS.map(|_| AtomicUsize::new(0));
+        let (secret, over, attempts) = (&secret, &over, &attempts);
+        std::thread::scope(|scope| {
+            let met = meet(&["127.0.0.1"], [secret; 2], LONG, |address| {
+                for (index, kind) in ATTACKS.into_iter().enumerate() {
+                    scope.spawn(move || attack(kind, address, secret, over, &attempts[index]));
+                }
+                // All have begun before anybody else comes.
+                while attempts.iter().any(|attempts| attempts.load(Ordering::Relaxed) == 0) {
+                    std::thread::yield_now();
+                }
+            });
+            over.store(true, Ordering::Relaxed);
+            let incoming = met.map(|streams| {
+                streams.map(|streams| streams.incoming.len()).unwrap_or_else(|error| panic!("{}", error.chain()))
+            });
+            assert_eq!(incoming, [2, 2]);
+        });
+    }
+
+    /// A verdict comes while a rank waits for an answer of somebody who says nothing.
+    #[test]
+    fn who_waits_at_a_silent_door_hears_the_verdict() {
+        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
+        let [(zero, first), (_silent, second)] =
+            [(); 2].map(|()| listen(&["127.0.0.1".parse().unwrap()], false).unwrap());
+        let (asked, begin) = (AtomicUsize::new(0), Moment::now());
+        let check = || match asked.fetch_add(1, Ordering::Relaxed) {
+            ..50 => Ok(()),
+            _ => Err(RunError::Mismatch { what: "the verdict".to_owned() }),
+        };
+        let meeting = Meeting { check: &check, ..meeting(&connections, &secret, 0, LONG, &closed) };
+        let error = meeting.hold(zero, &[first, second]).err().unwrap();
+        assert!(error.to_string().contains("the verdict"), "{error}");
+        assert!(Moment::now().since(begin) < LONG / 2);
     }
 
     /// Before rank 1 listens, somebody at its door sends the first away who come.
