@@ -11,25 +11,6 @@ use std::path::Path;
 const FLOORS: &[(&str, &[&str])] = &[
     ("interop", &["msccl", "mscclpp", "view"]),
     (
-        "runtime",
-        &[
-            "clock",
-            "dtype",
-            "verdict",
-            "error",
-            "group",
-            "memory",
-            "transport",
-            "plan",
-            "pacing",
-            "interpreter",
-            "execution",
-            "measure",
-            "control",
-            "launch",
-        ],
-    ),
-    (
         "synth",
         &["problem", "symmetry", "sketch", "solver", "bounds", "ordering", "epochs", "strategies", "polish", "planner"],
     ),

@@ -5,7 +5,8 @@
 //! Words are aligned to their own size, so that no window of a lane ends inside them.
 
 use crate::error::{RunError, RunResult};
-use crate::transport::{LaneRequest, ReceiveLane, SendLane, Transports};
+use crate::transport::wiring::Wires;
+use crate::transport::{ReceiveLane, SendLane, Transport};
 use program::{Connection, ConnectionId};
 use std::io;
 use topology::Rank;
@@ -16,12 +17,16 @@ struct End<L: ?Sized> {
     peer: Rank,
     /// How many bytes have passed.
     position: u64,
+    /// Whether it is among those that may keep something.
+    keeps: bool,
 }
 
 /// The ends of one direction, by connection; `None` where the rank has none.
 pub(crate) struct Ends<L: ?Sized> {
     rank: Rank,
     ends: Vec<Option<End<L>>>,
+    /// Those that were sent on since they had handed all on.
+    keeping: Vec<ConnectionId>,
 }
 
 /// All ends of a rank.
@@ -33,31 +38,30 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Takes `rank`'s ends of a program's connections, each as `request` wants it.
-    pub(crate) fn new<'r>(
-        rank: Rank,
-        connections: &'r [Connection],
-        transports: &mut Transports<'_>,
-        request: impl Fn(ConnectionId, &'r Connection) -> LaneRequest<'r>,
-    ) -> RunResult<Self> {
-        let (count, remote) = (connections.len(), transports.poller().is_some());
-        let mut outgoing: Ends<dyn SendLane> = Ends { rank, ends: Vec::with_capacity(count) };
-        let mut incoming: Ends<dyn ReceiveLane> = Ends { rank, ends: Vec::with_capacity(count) };
+    /// Takes `rank`'s ends of a program's connections.
+    pub(crate) fn new(rank: Rank, connections: &[Connection], transport: &mut Wires<'_>) -> RunResult<Self> {
+        let (count, remote) = (connections.len(), transport.is_remote());
+        let mut outgoing: Ends<dyn SendLane> = Ends::new(rank, count);
+        let mut incoming: Ends<dyn ReceiveLane> = Ends::new(rank, count);
         for (index, connection) in connections.iter().enumerate() {
-            let lane = request(ConnectionId(index as u32), connection);
-            outgoing.add(connection.from, connection.to, || transports.sender(&lane))?;
-            incoming.add(connection.to, connection.from, || transports.receiver(&lane))?;
+            let id = ConnectionId(index as u32);
+            outgoing.add(connection.from, connection.to, || transport.sender(id, connection))?;
+            incoming.add(connection.to, connection.from, || transport.receiver(id, connection))?;
         }
         Ok(Self { remote, outgoing, incoming })
     }
 }
 
 impl<L: ?Sized> Ends<L> {
+    fn new(rank: Rank, count: usize) -> Self {
+        Self { rank, ends: Vec::with_capacity(count), keeping: Vec::new() }
+    }
+
     /// Adds the next connection's end, if it is this rank's.
     fn add(&mut self, owner: Rank, peer: Rank, open: impl FnOnce() -> io::Result<Box<L>>) -> RunResult<()> {
         let end = if owner == self.rank {
             let lane = open().map_err(|source| RunError::Lane { rank: owner, peer, source })?;
-            Some(End { lane, peer, position: 0 })
+            Some(End { lane, peer, position: 0, keeps: false })
         } else {
             None
         };
@@ -89,6 +93,7 @@ impl Ends<dyn SendLane> {
 
     /// Hands over what was filled.
     pub(crate) fn commit(&mut self, id: ConnectionId, bytes: usize) -> RunResult<()> {
+        self.may_keep(id);
         self.with(id, |end| {
             end.position += bytes as u64;
             end.lane.commit(bytes)
@@ -97,6 +102,7 @@ impl Ends<dyn SendLane> {
 
     /// Sends what it can of `data`; how much (see [`SendLane::send`]).
     pub(crate) fn send(&mut self, id: ConnectionId, data: &[u8]) -> RunResult<usize> {
+        self.may_keep(id);
         self.with(id, |end| {
             let sent = end.lane.send(data)?;
             end.position += sent as u64;
@@ -111,11 +117,28 @@ impl Ends<dyn SendLane> {
 
     /// Hands on what lanes still keep; whether all of it went.
     pub(crate) fn flush(&mut self) -> RunResult<bool> {
-        let rank = self.rank;
-        self.ends.iter_mut().flatten().try_fold(true, |all, end| match end.lane.flush() {
-            Ok(flushed) => Ok(all && flushed),
-            Err(source) => Err(RunError::Lane { rank, peer: end.peer, source }),
-        })
+        let mut left = 0;
+        for at in 0..self.keeping.len() {
+            let id = self.keeping[at];
+            let keeps = self.with(id, |end| {
+                end.keeps = !end.lane.flush()?;
+                Ok(end.keeps)
+            })?;
+            if keeps {
+                self.keeping[left] = id;
+                left += 1;
+            }
+        }
+        self.keeping.truncate(left);
+        Ok(left == 0)
+    }
+
+    fn may_keep(&mut self, id: ConnectionId) {
+        if let Some(end) = &mut self.ends[id.index()]
+            && !std::mem::replace(&mut end.keeps, true)
+        {
+            self.keeping.push(id);
+        }
     }
 
     /// Sends words, all or none; whether they went.

@@ -1,9 +1,9 @@
-//! Timed runs of collectives, whose answers are compared with the definition.
+//! Timed and judged runs: trials of programs, and exchanges between pairs of ranks.
 //!
-//! The principal types are [`Trial`](trial::Trial) and [`Reference`](reference::Reference).
+//! The principal types are [`Trial`](trial::Trial), [`Reference`](reference::Reference) and
+//! [`ThreadProbe`](probe::ThreadProbe).
 
-pub(crate) mod assignment;
-pub(crate) mod footprint;
 pub(crate) mod listed;
+pub(crate) mod probe;
 pub(crate) mod reference;
 pub(crate) mod trial;

@@ -12,8 +12,8 @@
 //! ```
 
 use crate::clock::Moment;
-use crate::memory::poller::{Pipe, Poller};
 use crate::memory::region::{Place, Region};
+use crate::transport::tcp::{Pipe, Poller, Ringer};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::sync::Arc;
@@ -38,11 +38,12 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 pub(crate) struct Doorbell {
     region: Arc<Region>,
     offset: usize,
+    ringer: Arc<Ringer>,
 }
 
 impl Doorbell {
     pub(crate) fn new(region: Arc<Region>, offset: usize) -> Self {
-        Self { region, offset }
+        Self { region, offset, ringer: Arc::default() }
     }
 
     fn rings(&self) -> &std::sync::atomic::AtomicU32 {
@@ -57,13 +58,14 @@ impl Doorbell {
     pub(crate) fn ring(&self) {
         // Pairs with the fence in `listen`: either the owner's poll sees what we wrote, or we see it asleep.
         fence(Ordering::SeqCst);
-        match self.sleeping().load(Ordering::Relaxed) {
+        // Pairs with the store in `listen`: who is seen to sleep in a poller has said before where that is.
+        match self.sleeping().load(Ordering::Acquire) {
             AWAKE => {}
             IN_POLLER => {
                 let word = |offset| self.region.word32(self.offset + offset).load(Ordering::Relaxed);
                 let inode = self.region.word64(self.offset + 16).load(Ordering::Relaxed);
                 // Whoever cannot be woken looks around by itself.
-                let _ = Pipe(Place { process: word(8), descriptor: word(12), inode }).ring();
+                let _ = self.ringer.ring(Pipe(Place { process: word(8), descriptor: word(12), inode }));
             }
             _ => {
                 self.rings().fetch_add(1, Ordering::Relaxed);
@@ -84,7 +86,7 @@ impl Doorbell {
     /// Announces that the owner is about to sleep; it must poll once more before [`Self::sleep`].
     fn listen(&self, how: u32) -> u32 {
         let seen = self.rings().load(Ordering::Relaxed);
-        self.sleeping().store(how, Ordering::Relaxed);
+        self.sleeping().store(how, Ordering::Release);
         fence(Ordering::SeqCst);
         seen
     }
@@ -148,6 +150,13 @@ impl<'a> Waiter<'a> {
         }
         self.poller = poller;
         self
+    }
+
+    /// Before a poll: hears which sockets are worth a try.
+    pub(crate) fn refresh(&self) {
+        if let Some(poller) = self.poller {
+            poller.refresh();
+        }
     }
 
     /// After a poll that found something.

@@ -5,11 +5,11 @@
 //! precede a message, and operands of reductions, pass through memory of the lane.
 
 use super::leave::{Admitting, Leave};
+use super::socket::Socket;
 use super::stripes::{Incoming, Outgoing};
 use crate::transport::{ReceiveLane, SendLane};
 use std::collections::VecDeque;
 use std::io;
-use std::net::TcpStream;
 
 /// Room for words and for other small things.
 const SMALL: usize = 4096;
@@ -34,7 +34,7 @@ pub(super) struct TcpSender {
 }
 
 impl TcpSender {
-    pub(super) fn new(sockets: Vec<TcpStream>, backlog: usize) -> Self {
+    pub(super) fn new(sockets: Vec<Socket>, backlog: usize) -> Self {
         let stripes = Outgoing::new(sockets);
         Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog, leave: None }
     }
@@ -102,7 +102,7 @@ pub(super) struct TcpReceiver {
 }
 
 impl TcpReceiver {
-    pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
+    pub(super) fn new(sockets: Vec<Socket>) -> Self {
         Self { stripes: Incoming::new(sockets), held: Vec::new(), start: 0, end: 0, admitting: Admitting::default() }
     }
 }
@@ -155,7 +155,7 @@ impl ReceiveLane for TcpReceiver {
 pub(super) mod tests {
     use super::*;
     use std::io::ErrorKind;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     pub(crate) fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -181,7 +181,8 @@ pub(super) mod tests {
 
     fn one_stream(sockets: usize) {
         const BYTES: usize = 20 << 20;
-        let (near, far) = (0..sockets).map(|_| pair()).unzip();
+        let sockets = (0..sockets).map(|_| pair()).map(|(near, far)| (Socket::from(near), Socket::from(far)));
+        let (near, far) = sockets.unzip();
         let (mut sender, mut receiver) = (TcpSender::new(near, 0), TcpReceiver::new(far));
         let data: Vec<u8> = (0..BYTES).map(byte).collect();
         let (mut sent, mut received, mut turn) = (0, 0, 0);
@@ -220,7 +221,7 @@ pub(super) mod tests {
     #[test]
     fn words_travel_with_what_follows() {
         let (near, far) = pair();
-        let mut sender = TcpSender::new(vec![near], 0);
+        let mut sender = TcpSender::new(vec![near.into()], 0);
         let room = sender.reserve().unwrap();
         room[..16].fill(1);
         sender.commit(16).unwrap();
@@ -228,7 +229,7 @@ pub(super) mod tests {
         assert_eq!(far.peek(&mut raw).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert_eq!(sender.send(&[2; 1000]).unwrap(), 1000);
         assert!((0..1_000_000).any(|_| far.peek(&mut raw).is_ok_and(|bytes| bytes == 1016)));
-        let mut receiver = TcpReceiver::new(vec![far.try_clone().unwrap()]);
+        let mut receiver = TcpReceiver::new(vec![far.try_clone().unwrap().into()]);
         assert_eq!(receiver.peek(16).unwrap(), [1; 16]);
         receiver.release(16).unwrap();
         assert_eq!(far.peek(&mut raw).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -243,11 +244,11 @@ pub(super) mod tests {
     #[test]
     fn a_backlog_takes_messages_that_nobody_receives() {
         let (near, far) = pair();
-        let mut plain = TcpSender::new(vec![near.try_clone().unwrap()], 0);
+        let mut plain = TcpSender::new(vec![near.try_clone().unwrap().into()], 0);
         let data = vec![7; 64 << 20];
         let kernel = std::iter::from_fn(|| Some(plain.send(&data).unwrap()).filter(|&bytes| bytes > 0)).sum::<usize>();
         assert!(kernel < data.len());
-        let mut sender = TcpSender::new(vec![near], 1 << 20);
+        let mut sender = TcpSender::new(vec![near.into()], 1 << 20);
         assert_eq!(sender.send(&data).unwrap(), 1 << 20);
         assert_eq!((sender.send(&data).unwrap(), sender.flush().unwrap()), (0, false));
         drop(far);
@@ -257,8 +258,8 @@ pub(super) mod tests {
     fn a_message_without_leave_stops_after_its_beginning() {
         const BYTES: usize = 1 << 20;
         let (near, far) = pair();
-        let mut sender = TcpSender::new(vec![near], 0).with_leave();
-        let mut receiver = TcpReceiver::new(vec![far]);
+        let mut sender = TcpSender::new(vec![near.into()], 0).with_leave();
+        let mut receiver = TcpReceiver::new(vec![far.into()]);
         let (data, mut into) = (vec![7; BYTES], vec![0; BYTES]);
         let (mut sent, mut received) = (0, 0);
         for leave in [0, BYTES] {
@@ -277,7 +278,7 @@ pub(super) mod tests {
     #[test]
     fn a_receiver_has_memory_for_what_was_asked_of_it() {
         let (near, far) = pair();
-        let (mut sender, mut receiver) = (TcpSender::new(vec![near], 0), TcpReceiver::new(vec![far]));
+        let (mut sender, mut receiver) = (TcpSender::new(vec![near.into()], 0), TcpReceiver::new(vec![far.into()]));
         assert_eq!(sender.send(&[5; 2000]).unwrap(), 2000);
         assert!((0..1_000_000).any(|_| receiver.receive(&mut [0; 1000]).unwrap() == 1000));
         assert_eq!(receiver.held.capacity(), 0);
@@ -291,11 +292,11 @@ pub(super) mod tests {
     fn a_peer_that_is_gone_is_an_error_at_both_ends() {
         let (near, far) = pair();
         drop(near);
-        let mut receiver = TcpReceiver::new(vec![far.try_clone().unwrap()]);
+        let mut receiver = TcpReceiver::new(vec![far.try_clone().unwrap().into()]);
         // The end of the stream may take a moment to arrive.
         let error = (0..1_000_000).find_map(|_| receiver.receive(&mut [0; 8]).err()).unwrap();
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-        let mut sender = TcpSender::new(vec![far], 0);
+        let mut sender = TcpSender::new(vec![far.into()], 0);
         assert!((0..1_000_000).any(|_| sender.send(&[0; 8]).is_err()));
     }
 }

@@ -4,9 +4,9 @@
 //! all messages that it has admitted so far, and says that number now and then; a sender is always free to send
 //! [`AHEAD`] bytes more, so that small messages wait for nobody.
 
-use super::stripes::now;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use super::socket::Socket;
+use rustix::net::SendFlags;
+use std::io::{self, ErrorKind, IoSlice};
 
 /// How many bytes a sender is ahead of the leave it has. More hides a longer way back; less keeps the order better.
 const AHEAD: u64 = 64 << 10;
@@ -22,7 +22,7 @@ pub(super) struct Leave {
 
 impl Leave {
     /// How many of `wanted` bytes may be sent now.
-    pub(super) fn most(&mut self, socket: &TcpStream, wanted: usize) -> io::Result<usize> {
+    pub(super) fn most(&mut self, socket: &Socket, wanted: usize) -> io::Result<usize> {
         if self.free() < wanted as u64 {
             self.listen(socket)?;
         }
@@ -37,9 +37,9 @@ impl Leave {
         (self.admitted + AHEAD).saturating_sub(self.sent)
     }
 
-    fn listen(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+    fn listen(&mut self, socket: &Socket) -> io::Result<()> {
         let mut words = [0; 512];
-        while let Some(bytes) = now(socket.read(&mut words))? {
+        while let Some(bytes) = socket.read(&mut words)? {
             if bytes == 0 {
                 return Err(io::Error::new(ErrorKind::UnexpectedEof, "the peer closed the connection"));
             }
@@ -66,7 +66,7 @@ pub(super) struct Admitting {
 
 impl Admitting {
     /// Lets in so many bytes more.
-    pub(super) fn admit(&mut self, socket: &TcpStream, bytes: usize) -> io::Result<()> {
+    pub(super) fn admit(&mut self, socket: &Socket, bytes: usize) -> io::Result<()> {
         self.admitted += bytes as u64;
         if self.admitted - self.told >= AHEAD / 2 {
             self.told = self.admitted;
@@ -76,9 +76,10 @@ impl Admitting {
     }
 
     /// Says what is still to be said.
-    pub(super) fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+    pub(super) fn flush(&mut self, socket: &Socket) -> io::Result<()> {
         while !self.unsent.is_empty() {
-            let Some(taken) = now(socket.write(&self.unsent))? else { break };
+            let parts = [IoSlice::new(&self.unsent)];
+            let Some(taken) = socket.send(&parts, SendFlags::empty())? else { break };
             self.unsent.drain(..taken);
         }
         Ok(())
@@ -88,14 +89,14 @@ impl Admitting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
-    fn pair() -> [TcpStream; 2] {
+    fn pair() -> [Socket; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
         near.set_nonblocking(true).unwrap();
-        [near, far]
+        [near, far].map(Socket::from)
     }
 
     #[test]

@@ -9,8 +9,7 @@
 //! * [`lane`] moves bytes without ever blocking, over as many sockets as there are ways ([`stripes`]). Where messages have
 //!   turns, [`leave`] says what may come, and [`options`] keep a socket from taking more, or sending it faster, than its
 //!   plan counts on.
-//! * [`transport`] makes all of them one [`Transport`](crate::transport::Transport). A rank with sockets sleeps in a
-//!   [`Poller`] until one of them, or a rank of its own computer, has something for it.
+//! * [`poller`] lets a rank sleep until one of its sockets, or a rank of its own computer, has something for it.
 //! * [`handles`] keep sockets open while it is found out who was cut off, and say which have ended.
 
 mod handles;
@@ -20,21 +19,22 @@ mod leave;
 mod meeting;
 #[expect(unsafe_code, reason = "sets options of sockets that have no safe form")]
 mod options;
+mod poller;
 mod secret;
+mod socket;
 mod stripes;
-mod transport;
 
-pub(crate) use handles::{Handles, raise_open_files};
+pub(crate) use handles::Handles;
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{Closed, Doors, Meeting, listen};
+pub(crate) use poller::{Pipe, Poller, Ringer};
 pub use secret::Secret;
 pub(crate) use secret::nonce;
-pub(crate) use transport::Tcp;
 
-use crate::memory::poller::Poller;
-use crate::transport::{InTurn, ReceiveLane, SendLane};
+use crate::transport::{ReceiveLane, SendLane};
 use lane::{TcpReceiver, TcpSender};
 use program::{Connection, ConnectionId};
+use socket::Socket;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
@@ -50,6 +50,13 @@ const PACKETS: [usize; 2] = [4 << 10, 60 << 10];
 
 /// The sockets of each connection.
 type Sockets = BTreeMap<ConnectionId, Vec<TcpStream>>;
+
+/// What the sender of a lane knows where messages have turns.
+#[derive(Clone, Copy)]
+pub(crate) struct InTurn {
+    /// How fast it is to be, in bytes per second, if that matters.
+    pub(crate) rate: Option<f64>,
+}
 
 /// The sockets of one rank, connected and authenticated.
 #[derive(Default)]
@@ -83,16 +90,17 @@ impl Streams {
         turns: Option<InTurn>,
         poller: &Poller,
     ) -> io::Result<Box<dyn SendLane>> {
-        let sockets = self.outgoing.remove(&id).ok_or_else(missing)?;
-        sockets.iter().try_for_each(|socket| poller.watch(socket))?;
-        sockets.iter().filter(|socket| options::is_local(socket)).try_for_each(options::heed_losses)?;
+        let mut sockets = watched(&mut self.outgoing, id, poller)?;
+        let local = sockets.iter().map(Socket::stream).filter(|stream| options::is_local(stream));
+        local.into_iter().try_for_each(options::heed_losses)?;
         let Some(InTurn { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
         // Of several ways each takes what it can.
-        if let [socket] = &sockets[..] {
-            options::limit_unsent(socket, UNSENT)?;
+        if let [socket] = &mut sockets[..] {
+            options::limit_unsent(socket.stream(), UNSENT)?;
+            socket.write_eagerly();
             if let Some(rate) = rate {
-                options::pace(socket, rate)?;
-                options::heed_losses(socket)?;
+                options::pace(socket.stream(), rate)?;
+                options::heed_losses(socket.stream())?;
             }
         }
         let sender = TcpSender::new(sockets, backlog).with_leave();
@@ -107,12 +115,12 @@ impl Streams {
     /// # Errors
     /// As for [`Self::sender`].
     pub(crate) fn receiver(&mut self, id: ConnectionId, poller: &Poller) -> io::Result<Box<dyn ReceiveLane>> {
-        let sockets = self.incoming.remove(&id).ok_or_else(missing)?;
-        sockets.iter().try_for_each(|socket| poller.watch(socket))?;
-        Ok(Box::new(TcpReceiver::new(sockets)))
+        Ok(Box::new(TcpReceiver::new(watched(&mut self.incoming, id, poller)?)))
     }
 }
 
-fn missing() -> io::Error {
-    io::Error::other("no socket was connected for it, or it is in use")
+/// Takes the sockets of a connection, whose changes the poller hears from now on.
+fn watched(all: &mut Sockets, id: ConnectionId, poller: &Poller) -> io::Result<Vec<Socket>> {
+    let missing = || io::Error::other("no socket was connected for it, or it is in use");
+    all.remove(&id).ok_or_else(missing)?.into_iter().map(|stream| poller.watch(stream)).collect()
 }

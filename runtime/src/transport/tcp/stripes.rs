@@ -5,10 +5,10 @@
 //! more than a slow one. The receiver hands over turns by their numbers, and keeps what came before its time, up to a limit:
 //! a fast way goes on while a slow one brings what is next. Over one socket only the bytes themselves travel.
 
-use rustix::net::{SendAncillaryBuffer, SendFlags};
+use super::socket::Socket;
+use rustix::net::SendFlags;
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind, IoSlice};
 
 /// The most bytes of a turn. Small enough that what the kernel takes without the receiver is several turns, so that all
 /// sockets are busy.
@@ -22,18 +22,9 @@ const KEPT: usize = 64;
 /// What precedes a turn: its number and its length, little endian.
 const HEADER: usize = 8;
 
-/// `None` where the kernel has no room, or no data, right now.
-pub(super) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
-    match result {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// The sender's end.
 pub(super) struct Outgoing {
-    pub(super) sockets: Vec<TcpStream>,
+    pub(super) sockets: Vec<Socket>,
     /// What each socket has not taken of the turn that it was given.
     rests: Vec<Vec<u8>>,
     /// The socket that was given the last turn.
@@ -46,11 +37,12 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Over these, connected with the same receiver.
-    pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
+    pub(super) fn new(mut sockets: Vec<Socket>) -> Self {
         if sockets.len() > 1 {
-            for socket in &sockets {
+            for socket in &mut sockets {
                 // Where it is refused, a slow way takes more than it should.
-                let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, AHEAD);
+                let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket.stream(), AHEAD);
+                socket.write_eagerly();
             }
         }
         Self { rests: vec![Vec::new(); sockets.len()], sockets, at: 0, number: 0, packet: usize::MAX }
@@ -96,9 +88,7 @@ impl Outgoing {
     /// Gives the only socket a packet: the kernel sends it without what follows.
     fn hand(&self, words: &[u8], data: &[u8]) -> io::Result<usize> {
         let alone = if self.packet == usize::MAX { SendFlags::empty() } else { SendFlags::EOR };
-        let (parts, nothing) = ([IoSlice::new(words), IoSlice::new(data)], &mut SendAncillaryBuffer::default());
-        let sent = rustix::net::sendmsg(&self.sockets[0], &parts, nothing, SendFlags::NOSIGNAL | alone);
-        Ok(now(sent.map_err(io::Error::from))?.unwrap_or(0))
+        Ok(self.sockets[0].send(&[IoSlice::new(words), IoSlice::new(data)], alone)?.unwrap_or(0))
     }
 
     /// Gives a turn to the next socket that takes any of it; how long it is. What the socket does not take at once is
@@ -114,7 +104,7 @@ impl Outgoing {
                 continue;
             }
             let parts = [IoSlice::new(&header), IoSlice::new(turn)];
-            let Some(bytes) = now((&self.sockets[at]).write_vectored(&parts))? else { continue };
+            let Some(bytes) = self.sockets[at].send(&parts, SendFlags::empty())? else { continue };
             self.rests[at].extend(&header[bytes.min(HEADER)..]);
             self.rests[at].extend(&turn[bytes.saturating_sub(HEADER)..]);
             (self.at, self.number) = (at, self.number.wrapping_add(1));
@@ -134,7 +124,7 @@ impl Outgoing {
     fn flush_one(&mut self, at: usize) -> io::Result<bool> {
         let rest = &mut self.rests[at];
         if !rest.is_empty() {
-            let taken = now((&self.sockets[at]).write(rest))?.unwrap_or(0);
+            let taken = self.sockets[at].send(&[IoSlice::new(rest)], SendFlags::empty())?.unwrap_or(0);
             rest.drain(..taken);
         }
         Ok(rest.is_empty())
@@ -172,7 +162,7 @@ impl Turn {
 
 /// The receiver's end.
 pub(super) struct Incoming {
-    pub(super) sockets: Vec<TcpStream>,
+    pub(super) sockets: Vec<Socket>,
     turns: Vec<Turn>,
     /// Whole turns that came before their time.
     kept: BTreeMap<u32, Vec<u8>>,
@@ -182,7 +172,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(sockets: Vec<TcpStream>) -> Self {
+    pub(super) fn new(sockets: Vec<Socket>) -> Self {
         let turns = vec![Turn::default(); sockets.len()];
         Self { sockets, turns, kept: BTreeMap::new(), number: 0, handed: 0 }
     }
@@ -192,8 +182,8 @@ impl Incoming {
     /// # Errors
     /// If a connection is broken, or closed before its time.
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if let [socket] = &mut self.sockets[..] {
-            return some_of(now(socket.read(into))?);
+        if let [socket] = &self.sockets[..] {
+            return some_of(socket.read(into)?);
         }
         let mut passed = 0;
         while passed < into.len() {
@@ -233,7 +223,7 @@ impl Incoming {
     fn read_from(&mut self, at: usize, into: &mut [u8]) -> io::Result<usize> {
         let turn = &mut self.turns[at];
         let most = into.len().min(turn.left);
-        let bytes = some_of(now((&self.sockets[at]).read(&mut into[..most]))?)?;
+        let bytes = some_of(self.sockets[at].read(&mut into[..most])?)?;
         turn.left -= bytes;
         if turn.left == 0 {
             *turn = Turn::default();
@@ -245,14 +235,14 @@ impl Incoming {
     /// Reads what came before its time; whether a turn was completed.
     fn keep(&mut self) -> io::Result<bool> {
         let (before, mut broken) = (self.kept.len(), None);
-        for (turn, mut socket) in self.turns.iter_mut().zip(&self.sockets).filter(|(turn, _)| turn.come == HEADER) {
+        for (turn, socket) in self.turns.iter_mut().zip(&self.sockets).filter(|(turn, _)| turn.come == HEADER) {
             // One that was begun is completed, whatever its number.
             if self.kept.len() >= KEPT && turn.early.is_empty() {
                 continue;
             }
             let start = turn.early.len();
             turn.early.resize(start + turn.left, 0);
-            let read = now(socket.read(&mut turn.early[start..])).and_then(some_of);
+            let read = socket.read(&mut turn.early[start..]).and_then(some_of);
             let bytes = read.unwrap_or_else(|error| {
                 broken = Some(error);
                 0
@@ -279,8 +269,7 @@ impl Incoming {
         // A peer that has sent all it had may be gone, while the rest still comes from elsewhere.
         let mut broken = None;
         for (at, turn) in self.turns.iter_mut().enumerate().filter(|(_, turn)| turn.come < HEADER) {
-            let read = now((&self.sockets[at]).read(&mut turn.header[turn.come..]));
-            match read.and_then(some_of) {
+            match self.sockets[at].read(&mut turn.header[turn.come..]).and_then(some_of) {
                 Ok(bytes) => turn.come += bytes,
                 Err(error) => broken = Some(error),
             }
@@ -310,7 +299,14 @@ fn some_of(read: Option<usize>) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::lane::tests::pair;
+    use super::super::socket::now;
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    fn sockets(streams: impl IntoIterator<Item = TcpStream>) -> Vec<Socket> {
+        streams.into_iter().map(Socket::from).collect()
+    }
 
     fn header(number: u32, length: u32) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
@@ -328,7 +324,7 @@ mod tests {
     #[test]
     fn turns_are_read_by_number_whichever_comes_first() {
         let (near, far): (Vec<_>, Vec<_>) = (0..3).map(|_| pair()).unzip();
-        let mut incoming = Incoming::new(far);
+        let mut incoming = Incoming::new(sockets(far));
         let mut into = [0; 64];
         for (number, socket) in [(2, 0), (1, 2)] {
             (&near[socket]).write_all(&header(number, 3)).unwrap();
@@ -362,8 +358,8 @@ mod tests {
         let ((full, _blocked), (near, far)) = (pair(), pair());
         let junk = vec![0; 1 << 20];
         while now((&full).write(&junk)).unwrap().is_some() {}
-        let mut outgoing = Outgoing::new(vec![near, full]);
-        let mut incoming = Incoming::new(vec![far, pair().1]);
+        let mut outgoing = Outgoing::new(sockets([near, full]));
+        let mut incoming = Incoming::new(sockets([far, pair().1]));
         let (data, mut sent, mut received) = (vec![3; 8 * TURN + 5], 0, 0);
         let mut into = vec![0; data.len()];
         while received < data.len() {
@@ -379,7 +375,7 @@ mod tests {
     fn turns_before_their_time_hold_up_no_way() {
         const AHEAD: u32 = 40;
         let ((fast, far), (slow, slow_far)) = (pair(), pair());
-        let mut incoming = Incoming::new(vec![far, slow_far]);
+        let mut incoming = Incoming::new(sockets([far, slow_far]));
         let mut into = vec![0; TURN * (AHEAD as usize + 1)];
         for number in 1..=AHEAD {
             let turn = [&header(number, TURN as u32)[..], &vec![number as u8; TURN]].concat();
@@ -413,7 +409,7 @@ mod tests {
         assert_eq!(packets(65_536, 61_440), [32_768, 32_768]);
         assert_eq!((packets(1000, 1000), packets(5, usize::MAX)), (vec![1000], vec![5]));
         let (near, mut far) = pair();
-        let mut outgoing = Outgoing::new(vec![near]).in_packets(1000);
+        let mut outgoing = Outgoing::new(sockets([near])).in_packets(1000);
         let data: Vec<u8> = (0..2001).map(|index| index as u8).collect();
         assert_eq!(outgoing.write(&[], &data).unwrap(), data.len());
         far.set_nonblocking(false).unwrap();
@@ -426,7 +422,7 @@ mod tests {
     fn lengths_that_no_sender_gives_are_refused() {
         for length in [0, TURN as u32 + 1, u32::MAX] {
             let (near, far): (Vec<_>, Vec<_>) = (0..2).map(|_| pair()).unzip();
-            let mut incoming = Incoming::new(far);
+            let mut incoming = Incoming::new(sockets(far));
             (&near[0]).write_all(&header(0, length)).unwrap();
             let error = (0..1_000_000).find_map(|_| incoming.read(&mut [0; 8]).err()).unwrap();
             assert_eq!(error.kind(), ErrorKind::InvalidData);
