@@ -8,17 +8,19 @@ use crate::document::Step::Key;
 use crate::document::{Document, Syntax};
 use crate::family::FAMILIES;
 use crate::machine::{self, BUILT_IN, Machine};
-use crate::spec::{Spec, shorten};
-use crate::spelling::closest;
+use crate::spec::Spec;
+use crate::spelling::{closest, shorten};
 use crate::{Topology, TopologyError, TopologyResult, cluster, interchange};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 
 /// The largest file that is read: the largest clique takes about as much.
 const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// Where files lie that somebody has opened for this process.
+const OPENED: [&str; 3] = ["/dev/stdin", "/dev/fd/", "/proc/self/fd/"];
 
 /// What makes a SPEC a path even without a slash.
 const EXTENSIONS: [&str; 3] = [".yaml", ".yml", ".json"];
@@ -185,22 +187,24 @@ fn format_of(document: &Document<'_>) -> TopologyResult<Format> {
     }
 }
 
-/// Reads a text that a user named: a file or a pipe of bounded length, never a device that does not end.
+/// Reads a text that a user named: a regular file of bounded length. A pipe is read where it is handed over already open
+/// (`/dev/stdin`, `/dev/fd/3`): opening one by its name waits for a writer, perhaps for ever.
 ///
 /// # Errors
 /// [`TopologyError::Unreadable`].
 pub fn read_text(path: &str) -> TopologyResult<String> {
     let refuse = |reason: String| TopologyError::Unreadable { path: shorten(path), reason };
-    let file = std::fs::File::open(Path::new(path)).map_err(|error| refuse(error.to_string()))?;
-    let kind = file.metadata().map_err(|error| refuse(error.to_string()))?.file_type();
-    if kind.is_dir() || kind.is_char_device() || kind.is_block_device() {
-        return Err(refuse("it is neither a file nor a pipe".to_owned()));
+    let about = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
+    let is_open_pipe = about.file_type().is_fifo() && OPENED.iter().any(|opened| path.starts_with(opened));
+    if !about.is_file() && !is_open_pipe {
+        return Err(refuse("it is no regular file".to_owned()));
     }
+    let file = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
     let mut text = String::new();
     // A limit on what is read, not on the length the file claims: pipes have none.
     match file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text) {
         Ok(length) if length as u64 <= MAX_FILE_BYTES => Ok(text),
-        Ok(_) => Err(refuse(format!("it has more than {MAX_FILE_BYTES} bytes"))),
+        Ok(_) => Err(refuse(format!("it has more than {MAX_FILE_BYTES} bytes, the limit"))),
         Err(error) => Err(refuse(error.to_string())),
     }
 }
@@ -263,7 +267,7 @@ mod tests {
     fn built_in_files_load_as_files_too() {
         for (origin, text) in BUILT_IN {
             let machine = machine::parse(Document::yaml(origin, text)).unwrap();
-            assert_eq!(origin, format!("machines/{}.yaml", machine.name()));
+            assert_eq!(*origin, format!("machines/{}.yaml", machine.name()));
             let file = Scratch::new(&origin.replace('/', "-"), text.as_bytes());
             let name = machine.name().to_owned();
             assert_eq!(load(&file.spec("")).map(|topology| topology.digest()), resolve(&name).map(|t| t.digest()));
@@ -291,6 +295,14 @@ mod tests {
         }
         assert!(load("./no/such/file.yaml").unwrap_err().to_string().starts_with("cannot read ./no/such/file.yaml: "));
         assert!(load("/").is_err());
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        for path in ["/dev/null", "/dev/zero", "/proc"] {
+            let refused = read_text(path).unwrap_err().to_string();
+            assert!(refused.contains("no regular file"), "{refused}");
+        }
     }
 
     #[test]

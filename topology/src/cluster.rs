@@ -24,7 +24,7 @@
 use crate::document::Step::{Index, Key};
 use crate::document::{Document, Step, TextError};
 use crate::machine::file::{self, Entries, Leg, Ranks};
-use crate::spec::shorten;
+use crate::spelling::shorten;
 use crate::{Latency, Link, MAX_LINKS, MAX_RANKS, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{Topology, TopologyParts, TopologyResult, resolve};
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! Who can reach whom at all.
 
 use crate::{Rank, Topology};
-use petgraph::algo::tarjan_scc;
+use petgraph::algo::kosaraju_scc;
 use petgraph::graphmap::DiGraphMap;
 
 impl Topology {
@@ -15,7 +15,8 @@ impl Topology {
         for link in self.links() {
             graph.add_edge(link.from.0, link.to.0, ());
         }
-        let mut islands = tarjan_scc(&graph);
+        // Not Tarjan's: petgraph's calls itself for every rank on a path, and a ring is one path.
+        let mut islands = kosaraju_scc(&graph);
         islands.iter_mut().for_each(|island| island.sort_unstable());
         islands.sort_unstable();
         islands.into_iter().map(|island| island.into_iter().map(Rank).collect()).collect()
@@ -36,5 +37,10 @@ mod tests {
             crate::Topology::new(TopologyParts { ranks: 3, links, ..TopologyParts::default() }).unwrap()
         };
         assert_eq!(broken(1).islands(), [[Rank(0)], [Rank(1)], [Rank(2)]]);
+    }
+
+    #[test]
+    fn the_largest_ring_needs_no_deep_stack() {
+        assert_eq!(resolve(&format!("ring:{}", crate::MAX_RANKS)).unwrap().islands().len(), 1);
     }
 }

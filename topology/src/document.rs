@@ -5,6 +5,7 @@
 //! parser cannot see (a rank out of range) are placed afterwards by [`Document::fault`], which walks the text
 //! again to a path such as `links[3].to`; that costs a second pass, but only when there is an error to show.
 
+use crate::spelling::shorten_message;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
@@ -142,7 +143,7 @@ impl<'a> Document<'a> {
     fn json_error(&self, error: &serde_json::Error) -> TextError {
         let text = error.to_string();
         // The position is printed in front, like everybody's.
-        let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason).to_owned();
+        let reason = shorten_message(text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason));
         TextError { origin: self.origin.to_owned(), line: error.line().max(1), column: error.column().max(1), reason }
     }
 
@@ -157,7 +158,7 @@ impl<'a> Document<'a> {
         };
         let place = error.location().filter(|location| location.line() > 0);
         let (line, column) = place.map_or((1, 1), |place| (place.line() as usize, place.column() as usize));
-        TextError { origin: self.origin.to_owned(), line, column, reason }
+        TextError { origin: self.origin.to_owned(), line, column, reason: shorten_message(&reason) }
     }
 }
 

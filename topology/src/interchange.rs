@@ -6,6 +6,7 @@
 
 use crate::document::Step::{Index, Key};
 use crate::document::{Document, Step, TextError};
+use crate::spelling::shorten;
 use crate::{Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Resource, ResourceId};
 use crate::{MAX_RANKS, Topology, TopologyError, TopologyParts, TopologyResult};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -129,7 +130,7 @@ pub fn from_json(text: &str, origin: &str) -> TopologyResult<Topology> {
 pub(crate) fn from_document(document: &Document<'_>) -> TopologyResult<Topology> {
     let file: TopologyFile = document.parse()?;
     if file.format != FORMAT {
-        let reason = format!("`format` is `{}`, expected `{FORMAT}`", file.format);
+        let reason = format!("`format` is `{}`, expected `{FORMAT}`", shorten(&file.format));
         return Err(document.fault(&[Key("format")], reason).into());
     }
     let ids = file.links.iter().map(|link| link.id.map(LinkId::index));
@@ -155,7 +156,7 @@ pub(crate) fn from_document(document: &Document<'_>) -> TopologyResult<Topology>
 fn check_ids(document: &Document<'_>, list: &str, ids: impl Iterator<Item = Option<usize>>) -> Result<(), TextError> {
     for (index, id) in ids.enumerate() {
         if id.is_some_and(|id| id != index) {
-            let reason = format!("ids are positions in the list: this one must be {index}");
+            let reason = format!("the ids of {list} are positions in the list, from 0: this one must be {index}");
             return Err(document.fault(&[Key(list), Index(index), Key("id")], reason));
         }
     }

@@ -4,7 +4,7 @@
 //! files say which keys they take and read the values.
 
 use crate::quantity::{parse_bandwidth, parse_duration};
-use crate::spelling::closest;
+use crate::spelling::{closest, shorten};
 use crate::{Latency, Micros, MicrosPerByte, TopologyError, TopologyResult};
 
 /// Longer SPECs are refused unread; the longest sensible one has a few hundred letters.
@@ -186,12 +186,4 @@ pub(crate) fn unknown_word<'b>(
 /// The error for a part of a SPEC that cannot be read.
 pub(crate) fn bad_part(part: String, reason: impl ToString) -> TopologyError {
     TopologyError::BadPart { part, reason: reason.to_string() }
-}
-
-/// At most 80 letters of user input, for an error message.
-pub(crate) fn shorten(text: &str) -> String {
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }

@@ -1,48 +1,59 @@
-//! "Did you mean …?": the accepted word nearest to a mistyped one.
+//! Words of users in messages: the accepted word nearest to a mistyped one, and quotes that stay short.
 //!
-//! Every parser of user input (SPECs, sketches, the command line) owes its reader this hint, so it lives at the
-//! bottom of the workspace.
+//! The principal functions are [`closest`] and [`shorten`]. Every parser of user input (SPECs, sketches, the command line,
+//! plans) owes its reader both, so they live at the bottom of the workspace.
 
 /// The candidate nearest to `word`, if it is near enough to be a slip: at most one edit in three letters,
-/// where swapping two neighbouring letters counts once (Damerau–Levenshtein, optimal string alignment).
+/// where swapping two neighbouring letters counts once.
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Nobody mistypes a word this long, and the distance costs the product of the lengths.
     if word.len() > 64 {
         return None;
     }
     let allowed = (word.chars().count() / 3).max(1);
-    candidates
-        .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
+    let word = word.to_lowercase();
+    let distance = |candidate: &str| strsim::osa_distance(&word, &candidate.to_lowercase());
+    let near = candidates.into_iter().map(|candidate| (distance(candidate), candidate));
+    near.filter(|(distance, _)| *distance <= allowed).min_by_key(|(distance, _)| *distance).map(|(_, found)| found)
 }
 
-fn distance(left: &str, right: &str) -> usize {
-    let (left, right): (Vec<char>, Vec<char>) =
-        (left.to_lowercase().chars().collect(), right.to_lowercase().chars().collect());
-    let mut table = vec![vec![0; right.len() + 1]; left.len() + 1];
-    for i in 0..=left.len() {
-        for j in 0..=right.len() {
-            table[i][j] = if i == 0 || j == 0 {
-                i + j
-            } else {
-                let replaced = table[i - 1][j - 1] + usize::from(left[i - 1] != right[j - 1]);
-                let mut best = replaced.min(table[i - 1][j] + 1).min(table[i][j - 1] + 1);
-                if i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] {
-                    best = best.min(table[i - 2][j - 2] + 1);
-                }
-                best
-            };
-        }
+/// A quote from somebody's input, for a message: its first 80 characters.
+pub fn shorten(text: &str) -> String {
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
-    table[left.len()][right.len()]
+}
+
+/// A message of a parser that quotes its input as it stands: of a long one the beginning and the end.
+pub fn shorten_message(text: &str) -> String {
+    const BEGINNING: usize = 200;
+    const END: usize = 800;
+    let cut = |mut at: usize| {
+        while !text.is_char_boundary(at) {
+            at += 1;
+        }
+        at
+    };
+    if text.len() <= 2 * (BEGINNING + END) {
+        return text.to_owned();
+    }
+    format!("{} … {}", &text[..cut(BEGINNING)], &text[cut(text.len() - END)..])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quotes_are_cut() {
+        assert_eq!(shorten("short"), "short");
+        assert_eq!(shorten(&"é".repeat(1000)).chars().count(), 81);
+        let message = format!("unknown field `{}`, expected `a` or `b`", "é".repeat(100_000));
+        let cut = shorten_message(&message);
+        assert!(cut.len() < 1100 && cut.starts_with("unknown field `é") && cut.ends_with("`a` or `b`"), "{cut}");
+        assert_eq!(shorten_message("as it is"), "as it is");
+    }
 
     #[test]
     fn suggests_slips_and_nothing_else() {

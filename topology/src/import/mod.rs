@@ -18,7 +18,8 @@ mod xml;
 use crate::document::TextError;
 use crate::measured::{self, Beside};
 use crate::quantity::{parse_bandwidth, show_bandwidth};
-use crate::spec::{bad_part, shorten, unknown_word};
+use crate::spec::{bad_part, unknown_word};
+use crate::spelling::{shorten, shorten_message};
 use crate::{MicrosPerByte, Topology, TopologyError, TopologyResult};
 use std::path::Path;
 use std::str::FromStr;
@@ -154,5 +155,5 @@ fn at_byte(text: &str, origin: &str, byte: usize, reason: impl Into<String>) -> 
     let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
     let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
-    TextError { origin: origin.to_owned(), line, column, reason: reason.into() }
+    TextError { origin: origin.to_owned(), line, column, reason: shorten_message(&reason.into()) }
 }

@@ -10,9 +10,10 @@ use super::xml::{self, Element};
 use super::{Assumed, ImportOptions, at_byte, speed};
 use crate::document::TextError;
 use crate::quantity::show_bandwidth;
-use crate::spec::shorten;
+use crate::spelling::shorten;
 use crate::{Micros, MicrosPerByte, TopologyResult};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 const NVLINK_ALPHA: Micros = Micros(0.7);
 const PCIE_ALPHA: Micros = Micros(2.0);
@@ -20,6 +21,15 @@ const NETWORK_ALPHA: Micros = Micros(2.6);
 
 /// More GPUs than any machine has.
 const MOST_GPUS: usize = 1024;
+
+/// More NVLinks than any GPU has.
+const MOST_NVLINKS: u64 = 128;
+
+/// More MB/s than any link between processor and GPU has.
+const MOST_C2C: u64 = 10_000_000;
+
+/// More Mb/s than any port has.
+const MOST_MEGABITS: u64 = 100_000_000;
 
 /// Usable GB/s of a PCIe lane by its GT/s.
 const LANES: [(f64, f64); 6] = [(2.5, 0.1875), (5.0, 0.375), (8.0, 0.75), (16.0, 1.5), (32.0, 3.0), (64.0, 6.0)];
@@ -58,12 +68,15 @@ struct Parser<'x> {
     assumed: Assumed,
     hosts: Vec<(Host<'x>, Tree)>,
     gpus: Vec<Gpu<'x>>,
+    /// The machine and bus id of every PCI device, and the byte where it stands.
+    busids: BTreeMap<(usize, String), usize>,
 }
 
 /// Reads a dump; see [`super::import`].
 pub(super) fn read(text: &str, origin: &str, options: &ImportOptions) -> TopologyResult<(Vec<Board>, Vec<String>)> {
     let root = xml::parse(text, origin)?;
-    let mut parser = Parser { text, origin, assumed: options.assumed, hosts: Vec::new(), gpus: Vec::new() };
+    let mut parser =
+        Parser { text, origin, assumed: options.assumed, hosts: Vec::new(), gpus: Vec::new(), busids: BTreeMap::new() };
     parser.system(&root)?;
     let boards = parser.boards()?;
     let notes = vec![
@@ -88,6 +101,20 @@ impl<'x> Parser<'x> {
             Err(_) => {
                 let reason = format!("`{key}` of <{}> is `{}`, not a whole number", element.name, shorten(text));
                 Err(self.fault(element, reason))
+            }
+        }
+    }
+
+    /// A whole number within what there is; `None` where it is absent.
+    fn bounded(&self, element: &Element, key: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, TextError> {
+        let Some(text) = element.get(key) else { return Ok(None) };
+        match text.trim().parse::<u64>() {
+            Ok(number) if range.contains(&number) => Ok(Some(number)),
+            _ => {
+                let (least, most) = range.into_inner();
+                let (name, text) = (&element.name, shorten(text));
+                Err(self
+                    .fault(element, format!("`{key}` of <{name}> is `{text}`, not a number from {least} to {most}")))
             }
         }
     }
@@ -143,6 +170,7 @@ impl<'x> Parser<'x> {
                 "pci" => {
                     let (beta, note) = self.lanes(child)?;
                     let busid = child.get("busid").unwrap_or("?");
+                    self.check_busid(child, host)?;
                     let (state, tree) = &mut self.hosts[host];
                     let edge = state.board.share_both(&format!("pci.{}", shorten(busid)), beta, &note);
                     let below = tree.add(place, Some(edge));
@@ -159,6 +187,19 @@ impl<'x> Parser<'x> {
             }
         }
         Ok(())
+    }
+
+    /// A bus id names one device of a machine.
+    fn check_busid(&mut self, pci: &'x Element, host: usize) -> Result<(), TextError> {
+        let Some(busid) = pci.get("busid").filter(|busid| !busid.is_empty()) else { return Ok(()) };
+        match self.busids.insert((host, busid.to_ascii_lowercase()), pci.at) {
+            None => Ok(()),
+            Some(other) => {
+                let (line, _) = place_of(self.text, other);
+                let busid = shorten(busid);
+                Err(self.fault(pci, format!("bus id {busid} is another device already, in line {line}")))
+            }
+        }
     }
 
     fn lanes(&self, pci: &Element) -> Result<(MicrosPerByte, String), TextError> {
@@ -181,13 +222,14 @@ impl<'x> Parser<'x> {
         let mut place = place;
         let mut direct = 0.0;
         for c2c in gpu.all("c2c") {
-            let (bandwidth, count) = (self.number(c2c, "bw")?, self.number(c2c, "count")?);
+            let bandwidth = self.bounded(c2c, "bw", 0..=MOST_C2C)?;
+            let count = self.bounded(c2c, "count", 1..=MOST_NVLINKS)?;
             // MB/s for each link.
             direct += bandwidth.unwrap_or(0) as f64 * count.unwrap_or(1) as f64 * 1e-3;
         }
         let mut why = "nominal for C2C to the processor";
         for nvlink in gpu.all("nvlink").filter(|nvlink| leads_to_cpu(nvlink)) {
-            direct += self.number(nvlink, "count")?.unwrap_or(1) as f64 * self.nvlink_speed(gpu)?;
+            direct += self.nvlinks(nvlink)? as f64 * self.nvlink_speed(gpu)?;
             why = "nominal for NVLink to the processor";
         }
         if direct > 0.0 {
@@ -201,6 +243,11 @@ impl<'x> Parser<'x> {
         Ok(())
     }
 
+    /// How many NVLinks lead to one device.
+    fn nvlinks(&self, nvlink: &Element) -> Result<u64, TextError> {
+        Ok(self.bounded(nvlink, "count", 1..=MOST_NVLINKS)?.unwrap_or(1))
+    }
+
     fn nvlink_speed(&self, gpu: &Element) -> Result<f64, TextError> {
         if let Some(given) = self.assumed.nvlink {
             return Ok(given.gbps());
@@ -210,7 +257,11 @@ impl<'x> Parser<'x> {
     }
 
     fn net(&mut self, net: &Element, host: usize, place: Place) -> Result<(), TextError> {
-        let stated = self.number(net, "speed")?.filter(|&speed| speed > 0);
+        let stated = match net.get("speed") {
+            // As NCCL writes what it does not know.
+            Some("-1" | "0") | None => None,
+            Some(_) => self.bounded(net, "speed", 1..=MOST_MEGABITS)?,
+        };
         let (speed, note) = match (self.assumed.nic, stated) {
             (Some(_), _) | (None, None) => speed(self.assumed.nic, 12.0, "assumed: the dump states no speed"),
             // Mb/s, eight bits to a byte.
@@ -285,7 +336,7 @@ impl<'x> Parser<'x> {
             let each = self.nvlink_speed(gpu.element)?;
             let mut to_switch = 0u64;
             for nvlink in gpu.element.all("nvlink").filter(|nvlink| !leads_to_cpu(nvlink)) {
-                let count = self.number(nvlink, "count")?.unwrap_or(1).min(1000);
+                let count = self.nvlinks(nvlink)?;
                 let target = nvlink.get("target").unwrap_or_default().to_ascii_lowercase();
                 match gpus.iter().position(|other| other.busid == target && !target.is_empty()) {
                     Some(peer) if peer == rank => {

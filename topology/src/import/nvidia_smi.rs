@@ -8,7 +8,7 @@
 use super::board::{Board, Place, SharedIndex, Tree, Wire, outlets};
 use super::{ImportOptions, speed};
 use crate::document::TextError;
-use crate::spec::shorten;
+use crate::spelling::shorten;
 use crate::{Micros, MicrosPerByte, TopologyResult};
 
 /// No GPU has more NVLinks (NVLink 4 and 5 have eighteen).

@@ -5,7 +5,7 @@
 
 use super::at_byte;
 use crate::document::TextError;
-use crate::spec::shorten;
+use crate::spelling::shorten;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 

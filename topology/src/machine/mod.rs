@@ -2,29 +2,21 @@
 //!
 //! The principal function is [`parse`], which reads and checks an `antiphon-machine/1` file; [`BUILT_IN`] holds
 //! the files that travel inside the binary, so that it knows them wherever it runs. A new machine is a file in
-//! `machines/` and a line in that table.
+//! `machines/`.
 
 mod compile;
 pub(crate) mod file;
 
 use crate::document::Step::{Index, Key};
 use crate::document::{Document, TextError};
-use crate::spec::{Spec, bad_part, shorten};
+use crate::spec::{Spec, bad_part};
+use crate::spelling::shorten;
 use crate::{MAX_RANKS, TopologyParts, TopologyResult};
 pub(crate) use file::FORMAT;
 use file::{Choice, Entries, MachineFile, Pairs, Part, Ports, Ranks, Way};
 
-/// The shipped files: origin and text. Which machine each describes is said in the file.
-pub(crate) const BUILT_IN: [(&str, &str); 8] = [
-    ("machines/dgx1.yaml", include_str!("../../../machines/dgx1.yaml")),
-    ("machines/ndv2.yaml", include_str!("../../../machines/ndv2.yaml")),
-    ("machines/dgx2.yaml", include_str!("../../../machines/dgx2.yaml")),
-    ("machines/dgx-a100.yaml", include_str!("../../../machines/dgx-a100.yaml")),
-    ("machines/dgx-h100.yaml", include_str!("../../../machines/dgx-h100.yaml")),
-    ("machines/mi250.yaml", include_str!("../../../machines/mi250.yaml")),
-    ("machines/h800.yaml", include_str!("../../../machines/h800.yaml")),
-    ("machines/gb200.yaml", include_str!("../../../machines/gb200.yaml")),
-];
+/// The shipped files: origin and text, as `build.rs` found them. Which machine each describes is said in the file.
+pub(crate) const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/machines.rs"));
 
 /// The key with which a SPEC says how many machines there are.
 const MACHINES: &str = "machines";

@@ -8,6 +8,7 @@
 use super::scout::Glimpse;
 use crate::Rank;
 use crate::rounds::Pair;
+use petgraph::unionfind::UnionFind;
 use std::collections::BTreeMap;
 
 /// Pairs whose cost differs by no more are of one kind.
@@ -20,8 +21,9 @@ pub(super) fn boundaries(ranks: usize, pairs: &BTreeMap<Pair, Glimpse>) -> Vec<V
     let cost = |glimpse: &Glimpse| glimpse.alpha + COMPARED * glimpse.slope.beta;
     let mut edges: Vec<(f64, Pair)> = pairs.iter().map(|(pair, glimpse)| (cost(glimpse), *pair)).collect();
     edges.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
-    let mut all = Groups::new(ranks);
-    let tree: Vec<f64> = edges.iter().filter(|(_, pair)| all.join(pair)).map(|(cost, _)| *cost).collect();
+    let mut all = UnionFind::new(ranks);
+    let tree: Vec<f64> =
+        edges.iter().filter(|(_, pair)| all.union(pair.from.index(), pair.to.index())).map(|(cost, _)| *cost).collect();
     let steps = tree.windows(2).filter(|step| step[1] >= STEP * step[0]).map(|step| step[0]);
     let candidates = steps.filter_map(|inside| Partition::new(ranks, &edges, inside)).filter(|cut| cut.apart >= STEP);
     // Where several will do, the one that leaves the fewest ranks alone.
@@ -42,69 +44,47 @@ struct Partition {
 impl Partition {
     /// `edges` ascend; `None` if all ranks are alone.
     fn new(ranks: usize, edges: &[(f64, Pair)], inside: f64) -> Option<Self> {
-        let mut groups = Groups::new(ranks);
+        let mut groups = UnionFind::new(ranks);
         // By root: the last cost at which something was joined, and the first that leaves.
         let mut height = vec![0.0; ranks];
         for (cost, pair) in edges.iter().take_while(|(cost, _)| *cost <= inside) {
-            if groups.join(pair) {
-                height[groups.root(pair.from.index())] = *cost;
+            if groups.union(pair.from.index(), pair.to.index()) {
+                height[groups.find(pair.from.index())] = *cost;
             }
         }
         let mut leaving = vec![f64::INFINITY; ranks];
         for (cost, pair) in edges {
-            let (one, other) = (groups.root(pair.from.index()), groups.root(pair.to.index()));
+            let (one, other) = (groups.find(pair.from.index()), groups.find(pair.to.index()));
             for root in [one, other].into_iter().filter(|_| one != other) {
                 leaving[root] = leaving[root].min(*cost);
             }
         }
-        let roots: Vec<usize> = (0..ranks).filter(|&rank| height[rank] > 0.0 && groups.root(rank) == rank).collect();
+        let roots: Vec<usize> = (0..ranks).filter(|&rank| height[rank] > 0.0 && groups.find(rank) == rank).collect();
         let apart = roots.iter().map(|&root| leaving[root] / height[root]).min_by(f64::total_cmp)?;
-        let machines = groups.sorted();
+        let machines = sorted(groups);
         let lonely = machines.iter().filter(|machine| machine.len() == 1).count();
         Some(Self { machines, lonely, apart })
     }
 }
 
-/// Disjoint sets of ranks.
-struct Groups(Vec<usize>);
-
-impl Groups {
-    fn new(ranks: usize) -> Self {
-        Self((0..ranks).collect())
+/// The ranks of every set, each ascending, in the order of their first ranks.
+fn sorted(groups: UnionFind<usize>) -> Vec<Vec<Rank>> {
+    let mut ranks: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
+    for (rank, root) in groups.into_labeling().into_iter().enumerate() {
+        ranks.entry(root).or_default().push(Rank::from_index(rank));
     }
-
-    fn root(&mut self, rank: usize) -> usize {
-        let mut root = rank;
-        while self.0[root] != root {
-            self.0[root] = self.0[self.0[root]];
-            root = self.0[root];
-        }
-        root
-    }
-
-    /// Whether the pair was in two groups; it is in one now.
-    fn join(&mut self, pair: &Pair) -> bool {
-        let (one, other) = (self.root(pair.from.index()), self.root(pair.to.index()));
-        self.0[one.max(other)] = one.min(other);
-        one != other
-    }
-
-    fn sorted(mut self) -> Vec<Vec<Rank>> {
-        let mut groups: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
-        for rank in 0..self.0.len() {
-            groups.entry(self.root(rank)).or_default().push(Rank::from_index(rank));
-        }
-        groups.into_values().collect()
-    }
+    let mut ranks: Vec<Vec<Rank>> = ranks.into_values().collect();
+    ranks.sort_unstable();
+    ranks
 }
 
 /// The groups that pairs which belong together make of `members`, by first rank; those alone are left out.
 pub(super) fn joined(ranks: usize, together: &[Pair]) -> Vec<Vec<Rank>> {
-    let mut groups = Groups::new(ranks);
+    let mut groups = UnionFind::new(ranks);
     together.iter().for_each(|pair| {
-        groups.join(pair);
+        groups.union(pair.from.index(), pair.to.index());
     });
-    groups.sorted().into_iter().filter(|group| group.len() > 1).collect()
+    sorted(groups).into_iter().filter(|group| group.len() > 1).collect()
 }
 
 #[cfg(test)]
