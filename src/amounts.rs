@@ -8,7 +8,8 @@ fn unit(request: &Request, dtype: DType) -> u64 {
     let blocks = match request.collective {
         Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => request.members.len(),
         Collective::Gather | Collective::Scatter => request.members.len(),
-        _ => 1,
+        Collective::AllReduce | Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1,
+        Collective::AllToAllV | Collective::Custom => 1,
     };
     blocks as u64 * dtype.size() as u64
 }
@@ -35,6 +36,9 @@ pub(crate) fn bus_factor(request: &Request) -> f64 {
     match request.collective {
         Collective::AllReduce => 2.0 * (members - 1.0) / members,
         Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Custom => 1.0,
-        _ => (members - 1.0) / members,
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll | Collective::AllToAllV => {
+            (members - 1.0) / members
+        }
+        Collective::Gather | Collective::Scatter => (members - 1.0) / members,
     }
 }

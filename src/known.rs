@@ -61,8 +61,11 @@ pub(crate) fn machines(machines: &[Vec<Rank>], collective: Collective) -> Outcom
 
 /// Whether every pair of ranks has data of its own, so that ways over others carry it more than once.
 fn is_personal(collective: Collective) -> bool {
-    use Collective::{AllToAll, AllToAllV, Gather, Scatter};
-    matches!(collective, AllToAll | AllToAllV | Gather | Scatter)
+    match collective {
+        Collective::AllToAll | Collective::AllToAllV | Collective::Gather | Collective::Scatter => true,
+        Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::Broadcast => false,
+        Collective::Reduce | Collective::SendRecv | Collective::Custom => false,
+    }
 }
 
 /// Whether a power of two apart: rings, trees, doubling and Bruck's algorithm need no other links.

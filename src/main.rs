@@ -4,6 +4,7 @@
 mod amounts;
 mod cli;
 mod commands;
+mod content;
 mod failure;
 mod foreign;
 mod heatmap;

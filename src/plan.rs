@@ -1,18 +1,19 @@
 //! From what the user typed to what the crates take: topologies, requests, sketches, schedule files.
 
 use crate::cli::{Chunks, RequestArgs, SearchArgs};
+use crate::content::{self, Content};
 use crate::failure::{Failure, Outcome, read_text, write_to};
 use crate::foreign::{self, ForeignPlan};
 use crate::screen::Screen;
 use program::VerifiedProgram;
 use schedule::file::{self, AnyScheduleFile, CompressedFile, ScheduleFile};
-use schedule::{Chunk, Collective, Demand, RankSet, ReduceOp, Request, Schedule, VerifiedSchedule};
 use schedule::{MOST_PLAIN_TRANSFERS, VerifiedCompressed};
+use schedule::{RankSet, Request, Schedule, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
 use synth::sketch::{Sketch, SketchError, SketchFile};
 use synth::{Cancel, Options, Problem};
-use topology::{Rank, Topology};
+use topology::{Rank, Topology, shorten};
 
 /// Resolves a SPEC or reads a topology file.
 pub(crate) fn topology(spec: &str) -> Outcome<Arc<Topology>> {
@@ -28,45 +29,24 @@ pub(crate) struct Task {
 }
 
 /// Resolves the topology, the sketch and the request.
-pub(crate) fn task(args: &RequestArgs, size: u64, screen: &Screen) -> Outcome<Task> {
+pub(crate) fn task(args: &RequestArgs, size: Option<u64>, screen: &Screen) -> Outcome<Task> {
     let topology = topology(&args.topology)?;
     let sketch = args.sketch.as_deref().map(|path| sketch(path, &topology)).transpose()?;
-    if let Some(sketch) = sketch.as_ref().filter(|sketch| !sketch.pins.sizes.contains(size)) {
-        screen.note(&format!("note: sketch {} is meant for {}, not for this size", sketch.name, sketch.pins.sizes));
-    }
-    let request = request(args, &topology, size)?;
+    let content = Content::read(args.matrix.as_deref(), args.demand.as_deref())?;
+    let request = request(args, &topology, content.size(size)?)?;
     let pinned = match args.chunks {
         Chunks::Pinned(count) => Some(count),
         Chunks::Auto => None,
     };
-    let content = content(args)?;
     let problems = problems(&topology, &request, &content, sketch.as_ref(), pinned)?;
+    let size_bytes = problems.first().map_or(request.size_bytes, |problem| problem.demand.request().size_bytes);
+    if let Some(given) = size.filter(|&given| given != size_bytes) {
+        screen.note(&format!("note: the chunks make the size {size_bytes} B, so --size says nothing ({given} B)"));
+    }
+    if let Some(sketch) = sketch.as_ref().filter(|sketch| !sketch.pins.sizes.contains(size_bytes)) {
+        screen.note(&format!("note: sketch {} is meant for {}, not for this size", sketch.name, sketch.pins.sizes));
+    }
     Ok(Task { problems, sketch })
-}
-
-/// What a request does not say by itself.
-pub(crate) enum Content {
-    /// Nothing: the chunks follow from the collective.
-    Standard,
-    /// The bytes of every pair (alltoallv).
-    Matrix(Vec<Vec<u64>>),
-    /// The chunks (custom).
-    Listed(Vec<Chunk>),
-}
-
-/// Reads the files that a request names.
-pub(crate) fn content(args: &RequestArgs) -> Outcome<Content> {
-    Ok(match (&args.matrix, &args.demand) {
-        (Some(path), _) => {
-            let matrix = synth::matrix::parse(&read_text(path)?, &path.display().to_string());
-            Content::Matrix(matrix.map_err(Failure::bad_input)?)
-        }
-        (None, Some(path)) => {
-            let chunks = synth::matrix::parse_chunks(&read_text(path)?, &path.display().to_string());
-            Content::Listed(chunks.map_err(Failure::bad_input)?)
-        }
-        (None, None) => Content::Standard,
-    })
 }
 
 /// One problem per chunk count worth trying; one for the count that the user or the sketch pins.
@@ -81,16 +61,7 @@ pub(crate) fn problems(
     let counts = pinned.map_or_else(|| synth::chunk_counts(topology, request), |count| vec![count]);
     let constraints = sketch.map(|sketch| Arc::new(sketch.constraints.clone()));
     let problem = |count: u32| {
-        let request = request.clone().with_chunks(count);
-        let demand = match content {
-            Content::Standard => Demand::new(request)?,
-            Content::Matrix(matrix) => Demand::from_matrix(request, matrix)?,
-            Content::Listed(chunks) => {
-                // Chunks that combine are summed unless the user says otherwise.
-                let sum = chunks.iter().any(|chunk| chunk.combine).then_some(ReduceOp::Sum);
-                Demand::from_chunks(Request { op: request.op.or(sum), ..request }, chunks.clone())?
-            }
-        };
+        let demand = content.demand(request.clone().with_chunks(count))?;
         let mut problem = Problem::new(topology.clone(), Arc::new(demand));
         if let Some(constraints) = &constraints {
             problem.constraints = constraints.clone();
@@ -117,13 +88,7 @@ pub(crate) fn request(args: &RequestArgs, topology: &Topology, size: u64) -> Out
     if let Some(op) = args.op {
         request.op = Some(op);
     }
-    let takes = |collective: Collective, given: bool, flag: &str| match (args.collective == collective, given) {
-        (false, true) => Err(Failure::bad_input(anyhow::anyhow!("{flag} is for {collective} only"))),
-        (true, false) => Err(Failure::bad_input(anyhow::anyhow!("{collective} needs {flag}"))),
-        _ => Ok(()),
-    };
-    takes(Collective::AllToAllV, args.matrix.is_some(), "--matrix")?;
-    takes(Collective::Custom, args.demand.is_some(), "--demand")?;
+    content::check_flags(args.collective, args.matrix.is_some(), args.demand.is_some(), true)?;
     Ok(request)
 }
 
@@ -214,7 +179,7 @@ fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
     let topology = topology(spec.unwrap_or(named)).map_err(|failure| match spec {
         Some(_) => failure,
         None => failure
-            .context(format!("{origin}: names the topology `{named}`, which cannot be resolved"))
+            .context(format!("{origin}: names the topology `{}`, which cannot be resolved", shorten(named)))
             .hint("say which topology it was made for with --topology SPEC"),
     })?;
     Ok(match file {
@@ -310,8 +275,11 @@ pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
     write_to(path, |out| file::write(schedule, out))
 }
 
-/// Writes a verified compressed schedule.
+/// Writes a verified compressed schedule, with every transfer if there are few enough.
 pub(crate) fn save_compressed(schedule: &VerifiedCompressed, path: &Path) -> Outcome {
+    if schedule.transfers() <= MOST_PLAIN_TRANSFERS as u64 {
+        return save(&expanded(schedule, &path.display().to_string())?, path);
+    }
     write_to(path, |out| file::write_compressed(schedule, out))
 }
 

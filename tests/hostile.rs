@@ -1,6 +1,6 @@
 //! Bad input: a clear message, the right exit code, no panic, no storm of allocations.
 
-use crate::binary::{antiphon, repository};
+use crate::binary::{antiphon, antiphon_in, repository};
 
 /// Runs a command that must be refused as bad input; returns its message.
 fn refused(arguments: &str) -> String {
@@ -108,4 +108,139 @@ fn a_mutated_schedule_is_refused_with_evidence() {
         assert_eq!(answer["ok"], false, "{name}");
         assert!(!answer["violations"][0]["text"].as_str().unwrap().is_empty(), "{name}: {answer}");
     }
+}
+
+/// A file may be short and name a collective of very many ranks: what is missing is counted.
+#[test]
+fn what_a_short_file_lacks_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty.json");
+    for (collective, op, ranks, total) in
+        [("allreduce", "\"op\": \"sum\", ", 4096_u64, 4096_u64), ("allgather", "", 65_536, 65_536)]
+    {
+        let (size, chunk) = (ranks * 4, 4);
+        let file = format!(
+            "{{\"format\": \"antiphon-schedule/1\", \"topology\": {{\"name\": \"ring:{ranks}\"}}, \"collective\": \
+             \"{collective}\", {op}\"ranks\": {ranks}, \"size_bytes\": {size}, \"chunks_per_rank\": 1, \"chunk_bytes\": \
+             {chunk}, \"chunks\": [], \"transfers\": [], \"makespan_us\": 0}}"
+        );
+        std::fs::write(&path, file).unwrap();
+        let ran = antiphon(&format!("verify {} --json", path.display()));
+        assert_eq!(ran.code, 1, "{}", ran.stderr);
+        assert!(ran.stdout.len() < 1_000_000, "{} bytes", ran.stdout.len());
+        let answer = ran.json();
+        assert!(answer["more"].as_u64().unwrap() >= total, "{}", answer["more"]);
+        let people = antiphon(&format!("verify {}", path.display()));
+        assert!(people.stdout.trim_end().ends_with(&format!("and {} more", answer["more"])));
+    }
+}
+
+/// Planned, saved, checked against what was asked for, and changed in ways that an alltoallv cannot be.
+#[test]
+fn an_alltoallv_is_its_matrix() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line);
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("m.csv", "0,8,400\n12,16,0\n400,0,4\n");
+    write("other.csv", "0,8,400\n12,16,4\n400,0,4\n");
+    let synth = "synth --topology clique:3 --collective alltoallv --chunks 2 -o plan.json --matrix m.csv";
+    here(synth).ok();
+    let again = synth.replace("plan.json", "again.json");
+    let noted = here(&format!("{again} --size 1GB")).ok();
+    assert!(noted.stderr.contains("the chunks make the size 408 B"), "{}", noted.stderr);
+    let claimed = here("verify plan.json --json").ok().json();
+    assert_eq!((&claimed["demand_checked"], &claimed["bound_checked"]), (&false.into(), &false.into()));
+    assert!(here("verify plan.json").ok().stdout.contains("claimed, not checked"));
+    assert_eq!(here("verify plan.json --matrix m.csv --json").ok().json()["demand_checked"], true);
+    let refused = here("verify plan.json --matrix other.csv");
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(refused.stdout.contains("nothing, but 2 chunks of 2 B each was asked for"), "{}", refused.stdout);
+    let row = here("run plan.json --matrix m.csv --iterations 1 --warmups 0 --json").ok();
+    assert!(row.stdout.contains("\"size_bytes\":408"), "{}", row.stdout);
+    assert_eq!(here("run plan.json --matrix other.csv").code, 1);
+
+    let good: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.path().join("plan.json")).unwrap()).unwrap();
+    type Mutation = fn(&mut serde_json::Value);
+    let mutants: [(&str, Mutation); 10] = [
+        ("two holders", |plan| plan["chunks"][0]["holders"] = vec![0, 1].into()),
+        ("no wanter", |plan| plan["chunks"][0]["wanted_by"] = Vec::<u32>::new().into()),
+        ("two wanters", |plan| plan["chunks"][0]["wanted_by"] = vec![1, 2].into()),
+        ("repeated holder", |plan| plan["chunks"][0]["holders"] = vec![0, 0].into()),
+        ("combine", |plan| plan["chunks"][0]["combine"] = true.into()),
+        ("not a member", |plan| plan["members"] = vec![0, 1].into()),
+        ("chunk bytes", |plan| plan["chunk_bytes"] = (-5.0).into()),
+        ("size", |plan| plan["size_bytes"] = 1_000_000_000_000_000_u64.into()),
+        ("chunks per rank", |plan| plan["chunks_per_rank"] = 3.into()),
+        ("own chunk once more", |plan| {
+            let chunks = plan["chunks"].as_array_mut().unwrap();
+            let mut own = chunks.iter().find(|chunk| chunk["holders"] == chunk["wanted_by"]).unwrap().clone();
+            own["id"] = 99.into();
+            chunks.push(own);
+        }),
+    ];
+    for (name, mutate) in mutants {
+        let mut mutant = good.clone();
+        mutate(&mut mutant);
+        write("mutant.json", &mutant.to_string());
+        let ran = here("verify mutant.json");
+        assert!(ran.code == 1 || ran.code == 2, "{name}: {}{}", ran.stdout, ran.stderr);
+        assert!(!ran.stderr.contains("panicked"), "{name}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn custom_chunks_follow_rules_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = |line: &str| antiphon_in(folder.path(), line);
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("d.yaml", "chunks:\n  - {from: [0, 1, 2], to: [1], reduce: true, bytes: 8}\n");
+    write("other.yaml", "chunks:\n  - {from: [0, 2], to: [1], reduce: true, bytes: 8}\n");
+    here("synth --topology clique:3 --collective custom --demand d.yaml -o plan.json").ok();
+    here("verify plan.json --demand d.yaml").ok();
+    assert_eq!(here("verify plan.json --demand other.yaml").code, 1);
+    let text = std::fs::read_to_string(folder.path().join("plan.json")).unwrap();
+    for (old, new) in [
+        ("\"op\": \"sum\",\n", ""),
+        ("\"size_bytes\": 8,", "\"size_bytes\": 80,"),
+        ("\"size_bytes\": 8,", "\"members\": [0, 1],\n\"size_bytes\": 8,"),
+        ("\"holders\": [0, 1, 2]", "\"holders\": [0, 1, 1, 2]"),
+    ] {
+        assert!(text.contains(old), "{old} is not in {text}");
+        write("mutant.json", &text.replacen(old, new, 1));
+        let ran = here("verify mutant.json");
+        assert!(ran.code == 1 || ran.code == 2, "{new}: {}{}", ran.stdout, ran.stderr);
+    }
+}
+
+/// A pipe by its name would be waited for; what a file says is quoted only in part.
+#[test]
+fn pipes_by_name_are_refused_and_quotes_are_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe.json");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for command in ["verify", "simulate", "topology check", "topology import"] {
+        let message = refused(&format!("{command} {}", pipe.display()));
+        assert!(message.contains("no regular file"), "{command}: {message}");
+    }
+    let path = folder.path().join("long.json");
+    let text = std::fs::read_to_string(repository("tests/data/example-schedule.json")).unwrap();
+    let long = "x".repeat(1_000_000);
+    for (old, new) in [
+        ("allgather", long.clone()),
+        ("antiphon-schedule/1", long.clone()),
+        ("\"gap\"", format!("\"{long}\"")),
+        ("\"size_bytes\": 300", format!("\"size_bytes\": \"{long}\"")),
+        ("ring:3,alpha=1us,bandwidth=100MBps", long.clone()),
+    ] {
+        assert!(text.contains(old), "{old}");
+        std::fs::write(&path, text.replacen(old, &new, 1)).unwrap();
+        let message = refused(&format!("verify {}", path.display()));
+        assert!(message.len() < 4000, "{old}: {} bytes", message.len());
+    }
+}
+
+#[test]
+fn the_largest_ring_is_checked_without_a_deep_stack() {
+    antiphon("topology check ring:131072").ok();
 }

@@ -182,22 +182,21 @@ impl Layout {
     pub fn new(demand: Arc<Demand>, in_place: bool) -> Result<Self, LowerError> {
         let request = demand.request();
         let (members, per_rank) = (request.members.len() as u64, u64::from(request.chunks_per_rank));
-        let parts = match request.collective {
-            collective if collective.is_listed() => {
+        let (parts, blocks) = match request.collective {
+            Collective::AllToAllV | Collective::Custom => {
                 let cuts = cuts(&demand);
                 let listed = Listed::of(&demand, &cuts);
-                let listed = Some(if in_place { listed.in_place(collective)? } else { listed });
+                let listed = Some(if in_place { listed.in_place(request.collective)? } else { listed });
                 let cuts = cuts.into_iter().map(|(start, end)| (start.round() as u64, end.round() as u64));
                 let shape = Shape::Weighted { cuts: cuts.collect(), unit: request.size_bytes };
                 return Ok(Self { in_place, parts: shape.parts(), shape, listed, demand });
             }
-            Collective::AllReduce => members.saturating_mul(per_rank),
-            _ => per_rank,
+            Collective::AllReduce => (members.saturating_mul(per_rank), 1),
+            Collective::Broadcast | Collective::Reduce | Collective::SendRecv => (per_rank, 1),
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => (per_rank, members),
+            Collective::Gather | Collective::Scatter => (per_rank, members),
         };
-        let largest = match request.collective {
-            Collective::AllReduce | Collective::Broadcast | Collective::Reduce | Collective::SendRecv => parts,
-            _ => members.saturating_mul(parts),
-        };
+        let largest = parts.saturating_mul(blocks);
         if largest > MAX_SLOTS {
             return Err(LowerError::TooManySlots { slots: largest, limit: MAX_SLOTS });
         }
@@ -255,7 +254,8 @@ impl Layout {
         let block = match self.request().collective {
             Collective::ReduceScatter | Collective::Scatter => chunk.0 / self.parts,
             Collective::AllToAll => self.pair(chunk).1,
-            _ => 0,
+            Collective::AllGather | Collective::AllReduce | Collective::Broadcast | Collective::Reduce => 0,
+            Collective::Gather | Collective::SendRecv | Collective::AllToAllV | Collective::Custom => 0,
         };
         let index = block * self.parts + self.part_of(chunk);
         Some(self.seen(rank, Slot { buffer: Buffer::Input, index }))
@@ -272,7 +272,8 @@ impl Layout {
         let block = match self.request().collective {
             Collective::AllGather | Collective::Gather => chunk.0 / self.parts,
             Collective::AllToAll => self.pair(chunk).0,
-            _ => 0,
+            Collective::ReduceScatter | Collective::AllReduce | Collective::Broadcast | Collective::Reduce => 0,
+            Collective::Scatter | Collective::SendRecv | Collective::AllToAllV | Collective::Custom => 0,
         };
         let index = block * self.parts + self.part_of(chunk);
         Some(self.seen(rank, Slot { buffer: Buffer::Output, index }))
@@ -368,7 +369,9 @@ impl Layout {
         }
         match self.request().collective {
             Collective::AllGather | Collective::Gather => self.member(rank).unwrap_or(0) * self.parts,
-            _ => 0,
+            Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll | Collective::Broadcast => 0,
+            Collective::Reduce | Collective::Scatter | Collective::SendRecv => 0,
+            Collective::AllToAllV | Collective::Custom => 0, // listed
         }
     }
 
@@ -404,7 +407,7 @@ mod tests {
     }
 
     fn standard() -> impl Iterator<Item = (Collective, bool)> {
-        let kinds = Collective::ALL.iter().filter(|kind| !matches!(kind, Collective::AllToAllV | Collective::Custom));
+        let kinds = Collective::ALL.iter().filter(|kind| !kind.is_listed());
         kinds.flat_map(|&kind| [(kind, false), (kind, true)])
     }
 
@@ -458,14 +461,15 @@ mod tests {
 
     #[test]
     fn listed_chunks_lie_in_order_with_their_own_sizes() {
-        let mut request = Request::new(Collective::AllToAllV, 4, 64).with_chunks(2);
+        let mut request = Request::new(Collective::AllToAllV, 4, 0).with_chunks(2);
         request.members = RankSet::from_iter([Rank(0), Rank(2), Rank(3)]);
         let matrix = [vec![8, 4, 0], vec![0, 0, 12], vec![2, 6, 0]];
         let layout = Layout::new(Arc::new(Demand::from_matrix(request, &matrix).unwrap()), false).unwrap();
-        // Per rank the bytes of the slots; rank 0 keeps 8 bytes.
+        // Rank 0 sends 12 bytes, of which it keeps 8, and no member sends more.
+        assert_eq!(layout.request().size_bytes, 12);
         let sizes = |rank, buffer| {
             let parts = layout.slot_parts(Rank(rank), buffer);
-            parts.map(|part| layout.shape().length(64, part)).collect::<Vec<_>>()
+            parts.map(|part| layout.shape().length(12, part)).collect::<Vec<_>>()
         };
         assert_eq!(sizes(0, Buffer::Input), [4, 4, 2, 2]);
         assert_eq!(sizes(0, Buffer::Output), [4, 4, 1, 1]);

@@ -70,17 +70,29 @@ spelled! {
 impl Collective {
     /// Whether values are reduced on the way.
     pub fn combines(self) -> bool {
-        matches!(self, Self::ReduceScatter | Self::AllReduce | Self::Reduce)
+        match self {
+            Self::ReduceScatter | Self::AllReduce | Self::Reduce => true,
+            Self::AllGather | Self::AllToAll | Self::AllToAllV | Self::Broadcast => false,
+            Self::Gather | Self::Scatter | Self::SendRecv | Self::Custom => false,
+        }
     }
 
     /// Whether its chunks are listed one by one, each of its own size.
     pub fn is_listed(self) -> bool {
-        matches!(self, Self::AllToAllV | Self::Custom)
+        match self {
+            Self::AllToAllV | Self::Custom => true,
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAll | Self::Broadcast => false,
+            Self::Reduce | Self::Gather | Self::Scatter | Self::SendRecv => false,
+        }
     }
 
     /// Whether one member is special.
     pub fn is_rooted(self) -> bool {
-        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+        match self {
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter => true,
+            Self::AllGather | Self::ReduceScatter | Self::AllReduce | Self::AllToAll | Self::AllToAllV => false,
+            Self::SendRecv | Self::Custom => false,
+        }
     }
 }
 

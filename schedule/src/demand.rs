@@ -14,12 +14,9 @@
 //! | broadcast, reduce | `0 .. C` |
 //! | sendrecv | `m·C + c`, from member m to the next |
 
-use crate::{Collective, DemandError, ReduceOp};
+use crate::{Collective, DemandError, RankSet, ReduceOp, listed};
 use serde::{Deserialize, Serialize};
-use std::cmp::Ordering;
 use std::fmt;
-use std::ops::Deref;
-use std::sync::Arc;
 use topology::{Bytes, Rank};
 
 /// The largest buffer, in bytes (one PiB): sizes stay exact as `f64`.
@@ -43,90 +40,6 @@ impl ChunkId {
 impl fmt::Display for ChunkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// An ascending set of ranks, cheap to clone (a thousand chunks wanted by everybody share one).
-#[derive(Clone, Eq, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct RankSet(Arc<[Rank]>);
-
-impl PartialEq for RankSet {
-    /// Sets that share their memory, as those of most chunks do, are equal without a look at their ranks.
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
-    }
-}
-
-impl Ord for RankSet {
-    /// As lists; a set that two chunks share is not looked at.
-    fn cmp(&self, other: &Self) -> Ordering {
-        if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
-    }
-}
-
-impl PartialOrd for RankSet {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl RankSet {
-    /// The ranks `0..ranks`.
-    pub fn all(ranks: usize) -> Self {
-        (0..ranks).map(Rank::from_index).collect()
-    }
-
-    /// Just one rank.
-    pub fn one(rank: Rank) -> Self {
-        Self(Arc::new([rank]))
-    }
-}
-
-impl FromIterator<Rank> for RankSet {
-    /// Sorts and removes repetitions.
-    fn from_iter<I: IntoIterator<Item = Rank>>(ranks: I) -> Self {
-        let mut ranks: Vec<Rank> = ranks.into_iter().collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        Self(ranks.into())
-    }
-}
-
-impl RankSet {
-    /// Whether `rank` is in the set (binary search).
-    #[inline]
-    pub fn has(&self, rank: Rank) -> bool {
-        self.0.binary_search(&rank).is_ok()
-    }
-
-    /// How many ranks are in both sets; in proportion to the smaller one.
-    pub fn common(&self, other: &Self) -> usize {
-        if Arc::ptr_eq(&self.0, &other.0) {
-            return self.len();
-        }
-        let (small, large) = if self.len() < other.len() { (self, other) } else { (other, self) };
-        small.iter().filter(|&&rank| large.has(rank)).count()
-    }
-}
-
-impl fmt::Display for RankSet {
-    /// Runs as ranges: `0-3,6`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, run) in self.0.chunk_by(|a, b| a.0 + 1 == b.0).enumerate() {
-            let (first, last) = (run[0], run[run.len() - 1]);
-            let comma = if index > 0 { "," } else { "" };
-            if first == last { write!(f, "{comma}{first}")? } else { write!(f, "{comma}{first}-{last}")? }
-        }
-        Ok(())
-    }
-}
-
-impl Deref for RankSet {
-    type Target = [Rank];
-    #[inline]
-    fn deref(&self) -> &[Rank] {
-        &self.0
     }
 }
 
@@ -175,17 +88,30 @@ impl Request {
         let per_rank = u64::from(self.chunks_per_rank);
         match self.collective {
             Collective::Broadcast | Collective::Reduce | Collective::SendRecv | Collective::Custom => per_rank,
-            _ => per_rank * self.members.len() as u64,
+            Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::AllReduce
+            | Collective::AllToAll
+            | Collective::AllToAllV
+            | Collective::Gather
+            | Collective::Scatter => per_rank * self.members.len() as u64,
         }
     }
 
-    /// How many chunks a standard collective has; nothing is allocated to find out.
+    /// How many chunks a standard collective has, and one that lists them for each member; nothing is allocated to find out.
     pub fn chunk_count(&self) -> u64 {
         let k = self.members.len() as u64;
         let blocks = match self.collective {
             Collective::Broadcast | Collective::Reduce => 1,
             Collective::AllToAll => k * k.saturating_sub(1),
-            _ => k,
+            Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::AllReduce
+            | Collective::AllToAllV
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::SendRecv
+            | Collective::Custom => k,
         };
         blocks.saturating_mul(u64::from(self.chunks_per_rank))
     }
@@ -245,38 +171,43 @@ impl Demand {
     /// Checks a request for a standard collective and derives its chunks.
     ///
     /// # Errors
-    /// Any [`DemandError`]; `NeedsChunks` for `alltoallv` and `custom`, which [`Self::from_chunks`] takes.
+    /// Any [`DemandError`]; `NeedsChunks` for `alltoallv` and `custom`, which [`Self::listed`] takes.
     pub fn new(request: Request) -> Result<Self, DemandError> {
         check(&request)?;
         let chunks = standard_chunks(&request)?;
         Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform: true, chunks })
     }
 
-    /// A demand whose chunks are listed one by one (`alltoallv`, `custom`).
+    /// A demand whose chunks somebody lists one by one (`alltoallv`, `custom`): they must be what the collective can list,
+    /// and where they all have sizes of their own, the request's size is what follows from them.
     ///
     /// # Errors
-    /// Any [`DemandError`] about the request, or about a chunk without holders or with unknown ranks.
+    /// Any [`DemandError`].
+    pub fn listed(request: Request, chunks: Vec<Chunk>) -> Result<Self, DemandError> {
+        let mut demand = Self::from_chunks(request, chunks)?;
+        listed::check_pairs(&demand.request, &demand.chunks)?;
+        if let Some(size_bytes) = listed::size(&demand.request, &demand.chunks)? {
+            demand.request.size_bytes = size_bytes;
+            demand.chunk_bytes = demand.request.chunk_bytes();
+        }
+        Ok(demand)
+    }
+
+    /// A demand made of another one, whose chunks are listed one by one; its size is the request's.
+    ///
+    /// # Errors
+    /// Any [`DemandError`] about the request, or about a chunk that its collective cannot have.
     pub fn from_chunks(request: Request, chunks: Vec<Chunk>) -> Result<Self, DemandError> {
         check(&request)?;
         check_count(chunks.len() as u64)?;
-        for (index, chunk) in chunks.iter().enumerate() {
-            let unknown = chunk.holders.iter().chain(chunk.wanted_by.iter()).find(|r| r.index() >= request.ranks);
-            if let Some(&rank) = unknown {
-                return Err(DemandError::UnknownRank { rank, ranks: request.ranks });
-            }
-            if chunk.holders.is_empty() {
-                return Err(DemandError::NoHolder { chunk: index });
-            }
-            if let Some(bytes) = chunk.bytes.filter(|bytes| !(0.0..=MAX_SIZE as f64).contains(&bytes.0)) {
-                return Err(DemandError::ChunkSize { chunk: index, bytes });
-            }
-        }
+        listed::check(&request, &chunks)?;
         let uniform = chunks.iter().all(|chunk| chunk.bytes.is_none());
         Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform, chunks })
     }
 
     /// A demand for `alltoallv`: `matrix[i][j]` bytes from member i to member j, cut into C chunks each. What a
-    /// member keeps for itself is a chunk as well; it travels nowhere, but its memory is part of the buffers.
+    /// member keeps for itself is a chunk as well; it travels nowhere, but its memory is part of the buffers. The size of
+    /// the request follows from the matrix: the most that a member sends.
     ///
     /// # Errors
     /// Any [`DemandError`]; `BadMatrix` unless the matrix is square over the members.
@@ -300,7 +231,7 @@ impl Demand {
                 chunks.extend(std::iter::repeat_n(chunk, per_pair as usize));
             }
         }
-        Self::from_chunks(request, chunks)
+        Self::listed(request, chunks)
     }
 
     /// The same demand with another reduction: a schedule serves every associative and commutative one.

@@ -79,6 +79,44 @@ pub enum DemandError {
         /// Position in the list.
         chunk: usize,
     },
+    /// A listed chunk of a rank that does not take part.
+    #[error("chunk {chunk} names rank {rank}, which is not a member")]
+    NotAMember {
+        /// Position in the list.
+        chunk: usize,
+        /// The rank.
+        rank: Rank,
+    },
+    /// A chunk that is no part of an entry of a byte matrix.
+    #[error(
+        "chunk {chunk} is no part of an alltoallv: each of its chunks goes from one member to one member and is not reduced"
+    )]
+    NotOnePair {
+        /// Position in the list.
+        chunk: usize,
+    },
+    /// What a pair exchanges is cut into another number of chunks than the request says.
+    #[error(
+        "the chunks from rank {from} to rank {to} are {count}, but the request cuts what a pair exchanges into {expected}"
+    )]
+    PairChunks {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+        /// How many chunks are listed.
+        count: u32,
+        /// How many the request makes it.
+        expected: u32,
+    },
+    /// What a pair exchanges is cut into unequal chunks.
+    #[error("the chunks from rank {from} to rank {to} are of different sizes; each is an equal part of a matrix entry")]
+    UnequalPair {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+    },
     /// A listed chunk whose size is negative, not a number or over the limit.
     #[error("chunk {chunk} has {bytes}; a size is between 0 and {} bytes", crate::MAX_SIZE)]
     ChunkSize {

@@ -13,6 +13,8 @@ mod error;
 pub mod explain;
 pub mod file;
 mod findings;
+mod listed;
+mod rank_set;
 mod replay;
 mod reverse;
 mod simulate;
@@ -22,12 +24,15 @@ mod verify;
 
 pub use collective::{Collective, ReduceOp};
 pub use compressed::{CompressedSchedule, Generator, MOST_PLAIN_TRANSFERS, TooManyTransfers, VerifiedCompressed};
-pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, RankSet, Request};
+pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, Request};
 pub use error::{DemandError, ReplayError};
 pub use findings::Findings;
+pub use rank_set::RankSet;
 pub use replay::{Message, replay, replay_rounds};
 pub use reverse::reduce_of_gather;
 pub use simulate::{Simulation, Usage, busiest, simulate};
 pub use timeline::{Cargo, TimedMessage, Timeline};
 pub use transfer::{ChunkList, LowerBound, Provenance, Rival, Schedule, TopologyRef, Transfer, TransferKind, makespan};
-pub use verify::{Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, clearly_before, verify, verify_compressed};
+pub use verify::{
+    Rejection, TIME_TOLERANCE, VerifiedSchedule, Violation, check_asked, clearly_before, verify, verify_compressed,
+};

@@ -248,9 +248,10 @@ pub(crate) struct BoundArgs {
     /// What to bound.
     #[command(flatten)]
     pub request: RequestArgs,
-    /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
-    #[arg(long, value_parser = size)]
-    pub size: u64,
+    /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes. It follows from --matrix, and from --demand
+    /// where all chunks have sizes.
+    #[arg(long, value_parser = size, required_unless_present_any = ["matrix", "demand"])]
+    pub size: Option<u64>,
     /// How long all bounds together may take, such as 60s. Without it, only those that take a proof by the solver are limited,
     /// to 2s.
     #[arg(long, value_name = "T", value_parser = duration)]
@@ -263,11 +264,12 @@ pub(crate) struct SynthArgs {
     /// What to plan.
     #[command(flatten)]
     pub request: RequestArgs,
-    /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes.
+    /// Total size as nccl-tests means it: 1KB = 1000, 1KiB = 1024, plain bytes. It follows from --matrix, and from --demand
+    /// where all chunks have sizes.
     #[arg(
         long,
         value_parser = size,
-        required_unless_present = "sizes",
+        required_unless_present_any = ["sizes", "matrix", "demand"],
         conflicts_with = "sizes",
         allow_hyphen_values = true
     )]
@@ -306,6 +308,12 @@ pub(crate) struct VerifyArgs {
     /// Also check that the schedule obeys this sketch.
     #[arg(long, value_name = "F")]
     pub sketch: Option<PathBuf>,
+    /// Also check that an alltoallv schedule moves these bytes: one CSV row per sending member.
+    #[arg(long, value_name = "F.csv")]
+    pub matrix: Option<PathBuf>,
+    /// Also check that a custom schedule moves these chunks.
+    #[arg(long, value_name = "F.yaml")]
+    pub demand: Option<PathBuf>,
     /// Write an orbit-compressed schedule with every transfer (at most 5 million).
     #[arg(long, value_name = "OUT.json")]
     pub expand: Option<PathBuf>,

@@ -18,8 +18,8 @@ pub(crate) struct RunArgs {
     /// The operation (default: the schedule's).
     #[arg(long, value_parser = collective(), required_unless_present = "files")]
     pub collective: Option<Collective>,
-    /// Sizes, such as 1KiB or 1KB,1MB (default: the schedule's).
-    #[arg(long, value_parser = size, value_delimiter = ',', required_unless_present = "files")]
+    /// Sizes, such as 1KiB or 1KB,1MB (default: the schedule's, or what the matrix adds up to). Listed chunks are scaled to them.
+    #[arg(long, value_parser = size, value_delimiter = ',', required_unless_present_any = ["files", "matrix", "demand"])]
     pub size: Vec<u64>,
     /// Who starts the ranks (default: as many local processes as the schedule has ranks).
     #[command(flatten)]
@@ -44,11 +44,11 @@ pub(crate) struct RunArgs {
     /// each group.
     #[arg(long, value_name = "GROUPS", conflicts_with = "members")]
     pub split: Option<Split>,
-    /// Byte counts of an alltoallv: one CSV row per sending member.
-    #[arg(long, value_name = "F.csv", conflicts_with = "files")]
+    /// Byte counts of an alltoallv: one CSV row per sending member. A plan file is checked against them.
+    #[arg(long, value_name = "F.csv")]
     pub matrix: Option<PathBuf>,
-    /// The chunks of a custom collective.
-    #[arg(long, value_name = "F.yaml", conflicts_with = "files")]
+    /// The chunks of a custom collective. A plan file is checked against them.
+    #[arg(long, value_name = "F.yaml")]
     pub demand: Option<PathBuf>,
     /// Measured repetitions.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

@@ -7,10 +7,11 @@
 use crate::amounts::count;
 use crate::cli::{DemoArgs, LoweringArgs, TransportChoice};
 use crate::commands::profile;
+use crate::content::Content;
 use crate::failure::{Failure, Outcome, io_failure, write_to};
 use crate::launch::Launch;
 use crate::loading::Memory;
-use crate::plan::{self, Content};
+use crate::plan;
 use crate::screen::{Screen, bytes, percent, table, time};
 use crate::workbench::{Setup, Workbench};
 use interop::view;

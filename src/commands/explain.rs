@@ -143,7 +143,11 @@ fn for_people(explained: &Explained) -> String {
     });
     if let Some(bound) = &explained.bound {
         let gap = percent(explained.gap);
-        lines.push(format!("no schedule can take less than {} ({} bound): gap {gap}", time(bound.value.0), bound.name));
+        lines.push(format!(
+            "the plan claims a bound of {} ({}): gap {gap}",
+            time(bound.value.0),
+            topology::shorten(&bound.name)
+        ));
     }
     let (link, resource) = explained.busiest();
     let utilisation = |usage: &Usage| percent(Some(usage.utilisation));

@@ -8,7 +8,7 @@ use std::time::Instant;
 use synth::{Front, Point, Reach, Reason, StrategyKind};
 
 /// Runs the command.
-pub(crate) fn run(args: &SynthArgs, size: u64, screen: &Screen) -> Outcome {
+pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     if args.search.strategy.0.is_some_and(|named| named != StrategyKind::Exact) {
         return Err(Failure::bad_input(anyhow::anyhow!("--pareto is for --strategy exact")));
     }
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &SynthArgs, size: u64, screen: &Screen) -> Outcome {
         Chunks::Pinned(count) => count,
         Chunks::Auto => Reach::default().chunks,
     };
-    let task = plan::task(&request, size, screen)?;
+    let task = plan::task(&request, args.size, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to plan")))?;
     let mut options = plan::options(&args.search, task.sketch.as_ref());
     options.strategy = Some(StrategyKind::Exact);
@@ -33,6 +33,7 @@ pub(crate) fn run(args: &SynthArgs, size: u64, screen: &Screen) -> Outcome {
         plan::save(&point.schedule, path)?;
     }
     let asked = problem.demand.request();
+    let size = asked.size_bytes;
     let machine = problem.topology.name();
     let value = serde_json::json!({
         "topology": machine, "collective": asked.collective.as_str(), "size_bytes": size, "seconds": seconds,

@@ -101,7 +101,7 @@ struct Report<'a> {
 }
 
 fn task(args: &RequestArgs, topology: Arc<::topology::Topology>, sketch: Option<&Sketch>) -> Outcome<SizeTask> {
-    if matches!(args.collective, Collective::AllToAllV | Collective::Custom) {
+    if args.collective.is_listed() {
         let reason = anyhow::anyhow!("--sizes is for collectives whose chunks follow from the size");
         return Err(
             Failure::bad_input(reason).hint(format!("the chunks of {} have sizes of their own", args.collective))

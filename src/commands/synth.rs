@@ -13,11 +13,10 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     if let Some(sizes) = &args.sizes {
         return super::sizes::run(args, sizes, screen);
     }
-    let size = args.size.ok_or_else(|| Failure::bad_input(anyhow::anyhow!("--size or --sizes is needed")))?;
     if args.pareto {
-        return super::pareto::run(args, size, screen);
+        return super::pareto::run(args, screen);
     }
-    let task = plan::task(&args.request, size, screen)?;
+    let task = plan::task(&args.request, args.size, screen)?;
     let options = plan::options(&args.search, task.sketch.as_ref());
     if let Some(large) = compressed(&task.problems, &options, screen) {
         return finish_compressed(&large, args.output.as_deref(), screen);

@@ -1,13 +1,16 @@
 //! `antiphon verify`: every violation of a plan, with evidence.
 
 use crate::cli::VerifyArgs;
+use crate::content;
 use crate::failure::{Failure, Outcome};
 use crate::foreign::ForeignPlan;
 use crate::plan::{self, Claim, Opened};
-use crate::screen::{Screen, time};
+use crate::screen::{Screen, percent, time};
 use schedule::file::CompressedFile;
-use schedule::{Findings, Violation};
+use schedule::{Collective, Findings, LowerBound, Schedule, Violation};
 use serde_json::{Value, json};
+use std::fmt;
+use topology::shorten;
 
 /// Runs the command.
 pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
@@ -25,7 +28,10 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
         Ok(verified) => (verified.into_schedule(), Findings::default()),
         Err(rejection) => (*rejection.schedule, rejection.violations),
     };
-    let mut findings = violations.map(found);
+    let mut findings = violations.map(shown);
+    let differences = content::differences(&schedule.demand, args.matrix.as_deref(), args.demand.as_deref())?;
+    let claims = UncheckedClaims::of(&schedule, differences.is_some());
+    findings.append(differences.unwrap_or_default().map(shown));
     if let Some(path) = &args.sketch {
         let sketch = plan::sketch(path, &topology)?;
         for violation in synth::sketch::obey(&schedule, &topology, &sketch.constraints) {
@@ -33,15 +39,17 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
             value["text"] = violation.to_string().into();
             value["sketch"] = path.display().to_string().into();
             value["rank"] = violation.from.0.into();
-            findings.push(Found { text: format!("{}: {violation}", path.display()), value });
+            findings.push(ShownViolation { text: format!("{}: {violation}", path.display()), value });
         }
         for remark in synth::sketch::remarks(&schedule, &sketch) {
             screen.note(&format!("note: {}: {remark}", path.display()));
         }
     }
-    let answer = json!({"ok": findings.is_empty(), "violations": values(&findings), "more": findings.more()});
-    screen.result(&answer, || match findings.is_empty() {
-        true => format!("ok: {summary}, {} transfers, {}", schedule.transfers.len(), time(schedule.makespan().0)),
+    screen.result(&answer(&findings, &claims), || match findings.is_empty() {
+        true => {
+            let (transfers, makespan) = (schedule.transfers.len(), time(schedule.makespan().0));
+            format!("ok: {summary}, {transfers} transfers, {makespan}{claims}")
+        }
         false => list(&findings),
     })?;
     verdict(args, findings.total())
@@ -56,6 +64,9 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
             .hint("`--expand OUT` writes it plain, if it is not too large"));
     }
     let summary = plan::describe(&file.base.schedule);
+    let base = &file.base.schedule;
+    let differences = content::differences(&base.demand, args.matrix.as_deref(), args.demand.as_deref())?;
+    let claims = UncheckedClaims::of(base, differences.is_some());
     let (verified, violations) = match file.verify(&topology) {
         Ok(verified) => (Some(verified), Findings::default()),
         Err(rejection) => (None, rejection.violations),
@@ -63,38 +74,83 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
     if let (Some(path), Some(verified)) = (&args.expand, &verified) {
         plan::save(&plan::expanded(verified, &args.file.display().to_string())?, path)?;
     }
-    let findings = violations.map(found);
-    let answer = json!({"ok": findings.is_empty(), "violations": values(&findings), "more": findings.more()});
-    screen.result(&answer, || match &verified {
-        Some(verified) => format!(
-            "ok: {summary}, {} transfers ({} base transfers, each with {} images), {}",
+    let mut findings = violations.map(shown);
+    findings.append(differences.unwrap_or_default().map(shown));
+    screen.result(&answer(&findings, &claims), || match &verified {
+        Some(verified) if findings.is_empty() => format!(
+            "ok: {summary}, {} transfers ({} base transfers, each with {} images), {}{claims}",
             verified.transfers(),
             verified.base().transfers.len(),
             verified.order(),
             time(verified.makespan().0)
         ),
-        None => list(&findings),
+        _ => list(&findings),
     })?;
     verdict(args, findings.total())
 }
 
+/// What a file says that was not checked.
+struct UncheckedClaims {
+    /// A bound is not proved again: that takes whoever plans.
+    bound: Option<LowerBound>,
+    gap: Option<f64>,
+    /// What lists the chunks, where the file does so itself and nobody said what was asked for.
+    chunks: Option<&'static str>,
+}
+
+impl UncheckedClaims {
+    fn of(schedule: &Schedule, compared: bool) -> Self {
+        let chunks = match schedule.demand.request().collective {
+            _ if compared => None,
+            Collective::AllToAllV => Some("--matrix F.csv"),
+            Collective::Custom => Some("--demand F.yaml"),
+            Collective::AllGather | Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => None,
+            Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter => None,
+            Collective::SendRecv => None,
+        };
+        Self { bound: schedule.bound.clone(), gap: schedule.gap(), chunks }
+    }
+}
+
+impl fmt::Display for UncheckedClaims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(LowerBound { value, name }) = &self.bound {
+            let (value, gap) = (time(value.0), percent(self.gap));
+            write!(f, "\nclaimed, not checked: lower bound {value} ({}), gap {gap}", shorten(name))?;
+        }
+        match self.chunks {
+            Some(flag) => write!(f, "\nclaimed, not checked: the chunks are those asked for ({flag} checks it)"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The answer for machines.
+fn answer(findings: &Findings<ShownViolation>, claims: &UncheckedClaims) -> Value {
+    json!({
+        "ok": findings.is_empty(), "violations": values(findings), "more": findings.more(),
+        "lower_bound_us": claims.bound.as_ref().map(|bound| bound.value), "gap": claims.gap, "bound_checked": false,
+        "demand_checked": claims.chunks.is_none(),
+    })
+}
+
 /// A violation of the schedule or of a sketch, as it is shown.
-struct Found {
+struct ShownViolation {
     text: String,
     value: Value,
 }
 
-fn found(violation: &Violation) -> Found {
-    Found { text: violation.to_string(), value: as_json(violation) }
+fn shown(violation: &Violation) -> ShownViolation {
+    ShownViolation { text: violation.to_string(), value: as_json(violation) }
 }
 
-fn values(findings: &Findings<Found>) -> Vec<&Value> {
-    findings.iter().map(|found| &found.value).collect()
+fn values(findings: &Findings<ShownViolation>) -> Vec<&Value> {
+    findings.iter().map(|shown| &shown.value).collect()
 }
 
 /// One violation a line, and how many more there are.
-fn list(findings: &Findings<Found>) -> String {
-    let mut lines: Vec<&str> = findings.iter().map(|found| found.text.as_str()).collect();
+fn list(findings: &Findings<ShownViolation>) -> String {
+    let mut lines: Vec<&str> = findings.iter().map(|shown| shown.text.as_str()).collect();
     let rest = format!("and {} more", findings.more());
     lines.extend((findings.more() > 0).then_some(rest.as_str()));
     lines.join("\n")
@@ -111,6 +167,9 @@ fn verdict(args: &VerifyArgs, violations: u64) -> Outcome {
 
 /// A plan of another tool.
 fn foreign(args: &VerifyArgs, mut plan: ForeignPlan, screen: &Screen) -> Outcome {
+    if args.matrix.is_some() || args.demand.is_some() {
+        return Err(Failure::bad_input(anyhow::anyhow!("--matrix and --demand are for schedules")));
+    }
     if args.sketch.is_some() {
         return Err(Failure::bad_input(anyhow::anyhow!("a sketch constrains schedules, not plans of other tools")));
     }

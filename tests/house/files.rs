@@ -13,7 +13,6 @@ const LONG: &[&str] = &[
     "interop/src/mscclpp/tests/adversary.rs",
     "runtime/src/launch/simulation/host.rs",
     "runtime/src/pacing/turns.rs",
-    "schedule/src/demand.rs",
     "schedule/src/verify/causality.rs",
     "schedule/tests/schedules/kinds.rs",
     "src/cli/mod.rs",

@@ -42,7 +42,7 @@ impl Geometry {
             let reason = format!("what a `{}` must compute is not known", plan.collective);
             return Err(plan_level(Fault::Unsupported { reason }));
         };
-        if matches!(collective, Collective::AllToAllV | Collective::Custom) {
+        if collective.is_listed() {
             let reason = format!("what this {collective} must compute is not in the file");
             return Err(plan_level(Fault::Unsupported { reason }));
         }

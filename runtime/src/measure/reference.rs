@@ -85,7 +85,8 @@ impl<'a> Reference<'a> {
             Collective::Reduce => (one, of_root(one)),
             Collective::Gather => (one, of_root(all)),
             Collective::Scatter => (of_root(all), one),
-            _ => (one, one),
+            Collective::AllReduce | Collective::SendRecv => (one, one),
+            Collective::AllToAllV | Collective::Custom => (0, 0), // listed
         };
         let mine = |small: usize, large: usize| if small > 0 && small < large { member * one } else { 0 };
         let (input_at, output_at) = (mine(input, output), mine(output, input));
@@ -144,7 +145,8 @@ impl<'a> Reference<'a> {
             Collective::AllReduce | Collective::Reduce => self.reduced(at),
             Collective::Scatter => self.input(root, me * self.count + at),
             Collective::SendRecv => self.input(members[(me + members.len() - 1) % members.len()], at),
-            _ => self.input(root, at),
+            Collective::Broadcast => self.input(root, at),
+            Collective::AllToAllV | Collective::Custom => 0, // listed
         }
     }
 

@@ -5,6 +5,7 @@
 
 use super::Generator;
 use crate::{ChunkId, Demand, RankSet};
+use petgraph::unionfind::UnionFind;
 use std::collections::BTreeMap;
 use topology::symmetry::{Action, Translations};
 use topology::{LinkId, Rank, ResourceId, Topology};
@@ -49,7 +50,7 @@ pub(crate) fn check_symmetry(
         resources.join_along(generator, topology).map_err(|why| (index, why))?;
         check_chunks(generator, demand).map_err(|why| (index, why))?;
     }
-    Ok(Unfolding { group, ranks, links, chunks, resources: resources.firsts() })
+    Ok(Unfolding { group, ranks, links, chunks, resources: resources.representatives() })
 }
 
 fn numbers(generators: &[Generator], of: impl Fn(&Generator) -> Vec<u32>) -> Vec<Vec<u32>> {
@@ -101,28 +102,19 @@ fn check_links(generator: &Generator, topology: &Topology) -> Result<(), String>
 struct Resources {
     /// Resources by their β and the links that use them; equal ones serve the same messages and stand for each other.
     by_users: BTreeMap<(u64, Vec<LinkId>), ResourceId>,
-    joined: Vec<usize>,
+    joined: UnionFind<usize>,
 }
 
 impl Resources {
     fn new(topology: &Topology) -> Self {
         let mut by_users = BTreeMap::new();
-        let mut joined: Vec<usize> = (0..topology.resources().len()).collect();
+        let mut joined = UnionFind::new(topology.resources().len());
         for (index, resource) in topology.resources().iter().enumerate() {
             let id = ResourceId::from_index(index);
             let key = (resource.beta.0.to_bits(), topology.users(id).to_vec());
-            joined[index] = by_users.entry(key).or_insert(id).index();
+            joined.union(index, by_users.entry(key).or_insert(id).index());
         }
         Self { by_users, joined }
-    }
-
-    fn first_of(&mut self, resource: usize) -> usize {
-        let mut first = resource;
-        while self.joined[first] != first {
-            self.joined[first] = self.joined[self.joined[first]];
-            first = self.joined[first];
-        }
-        first
     }
 
     /// The links of every resource become those of one of equal β.
@@ -134,14 +126,14 @@ impl Resources {
             let Some(&image) = self.by_users.get(&(resource.beta.0.to_bits(), images)) else {
                 return Err(format!("the links that share {} would not share an equal resource", resource.name));
             };
-            let (one, other) = (self.first_of(index), self.first_of(image.index()));
-            self.joined[one.max(other)] = one.min(other);
+            self.joined.union(index, image.index());
         }
         Ok(())
     }
 
-    fn firsts(mut self) -> Vec<ResourceId> {
-        (0..self.joined.len()).map(|index| ResourceId::from_index(self.first_of(index))).collect()
+    /// For each resource one that stands for its orbit.
+    fn representatives(self) -> Vec<ResourceId> {
+        self.joined.into_labeling().into_iter().map(ResourceId::from_index).collect()
     }
 }
 

@@ -49,7 +49,9 @@ pub(super) struct File {
 #[serde(deny_unknown_fields)]
 pub(super) struct ChunkEntry {
     pub(super) id: u64,
+    #[serde(deserialize_with = "each_once")]
     pub(super) holders: Vec<Rank>,
+    #[serde(deserialize_with = "each_once")]
     pub(super) wanted_by: Vec<Rank>,
     pub(super) combine: bool,
     #[serde(default)]
@@ -90,13 +92,26 @@ impl<'de> Deserialize<'de> for Format {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let given = String::deserialize(deserializer)?;
         if given != FORMAT {
-            return Err(D::Error::custom(format_args!("unknown format `{given}`, expected `{FORMAT}`")));
+            return Err(D::Error::custom(format_args!(
+                "unknown format `{}`, expected `{FORMAT}`",
+                topology::shorten(&given)
+            )));
         }
         Ok(Self)
     }
 }
 
-/// Checked while reading, because only then the position of a repetition is known.
+/// Ranks in any order; checked while reading, because only then the position of a repetition is known.
+fn each_once<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rank>, D::Error> {
+    let mut ranks = Vec::<Rank>::deserialize(deserializer)?;
+    ranks.sort_unstable();
+    match ranks.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(D::Error::custom(format_args!("rank {} is listed twice", pair[0]))),
+        None => Ok(ranks),
+    }
+}
+
+/// Checked while reading, for the same reason.
 fn chunks_with_unique_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ChunkEntry>>, D::Error> {
     struct Chunks;
     impl<'de> Visitor<'de> for Chunks {

@@ -30,7 +30,12 @@ impl From<DemandError> for Fault {
             DemandError::Op { .. } => "op",
             DemandError::TooLarge { .. } => "size_bytes",
             DemandError::NoChunks | DemandError::TooManyChunks { .. } => "chunks_per_rank",
-            DemandError::NoHolder { .. } | DemandError::ChunkSize { .. } => "chunks",
+            DemandError::NoHolder { .. }
+            | DemandError::ChunkSize { .. }
+            | DemandError::NotAMember { .. }
+            | DemandError::NotOnePair { .. }
+            | DemandError::PairChunks { .. }
+            | DemandError::UnequalPair { .. } => "chunks",
             DemandError::ChunkBytes { .. } => "chunk_bytes",
             DemandError::NeedsChunks { .. } | DemandError::BadMatrix { .. } => "collective",
         };
@@ -74,7 +79,7 @@ fn stated(
 ) -> Result<(Demand, Option<Names>), Fault> {
     chunks.sort_unstable_by_key(|chunk| chunk.id);
     let (demand, names) = match request.collective {
-        Collective::AllToAllV | Collective::Custom => listed(request, chunks, chunk_bytes)?,
+        collective if collective.is_listed() => listed(request, chunks, chunk_bytes, mismatches)?,
         _ => {
             check_length(&request, chunks.len())?;
             let demand = sized(Demand::new(request)?, chunk_bytes, mismatches);
@@ -173,16 +178,28 @@ fn sized(demand: Demand, stated: Bytes, mismatches: &mut Findings<Violation>) ->
 /// What each id of the file is called in the demand.
 type Names = BTreeMap<u64, ChunkId>;
 
-/// The file's chunks are the demand (`alltoallv`, `custom`).
-fn listed(request: Request, chunks: Vec<ChunkEntry>, chunk_bytes: Bytes) -> Result<(Demand, Names), DemandError> {
+/// The file's chunks are the demand (`alltoallv`, `custom`), as far as its collective can list them.
+fn listed(
+    request: Request,
+    chunks: Vec<ChunkEntry>,
+    chunk_bytes: Bytes,
+    mismatches: &mut Findings<Violation>,
+) -> Result<(Demand, Names), DemandError> {
     let names = chunks.iter().zip(0..).map(|(chunk, position)| (chunk.id, ChunkId(position))).collect();
-    let common = (chunk_bytes != request.chunk_bytes()).then_some(chunk_bytes);
+    let stated = request.size_bytes;
+    // The size of an alltoallv follows from its chunks, so theirs cannot follow from it.
+    let common = (request.collective == Collective::AllToAllV).then_some(chunk_bytes);
     let chunks = chunks.into_iter().map(|entry| {
         let ChunkEntry { holders, wanted_by, combine, bytes, .. } = entry;
         let (holders, wanted_by) = (holders.into_iter().collect(), wanted_by.into_iter().collect());
         Chunk { holders, wanted_by, combine, bytes: bytes.or(common) }
     });
-    Ok((Demand::from_chunks(request, chunks.collect())?, names))
+    let demand = Demand::listed(request, chunks.collect())?;
+    let expected = demand.request().size_bytes;
+    if stated != expected {
+        mismatches.push(Violation::WrongSize { stated, expected });
+    }
+    Ok((sized(demand, chunk_bytes, mismatches), names))
 }
 
 /// Matches the file's chunks, which ascend by id, to those of the demand.

@@ -4,9 +4,7 @@
 //! back as the same bits.
 
 use super::FORMAT;
-use crate::{
-    Chunk, ChunkId, Collective, Generator, Schedule, Transfer, TransferKind, VerifiedCompressed, VerifiedSchedule,
-};
+use crate::{Chunk, ChunkId, Generator, Schedule, Transfer, TransferKind, VerifiedCompressed, VerifiedSchedule};
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
 
@@ -33,7 +31,7 @@ pub fn write_compressed(schedule: &VerifiedCompressed, out: impl Write) -> io::R
     let base = schedule.base();
     let mut out = BufWriter::new(out);
     write_request(base, &mut out)?;
-    if matches!(base.demand.request().collective, Collective::AllToAllV | Collective::Custom) {
+    if base.demand.request().collective.is_listed() {
         write_list(&mut out, "chunks", base.demand.chunk_ids().zip(base.demand.chunks()), write_chunk)?;
     }
     writeln!(out, "\"symmetry\": {{\"generators\": [")?;

@@ -10,6 +10,8 @@ impl Violation {
         match self {
             Self::MissingChunk { .. } | Self::ExtraChunk { .. } => "wrong_demand",
             Self::WrongChunkBytes { .. } => "wrong_chunk_bytes",
+            Self::WrongSize { .. } => "wrong_size",
+            Self::NotAsked { .. } => "wrong_demand",
             Self::WrongMakespan { .. } => "wrong_makespan",
             Self::WrongGap { .. } => "wrong_gap",
             Self::WrongTopology { .. } => "wrong_topology",

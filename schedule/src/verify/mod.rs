@@ -6,6 +6,7 @@
 //!
 //! | file | rule |
 //! |---|---|
+//! | `asked` | chunks that a file lists itself are those of a matrix or demand that somebody asked for |
 //! | `structure` | ids exist, links join the stated ranks, every time follows from the cost model |
 //! | `causality` | nobody sends what he does not hold; every contribution arrives exactly once |
 //! | `exclusivity` | one message at a time on every link and every resource |
@@ -14,6 +15,7 @@
 //! Every violation is reported. A transfer that sends what its sender does not hold delivers nothing, so its
 //! consequences are reported too; the earliest one is the cause.
 
+mod asked;
 mod causality;
 mod evidence;
 mod exclusivity;
@@ -21,6 +23,7 @@ mod orbits;
 mod structure;
 mod violation;
 
+pub use asked::check_asked;
 pub use orbits::verify_compressed;
 pub use violation::Violation;
 

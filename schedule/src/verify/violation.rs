@@ -1,7 +1,7 @@
 //! What can be wrong with a schedule: one variant per rule, with the evidence as fields.
 
 use crate::{ChunkId, RankSet};
-use topology::{Bytes, LinkId, Micros, Rank, ResourceId};
+use topology::{Bytes, LinkId, Micros, Rank, ResourceId, shorten};
 
 /// A broken rule. Transfers are named by their position in the schedule.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -50,6 +50,26 @@ pub enum Violation {
         /// What follows from the request.
         expected: Bytes,
     },
+    /// A size that does not follow from the chunks.
+    #[error("size_bytes is stated as {stated}, but the chunks make it {expected}")]
+    WrongSize {
+        /// What the file says, in bytes.
+        stated: u64,
+        /// What follows from its chunks, in bytes.
+        expected: u64,
+    },
+    /// What some ranks exchange is not what was asked for.
+    #[error("from ranks {holders} to ranks {wanted_by} the schedule has {claimed}, but {asked} was asked for")]
+    NotAsked {
+        /// Who holds it.
+        holders: RankSet,
+        /// Who wants it.
+        wanted_by: RankSet,
+        /// What the schedule has, such as `2 chunks of 8 B in all`.
+        claimed: String,
+        /// What was asked for.
+        asked: String,
+    },
     /// A makespan that is not the end of the last transfer.
     #[error("makespan_us is stated as {stated}, but the last transfer ends at {actual}")]
     WrongMakespan {
@@ -70,7 +90,11 @@ pub enum Violation {
         actual: Option<f64>,
     },
     /// The schedule was made for another machine.
-    #[error("the schedule was made for topology {name} with digest {stated}, but this one has digest {actual}")]
+    #[error(
+        "the schedule was made for topology {} with digest {}, but this one has digest {actual}",
+        shorten(name),
+        shorten(stated)
+    )]
     WrongTopology {
         /// What the schedule calls its topology.
         name: String,
@@ -124,7 +148,9 @@ pub enum Violation {
         chunks: usize,
     },
     /// A link that the topology does not have.
-    #[error("transfer {transfer} uses link {link}, but there are only {links} links")]
+    #[error(
+        "transfer {transfer} uses link {link}, but there are only {links} links; a link's id is its position in the topology's list, from 0"
+    )]
     UnknownLink {
         /// The transfer.
         transfer: usize,
@@ -135,7 +161,7 @@ pub enum Violation {
     },
     /// A transfer between ranks that its link does not join.
     #[error(
-        "transfer {transfer} goes from rank {from} to rank {to}, but link {link} leads from rank {link_from} to rank {link_to}"
+        "transfer {transfer} goes from rank {from} to rank {to}, but link {link} leads from rank {link_from} to rank {link_to}; a link's id is its position in the topology's list, from 0"
     )]
     WrongEnds {
         /// The transfer.
@@ -322,7 +348,7 @@ pub enum Violation {
         free: Micros,
     },
     /// A bound that the schedule itself disproves.
-    #[error("the lower bound {bound} ({name}) is above the makespan {makespan}, so it is not a bound")]
+    #[error("the lower bound {bound} ({}) is above the makespan {makespan}, so it is not a bound", shorten(name))]
     BoundAboveMakespan {
         /// The stated bound.
         bound: Micros,

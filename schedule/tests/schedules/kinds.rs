@@ -100,14 +100,14 @@ fn structure() {
         gather(),
         |s| s.transfers[5].link = LinkId(77),
         expect![[r#"
-        unknown_link: transfer 5 uses link 77, but there are only 6 links
+        unknown_link: transfer 5 uses link 77, but there are only 6 links; a link's id is its position in the topology's list, from 0
     "#]],
     );
     check(
         gather(),
         |s| s.transfers[5].to = Rank(1),
         expect![[r#"
-        wrong_ends: transfer 5 goes from rank 2 to rank 1, but link 4 leads from rank 2 to rank 0
+        wrong_ends: transfer 5 goes from rank 2 to rank 1, but link 4 leads from rank 2 to rank 0; a link's id is its position in the topology's list, from 0
         not_delivered: rank 0 wants chunk 1 and never gets it
     "#]],
     );
@@ -115,7 +115,7 @@ fn structure() {
         gather(),
         |s| s.transfers[5].to = Rank(u32::MAX),
         expect![[r#"
-        wrong_ends: transfer 5 goes from rank 2 to rank 4294967295, but link 4 leads from rank 2 to rank 0
+        wrong_ends: transfer 5 goes from rank 2 to rank 4294967295, but link 4 leads from rank 2 to rank 0; a link's id is its position in the topology's list, from 0
         not_delivered: rank 0 wants chunk 1 and never gets it
     "#]],
     );

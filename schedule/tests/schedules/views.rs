@@ -3,7 +3,9 @@
 use crate::plans::{any_plan, ring, switch};
 use expect_test::{Expect, expect};
 use schedule::explain::{CriticalPath, Wait, critical_path};
-use schedule::{Chunk, ChunkId, Collective, Demand, Message, RankSet, Request, Schedule, Transfer, TransferKind};
+use schedule::{
+    Chunk, ChunkId, Collective, Demand, Message, RankSet, ReduceOp, Request, Schedule, Transfer, TransferKind,
+};
 use schedule::{VerifiedSchedule, replay, simulate, verify};
 use std::sync::Arc;
 use topology::{Latency, LinkId, Micros, Rank, Topology};
@@ -49,7 +51,8 @@ fn simulation_closes_gaps_and_counts() {
 fn simulation_keeps_an_exchange() {
     let topology = ring(2, Latency::Occupies);
     let chunk = Chunk { holders: RankSet::all(2), wanted_by: RankSet::all(2), combine: true, bytes: None };
-    let demand = Demand::from_chunks(Request::new(Collective::Custom, 2, 100), vec![chunk]).unwrap();
+    let request = Request { op: Some(ReduceOp::Sum), ..Request::new(Collective::Custom, 2, 100) };
+    let demand = Demand::from_chunks(request, vec![chunk]).unwrap();
     let transfer = |from, to, link| Transfer {
         chunks: [ChunkId(0)].into_iter().collect(),
         from: Rank(from),

@@ -1,6 +1,7 @@
 //! Plans that are run as files say, adapted to the flags.
 
 use crate::cli::RunArgs;
+use crate::content;
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
 use crate::loading::ForeignSource;
@@ -46,7 +47,16 @@ pub(super) fn open(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixe
     if !foreign::is_foreign(&text) {
         let schedule = plan::open_schedule(path, args.topology.as_deref())?;
         agrees(schedule.schedule().demand.request(), args)?;
+        let (matrix, demand) = (args.matrix.as_deref(), args.demand.as_deref());
+        let differences = content::differences(&schedule.schedule().demand, matrix, demand)?.unwrap_or_default();
+        if let Some(first) = differences.iter().next() {
+            let more = differences.total() - 1;
+            return Err(Failure::no(anyhow::anyhow!("{origin}: is for other chunks: {first} (and {more} more)")));
+        }
         return with_op(schedule, args);
+    }
+    if args.matrix.is_some() || args.demand.is_some() {
+        return Err(Failure::bad_input(anyhow::anyhow!("{origin}: --matrix and --demand are for schedules")));
     }
     let mut plan = foreign::read(&text, &origin, None)?;
     let programs = plan.verified(&origin)?;

@@ -63,7 +63,7 @@ fn rows(
     let mut rows = Vec::new();
     for size in sizes {
         let parts = match fixed {
-            [] => stock::parts(args, groups, ranks, size.unwrap_or_default(), bench)?,
+            [] => stock::parts(args, groups, ranks, size, bench)?,
             fixed => fixed_parts(args, fixed, groups, bench)?,
         };
         let first = rows.len();

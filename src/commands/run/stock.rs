@@ -2,6 +2,7 @@
 
 use super::{BOTH, Fixed, Part, Plans, Ready};
 use crate::cli::{Chunks, RequestArgs, RunArgs};
+use crate::content::Content;
 use crate::failure::{Failure, Outcome};
 use crate::known;
 use crate::loading::Memory;
@@ -23,7 +24,7 @@ pub(super) fn parts(
     args: &RunArgs,
     groups: &[Group],
     ranks: usize,
-    size: u64,
+    size: Option<u64>,
     bench: &Workbench,
 ) -> Outcome<Vec<Part>> {
     let mut known: BTreeMap<usize, Rc<Plans>> = BTreeMap::new();
@@ -93,12 +94,12 @@ const WORK: MicrosPerByte = MicrosPerByte(5e-5);
 fn plans(
     asked: RequestArgs,
     topology: Arc<Topology>,
-    size: u64,
+    size: Option<u64>,
     emulated: bool,
 ) -> Outcome<Vec<(Fixed, &'static [Memory])>> {
-    let request = plan::request(&asked, &topology, size)?;
+    let content = Content::read(asked.matrix.as_deref(), asked.demand.as_deref())?;
+    let request = plan::request(&asked, &topology, content.size(size)?)?;
     let is_classic = asked.members.is_none() && asked.matrix.is_none() && asked.demand.is_none();
-    let content = plan::content(&asked)?;
     let problems = plan::problems(&topology, &request, &content, None, None)?;
     let strategy = if is_classic { StrategyKind::Classic } else { StrategyKind::Matching };
     let options = Options { strategy: Some(strategy), ..Options::default() };
@@ -165,7 +166,7 @@ mod tests {
                 sketch: None,
             };
             let topology = Arc::new(known::machines(machines, asked.collective).unwrap());
-            let found = plans(asked, topology, size, false).unwrap();
+            let found = plans(asked, topology, Some(size), false).unwrap();
             let name = |(plan, _): &(Fixed, _)| match plan {
                 Fixed::Schedule(schedule) => schedule.schedule().produced_by.strategy.clone(),
                 _ => unreachable!("it was made here"),

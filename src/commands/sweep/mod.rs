@@ -95,11 +95,7 @@ fn manifest(args: &SweepArgs, grid: &Grid) -> Outcome<String> {
             sketches.insert(path, read_text(path)?);
         }
     }
-    let listed = |cell: &&Cell| {
-        use schedule::Collective::{AllToAllV, Custom};
-        matches!(cell.collective, AllToAllV | Custom)
-    };
-    if let Some(cell) = grid.cells.iter().find(listed) {
+    if let Some(cell) = grid.cells.iter().find(|cell| cell.collective.is_listed()) {
         let reason = anyhow::anyhow!("a sweep is for collectives whose chunks follow from the size");
         return Err(
             Failure::bad_input(reason).hint(format!("the chunks of {} have sizes of their own", cell.collective))

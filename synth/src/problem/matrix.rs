@@ -6,19 +6,10 @@
 //!   - {from: [1, 2], to: [0], reduce: true}
 //! ```
 
-use schedule::Chunk;
+use schedule::{Chunk, RankSet};
 use serde::Deserialize;
+use topology::document::{Document, Step, TextError};
 use topology::{Bytes, Rank};
-
-/// Why a demand file was refused: `file:line:column: what`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{origin}:{line}:{column}: {message}")]
-pub struct DemandFileError {
-    origin: String,
-    line: u64,
-    column: u64,
-    message: String,
-}
 
 /// The largest alltoallv matrix read, in rows; a matrix of this size is a hundred megabytes of text.
 const MOST_ROWS: usize = 4096;
@@ -26,13 +17,13 @@ const MOST_ROWS: usize = 4096;
 /// Parses a CSV of byte counts, one row per sending member, one column per receiving member.
 ///
 /// # Errors
-/// [`DemandFileError`] with the position of the first field that is no byte count.
-pub fn parse(text: &str, origin: &str) -> Result<Vec<Vec<u64>>, DemandFileError> {
-    let fail = |line: usize, column: usize, message: String| DemandFileError {
+/// [`TextError`] with the position of the first field that is no byte count.
+pub fn parse(text: &str, origin: &str) -> Result<Vec<Vec<u64>>, TextError> {
+    let fail = |line: usize, column: usize, reason: String| TextError {
         origin: origin.to_owned(),
-        line: line as u64 + 1,
-        column: column as u64 + 1,
-        message,
+        line: line + 1,
+        column: column + 1,
+        reason,
     };
     let mut rows = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -70,19 +61,21 @@ struct ChunkLine {
 /// Parses the chunks of a custom collective.
 ///
 /// # Errors
-/// [`DemandFileError`] with the position of an unknown key or a wrong type.
-pub fn parse_chunks(text: &str, origin: &str) -> Result<Vec<Chunk>, DemandFileError> {
-    let file: ChunksFile = serde_saphyr::from_str(text).map_err(|error| {
-        let (line, column) = error.location().map_or((1, 1), |place| (place.line(), place.column()));
-        DemandFileError { origin: origin.to_owned(), line, column, message: error.without_snippet().to_string() }
-    })?;
-    let chunk = |line: ChunkLine| Chunk {
-        holders: line.from.into_iter().collect(),
-        wanted_by: line.to.into_iter().collect(),
-        combine: line.reduce,
-        bytes: line.bytes.map(|bytes| Bytes(bytes as f64)),
-    };
-    Ok(file.chunks.into_iter().map(chunk).collect())
+/// [`TextError`] with the position of an unknown key or a wrong type, and of ranks that are listed twice.
+pub fn parse_chunks(text: &str, origin: &str) -> Result<Vec<Chunk>, TextError> {
+    let document = Document::yaml(origin, text);
+    let file: ChunksFile = document.parse()?;
+    let mut chunks = Vec::with_capacity(file.chunks.len());
+    for (index, ChunkLine { from, to, bytes, reduce }) in file.chunks.into_iter().enumerate() {
+        let set = |ranks: Vec<Rank>, key: &str| {
+            let (listed, set) = (ranks.len(), ranks.into_iter().collect::<RankSet>());
+            let path = [Step::Key("chunks"), Step::Index(index), Step::Key(key)];
+            if set.len() == listed { Ok(set) } else { Err(document.fault(&path, "a rank is listed twice")) }
+        };
+        let (holders, wanted_by) = (set(from, "from")?, set(to, "to")?);
+        chunks.push(Chunk { holders, wanted_by, combine: reduce, bytes: bytes.map(|bytes| Bytes(bytes as f64)) });
+    }
+    Ok(chunks)
 }
 
 #[cfg(test)]
@@ -102,5 +95,7 @@ mod tests {
         assert_eq!(chunks[0].wanted_by[..], [Rank(1), Rank(2)]);
         let error = parse_chunks("chunks:\n  - {from: [0], too: [1]}\n", "d.yaml").unwrap_err().to_string();
         assert!(error.starts_with("d.yaml:2:"), "{error}");
+        let error = parse_chunks("chunks:\n  - {from: [0, 1, 0], to: [1]}\n", "d.yaml").unwrap_err().to_string();
+        assert!(error.starts_with("d.yaml:2:") && error.contains("listed twice"), "{error}");
     }
 }

@@ -13,6 +13,7 @@ use serde_saphyr::{Location, MergeKeyPolicy, Spanned};
 use std::fmt;
 use std::time::Duration;
 use topology::quantity::{QuantityError, parse_bytes, parse_duration};
+use topology::shorten;
 
 /// The longest file that is read; the longest shipped sketch has 2 KB.
 const MAX_BYTES: usize = 1 << 20;
@@ -163,18 +164,18 @@ fn translate(error: &serde_saphyr::Error) -> Mistake {
     use serde_saphyr::Error as Yaml;
     let message = match error {
         Yaml::SerdeUnknownField { field, expected, .. } => {
-            return Mistake::UnknownKey { key: field.clone(), accepted: expected.clone() };
+            return Mistake::UnknownKey { key: shorten(field), accepted: expected.clone() };
         }
         Yaml::SerdeUnknownVariant { variant, expected, .. } => {
-            return Mistake::UnknownWord { word: variant.clone(), accepted: expected.clone() };
+            return Mistake::UnknownWord { word: shorten(variant), accepted: expected.clone() };
         }
         Yaml::SerdeInvalidType { unexpected, expected, .. } | Yaml::SerdeInvalidValue { unexpected, expected, .. } => {
-            return Mistake::WrongKind { expected: expected.clone(), found: unexpected.clone() };
+            return Mistake::WrongKind { expected: expected.clone(), found: shorten(unexpected) };
         }
         Yaml::Unexpected { expected, .. } => format!("expected {}", kind(expected)),
         Yaml::InvalidScalar { ty, .. } => format!("expected {}", kind(ty)),
         Yaml::InvalidBooleanStrict { .. } => "expected true or false".to_owned(),
-        Yaml::DuplicateMappingKey { key: Some(key), .. } => format!("key `{key}` is given twice"),
+        Yaml::DuplicateMappingKey { key: Some(key), .. } => format!("key `{}` is given twice", shorten(key)),
         Yaml::MergeKeyNotAllowed { .. } => "merge keys (`<<`) are not accepted in sketches".to_owned(),
         Yaml::Budget { breach: BudgetBreach::Documents { .. }, .. } => "a file holds one sketch".to_owned(),
         Yaml::Budget { .. } => "larger or deeper than any sketch".to_owned(),

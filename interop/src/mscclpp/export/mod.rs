@@ -142,9 +142,7 @@ fn expressible(verified: &VerifiedProgram) -> Result<(), ExportError> {
     let program = verified.program();
     let request = program.demand.request();
     let refuse = |what: String| Err(ExportError::Inexpressible { what });
-    if matches!(request.collective, Collective::AllToAllV | Collective::Custom)
-        || !matches!(program.shape, Shape::Equal { .. })
-    {
+    if request.collective.is_listed() || !matches!(program.shape, Shape::Equal { .. }) {
         return refuse(format!("{} with blocks of unequal sizes", request.collective));
     }
     if request.members.len() != request.ranks {

@@ -1,0 +1,74 @@
+//! Whether the chunks that a schedule lists itself are those that somebody asked for.
+//!
+//! The principal function is [`check_asked`]. A schedule of an alltoallv or a custom collective says itself what it
+//! moves; who has the byte matrix or the demand that it was made for compares the two.
+
+use super::{Violation, differs};
+use crate::{Demand, Findings, RankSet};
+use std::collections::BTreeMap;
+use topology::{Bytes, Micros};
+
+/// The sizes of chunks with the same holders and receivers, in the schedule and in what was asked for.
+type ChunkSizes = BTreeMap<(RankSet, RankSet, bool), [Vec<f64>; 2]>;
+
+/// Compares the demand of a schedule with the one that was asked for.
+pub fn check_asked(claimed: &Demand, asked: &Demand) -> Findings<Violation> {
+    let mut classes = ChunkSizes::new();
+    for (side, demand) in [claimed, asked].into_iter().enumerate() {
+        for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
+            let class = (chunk.holders.clone(), chunk.wanted_by.clone(), chunk.combine);
+            classes.entry(class).or_default()[side].push(demand.bytes_of(id).0);
+        }
+    }
+    let differ = |[claimed, asked]: &mut [Vec<f64>; 2]| {
+        claimed.sort_unstable_by(f64::total_cmp);
+        asked.sort_unstable_by(f64::total_cmp);
+        let equal = |(a, b): (&f64, &f64)| !differs(Micros(*a), Micros(*b));
+        claimed.len() != asked.len() || !claimed.iter().zip(asked.iter()).all(equal)
+    };
+    let wrong = classes.into_iter().filter_map(|((holders, wanted_by, _), mut sizes)| {
+        let [claimed, asked] = differ(&mut sizes).then(|| sizes.map(|sizes| describe(&sizes)))?;
+        Some(Violation::NotAsked { holders, wanted_by, claimed, asked })
+    });
+    wrong.collect()
+}
+
+/// How many chunks, and how much they are.
+fn describe(sizes: &[f64]) -> String {
+    let all = Bytes(sizes.iter().sum());
+    match sizes {
+        [] => "nothing".to_owned(),
+        [_] => format!("a chunk of {all}"),
+        [first, .., last] if first == last => format!("{} chunks of {} each", sizes.len(), Bytes(*first)),
+        _ => format!("{} chunks of {all} in all", sizes.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collective, Request};
+    use expect_test::{Expect, expect};
+
+    #[test]
+    fn a_matrix_is_compared_entry_by_entry() {
+        let of = |matrix: [[u64; 2]; 2], chunks| {
+            let request = Request::new(Collective::AllToAllV, 2, 0).with_chunks(chunks);
+            Demand::from_matrix(request, &matrix.map(Vec::from)).unwrap()
+        };
+        let check = |claimed: &Demand, expected: Expect| {
+            let found = check_asked(claimed, &of([[0, 6], [4, 2]], 1));
+            expected.assert_eq(&found.iter().map(|it| format!("{it}\n")).collect::<String>());
+        };
+        check(&of([[0, 6], [4, 2]], 1), expect![[""]]);
+        check(
+            &of([[1, 5], [0, 2]], 1),
+            expect![[r#"
+                from ranks 0 to ranks 0 the schedule has a chunk of 1 B, but nothing was asked for
+                from ranks 0 to ranks 1 the schedule has a chunk of 5 B, but a chunk of 6 B was asked for
+                from ranks 1 to ranks 0 the schedule has nothing, but a chunk of 4 B was asked for
+            "#]],
+        );
+        assert_eq!(check_asked(&of([[0, 6], [4, 2]], 2), &of([[0, 6], [4, 2]], 1)).total(), 3);
+    }
+}
