@@ -4,8 +4,7 @@
 //! a transfer had to wait for (its chunks, its link, its resources), the last to be ready is what it waited for. A
 //! program that is played says so itself ([`crate::program::play`]).
 
-use crate::verify::clearly_before;
-use crate::{ChunkId, Schedule, TimedMessage, Timeline, VerifiedSchedule};
+use crate::{CausalOrder, ChunkId, Origin, Schedule, TimedMessage, Timeline, VerifiedSchedule};
 use std::fmt;
 use topology::quantity::show_duration;
 use topology::{Micros, ResourceId, Topology};
@@ -104,7 +103,7 @@ impl fmt::Display for CriticalStep {
 /// Finds the chain of waits that ends with the last arrival (the first listed, among equals).
 pub fn critical_path(schedule: &VerifiedSchedule) -> CriticalPath {
     let timeline = Timeline::of(schedule);
-    let history = History::of(schedule.schedule(), &timeline);
+    let history = History::of(schedule, &timeline);
     chain(&timeline, |message| history.cause(message))
 }
 
@@ -143,30 +142,34 @@ pub struct Cause {
     pub wait: Wait,
 }
 
-/// Who used a link or resource, and who came to a rank, in order of departure.
+/// Who used a link or resource, in order of departure.
 struct History<'a> {
     schedule: &'a Schedule,
+    order: &'a CausalOrder,
     timeline: &'a Timeline,
+    /// For each transfer its place in order of departure.
+    departed: Vec<u32>,
     topology: &'a Topology,
     on_link: Vec<Vec<u32>>,
     on_resource: Vec<Vec<u32>>,
-    into_rank: Vec<Vec<u32>>,
 }
 
 impl<'a> History<'a> {
-    fn of(schedule: &'a Schedule, timeline: &'a Timeline) -> Self {
+    fn of(schedule: &'a VerifiedSchedule, timeline: &'a Timeline) -> Self {
         let topology = &*timeline.topology;
         let mut history = Self {
-            schedule,
+            schedule: schedule.schedule(),
+            order: schedule.order(),
             timeline,
+            departed: vec![0; timeline.messages.len()],
             topology,
             on_link: vec![Vec::new(); topology.links().len()],
             on_resource: vec![Vec::new(); topology.resources().len()],
-            into_rank: vec![Vec::new(); topology.rank_count()],
         };
-        for (index, transfer) in (0..).zip(&schedule.transfers) {
+        for (place, &index) in (0..).zip(schedule.order().departures()) {
+            let transfer = &schedule.schedule().transfers[index as usize];
+            history.departed[index as usize] = place;
             history.on_link[transfer.link.index()].push(index);
-            history.into_rank[transfer.to.index()].push(index);
             for resource in &topology.link(transfer.link).resources {
                 history.on_resource[resource.index()].push(index);
             }
@@ -189,13 +192,13 @@ impl<'a> History<'a> {
                 consider(ready, Wait::Chunk { chunk, brought_by });
             }
         }
-        if let Some(behind) = before(&self.on_link[message.link.index()], transfer) {
+        if let Some(behind) = self.before(&self.on_link[message.link.index()], transfer) {
             let ahead = &self.timeline.messages[behind];
             let (busy, _) = ahead.occupied(self.topology);
             consider(ahead.start + busy, Wait::Link { behind });
         }
         for &resource in &self.topology.link(message.link).resources {
-            if let Some(behind) = before(&self.on_resource[resource.index()], transfer) {
+            if let Some(behind) = self.before(&self.on_resource[resource.index()], transfer) {
                 let ahead = &self.timeline.messages[behind];
                 let (_, mut busy) = ahead.occupied(self.topology);
                 let busy = busy.find_map(|(used, busy)| (used == resource).then_some(busy)).unwrap_or_default();
@@ -205,29 +208,19 @@ impl<'a> History<'a> {
         cause
     }
 
-    /// What brought `chunk` to the sender of `message`: the first to do so, or for a combining chunk the last of
-    /// those whose contributions it carries. `None` where the sender had it from the beginning.
+    /// What brought the value of `chunk` that a transfer carries: the first to bring it, or for a combining chunk the last of
+    /// those whose contributions it counts. `None` where the sender had it from the beginning.
     fn brought(&self, chunk: ChunkId, transfer: usize) -> Option<usize> {
-        let message = &self.schedule.transfers[transfer];
-        let known = self.schedule.demand.chunk(chunk);
-        if !known.combine && known.holders.has(message.from) {
-            return None;
+        let deliveries = self.order.deliveries(chunk);
+        match deliveries.iter().find(|it| it.transfer as usize == transfer)?.source() {
+            Origin::Start => None,
+            Origin::Delivery(source) => Some(deliveries[source.index()].transfer as usize),
         }
-        // Causes stand earlier in the schedule, even where transfers take no time; so the path ends.
-        let arrivals = self.into_rank[message.from.index()].iter().map(|&index| index as usize);
-        let arrivals = arrivals.take_while(|&index| index < transfer);
-        let in_time = |&index: &usize| {
-            let arrival = &self.schedule.transfers[index];
-            !clearly_before(message.start, arrival.end) && arrival.chunks.contains(&chunk)
-        };
-        let end = |&index: &usize| self.schedule.transfers[index].end;
-        let by_end = |a: &usize, b: &usize| end(a).total_cmp(&end(b));
-        if known.combine { arrivals.filter(in_time).max_by(by_end) } else { arrivals.filter(in_time).min_by(by_end) }
     }
-}
 
-/// The entry ahead of `transfer` in an ascending list that contains it.
-fn before(list: &[u32], transfer: usize) -> Option<usize> {
-    let place = list.partition_point(|&index| (index as usize) < transfer);
-    Some(list[place.checked_sub(1)?] as usize)
+    /// The entry ahead of `transfer` in a list that contains it, in order of departure.
+    fn before(&self, list: &[u32], transfer: usize) -> Option<usize> {
+        let place = list.partition_point(|&other| self.departed[other as usize] < self.departed[transfer]);
+        Some(list[place.checked_sub(1)?] as usize)
+    }
 }

@@ -14,6 +14,7 @@ pub mod explain;
 pub mod file;
 mod findings;
 mod listed;
+mod order;
 mod rank_set;
 mod replay;
 mod reverse;
@@ -27,6 +28,7 @@ pub use compressed::{CompressedSchedule, Generator, MOST_PLAIN_TRANSFERS, TooMan
 pub use demand::{Chunk, ChunkId, Demand, MAX_CHUNKS, MAX_SIZE, Request};
 pub use error::{DemandError, ReplayError};
 pub use findings::Findings;
+pub use order::{CausalOrder, Delivery, DeliveryId, Effect, Origin};
 pub use rank_set::RankSet;
 pub use replay::{Message, replay, replay_rounds};
 pub use reverse::reduce_of_gather;

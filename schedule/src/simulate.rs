@@ -69,8 +69,9 @@ pub fn simulate(schedule: &VerifiedSchedule) -> Simulation {
 
 /// The same order, played as early as possible; `None` where that would be another schedule, or a slower one.
 fn retimed(schedule: &VerifiedSchedule) -> Option<VerifiedSchedule> {
-    let (schedule, topology) = (schedule.schedule(), schedule.topology());
-    let messages: Vec<Message> = schedule.transfers.iter().map(Message::from).collect();
+    let (order, topology, schedule) = (schedule.order(), schedule.topology(), schedule.schedule());
+    let messages: Vec<Message> =
+        order.departures().iter().map(|&transfer| Message::from(&schedule.transfers[transfer as usize])).collect();
     let mut transfers = replay(&schedule.demand, topology, &messages).ok()?;
     transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
     let earlier = Schedule { transfers, ..schedule.clone() };

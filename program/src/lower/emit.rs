@@ -1,20 +1,20 @@
 //! Writes the steps.
 //!
-//! The principal type is [`Emitter`]. It walks the deliveries in order of arrival and appends to the two
+//! The principal type is [`Emitter`]. It walks the deliveries in order of landing and appends to the two
 //! threadblocks of the connection; whatever a step must wait for has then been written before it.
 
 use super::flow::{Delivery, DeliveryId, Flow, ValueId};
 use super::place::{Landing, Placement};
 use super::{Connections, Slices};
 use crate::{Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock};
-use schedule::Schedule;
+use schedule::{CausalOrder, Schedule, VerifiedSchedule};
 use topology::Rank;
 
 pub(super) struct Emitter<'a> {
     schedule: &'a Schedule,
     slices: Slices<'a>,
     flow: &'a Flow,
-    arrivals: &'a [u32],
+    order: &'a CausalOrder,
     connections: &'a Connections,
     placement: Placement<'a>,
     /// For each connection the sender's and the receiver's threadblock.
@@ -52,12 +52,12 @@ struct Homing {
 
 impl<'a> Emitter<'a> {
     pub(super) fn new(
-        schedule: &'a Schedule,
+        verified: &'a VerifiedSchedule,
         slices: Slices<'a>,
         flow: &'a Flow,
-        arrivals: &'a [u32],
         connections: &'a Connections,
     ) -> Self {
+        let (schedule, order) = (verified.schedule(), verified.order());
         let (count, layout) = (schedule.demand.request().ranks, slices.layout);
         let mut ranks: Vec<RankProgram> = (0..count).map(|rank| empty(layout, Rank::from_index(rank))).collect();
         let mut open = |rank: Rank| {
@@ -69,8 +69,8 @@ impl<'a> Emitter<'a> {
         let threadblocks = ends.map(|ends| Ends { sender: open(ends.from), receiver: open(ends.to) }).collect();
         let none = StepRef { threadblock: 0, step: 0 };
         let steps = vec![Ends { sender: none, receiver: none }; flow.delivery_count()];
-        let placement = Placement::new(flow, layout, arrivals, count);
-        Self { schedule, slices, flow, arrivals, connections, placement, threadblocks, steps, ranks }
+        let placement = Placement::new(flow, layout, order, count);
+        Self { schedule, slices, flow, order, connections, placement, threadblocks, steps, ranks }
     }
 
     pub(super) fn run(mut self) -> Vec<RankProgram> {
@@ -196,7 +196,7 @@ impl<'a> Emitter<'a> {
         let old = self.placement.occupant(value.rank, dst);
         let readers =
             old.iter().flat_map(|&old| self.flow[old].senders.iter().copied().chain(self.flow[old].reduced_by));
-        let ready = value.writer.into_iter().chain(readers).map(|id| self.arrivals[self.flow[id].transfer as usize]);
+        let ready = value.writer.into_iter().chain(readers).map(|id| self.order.place(self.flow[id].transfer));
         let ready = ready.max();
         let mut after: Vec<StepRef> = old.into_iter().flat_map(|old| self.released(old, None)).collect();
         after.extend(self.written(id));

@@ -4,17 +4,12 @@
 //! delivery (one chunk of one transfer) reads one value at the sender and makes one at the receiver. Named like
 //! this, no value ever changes, so slots and dependencies can be chosen afterwards from who reads what.
 //!
-//! Chunks do not interact, so each is played alone: departures in order of start, arrivals at time t before
-//! departures at time t, as the schedule defines. Deliveries that no final value depends on are dropped, such
-//! as a second copy of what the receiver already has.
+//! Which value a delivery reads is what the verifier found ([`CausalOrder`]). Deliveries that no final value depends on are
+//! dropped, such as a second copy of what the receiver already has.
 
-use super::LowerError;
-use schedule::clearly_before;
-use schedule::{Chunk, ChunkId, Schedule, Transfer, TransferKind};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use schedule::{CausalOrder, ChunkId, Effect, Origin, Schedule, Transfer, VerifiedSchedule};
 use std::ops::Index;
-use topology::{Micros, Rank};
+use topology::Rank;
 
 /// A value: index into its [`Flow`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -69,7 +64,7 @@ pub(super) struct Delivery {
 pub(super) struct Flow {
     values: Vec<Value>,
     deliveries: Vec<Delivery>,
-    /// The deliveries that matter, in order of arrival; those of one transfer in order of chunk.
+    /// The deliveries that matter, in order of landing; those of one transfer in order of chunk.
     pub(super) live: Vec<DeliveryId>,
 }
 
@@ -88,23 +83,19 @@ impl Index<DeliveryId> for Flow {
 }
 
 impl Flow {
-    /// Plays `schedule`, whose transfers arrive in the order that `arrivals` gives.
-    ///
-    /// # Errors
-    /// [`LowerError::NotHeld`], which a verified schedule never gives.
-    pub(super) fn of(schedule: &Schedule, arrivals: &[u32]) -> Result<Self, LowerError> {
-        let current = vec![None; schedule.demand.request().ranks];
-        let mut play = Play { transfers: &schedule.transfers, arrivals, flow: Self::default(), current };
-        for (id, carriers) in schedule.demand.chunk_ids().zip(carriers(schedule)) {
-            play.chunk(id, schedule.demand.chunk(id), &carriers)?;
-        }
-        let mut flow = play.flow;
+    /// The values and deliveries of a schedule.
+    pub(super) fn of(verified: &VerifiedSchedule) -> Self {
+        let (schedule, order) = (verified.schedule(), verified.order());
+        let mut builder =
+            Builder { schedule, order, flow: Self::default(), current: vec![None; schedule.demand.request().ranks] };
+        schedule.demand.chunk_ids().for_each(|id| builder.chunk(id));
+        let mut flow = builder.flow;
         let Self { values, deliveries, live } = &mut flow;
         live.sort_unstable_by_key(|&id| {
             let Delivery { transfer, result, .. } = deliveries[id.index()];
-            (arrivals[transfer as usize], values[result.index()].chunk)
+            (order.place(transfer), values[result.index()].chunk)
         });
-        Ok(flow)
+        flow
     }
 
     /// All values.
@@ -140,100 +131,50 @@ impl Flow {
     }
 }
 
-/// For each transfer its position in order of arrival.
-pub(super) fn arrivals(schedule: &Schedule) -> Vec<u32> {
-    let by_end = sorted(schedule, |t| (t.end, t.start));
-    let mut arrivals = vec![0; by_end.len()];
-    for (position, &transfer) in by_end.iter().enumerate() {
-        arrivals[transfer as usize] = position as u32;
-    }
-    arrivals
-}
-
-/// For each chunk the transfers that carry it, in order of departure.
-fn carriers(schedule: &Schedule) -> Vec<Vec<u32>> {
-    let mut carriers = vec![Vec::new(); schedule.demand.chunks().len()];
-    for transfer in sorted(schedule, |t| (t.start, t.end)) {
-        for chunk in &schedule.transfers[transfer as usize].chunks {
-            carriers[chunk.index()].push(transfer);
-        }
-    }
-    carriers
-}
-
-/// The transfers by two times, then by position.
-fn sorted(schedule: &Schedule, times: impl Fn(&Transfer) -> (Micros, Micros)) -> Vec<u32> {
-    let times = |index: u32| times(&schedule.transfers[index as usize]);
-    let mut order: Vec<u32> = (0..schedule.transfers.len() as u32).collect();
-    order.sort_by(|&a, &b| {
-        let (x, y) = (times(a), times(b));
-        x.0.total_cmp(&y.0).then(x.1.total_cmp(&y.1)).then(a.cmp(&b))
-    });
-    order
-}
-
-/// Whether what arrives at `end` is there for a departure at `start`, within the verifier's tolerance: what it
-/// accepted must be there here as well.
-fn lands_by(end: Micros, start: Micros) -> bool {
-    !clearly_before(start, end)
-}
-
-struct Play<'a> {
-    transfers: &'a [Transfer],
-    arrivals: &'a [u32],
+struct Builder<'a> {
+    schedule: &'a Schedule,
+    order: &'a CausalOrder,
     flow: Flow,
-    /// The value at each rank of the chunk in play; all `None` between chunks.
+    /// The value at each rank of the chunk at hand; all `None` between chunks.
     current: Vec<Option<ValueId>>,
 }
 
-/// A message under way, ordered by arrival.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Flight {
-    arrival: u32,
-    transfer: u32,
-    source: ValueId,
-}
-
-impl Play<'_> {
-    fn chunk(&mut self, id: ChunkId, chunk: &Chunk, carriers: &[u32]) -> Result<(), LowerError> {
-        let first = self.flow.deliveries.len();
+impl Builder<'_> {
+    fn chunk(&mut self, id: ChunkId) {
+        let (chunk, deliveries) = (self.schedule.demand.chunk(id), self.order.deliveries(id));
+        let (first, first_value) = (self.flow.deliveries.len(), self.flow.values.len() as u32);
         for &rank in chunk.holders.iter() {
             self.current[rank.index()] = Some(self.flow.add_value(id, rank, None));
         }
-        let mut in_flight: BinaryHeap<Reverse<Flight>> = BinaryHeap::new();
-        for &transfer in carriers {
-            let Transfer { from, start, .. } = self.transfers[transfer as usize];
-            let landed = |next: &Reverse<Flight>, all: &[Transfer]| lands_by(all[next.0.transfer as usize].end, start);
-            while in_flight.peek().is_some_and(|next| landed(next, self.transfers)) {
-                in_flight.pop().into_iter().for_each(|Reverse(flight)| self.land(id, chunk, &flight));
-            }
-            let held = self.current[from.index()];
-            let source = held.ok_or(LowerError::NotHeld { transfer, chunk: id, rank: from })?;
-            in_flight.push(Reverse(Flight { arrival: self.arrivals[transfer as usize], transfer, source }));
-        }
-        while let Some(Reverse(flight)) = in_flight.pop() {
-            self.land(id, chunk, &flight);
+        let mut landed: Vec<usize> = (0..deliveries.len()).collect();
+        landed.sort_unstable_by_key(|&place| self.order.place(deliveries[place].transfer));
+        let mut made = vec![None; deliveries.len()];
+        for place in landed {
+            let delivery = &deliveries[place];
+            let Transfer { from, to, .. } = self.schedule.transfers[delivery.transfer as usize];
+            let value = |origin: Origin, rank: Rank| match origin {
+                Origin::Start => chunk.holders.binary_search(&rank).ok().map(|own| ValueId(first_value + own as u32)),
+                Origin::Delivery(other) => made[other.index()],
+            };
+            let base = match delivery.effect() {
+                Effect::Nothing => continue,
+                Effect::Stores => None,
+                Effect::AddsTo(base) => value(base, to),
+            };
+            let source = value(delivery.source(), from).expect("a value is made before it is read");
+            let own = DeliveryId(self.flow.deliveries.len() as u32);
+            let result = self.flow.add_value(id, to, Some(own));
+            self.flow.deliveries.push(Delivery { transfer: delivery.transfer, source, base, result });
+            (made[place], self.current[to.index()]) = (Some(result), Some(result));
         }
         for &rank in chunk.wanted_by.iter() {
-            let value = self.current[rank.index()].ok_or(LowerError::NotDelivered { chunk: id, rank })?;
+            let value = self.current[rank.index()].expect("a verified schedule delivers what is wanted");
             self.flow.values[value.index()].is_final = true;
         }
         self.flow.keep_what_matters(first);
         chunk.holders.iter().for_each(|rank| self.current[rank.index()] = None);
-        carriers.iter().for_each(|&t| self.current[self.transfers[t as usize].to.index()] = None);
-        Ok(())
-    }
-
-    fn land(&mut self, id: ChunkId, chunk: &Chunk, flight: &Flight) {
-        let Transfer { to, kind, .. } = self.transfers[flight.transfer as usize];
-        let held = self.current[to.index()];
-        if held.is_some() && !chunk.combine {
-            return; // the receiver has the same already
-        }
-        let base = if kind == TransferKind::Reduce { held } else { None };
-        let delivery = DeliveryId(self.flow.deliveries.len() as u32);
-        let result = self.flow.add_value(id, to, Some(delivery));
-        self.flow.deliveries.push(Delivery { transfer: flight.transfer, source: flight.source, base, result });
-        self.current[to.index()] = Some(result);
+        deliveries.iter().for_each(|it| {
+            self.current[self.schedule.transfers[it.transfer as usize].to.index()] = None;
+        });
     }
 }

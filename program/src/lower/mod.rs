@@ -7,8 +7,8 @@
 //! * A value lands in its output slot if the rank wants the chunk and the slot is free, otherwise in a scratch
 //!   slot; what a rank wants and has elsewhere is copied home at the end. Nothing but output slots and scratch
 //!   is ever written, so the input survives even in place, except where it is the output.
-//! * **No deadlock, by potential.** Transfers are numbered in order of arrival; that numbering follows the order
-//!   on each link and puts every transfer after those whose chunks it forwards. A step waits only for steps of
+//! * **No deadlock, by potential.** Transfers are numbered in their order of landing, which the verifier hands over; that numbering is the order
+//!   on each connection and puts every transfer after those whose chunks it forwards. A step waits only for steps of
 //!   transfers with smaller numbers. Hence a receive may overwrite a slot only if all readers of the old value
 //!   have smaller numbers; if one leaves before this message arrives but arrives after it, the message lands in
 //!   scratch. With the lexicographic order (tile, number) the same holds for tiles; and a tile touches only its own
@@ -28,7 +28,7 @@ use super::{Buffer, Connection, ConnectionId, Layout, Program, Slot, Step, Tempo
 use emit::Emitter;
 use flow::Flow;
 use rayon::prelude::*;
-use schedule::{ChunkId, Collective, Schedule, Transfer, VerifiedSchedule};
+use schedule::{Collective, Schedule, Transfer, VerifiedSchedule};
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
@@ -100,24 +100,6 @@ pub enum LowerError {
         /// The most that is accepted.
         limit: u64,
     },
-    /// A transfer sends what nobody brought; a verified schedule has none.
-    #[error("transfer {transfer} sends chunk {chunk} from rank {rank}, which does not hold it then")]
-    NotHeld {
-        /// Position in the schedule.
-        transfer: u32,
-        /// The chunk.
-        chunk: ChunkId,
-        /// The sender.
-        rank: Rank,
-    },
-    /// A chunk never arrives; a verified schedule has none.
-    #[error("chunk {chunk} never arrives at rank {rank}, which wants it")]
-    NotDelivered {
-        /// The chunk.
-        chunk: ChunkId,
-        /// The rank that wants it.
-        rank: Rank,
-    },
 }
 
 /// Turns a schedule into what every rank does.
@@ -128,13 +110,12 @@ pub enum LowerError {
 /// # Errors
 /// [`LowerError::NotInPlace`] and [`LowerError::TooManySlots`].
 pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Program, LowerError> {
-    let schedule = schedule.schedule();
+    let (verified, schedule) = (schedule, schedule.schedule());
     let layout = Layout::new(schedule.demand.clone(), options.in_place)?;
-    let arrivals = flow::arrivals(schedule);
-    let flow = Flow::of(schedule, &arrivals)?;
+    let flow = Flow::of(verified);
     let connections = Connections::of(schedule, &flow, options.channels.max(1));
     let slices = Slices { layout: &layout, within_blocks: options.instances > 1 };
-    let emitter = Emitter::new(schedule, slices, &flow, &arrivals, &connections);
+    let emitter = Emitter::new(verified, slices, &flow, &connections);
     let ranks = emitter.run();
     let mut program = Program {
         demand: schedule.demand.clone(),

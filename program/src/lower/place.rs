@@ -1,11 +1,12 @@
 //! Chooses the slot of every value.
 //!
-//! The principal type is [`Placement`]. It is asked in order of arrival, so everything that may be waited for is
+//! The principal type is [`Placement`]. It is asked in order of landing, so everything that may be waited for is
 //! known when a value is placed: a slot is free for a delivery once all readers of what is in it belong to
 //! transfers with smaller numbers.
 
 use super::flow::{Delivery, DeliveryId, Flow, ValueId};
 use crate::{Buffer, Layout, Slot};
+use schedule::CausalOrder;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
@@ -13,7 +14,7 @@ use topology::Rank;
 pub(super) struct Placement<'a> {
     flow: &'a Flow,
     layout: &'a Layout,
-    arrivals: &'a [u32],
+    order: &'a CausalOrder,
     /// For each value its slot, once placed.
     slots: Vec<Option<Slot>>,
     /// For each rank, the value that each slot of the buffer with its output slots has at the moment.
@@ -40,7 +41,7 @@ pub(super) struct Landing {
 
 impl<'a> Placement<'a> {
     /// Places the values that are there from the start.
-    pub(super) fn new(flow: &'a Flow, layout: &'a Layout, arrivals: &'a [u32], ranks: usize) -> Self {
+    pub(super) fn new(flow: &'a Flow, layout: &'a Layout, order: &'a CausalOrder, ranks: usize) -> Self {
         let occupants = (0..ranks).map(|rank| {
             let rank = Rank::from_index(rank);
             vec![None; layout.slots(rank, layout.output(rank).buffer) as usize]
@@ -52,7 +53,7 @@ impl<'a> Placement<'a> {
         let (occupants, slots) = (occupants.collect(), slots.collect());
         let (scratch_parts, scratch, passing) =
             (vec![Vec::new(); ranks], vec![Vec::new(); ranks], vec![BTreeMap::new(); ranks]);
-        let mut placement = Self { flow, layout, arrivals, slots, occupants, scratch_parts, scratch, passing };
+        let mut placement = Self { flow, layout, order, slots, occupants, scratch_parts, scratch, passing };
         for id in flow.value_ids() {
             if let Some(slot) = placement.slots[id.index()] {
                 placement.occupy(flow[id].rank, slot, id);
@@ -63,7 +64,7 @@ impl<'a> Placement<'a> {
 
     /// The slot of a value that was placed.
     pub(super) fn slot(&self, value: ValueId) -> Slot {
-        self.slots[value.index()].expect("deliveries are placed in order of arrival, after what they read")
+        self.slots[value.index()].expect("deliveries are placed in order of landing, after what they read")
     }
 
     /// What is in a slot at the moment; `None` for scratch, and for slots that hold nothing.
@@ -108,13 +109,13 @@ impl<'a> Placement<'a> {
     fn last_reader(&self, value: ValueId) -> Option<u32> {
         let value = &self.flow[value];
         let readers = value.senders.iter().copied().chain(value.reduced_by);
-        let last = readers.map(|reader| self.arrivals[self.flow[reader].transfer as usize]).max();
+        let last = readers.map(|reader| self.order.place(self.flow[reader].transfer)).max();
         if value.is_final { None } else { last }
     }
 
     /// A scratch slot of the same shape whose value nobody needs any more.
     fn in_used(&mut self, id: DeliveryId, rank: Rank, part: u32) -> Option<Landing> {
-        let arrival = self.arrivals[self.flow[id].transfer as usize];
+        let arrival = self.order.place(self.flow[id].transfer);
         let passing = self.passing[rank.index()].get_mut(&part)?;
         while let Some(&(_, slot, value)) = passing.first().filter(|&&(last, ..)| last < arrival) {
             passing.pop_first();
@@ -152,7 +153,7 @@ impl<'a> Placement<'a> {
     /// Whether every reader of `value` but `id` itself belongs to a transfer that arrives before that of `id`.
     fn may_replace(&self, value: ValueId, id: DeliveryId) -> bool {
         let value = &self.flow[value];
-        let arrival = |id: DeliveryId| self.arrivals[self.flow[id].transfer as usize];
+        let arrival = |id: DeliveryId| self.order.place(self.flow[id].transfer);
         let mut readers = value.senders.iter().copied().chain(value.reduced_by.filter(|&reader| reader != id));
         !value.is_final && readers.all(|reader| arrival(reader) < arrival(id))
     }

@@ -82,6 +82,31 @@ fn rounded_times_are_right() {
     }
 }
 
+/// What is forwarded at once over a link without cost, before it has quite arrived; and the same listed the wrong way round.
+#[test]
+fn what_takes_no_time_is_lowered_after_what_brings_it() {
+    let free = |from, to| topology::Link {
+        beta: topology::MicrosPerByte(0.0),
+        ..schedules::link(from, to, 0.0, topology::Latency::Occupies)
+    };
+    let late = topology::Link { alpha: topology::Micros(10.000_000_5), ..free(0, 1) };
+    let topology = schedules::topology("chain", 3, vec![late, free(1, 2)]);
+    let demand = schedules::demand(Collective::Broadcast, 3, 1);
+    let hop = |link: u32, start: f64, end: f64| schedule::Transfer {
+        chunks: [schedule::ChunkId(0)].into_iter().collect(),
+        from: topology::Rank(link),
+        to: topology::Rank(link + 1),
+        link: topology::LinkId(link),
+        kind: schedule::TransferKind::Copy,
+        start: topology::Micros(start),
+        end: topology::Micros(end),
+    };
+    let transfers = vec![hop(0, 0.0, 10.000_000_5), hop(1, 10.0, 10.0)];
+    road(&schedules::timed(&topology, &demand, transfers), &mut Random(5));
+    let topology = schedules::topology("chain", 3, vec![free(0, 1), free(1, 2)]);
+    road(&schedules::timed(&topology, &demand, vec![hop(1, 0.0, 0.0), hop(0, 0.0, 0.0)]), &mut Random(5));
+}
+
 #[test]
 fn the_listing_reads_like_a_program() {
     let program = checked(lowered(&schedules::ring_allreduce(3, 1), false));

@@ -8,8 +8,12 @@
 //! |---|---|
 //! | `asked` | chunks that a file lists itself are those of a matrix or demand that somebody asked for |
 //! | `structure` | ids exist, links join the stated ranks, every time follows from the cost model |
-//! | `causality` | nobody sends what he does not hold; every contribution arrives exactly once |
-//! | `exclusivity` | one message at a time on every link and every resource |
+//! | `moments` | (what comes first: departures and landings in one order) |
+//! | `traffic` | (who sends each chunk to whom) |
+//! | `causality` | nobody sends what he does not hold; everybody ends with what he wants |
+//! | `sums` | every contribution counts exactly once |
+//! | `ties` | messages that take no time follow what they wait for; none wait in a circle |
+//! | `exact` | everything takes its time; one message at a time on every link and every resource |
 //! | `orbits` | all of this for one of each orbit, where symmetries repeat a base |
 //!
 //! Every violation is reported. A transfer that sends what its sender does not hold delivers nothing, so its
@@ -18,19 +22,25 @@
 mod asked;
 mod causality;
 mod evidence;
-mod exclusivity;
+mod exact;
+mod moments;
 mod orbits;
 mod structure;
+mod sums;
+mod ties;
+mod traffic;
 mod violation;
 
 pub use asked::check_asked;
 pub use orbits::verify_compressed;
 pub use violation::Violation;
 
-use crate::{Findings, Provenance, Schedule};
+use crate::{CausalOrder, Findings, Provenance, Schedule};
+use moments::Moments;
 use std::fmt;
 use std::sync::Arc;
 use topology::{Micros, Topology};
+use traffic::{Plain, Tracks, Traffic};
 
 /// Times that differ by at most this part of the larger are equal: they may have been printed, read back and added
 /// up. Whoever says what follows what in a schedule must agree on it: the verifier accepts what it allows, and
@@ -42,6 +52,7 @@ pub const TIME_TOLERANCE: f64 = 1e-7;
 pub struct VerifiedSchedule {
     schedule: Schedule,
     topology: Arc<Topology>,
+    order: Arc<CausalOrder>,
 }
 
 impl VerifiedSchedule {
@@ -53,6 +64,11 @@ impl VerifiedSchedule {
     /// The machine for which it was verified.
     pub fn topology(&self) -> &Arc<Topology> {
         &self.topology
+    }
+
+    /// What follows what in it.
+    pub fn order(&self) -> &CausalOrder {
+        &self.order
     }
 
     /// The same schedule with another account of who made it, which is no part of what was verified.
@@ -78,12 +94,40 @@ impl VerifiedSchedule {
 pub fn verify(schedule: Schedule, topology: &Arc<Topology>) -> Result<VerifiedSchedule, Rejection> {
     let mut violations = Findings::default();
     structure::check(&schedule, topology, &mut violations);
-    causality::check(&schedule, topology, &mut violations);
-    exclusivity::check(&schedule, topology, &mut violations);
+    let ranks = topology.rank_count().max(schedule.demand.request().ranks);
+    let Played { moments, landings, tracks } =
+        play(&Plain { schedule: &schedule, topology }, topology, ranks, &mut violations);
     if violations.is_empty() {
-        return Ok(VerifiedSchedule { schedule, topology: topology.clone() });
+        let order = CausalOrder::new(moments.into_departures(), &landings, tracks.starts, tracks.deliveries);
+        return Ok(VerifiedSchedule { schedule, topology: topology.clone(), order: Arc::new(order) });
     }
     Err(Rejection { violations, schedule: Box::new(schedule) })
+}
+
+/// Messages that were played.
+struct Played {
+    moments: Moments,
+    landings: Vec<u32>,
+    tracks: Tracks,
+}
+
+/// Plays messages in their causal order, and reports what is wrong with it.
+fn play(traffic: &impl Traffic, topology: &Topology, ranks: usize, violations: &mut Findings<Violation>) -> Played {
+    let stated = traffic::stated(traffic.schedule(), topology, ranks);
+    let mut tracks = Tracks::of(traffic, &stated);
+    let mut found = causality::play(traffic, ranks, &stated, &mut tracks);
+    let mut moved = None;
+    if found.iter().any(|violation| matches!(violation, Violation::SentBeforeHeld { .. })) {
+        moved = ties::in_causal_order(traffic, &stated, &tracks);
+    }
+    if let Some(moments) = &moved {
+        tracks = Tracks::of(traffic, moments);
+        found = causality::play(traffic, ranks, moments, &mut tracks);
+    }
+    violations.append(found);
+    let landings = moved.as_ref().unwrap_or(&stated).landings();
+    exact::check(traffic, topology, &stated, moved.as_ref().unwrap_or(&stated), &landings, &tracks, violations);
+    Played { moments: moved.unwrap_or(stated), landings, tracks }
 }
 
 /// A schedule that was refused, and why.

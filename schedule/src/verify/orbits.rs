@@ -4,11 +4,13 @@
 //! Violations name transfers by their position in the base, and say what happens to the chunk, link or resource that stands for its
 //! orbit.
 
-use super::{Rejection, Violation, causality, exclusivity, structure};
+use super::traffic::{Hop, ServerId, Traffic};
+use super::{Rejection, Violation, structure};
 use crate::compressed::{Unfolding, check_symmetry};
 use crate::{ChunkId, CompressedSchedule, Findings, Schedule, Transfer, VerifiedCompressed};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use topology::Topology;
+use topology::{LinkId, Micros, Rank, ResourceId, Topology};
 
 /// Checks a compressed schedule against its demand and `topology`, without expanding it.
 ///
@@ -32,44 +34,74 @@ pub fn verify_compressed(
             return Err(Rejection { violations, schedule: Box::new(compressed.base) });
         }
     };
-    for (orbit, history) in (0..).zip(histories(base, topology, &unfolding)) {
-        let chunk = ChunkId(unfolding.chunks.first(orbit));
-        causality::check_history(&base.demand, chunk, &history.transfers, &history.names, topology, &mut violations);
-    }
-    exclusivity::check_orbits(base, topology, &unfolding, &mut violations);
+    super::play(&Orbits::new(base, topology, &unfolding), topology, topology.rank_count(), &mut violations);
     if violations.is_empty() {
         return Ok(VerifiedCompressed::new(compressed, topology.clone(), unfolding));
     }
     Err(Rejection { violations, schedule: Box::new(compressed.base) })
 }
 
-/// What happens to the first chunk of an orbit.
-#[derive(Clone, Default)]
-struct History {
-    /// Base transfers, pulled back so that the chunk they carry is the first one.
-    transfers: Vec<Transfer>,
-    /// Their positions in the base.
-    names: Vec<u32>,
+/// One message of each orbit.
+struct Orbits<'a> {
+    base: &'a Schedule,
+    topology: &'a Topology,
+    unfolding: &'a Unfolding,
+    /// For each orbit of links the resources that stand for theirs, and how many links of the orbit use them.
+    resources: Vec<BTreeMap<ResourceId, usize>>,
 }
 
-/// The histories of all orbits of chunks.
-fn histories(base: &Schedule, topology: &Topology, unfolding: &Unfolding) -> Vec<History> {
-    let mut histories = vec![History::default(); unfolding.chunks.orbits()];
-    let (ranks, links) = (topology.rank_count(), topology.links().len());
-    for (name, transfer) in (0..).zip(&base.transfers) {
-        let exists = transfer.from.index() < ranks && transfer.to.index() < ranks && transfer.link.index() < links;
-        if !exists || !structure::is_timed(transfer) {
-            continue;
+impl<'a> Orbits<'a> {
+    fn new(base: &'a Schedule, topology: &'a Topology, unfolding: &'a Unfolding) -> Self {
+        let mut resources = vec![BTreeMap::new(); unfolding.links.orbits()];
+        for id in (0..topology.resources().len()).map(ResourceId::from_index) {
+            for &user in topology.users(id).iter().filter(|_| unfolding.resources[id.index()] == id) {
+                *resources[unfolding.links.orbit(user.0) as usize].entry(id).or_default() += 1;
+            }
         }
-        for &chunk in structure::known_chunks(base, transfer).iter() {
+        Self { base, topology, unfolding, resources }
+    }
+
+    /// The transfer, unless it is one that does not exist on this machine.
+    fn existing(&self, message: u32) -> Option<&Transfer> {
+        let transfer = &self.base.transfers[message as usize];
+        (transfer.link.index() < self.topology.links().len()).then_some(transfer)
+    }
+}
+
+impl Traffic for Orbits<'_> {
+    fn schedule(&self) -> &Schedule {
+        self.base
+    }
+
+    fn track_count(&self) -> usize {
+        self.unfolding.chunks.orbits()
+    }
+
+    fn chunk(&self, track: usize) -> ChunkId {
+        ChunkId(self.unfolding.chunks.first(track as u32))
+    }
+
+    fn hops(&self, message: u32, give: &mut dyn FnMut(usize, Hop)) {
+        let Some(transfer) = self.existing(message) else { return };
+        let Unfolding { group, ranks, chunks, .. } = self.unfolding;
+        for &chunk in structure::known_chunks(self.base, transfer).iter() {
             // The element that brings this chunk to the first of its orbit.
-            let back = unfolding.group.quotient(0, unfolding.chunks.element(chunk.0));
-            let history = &mut histories[unfolding.chunks.orbit(chunk.0) as usize];
-            let mut pulled = unfolding.moved(back, transfer);
-            pulled.chunks = std::iter::once(ChunkId(unfolding.chunks.image(&unfolding.group, back, chunk.0))).collect();
-            history.transfers.push(pulled);
-            history.names.push(name);
+            let back = group.quotient(0, chunks.element(chunk.0));
+            let moved = |rank: Rank| Rank(ranks.image(group, back, rank.0));
+            let hop = Hop { from: moved(transfer.from), to: moved(transfer.to), kind: transfer.kind };
+            give(chunks.orbit(chunk.0) as usize, hop);
         }
     }
-    histories
+
+    /// The link that stands for the orbit serves one image of the message; a resource one for each link of the orbit that uses it.
+    fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros)) {
+        let Some(transfer) = self.existing(message) else { return };
+        let bytes = self.base.demand.message_bytes(&structure::known_chunks(self.base, transfer));
+        let (orbit, link) = (self.unfolding.links.orbit(transfer.link.0), self.topology.link(transfer.link));
+        give(LinkId(self.unfolding.links.first(orbit)).index(), link.occupancy(bytes));
+        for (&resource, &users) in &self.resources[orbit as usize] {
+            let busy = self.topology.resource(resource).occupancy(link, bytes);
+            (0..users).for_each(|_| give(self.topology.links().len() + resource.index(), busy));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Schedules from outside: made by hand, mutated, written and read, judged by two verifiers.
 #![cfg(test)]
 
+mod causes;
 mod files;
 mod kinds;
 mod mutations;

@@ -1,0 +1,159 @@
+//! Whether stated times leave everything the time it takes, and one message at a time on every link and resource.
+//!
+//! The messages are timed anew in their causal order, each no earlier than stated: after what it carries has arrived, and after its
+//! link and resources have served those before it. A stated time may be earlier than that exact one by the tolerance, once: exact times are handed on, not stated ones, so
+//! that no chain of messages uses the tolerance again and again.
+
+use super::moments::Moments;
+use super::traffic::{ServerId, Tracks, Traffic};
+use super::{Violation, clearly_before};
+use crate::order::{Effect, Origin};
+use crate::{DeliveryId, Findings};
+use topology::{LinkId, Micros, ResourceId, Topology};
+
+/// Reports messages that leave before what they carry is there, or before their link or a resource is free.
+pub(super) fn check(
+    traffic: &impl Traffic,
+    topology: &Topology,
+    stated: &Moments,
+    moments: &Moments,
+    landings: &[u32],
+    tracks: &Tracks,
+    found: &mut Findings<Violation>,
+) {
+    let mut clock = Clock {
+        traffic,
+        stated,
+        moments,
+        tracks,
+        departed: vec![false; traffic.schedule().transfers.len()],
+        exact: vec![Micros::ZERO; traffic.schedule().transfers.len()],
+        there: vec![Micros::ZERO; tracks.deliveries.len()],
+        servers: vec![(Micros(f64::NEG_INFINITY), 0); topology.links().len() + topology.resources().len()],
+        uses: Vec::new(),
+        early: Vec::new(),
+        overlaps: Vec::new(),
+    };
+    let mut next = landings.iter().copied().peekable();
+    for &message in moments.departures() {
+        let start = moments.start(message);
+        // What takes no time stands among the landings before it has left.
+        while let Some(landed) = next.next_if(|&it| clock.departed[it as usize] && moments.landing(it) <= start) {
+            clock.land(landed);
+        }
+        clock.depart(message);
+    }
+    let Clock { early, mut overlaps, .. } = clock;
+    found.extend(early);
+    overlaps.sort_by_key(|overlap| overlap.server);
+    let (links, transfers) = (topology.links().len(), &traffic.schedule().transfers);
+    found.extend(overlaps.into_iter().map(|Overlap { server, transfer, other, start, free }| {
+        let link = transfers[transfer].link;
+        if server < links {
+            return Violation::LinkOverlap { transfer, other, link: LinkId::from_index(server), start, free };
+        }
+        let resource = ResourceId::from_index(server - links);
+        let name = topology.resource(resource).name.clone();
+        Violation::ResourceOverlap { transfer, other, link, resource, name, start, free }
+    }));
+}
+
+/// A message that enters a link or resource before it is free.
+struct Overlap {
+    server: ServerId,
+    transfer: usize,
+    other: usize,
+    start: Micros,
+    free: Micros,
+}
+
+/// Exact times so far.
+struct Clock<'a, T> {
+    traffic: &'a T,
+    stated: &'a Moments,
+    moments: &'a Moments,
+    tracks: &'a Tracks,
+    departed: Vec<bool>,
+    /// When each message leaves.
+    exact: Vec<Micros>,
+    /// When what each delivery makes is there.
+    there: Vec<Micros>,
+    /// From when on each link and resource is free, and which message it served last.
+    servers: Vec<(Micros, u32)>,
+    /// What the message at hand keeps busy.
+    uses: Vec<(ServerId, Micros)>,
+    early: Vec<Violation>,
+    overlaps: Vec<Overlap>,
+}
+
+impl<T: Traffic> Clock<'_, T> {
+    fn depart(&mut self, message: u32) {
+        let start = self.stated.start(message);
+        let mut exact = self.moments.start(message);
+        for &delivery in self.tracks.of_message(message) {
+            let Some(source) = self.source(delivery) else { continue };
+            let held_from = self.there[source];
+            if clearly_before(start, held_from) {
+                self.early.push(self.sent_early(message, delivery, held_from));
+            } else {
+                exact = exact.max(held_from);
+            }
+        }
+        let (transfer, mut uses) = (message as usize, std::mem::take(&mut self.uses));
+        self.traffic.servers(message, &mut |server, busy| uses.push((server, busy)));
+        uses.retain(|&(_, busy)| busy > Micros::ZERO);
+        for (at, &(server, _)) in uses.iter().enumerate() {
+            let (mut free, mut other) = self.servers[server];
+            // Several images of one message use a resource, all at once.
+            for &(_, busy) in uses[..at].iter().filter(|&&(same, _)| same == server) {
+                (free, other) = (free.max(start) + busy, message);
+            }
+            if clearly_before(start, free) {
+                self.overlaps.push(Overlap { server, transfer, other: other as usize, start, free });
+            } else {
+                exact = exact.max(free);
+            }
+        }
+        for (server, busy) in uses.drain(..) {
+            let free = exact + busy;
+            if free > self.servers[server].0 {
+                self.servers[server] = (free, message);
+            }
+        }
+        self.uses = uses;
+        (self.exact[transfer], self.departed[transfer]) = (exact, true);
+    }
+
+    fn land(&mut self, message: u32) {
+        let lasts = self.moments.end(message) - self.moments.start(message);
+        let arrival = self.exact[message as usize] + lasts;
+        for &delivery in self.tracks.of_message(message) {
+            let base = match self.tracks.deliveries[delivery as usize].effect() {
+                Effect::AddsTo(Origin::Delivery(base)) => self.there[self.absolute(delivery, base)],
+                Effect::AddsTo(Origin::Start) | Effect::Stores | Effect::Nothing => Micros::ZERO,
+            };
+            self.there[delivery as usize] = arrival.max(base);
+        }
+    }
+
+    /// The delivery that made what this one reads.
+    fn source(&self, delivery: u32) -> Option<usize> {
+        match self.tracks.deliveries[delivery as usize].source() {
+            Origin::Start => None,
+            Origin::Delivery(source) => Some(self.absolute(delivery, source)),
+        }
+    }
+
+    /// The place of a delivery of the same track among all.
+    fn absolute(&self, sibling: u32, id: DeliveryId) -> usize {
+        self.tracks.starts[self.tracks.track(sibling)] as usize + id.index()
+    }
+
+    fn sent_early(&self, message: u32, delivery: u32, held_from: Micros) -> Violation {
+        let transfer = message as usize;
+        let (link, start) = (self.traffic.schedule().transfers[transfer].link, self.stated.start(message));
+        let chunk = self.traffic.chunk(self.tracks.track(delivery));
+        let rank = self.tracks.hops[delivery as usize].from;
+        Violation::SentBeforeHeld { transfer, link, chunk, rank, start, held_from: Some(held_from) }
+    }
+}

@@ -1,0 +1,282 @@
+//! Chunks that are combined: which contributions each value counts.
+//!
+//! The principal function is [`check`]. Values are taken at departure and applied at landing. A contribution that is counted
+//! twice does harm only where somebody ends with it: a sum that a full copy overwrites later was of no use, but is not wrong.
+
+use super::causality::{Play, complete_evidence, list};
+use super::{Violation, clearly_before};
+use crate::order::{DeliveryId, Effect, Origin};
+use crate::{Chunk, Delivery, TransferKind};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use topology::{Micros, Rank};
+
+/// Plays a chunk, and fills in what its deliveries read and do.
+pub(super) fn check(play: &Play<'_>, deliveries: &mut [Delivery], slots: &mut [Option<u32>]) -> Vec<Violation> {
+    let values = Values { chunk: play.chunk, slots, values: Vec::new() };
+    let mut sums = Sums { play, deliveries, values, twice: Vec::new(), violations: Vec::new() };
+    sums.run();
+    let Sums { values, twice, mut violations, .. } = sums;
+    complete_evidence(&mut violations, |rank| values.get(rank).and_then(|value| value.held_from));
+    play.check_sums(&values, twice, &mut violations);
+    values.clear();
+    violations
+}
+
+/// A combining chunk on its way.
+struct Sums<'p, 'a> {
+    play: &'p Play<'a>,
+    deliveries: &'p mut [Delivery],
+    values: Values<'p>,
+    /// Contributions that were added a second time.
+    twice: Vec<Violation>,
+    violations: Vec<Violation>,
+}
+
+/// A message under way: what it is sorted by, its delivery, and what it carries. The order of landing and of departure decide; the last is never compared.
+struct Flight {
+    key: Reverse<(OrderedTime, bool, u32)>,
+    cargo: Value,
+}
+
+/// A time that can be a key.
+#[derive(Clone, Copy, PartialEq)]
+struct OrderedTime(Micros);
+
+impl Eq for OrderedTime {}
+
+impl Ord for OrderedTime {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for OrderedTime {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Flight {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key.cmp(&other.key)
+    }
+}
+
+impl PartialOrd for Flight {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Flight {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Flight {}
+
+impl Sums<'_, '_> {
+    fn run(&mut self) {
+        let (play, mut in_flight) = (self.play, BinaryHeap::<Flight>::new());
+        let mut message = u32::MAX;
+        for place in 0..self.deliveries.len() {
+            // Several hops of one message (of chunks of one orbit) read what was there before any of them landed.
+            let is_new = std::mem::replace(&mut message, self.deliveries[place].transfer) != message;
+            let start = play.moments.start(message);
+            while is_new && in_flight.peek().is_some_and(|next| next.key.0.0.0 <= start) {
+                in_flight.pop().into_iter().for_each(|flight| self.land(flight));
+            }
+            let from = play.hops[place].from;
+            if !is_new && self.is_instant_exchange(message, place) {
+                self.violations.push(play.sent_before_held(message, from));
+            }
+            match self.values.at(from).held.clone() {
+                Some(cargo) => {
+                    self.deliveries[place].read(cargo.origin);
+                    let (landing, is_instant, _) = play.moments.landing_key(message);
+                    in_flight.push(Flight { key: Reverse((OrderedTime(landing), is_instant, place as u32)), cargo });
+                }
+                None => self.violations.push(play.sent_before_held(message, from)),
+            }
+        }
+        while let Some(flight) = in_flight.pop() {
+            self.land(flight);
+        }
+    }
+
+    /// Whether one of the images of a message that takes no time brings what another image of it sends: each image waits for another, in a circle.
+    fn is_instant_exchange(&self, message: u32, place: usize) -> bool {
+        let (_, is_instant, _) = self.play.moments.landing_key(message);
+        let hops = self.play.hops;
+        let mut others = (0..place).rev().take_while(|&other| self.deliveries[other].transfer == message);
+        is_instant && others.any(|other| hops[other].to == hops[place].from || hops[other].from == hops[place].to)
+    }
+
+    fn land(&mut self, Flight { key: Reverse((_, _, place)), cargo }: Flight) {
+        let (play, delivery) = (self.play, &mut self.deliveries[place as usize]);
+        let (chunk, kind, rank) = (play.id, play.hops[place as usize].kind, play.hops[place as usize].to);
+        let (message, time) = (delivery.transfer, play.moments.end(delivery.transfer));
+        let (transfer, link) = (message as usize, play.transfers[message as usize].link);
+        let value = self.values.at(rank);
+        // Whatever lands beside a copy, and a copy that lands beside anything; but not what left only after the other was there.
+        let beside = if kind == TransferKind::Copy { value.last_arrival } else { value.last_copy };
+        let follows = |earlier: u32| {
+            play.moments.end(earlier) < time && play.moments.landing(earlier) <= play.moments.start(message)
+        };
+        if let Some(other) = beside.filter(|&other| !clearly_before(play.moments.end(other), time) && !follows(other)) {
+            self.violations.push(Violation::CollidingCopy { transfer, link, chunk, rank, time, other: other as usize });
+        }
+        value.last_arrival = Some(message);
+        value.held_from.get_or_insert(time);
+        let origin = Origin::Delivery(DeliveryId(place));
+        match (&mut value.held, kind) {
+            (Some(held), TransferKind::Reduce) => {
+                delivery.take_effect(Effect::AddsTo(held.origin));
+                if held.twice.is_none()
+                    && let Some((twice, also)) = play.first_and_rest(held.sum.common(&cargo.sum))
+                {
+                    self.twice.push(Violation::DoubleReduce { transfer, link, chunk, rank, time, twice, also });
+                    held.twice = Some(self.twice.len() - 1);
+                }
+                held.sum.add(&cargo.sum);
+                (held.origin, held.twice) = (origin, held.twice.or(cargo.twice));
+            }
+            (held, _) => {
+                delivery.take_effect(Effect::Stores);
+                *held = Some(Value { origin, ..cargo });
+            }
+        }
+        if kind == TransferKind::Copy {
+            value.last_copy = Some(message);
+        }
+    }
+}
+
+impl Play<'_> {
+    /// What the ranks that want the chunk end with.
+    fn check_sums(&self, values: &Values<'_>, twice: Vec<Violation>, violations: &mut Vec<Violation>) {
+        let (chunk, holders) = (self.id, &self.chunk.holders);
+        let mut lacking = Vec::new();
+        let mut incomplete = Vec::new();
+        let mut harmful = BTreeSet::new();
+        for &rank in self.chunk.wanted_by.iter() {
+            match values.get(rank).map(|value| &value.held) {
+                Some(Some(held)) => {
+                    harmful.extend(held.twice);
+                    let missing = self.first_and_rest(held.sum.missing(holders.len()));
+                    incomplete.extend(missing.map(|(first, rest)| (rank, first, rest)));
+                }
+                // A rank that no transfer touches still has its own contribution, if it has one.
+                None if holders.has(rank) => {
+                    let other = holders.iter().find(|&&holder| holder != rank);
+                    incomplete.extend(other.map(|&first| (rank, first, holders.len() - 2)));
+                }
+                None | Some(None) => lacking.push(rank),
+            }
+        }
+        violations.extend(harmful.into_iter().map(|at: usize| twice[at].clone()));
+        list(violations, lacking.iter(), |&rank, more| Violation::NotDelivered { chunk, rank, more });
+        list(violations, incomplete.iter(), |&(rank, missing, also_missing), more| Violation::MissingContribution {
+            chunk,
+            rank,
+            missing,
+            also_missing,
+            more,
+        });
+    }
+
+    /// The first of some holders (given by position), and how many follow.
+    fn first_and_rest(&self, mut holders: impl Iterator<Item = usize>) -> Option<(Rank, usize)> {
+        let first = holders.next()?;
+        Some((self.chunk.holders[first], holders.count()))
+    }
+}
+
+/// A set of holders (by position), one bit each.
+#[derive(Clone)]
+struct Sum(Box<[u64]>);
+
+impl Sum {
+    fn of(own: usize, holders: usize) -> Self {
+        let mut words = vec![0; holders.div_ceil(64)].into_boxed_slice();
+        words[own / 64] = 1 << (own % 64);
+        Self(words)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
+    }
+
+    fn common<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = usize> + 'a {
+        bits(self.0.iter().zip(&other.0).map(|(a, b)| a & b))
+    }
+
+    fn missing(&self, holders: usize) -> impl Iterator<Item = usize> + '_ {
+        bits(self.0.iter().map(|word| !word)).take_while(move |&bit| bit < holders)
+    }
+}
+
+/// The positions of the one bits, ascending.
+fn bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize> {
+    words.enumerate().flat_map(|(position, word)| {
+        let mut rest = word;
+        std::iter::from_fn(move || {
+            let bit = (rest != 0).then(|| position * 64 + rest.trailing_zeros() as usize)?;
+            rest &= rest - 1;
+            Some(bit)
+        })
+    })
+}
+
+/// What a rank has of a combining chunk at some time.
+#[derive(Clone)]
+struct Value {
+    /// The contributions counted.
+    sum: Sum,
+    origin: Origin,
+    /// The first time that something was counted twice in it.
+    twice: Option<usize>,
+}
+
+/// A rank that takes part.
+struct Holder {
+    rank: Rank,
+    /// `None` while it has nothing.
+    held: Option<Value>,
+    held_from: Option<Micros>,
+    last_arrival: Option<u32>,
+    last_copy: Option<u32>,
+}
+
+/// The values of the ranks that take part; a rank gets a place when a transfer first touches it.
+struct Values<'a> {
+    chunk: &'a Chunk,
+    slots: &'a mut [Option<u32>],
+    values: Vec<Holder>,
+}
+
+impl Values<'_> {
+    fn get(&self, rank: Rank) -> Option<&Holder> {
+        self.slots[rank.index()].map(|slot| &self.values[slot as usize])
+    }
+
+    fn at(&mut self, rank: Rank) -> &mut Holder {
+        let Self { chunk, slots, values } = self;
+        let slot = *slots[rank.index()].get_or_insert_with(|| {
+            let own = chunk.holders.binary_search(&rank).ok();
+            let sum = |own| Sum::of(own, chunk.holders.len());
+            let held = own.map(|own| Value { sum: sum(own), origin: Origin::Start, twice: None });
+            let held_from = own.map(|_| Micros::ZERO);
+            values.push(Holder { rank, held, held_from, last_arrival: None, last_copy: None });
+            values.len() as u32 - 1
+        });
+        &mut values[slot as usize]
+    }
+
+    /// Leaves the slots as they were found.
+    fn clear(self) {
+        self.values.iter().for_each(|value| self.slots[value.rank.index()] = None);
+    }
+}
