@@ -149,13 +149,13 @@ fn from_file(spec: &Spec<'_>) -> TopologyResult<Topology> {
     let syntax = if spec.name.ends_with(".json") { Syntax::Json } else { Syntax::Yaml };
     let document = Document { origin: spec.name, text: &text, syntax };
     match format_of(&document)? {
-        Format::Topology => {
+        FileFormat::Topology => {
             spec.accept_keys(&[])?;
             let topology = interchange::from_document(&document)?;
             Ok(if topology.name().is_empty() { topology.renamed(spec.text) } else { topology })
         }
-        Format::Machine => finish(machine::parse(document)?.build(None, spec)?, spec),
-        Format::Cluster => {
+        FileFormat::Machine => finish(machine::parse(document)?.build(None, spec)?, spec),
+        FileFormat::Cluster => {
             spec.accept_keys(&[])?;
             cluster::read(&document)
         }
@@ -163,19 +163,19 @@ fn from_file(spec: &Spec<'_>) -> TopologyResult<Topology> {
 }
 
 /// What a file can describe.
-enum Format {
+enum FileFormat {
     Topology,
     Machine,
     Cluster,
 }
 
 /// What the file says it is.
-fn format_of(document: &Document<'_>) -> TopologyResult<Format> {
+fn format_of(document: &Document<'_>) -> TopologyResult<FileFormat> {
     let path = [Key("format")];
     match document.text_at(&path).as_deref() {
-        Some(interchange::FORMAT) => Ok(Format::Topology),
-        Some(machine::FORMAT) => Ok(Format::Machine),
-        Some(cluster::FORMAT) => Ok(Format::Cluster),
+        Some(interchange::FORMAT) => Ok(FileFormat::Topology),
+        Some(machine::FORMAT) => Ok(FileFormat::Machine),
+        Some(cluster::FORMAT) => Ok(FileFormat::Cluster),
         found => {
             // Without any format the syntax may be at fault, and the parser knows better where.
             document.parse::<IgnoredAny>()?;

@@ -46,7 +46,7 @@ struct ClusterFile {
     #[serde(default = "occupies")]
     latency: Latency,
     #[serde(default)]
-    networks: Entries<Network>,
+    networks: Entries<ClusterNetwork>,
     #[serde(default)]
     cables: Vec<Cable>,
 }
@@ -62,15 +62,15 @@ struct MachineEntry {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Network {
+struct ClusterNetwork {
     #[serde(default)]
     leaves: Entries<Leg>,
-    ports: Vec<Port>,
+    ports: Vec<ClusterPort>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Port {
+struct ClusterPort {
     /// Each of these machines has such a port.
     machines: Ranks,
     /// Local ranks.
@@ -233,7 +233,7 @@ impl Cluster<'_> {
         })
     }
 
-    fn network(&mut self, name: &str, network: &Network) -> Result<(), TextError> {
+    fn network(&mut self, name: &str, network: &ClusterNetwork) -> Result<(), TextError> {
         let mut leaves: Vec<Leaf<'_>> = Vec::new();
         for (leaf, leg) in &network.leaves.0 {
             let path = [Key("networks"), Key(name), Key("leaves"), Key(leaf)];
@@ -281,7 +281,7 @@ impl Cluster<'_> {
         &mut self,
         network: &str,
         index: usize,
-        port: &'f Port,
+        port: &'f ClusterPort,
         leaves: &[Leaf<'_>],
         taken: &mut [bool],
         ways: &mut Vec<Way<'f>>,

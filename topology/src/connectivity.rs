@@ -3,6 +3,8 @@
 use crate::{Rank, Topology};
 use petgraph::algo::kosaraju_scc;
 use petgraph::graphmap::DiGraphMap;
+use petgraph::unionfind::UnionFind;
+use std::collections::BTreeMap;
 
 impl Topology {
     /// The islands of the machine: the largest sets of ranks that can all reach each other, each ascending, in the
@@ -21,6 +23,17 @@ impl Topology {
         islands.sort_unstable();
         islands.into_iter().map(|island| island.into_iter().map(Rank).collect()).collect()
     }
+}
+
+/// The ranks of every set, each ascending, in the order of their first ranks.
+pub(crate) fn rank_sets(groups: UnionFind<usize>) -> Vec<Vec<Rank>> {
+    let mut ranks: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
+    for (rank, root) in groups.into_labeling().into_iter().enumerate() {
+        ranks.entry(root).or_default().push(Rank::from_index(rank));
+    }
+    let mut ranks: Vec<Vec<Rank>> = ranks.into_values().collect();
+    ranks.sort_unstable();
+    ranks
 }
 
 #[cfg(test)]

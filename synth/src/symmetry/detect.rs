@@ -11,7 +11,7 @@
 use crate::problem::{Constraints, Deadline};
 use schedule::{Chunk, ChunkId, Demand, RankSet};
 use std::collections::BTreeMap;
-use topology::symmetry::{Automorphism, Colours, Ends, FreeGroup, automorphisms, extend};
+use topology::symmetry::{Automorphism, Colours, LinkEnds, SemiregularGroup, automorphisms, extend};
 use topology::{LinkId, Rank, Topology};
 
 /// Above this many link visits (about two seconds), rotations are no longer tried.
@@ -38,7 +38,7 @@ pub enum NotASymmetry {
     #[error("{ends}, which line {line} treats differently")]
     SketchDiffers {
         /// Which link, and which it would become.
-        ends: Ends,
+        ends: LinkEnds,
         /// The sketch line that treats them differently.
         line: u32,
     },
@@ -73,7 +73,7 @@ fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Autom
         let image = symmetry.links[id.index()];
         let differs = |line| {
             let (link, image) = (topology.link(id), topology.link(image));
-            let ends = Ends { from: link.from, to: link.to, image_from: image.from, image_to: image.to };
+            let ends = LinkEnds { from: link.from, to: link.to, image_from: image.from, image_to: image.to };
             Err(NotASymmetry::SketchDiffers { ends, line })
         };
         match (line_forbidding(id), line_forbidding(image)) {
@@ -102,7 +102,7 @@ fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Autom
 /// Generators of a group of symmetries of `topology` under `constraints` that leaves no rank in place; where time is
 /// limited, those that are found before `deadline`.
 pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &Deadline) -> Vec<Automorphism> {
-    let mut group = FreeGroup::trivial(topology.rank_count());
+    let mut group = SemiregularGroup::trivial(topology.rank_count());
     let mut found = Vec::new();
     let mut work = 0;
     for rotations in rotations(topology) {

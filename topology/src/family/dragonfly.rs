@@ -22,7 +22,7 @@ pub(super) const DRAGONFLY: Family = Family {
 };
 
 /// Sizes, and where each kind of resource begins.
-struct Plan {
+struct DragonflyShape {
     groups: usize,
     routers: usize,
     ranks: usize,
@@ -30,7 +30,7 @@ struct Plan {
     between: usize,
 }
 
-impl Plan {
+impl DragonflyShape {
     /// The router of `group` at which its cable to `other` starts.
     fn gateway(&self, group: usize, other: usize) -> usize {
         let after = (other + self.groups - group - 1) % self.groups;
@@ -73,7 +73,7 @@ fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let (port, inside, between) = (costs[0], costs[1], costs[2]);
     let (groups, routers) = (sizes[0] as usize, sizes[1] as usize);
     let first_between = 2 * ranks + groups * routers * (routers - 1);
-    let plan = Plan { groups, routers, ranks: sizes[2] as usize, inside: 2 * ranks, between: first_between };
+    let plan = DragonflyShape { groups, routers, ranks: sizes[2] as usize, inside: 2 * ranks, between: first_between };
     let mut resources: Vec<Resource> = (0..ranks)
         .flat_map(|rank| ["tx", "rx"].map(|side| Resource { name: format!("rank{rank}.{side}"), beta: port.beta }))
         .collect();

@@ -14,7 +14,7 @@ pub(super) const RING: Family = Family {
     details: None,
     keys: &["alpha=0.5us", "bandwidth=50GBps", "latency=occupies|pipelines", "direction=one|both"],
     build: |spec| {
-        let shape = spec.choice("direction", &[("one", Shape::OneWay), ("both", Shape::Torus)])?;
+        let shape = spec.choice("direction", &[("one", GridShape::OneWay), ("both", GridShape::Torus)])?;
         grid(spec, &spec.sizes(1)?, shape)
     },
 };
@@ -25,7 +25,7 @@ pub(super) const LINE: Family = Family {
     about: "a row of ranks, each linked both ways with its neighbours",
     details: None,
     keys: COST_KEYS,
-    build: |spec| grid(spec, &spec.sizes(1)?, Shape::Mesh),
+    build: |spec| grid(spec, &spec.sizes(1)?, GridShape::Mesh),
 };
 
 pub(super) const MESH2D: Family = Family {
@@ -34,7 +34,7 @@ pub(super) const MESH2D: Family = Family {
     about: "A rows of B ranks, linked both ways with their neighbours",
     details: LISTS,
     keys: COST_KEYS,
-    build: |spec| grid(spec, &spec.sizes(2)?, Shape::Mesh),
+    build: |spec| grid(spec, &spec.sizes(2)?, GridShape::Mesh),
 };
 
 pub(super) const TORUS2D: Family = Family {
@@ -43,7 +43,7 @@ pub(super) const TORUS2D: Family = Family {
     about: "a mesh2d whose rows and columns close to rings",
     details: LISTS,
     keys: COST_KEYS,
-    build: |spec| grid(spec, &spec.sizes(2)?, Shape::Torus),
+    build: |spec| grid(spec, &spec.sizes(2)?, GridShape::Torus),
 };
 
 pub(super) const MESH3D: Family = Family {
@@ -52,7 +52,7 @@ pub(super) const MESH3D: Family = Family {
     about: "a block of A x B x C ranks, linked both ways with their neighbours",
     details: LISTS,
     keys: COST_KEYS,
-    build: |spec| grid(spec, &spec.sizes(3)?, Shape::Mesh),
+    build: |spec| grid(spec, &spec.sizes(3)?, GridShape::Mesh),
 };
 
 pub(super) const TORUS3D: Family = Family {
@@ -61,7 +61,7 @@ pub(super) const TORUS3D: Family = Family {
     about: "a mesh3d whose lines close to rings",
     details: LISTS,
     keys: COST_KEYS,
-    build: |spec| grid(spec, &spec.sizes(3)?, Shape::Torus),
+    build: |spec| grid(spec, &spec.sizes(3)?, GridShape::Torus),
 };
 
 pub(super) const HYPERCUBE: Family = Family {
@@ -76,7 +76,7 @@ pub(super) const HYPERCUBE: Family = Family {
         if dimensions >= 64 {
             return Err(bad_part(format!("`hypercube:{dimensions}`"), "a hypercube has fewer than 64 dimensions"));
         }
-        grid(spec, &vec![2; dimensions as usize], Shape::Mesh)
+        grid(spec, &vec![2; dimensions as usize], GridShape::Mesh)
     },
 };
 
@@ -85,7 +85,7 @@ const LISTS: Option<&str> = Some("lists have a value for each dimension, as the 
 
 /// What happens at the ends of each dimension.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum GridShape {
     /// The ends stay open.
     Mesh,
     /// The ends are neighbours.
@@ -94,7 +94,7 @@ enum Shape {
     OneWay,
 }
 
-fn grid(spec: &Spec<'_>, sizes: &[u64], shape: Shape) -> TopologyResult<TopologyParts> {
+fn grid(spec: &Spec<'_>, sizes: &[u64], shape: GridShape) -> TopologyResult<TopologyParts> {
     let count = sizes.iter().fold(1u128, |count, size| count.saturating_mul(u128::from(*size)));
     let ranks = check_counts(count, count.saturating_mul(2 * sizes.len() as u128))?;
     let costs = spec.costs(sizes.len())?;
@@ -117,10 +117,10 @@ fn grid(spec: &Spec<'_>, sizes: &[u64], shape: Shape) -> TopologyResult<Topology
 }
 
 /// The positions one step away along a dimension.
-fn steps(position: usize, size: usize, shape: Shape) -> impl Iterator<Item = usize> {
-    let wraps = shape != Shape::Mesh;
+fn steps(position: usize, size: usize, shape: GridShape) -> impl Iterator<Item = usize> {
+    let wraps = shape != GridShape::Mesh;
     let up = if position + 1 < size { Some(position + 1) } else { wraps.then_some(0) };
     let down = if position > 0 { Some(position - 1) } else { wraps.then_some(size - 1) };
-    let down = down.filter(|down| shape != Shape::OneWay && up != Some(*down));
+    let down = down.filter(|down| shape != GridShape::OneWay && up != Some(*down));
     up.into_iter().chain(down).filter(move |next| *next != position)
 }

@@ -1,6 +1,6 @@
 //! One machine of an imported description, and how several are joined.
 //!
-//! The principal types are [`Board`], the links of a machine and what they share, and [`Tree`], the PCIe tree of
+//! The principal types are [`ImportedBoard`], the links of a machine and what they share, and [`DeviceTree`], the PCIe tree of
 //! bridges, sockets and devices. Every edge of the tree is two resources, one for each direction, so that two
 //! messages that climb the same bridge wait for each other while one that climbs and one that descends do not.
 
@@ -14,7 +14,7 @@ use crate::{
 pub(super) type SharedIndex = usize;
 
 /// Something shared.
-pub(super) struct Shared {
+pub(super) struct SharedPart {
     pub(super) name: String,
     pub(super) beta: MicrosPerByte,
     /// Where its bandwidth is from.
@@ -22,7 +22,7 @@ pub(super) struct Shared {
 }
 
 /// A link within the machine.
-pub(super) struct Wire {
+pub(super) struct DirectLink {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) alpha: Micros,
@@ -43,18 +43,18 @@ pub(super) struct Outlet {
 
 /// One machine.
 #[derive(Default)]
-pub(super) struct Board {
+pub(super) struct ImportedBoard {
     pub(super) ranks: usize,
-    pub(super) wires: Vec<Wire>,
-    pub(super) shared: Vec<Shared>,
+    pub(super) wires: Vec<DirectLink>,
+    pub(super) shared: Vec<SharedPart>,
     /// One for each rank, or none at all.
     pub(super) outlets: Vec<Option<Outlet>>,
 }
 
-impl Board {
+impl ImportedBoard {
     /// Adds something shared.
     pub(super) fn share(&mut self, name: String, beta: MicrosPerByte, note: &str) -> SharedIndex {
-        self.shared.push(Shared { name, beta, note: note.to_owned() });
+        self.shared.push(SharedPart { name, beta, note: note.to_owned() });
         self.shared.len() - 1
     }
 
@@ -69,43 +69,43 @@ impl Board {
 }
 
 /// A place in a tree.
-pub(super) type Place = usize;
+pub(super) type TreeNode = usize;
 
 /// Bridges, sockets and devices. Place 0 is the root.
-pub(super) struct Tree {
+pub(super) struct DeviceTree {
     /// The place above each, and the edge to it as `[towards the root, back]`.
-    above: Vec<Option<(Place, Option<[SharedIndex; 2]>)>>,
+    above: Vec<Option<(TreeNode, Option<[SharedIndex; 2]>)>>,
 }
 
-impl Tree {
+impl DeviceTree {
     pub(super) fn new() -> Self {
         Self { above: vec![None] }
     }
 
     /// Adds a place below another; without an edge, the way to it is free.
-    pub(super) fn add(&mut self, above: Place, edge: Option<[SharedIndex; 2]>) -> Place {
+    pub(super) fn add(&mut self, above: TreeNode, edge: Option<[SharedIndex; 2]>) -> TreeNode {
         self.above.push(Some((above, edge)));
         self.above.len() - 1
     }
 
-    fn to_root(&self, place: Place) -> Vec<Place> {
+    fn to_root(&self, place: TreeNode) -> Vec<TreeNode> {
         std::iter::successors(Some(place), |&place| self.above[place].map(|(above, _)| above)).collect()
     }
 
     /// What a message passes from one place to another, in order.
-    pub(super) fn path(&self, from: Place, to: Place) -> Vec<SharedIndex> {
+    pub(super) fn path(&self, from: TreeNode, to: TreeNode) -> Vec<SharedIndex> {
         let (mut up, mut down) = (self.to_root(from), self.to_root(to));
         while up.last() == down.last() && !up.is_empty() {
             up.pop();
             down.pop();
         }
-        let edge = |place: &Place| self.above[*place].and_then(|(_, edge)| edge);
+        let edge = |place: &TreeNode| self.above[*place].and_then(|(_, edge)| edge);
         let climb = up.iter().filter_map(edge).map(|[up, _]| up);
         climb.chain(down.iter().rev().filter_map(edge).map(|[_, down]| down)).collect()
     }
 
     /// How many places lie between two, whether or not they cost anything.
-    pub(super) fn distance(&self, from: Place, to: Place) -> usize {
+    pub(super) fn distance(&self, from: TreeNode, to: TreeNode) -> usize {
         let (up, down) = (self.to_root(from), self.to_root(to));
         let common = up.iter().rev().zip(down.iter().rev()).take_while(|(a, b)| a == b).count();
         up.len() + down.len() - 2 * common
@@ -115,12 +115,12 @@ impl Tree {
 /// Gives each rank the nearest NIC, and among equally near ones the least used; the ways out of a machine.
 /// `nics` are places with their `[tx, rx]`, α of the way between machines and a note.
 pub(super) fn outlets(
-    tree: &Tree,
-    ranks: &[Place],
-    nics: &[(Place, [SharedIndex; 2], Micros, String)],
+    tree: &DeviceTree,
+    ranks: &[TreeNode],
+    nics: &[(TreeNode, [SharedIndex; 2], Micros, String)],
 ) -> Vec<Option<Outlet>> {
     let mut load = vec![0usize; nics.len()];
-    let mut nearest = |rank: &Place| {
+    let mut nearest = |rank: &TreeNode| {
         let choice = (0..nics.len()).min_by_key(|&nic| (tree.distance(*rank, nics[nic].0), load[nic], nic))?;
         load[choice] += 1;
         let (place, [tx, rx], alpha, note) = &nics[choice];
@@ -134,19 +134,21 @@ pub(super) fn outlets(
 }
 
 /// Puts machines together, `copies` of each. Resources that no link uses are left out.
-pub(super) fn join(boards: &[Board], copies: u64, name: &str, notes: Vec<String>) -> TopologyResult<Imported> {
+pub(super) fn join(boards: &[ImportedBoard], copies: u64, name: &str, notes: Vec<String>) -> TopologyResult<Imported> {
     let too_many = |what, count: u128, limit: usize| match count > limit as u128 {
         true => Err(TopologyError::TooMany { what, count: count.try_into().unwrap_or(u64::MAX), limit: limit as u64 }),
         false => Ok(()),
     };
-    let total =
-        |of: fn(&Board) -> usize| boards.iter().map(|board| of(board) as u128).sum::<u128>() * u128::from(copies);
+    let total = |of: fn(&ImportedBoard) -> usize| {
+        boards.iter().map(|board| of(board) as u128).sum::<u128>() * u128::from(copies)
+    };
     let ranks = total(|board| board.ranks);
     too_many("ranks", ranks, MAX_RANKS)?;
     too_many("resources", total(|board| board.shared.len()), MAX_LINKS)?;
     let ways_out = total(|board| board.outlets.iter().flatten().count());
     too_many("links", total(|board| board.wires.len()) + ways_out * ways_out, MAX_LINKS)?;
-    let boards: Vec<&Board> = boards.iter().flat_map(|board| std::iter::repeat_n(board, copies as usize)).collect();
+    let boards: Vec<&ImportedBoard> =
+        boards.iter().flat_map(|board| std::iter::repeat_n(board, copies as usize)).collect();
     let mut joint = Joint::default();
     for board in &boards {
         joint.starts.push((joint.ranks, joint.shared));
@@ -173,7 +175,7 @@ struct Joint {
 }
 
 impl Joint {
-    fn inside(&mut self, index: usize, board: &Board) {
+    fn inside(&mut self, index: usize, board: &ImportedBoard) {
         let (first, offset) = self.starts[index];
         for wire in &board.wires {
             let link = Link {
@@ -188,9 +190,9 @@ impl Joint {
         }
     }
 
-    fn between(&mut self, (index, board): (usize, &Board), (other, far): (usize, &Board)) {
+    fn between(&mut self, (index, board): (usize, &ImportedBoard), (other, far): (usize, &ImportedBoard)) {
         let ((first, offset), (far_first, far_offset)) = (self.starts[index], self.starts[other]);
-        let ways = |board: &'_ Board| -> Vec<usize> {
+        let ways = |board: &'_ ImportedBoard| -> Vec<usize> {
             (0..board.outlets.len()).filter(|&rank| board.outlets[rank].is_some()).collect()
         };
         for from in ways(board) {
@@ -211,7 +213,7 @@ impl Joint {
         }
     }
 
-    fn finish(mut self, boards: &[&Board], name: &str, notes: Vec<String>) -> TopologyResult<Imported> {
+    fn finish(mut self, boards: &[&ImportedBoard], name: &str, notes: Vec<String>) -> TopologyResult<Imported> {
         self.links.sort_by_key(|(link, _)| (link.from, link.to));
         let mut place: Vec<Option<ResourceId>> = vec![None; self.shared];
         let used = self.links.iter().flat_map(|(link, _)| link.resources.iter());
@@ -231,7 +233,7 @@ impl Joint {
             links.push(link);
             link_notes.push(note);
         }
-        let ranks = |(start, board): (&(usize, usize), &&Board)| {
+        let ranks = |(start, board): (&(usize, usize), &&ImportedBoard)| {
             (start.0..start.0 + board.ranks).map(Rank::from_index).collect()
         };
         let machines = self.starts.iter().zip(boards).map(ranks).collect();

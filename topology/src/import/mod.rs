@@ -1,7 +1,7 @@
 //! Descriptions that other programs wrote: `nvidia-smi topo -m`, NCCL's topology XML, TACCL's topology JSON, and the
 //! device tree that Linux shows in `/sys`.
 //!
-//! The principal functions are [`import`] and [`import_sys`]. Each format is read by one module into a [`Board`], a machine with its
+//! The principal functions are [`import`] and [`import_sys`]. Each format is read by one module into a [`ImportedBoard`], a machine with its
 //! links, what they share and its way out; boards are then joined and printed. Most of these texts say how a machine
 //! is wired and not how fast it is, so every number carries a note that says where it is from, and whoever bets on
 //! it should measure it (`antiphon profile`).

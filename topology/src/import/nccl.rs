@@ -5,8 +5,8 @@
 //! are different machines. Bandwidths follow NCCL's own tables: usable bandwidth for each PCIe lane and NVLink, by
 //! generation, and for the way between two sockets, by vendor. Attributes that play no part here are not looked at.
 
-use super::board::{Board, Place, SharedIndex, Tree, Wire, outlets};
-use super::xml::{self, Element};
+use super::board::{DeviceTree, DirectLink, ImportedBoard, SharedIndex, TreeNode, outlets};
+use super::xml::{self, XmlElement};
 use super::{Assumed, ImportOptions, at_byte, speed};
 use crate::document::TextError;
 use crate::quantity::show_bandwidth;
@@ -38,16 +38,16 @@ const LANES: [(f64, f64); 6] = [(2.5, 0.1875), (5.0, 0.375), (8.0, 0.75), (16.0,
 const NVLINKS: [(u64, f64); 6] = [(60, 18.0), (70, 20.0), (80, 20.0), (86, 12.0), (90, 20.6), (100, 40.1)];
 
 /// A GPU while the document is read.
-struct Gpu<'x> {
-    element: &'x Element,
+struct NcclGpu<'x> {
+    element: &'x XmlElement,
     busid: String,
-    place: Place,
+    place: TreeNode,
     machine: usize,
 }
 
 /// One `net`.
-struct Net {
-    place: Place,
+struct NcclNet {
+    place: TreeNode,
     name: String,
     speed: MicrosPerByte,
     note: String,
@@ -56,27 +56,37 @@ struct Net {
 
 /// A machine while the document is read.
 #[derive(Default)]
-struct Host<'x> {
+struct NcclHost<'x> {
     hash: Option<&'x str>,
-    board: Board,
-    nets: Vec<Net>,
+    board: ImportedBoard,
+    nets: Vec<NcclNet>,
 }
 
-struct Parser<'x> {
+struct NcclParser<'x> {
     text: &'x str,
     origin: &'x str,
     assumed: Assumed,
-    hosts: Vec<(Host<'x>, Tree)>,
-    gpus: Vec<Gpu<'x>>,
+    hosts: Vec<(NcclHost<'x>, DeviceTree)>,
+    gpus: Vec<NcclGpu<'x>>,
     /// The machine and bus id of every PCI device, and the byte where it stands.
     busids: BTreeMap<(usize, String), usize>,
 }
 
 /// Reads a dump; see [`super::import`].
-pub(super) fn read(text: &str, origin: &str, options: &ImportOptions) -> TopologyResult<(Vec<Board>, Vec<String>)> {
+pub(super) fn read(
+    text: &str,
+    origin: &str,
+    options: &ImportOptions,
+) -> TopologyResult<(Vec<ImportedBoard>, Vec<String>)> {
     let root = xml::parse(text, origin)?;
-    let mut parser =
-        Parser { text, origin, assumed: options.assumed, hosts: Vec::new(), gpus: Vec::new(), busids: BTreeMap::new() };
+    let mut parser = NcclParser {
+        text,
+        origin,
+        assumed: options.assumed,
+        hosts: Vec::new(),
+        gpus: Vec::new(),
+        busids: BTreeMap::new(),
+    };
     parser.system(&root)?;
     let boards = parser.boards()?;
     let notes = vec![
@@ -88,13 +98,13 @@ pub(super) fn read(text: &str, origin: &str, options: &ImportOptions) -> Topolog
     Ok((boards, notes))
 }
 
-impl<'x> Parser<'x> {
-    fn fault(&self, element: &Element, reason: impl Into<String>) -> TextError {
+impl<'x> NcclParser<'x> {
+    fn fault(&self, element: &XmlElement, reason: impl Into<String>) -> TextError {
         at_byte(self.text, self.origin, element.at, reason)
     }
 
     /// A whole number; absent and negative ones are `None`.
-    fn number(&self, element: &Element, key: &str) -> Result<Option<u64>, TextError> {
+    fn number(&self, element: &XmlElement, key: &str) -> Result<Option<u64>, TextError> {
         let Some(text) = element.get(key) else { return Ok(None) };
         match text.trim().parse::<i64>() {
             Ok(number) => Ok(u64::try_from(number).ok()),
@@ -106,7 +116,7 @@ impl<'x> Parser<'x> {
     }
 
     /// A whole number within what there is; `None` where it is absent.
-    fn bounded(&self, element: &Element, key: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, TextError> {
+    fn bounded(&self, element: &XmlElement, key: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, TextError> {
         let Some(text) = element.get(key) else { return Ok(None) };
         match text.trim().parse::<u64>() {
             Ok(number) if range.contains(&number) => Ok(Some(number)),
@@ -119,12 +129,12 @@ impl<'x> Parser<'x> {
         }
     }
 
-    fn system(&mut self, root: &'x Element) -> Result<(), TextError> {
+    fn system(&mut self, root: &'x XmlElement) -> Result<(), TextError> {
         if root.name != "system" {
             let reason = format!("the document is <{}>; NCCL's topology is <system>", shorten(&root.name));
             return Err(self.fault(root, reason));
         }
-        let cpus: Vec<&Element> = root.all("cpu").collect();
+        let cpus: Vec<&XmlElement> = root.all("cpu").collect();
         if let [first, ..] = &root.children[..]
             && cpus.is_empty()
         {
@@ -135,7 +145,7 @@ impl<'x> Parser<'x> {
             let host = match self.hosts.iter().position(|(host, _)| host.hash == hash) {
                 Some(host) => host,
                 None => {
-                    self.hosts.push((Host { hash, ..Host::default() }, Tree::new()));
+                    self.hosts.push((NcclHost { hash, ..NcclHost::default() }, DeviceTree::new()));
                     self.hosts.len() - 1
                 }
             };
@@ -152,7 +162,7 @@ impl<'x> Parser<'x> {
         self.number_gpus()
     }
 
-    fn between_sockets(&self, cpu: &Element) -> (MicrosPerByte, String) {
+    fn between_sockets(&self, cpu: &XmlElement) -> (MicrosPerByte, String) {
         let (usual, why) = match (cpu.get("arch"), cpu.get("vendor")) {
             (Some("arm64" | "aarch64"), _) => (6.0, "nominal between Arm sockets"),
             (Some("ppc64"), _) => (32.0, "nominal between POWER sockets"),
@@ -164,7 +174,13 @@ impl<'x> Parser<'x> {
     }
 
     /// Everything below a socket or a bridge at `place`; `socket` is where C2C leads.
-    fn devices(&mut self, parent: &'x Element, host: usize, place: Place, socket: Place) -> Result<(), TextError> {
+    fn devices(
+        &mut self,
+        parent: &'x XmlElement,
+        host: usize,
+        place: TreeNode,
+        socket: TreeNode,
+    ) -> Result<(), TextError> {
         for child in &parent.children {
             match child.name.as_str() {
                 "pci" => {
@@ -190,7 +206,7 @@ impl<'x> Parser<'x> {
     }
 
     /// A bus id names one device of a machine.
-    fn check_busid(&mut self, pci: &'x Element, host: usize) -> Result<(), TextError> {
+    fn check_busid(&mut self, pci: &'x XmlElement, host: usize) -> Result<(), TextError> {
         let Some(busid) = pci.get("busid").filter(|busid| !busid.is_empty()) else { return Ok(()) };
         match self.busids.insert((host, busid.to_ascii_lowercase()), pci.at) {
             None => Ok(()),
@@ -202,7 +218,7 @@ impl<'x> Parser<'x> {
         }
     }
 
-    fn lanes(&self, pci: &Element) -> Result<(MicrosPerByte, String), TextError> {
+    fn lanes(&self, pci: &XmlElement) -> Result<(MicrosPerByte, String), TextError> {
         let text = pci.get("link_speed").unwrap_or_default();
         let width = self.number(pci, "link_width")?.unwrap_or(0);
         Ok(lanes(text, width, self.assumed))
@@ -210,11 +226,11 @@ impl<'x> Parser<'x> {
 
     fn gpu(
         &mut self,
-        parent: &'x Element,
-        gpu: &'x Element,
+        parent: &'x XmlElement,
+        gpu: &'x XmlElement,
         host: usize,
-        place: Place,
-        socket: Place,
+        place: TreeNode,
+        socket: TreeNode,
     ) -> Result<(), TextError> {
         if self.gpus.len() == MOST_GPUS {
             return Err(self.fault(gpu, format!("there are more than {MOST_GPUS} GPUs")));
@@ -239,16 +255,16 @@ impl<'x> Parser<'x> {
             place = tree.add(socket, Some(edge));
         }
         let busid = parent.get("busid").unwrap_or_default().to_ascii_lowercase();
-        self.gpus.push(Gpu { element: gpu, busid, place, machine: host });
+        self.gpus.push(NcclGpu { element: gpu, busid, place, machine: host });
         Ok(())
     }
 
     /// How many NVLinks lead to one device.
-    fn nvlinks(&self, nvlink: &Element) -> Result<u64, TextError> {
+    fn nvlinks(&self, nvlink: &XmlElement) -> Result<u64, TextError> {
         Ok(self.bounded(nvlink, "count", 1..=MOST_NVLINKS)?.unwrap_or(1))
     }
 
-    fn nvlink_speed(&self, gpu: &Element) -> Result<f64, TextError> {
+    fn nvlink_speed(&self, gpu: &XmlElement) -> Result<f64, TextError> {
         if let Some(given) = self.assumed.nvlink {
             return Ok(given.gbps());
         }
@@ -256,7 +272,7 @@ impl<'x> Parser<'x> {
         Ok(NVLINKS.iter().rev().find(|(first, _)| *first <= generation).map_or(20.0, |(_, speed)| *speed))
     }
 
-    fn net(&mut self, net: &Element, host: usize, place: Place) -> Result<(), TextError> {
+    fn net(&mut self, net: &XmlElement, host: usize, place: TreeNode) -> Result<(), TextError> {
         let stated = match net.get("speed") {
             // As NCCL writes what it does not know.
             Some("-1" | "0") | None => None,
@@ -270,7 +286,7 @@ impl<'x> Parser<'x> {
         let alpha = net.get("latency").and_then(|text| text.trim().parse::<f64>().ok());
         let alpha = alpha.filter(|alpha| (1e-3..1e6).contains(alpha));
         let name = net.get("name").unwrap_or("net").to_owned();
-        self.hosts[host].0.nets.push(Net { place, name: shorten(&name), speed, note, alpha });
+        self.hosts[host].0.nets.push(NcclNet { place, name: shorten(&name), speed, note, alpha });
         Ok(())
     }
 
@@ -293,16 +309,16 @@ impl<'x> Parser<'x> {
             order.push((gpu.machine, position, index));
         }
         order.sort_unstable();
-        let mut sorted: Vec<Option<Gpu<'x>>> = std::mem::take(&mut self.gpus).into_iter().map(Some).collect();
+        let mut sorted: Vec<Option<NcclGpu<'x>>> = std::mem::take(&mut self.gpus).into_iter().map(Some).collect();
         self.gpus = order.into_iter().filter_map(|(_, _, index)| sorted[index].take()).collect();
         Ok(())
     }
 
-    fn boards(mut self) -> Result<Vec<Board>, TextError> {
+    fn boards(mut self) -> Result<Vec<ImportedBoard>, TextError> {
         let mut hosts = std::mem::take(&mut self.hosts);
         let mut boards = Vec::new();
         for (index, (host, tree)) in hosts.iter_mut().enumerate() {
-            let gpus: Vec<&Gpu<'_>> = self.gpus.iter().filter(|gpu| gpu.machine == index).collect();
+            let gpus: Vec<&NcclGpu<'_>> = self.gpus.iter().filter(|gpu| gpu.machine == index).collect();
             if gpus.is_empty() {
                 continue;
             }
@@ -320,7 +336,7 @@ impl<'x> Parser<'x> {
                     (net.place, port, alpha, format!("through {}, {}; α {word}", net.name, show_bandwidth(net.speed)))
                 })
                 .collect();
-            let places: Vec<Place> = gpus.iter().map(|gpu| gpu.place).collect();
+            let places: Vec<TreeNode> = gpus.iter().map(|gpu| gpu.place).collect();
             board.outlets = outlets(tree, &places, &nics);
             boards.push(board);
         }
@@ -328,7 +344,7 @@ impl<'x> Parser<'x> {
     }
 
     /// NVLinks, then PCIe between GPUs that have none to each other.
-    fn join_gpus(&self, board: &mut Board, tree: &Tree, gpus: &[&Gpu<'_>]) -> Result<(), TextError> {
+    fn join_gpus(&self, board: &mut ImportedBoard, tree: &DeviceTree, gpus: &[&NcclGpu<'_>]) -> Result<(), TextError> {
         let mut ports: Vec<Option<[SharedIndex; 2]>> = Vec::new();
         let mut cables: BTreeMap<(usize, usize), u64> = BTreeMap::new();
         let mut speeds = Vec::new();
@@ -357,16 +373,30 @@ impl<'x> Parser<'x> {
                 if count > 0 {
                     let (beta, note) =
                         speed(None, speeds[from] * count as f64, &format!("nominal for {count} NVLinks; α assumed"));
-                    board.wires.push(Wire { from, to, alpha: NVLINK_ALPHA, beta, shared: Vec::new(), note });
+                    board.wires.push(DirectLink { from, to, alpha: NVLINK_ALPHA, beta, shared: Vec::new(), note });
                 }
                 if let (Some([tx, _]), Some([_, rx])) = (ports[from], ports[to]) {
                     let note = "through an NVSwitch, nominal; α assumed".to_owned();
                     let shared = vec![tx, rx];
-                    board.wires.push(Wire { from, to, alpha: NVLINK_ALPHA, beta: MicrosPerByte::ZERO, shared, note });
+                    board.wires.push(DirectLink {
+                        from,
+                        to,
+                        alpha: NVLINK_ALPHA,
+                        beta: MicrosPerByte::ZERO,
+                        shared,
+                        note,
+                    });
                 } else if count == 0 {
                     let shared = tree.path(gpus[from].place, gpus[to].place);
                     let note = "PCIe, nominal; α assumed".to_owned();
-                    board.wires.push(Wire { from, to, alpha: PCIE_ALPHA, beta: MicrosPerByte::ZERO, shared, note });
+                    board.wires.push(DirectLink {
+                        from,
+                        to,
+                        alpha: PCIE_ALPHA,
+                        beta: MicrosPerByte::ZERO,
+                        shared,
+                        note,
+                    });
                 }
             }
         }
@@ -388,7 +418,7 @@ pub(super) fn lanes(rate: &str, width: u64, assumed: Assumed) -> (MicrosPerByte,
 }
 
 /// Class 0604 is a bridge: the processor of a POWER machine.
-fn leads_to_cpu(nvlink: &Element) -> bool {
+fn leads_to_cpu(nvlink: &XmlElement) -> bool {
     nvlink.get("tclass").is_some_and(|class| class.starts_with("0x0604"))
 }
 

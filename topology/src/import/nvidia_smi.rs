@@ -5,7 +5,7 @@
 //! again: devices that are joined by bridges share one, those of one socket share its way to the others. Where
 //! every GPU has more NVLinks to its peers together than any GPU has, an NVSwitch must be between them.
 
-use super::board::{Board, Place, SharedIndex, Tree, Wire, outlets};
+use super::board::{DeviceTree, DirectLink, ImportedBoard, SharedIndex, TreeNode, outlets};
 use super::{ImportOptions, speed};
 use crate::document::TextError;
 use crate::spelling::shorten;
@@ -22,7 +22,7 @@ const NETWORK_ALPHA: Micros = Micros(2.6);
 
 /// The way between two devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum SmiPath {
     Itself,
     NvLinks(usize),
     /// PCIe bridges only.
@@ -34,10 +34,10 @@ enum Way {
 }
 
 /// A row or column of the matrix.
-struct Device {
+struct SmiDevice {
     name: String,
     is_gpu: bool,
-    ways: Vec<Way>,
+    ways: Vec<SmiPath>,
     /// Which cores are near: what stands in the row behind the matrix.
     affinity: String,
 }
@@ -45,13 +45,17 @@ struct Device {
 /// A word and the column where it begins, from 1.
 type Word = (usize, String);
 
-struct Parser<'t> {
+struct SmiParser<'t> {
     origin: &'t str,
 }
 
 /// Reads the matrix; see [`super::import`].
-pub(super) fn read(text: &str, origin: &str, options: &ImportOptions) -> TopologyResult<(Vec<Board>, Vec<String>)> {
-    let devices = Parser { origin }.devices(text)?;
+pub(super) fn read(
+    text: &str,
+    origin: &str,
+    options: &ImportOptions,
+) -> TopologyResult<(Vec<ImportedBoard>, Vec<String>)> {
+    let devices = SmiParser { origin }.devices(text)?;
     let (board, nvlink) = build(&devices, options);
     let notes = vec![
         "The format is `nvidia-smi topo -m`, which says how devices are wired and nothing about speed: every bandwidth"
@@ -90,12 +94,12 @@ fn is_gpu(name: &str) -> bool {
         .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-impl Parser<'_> {
+impl SmiParser<'_> {
     fn fault(&self, line: usize, column: usize, reason: impl Into<String>) -> TextError {
         TextError { origin: self.origin.to_owned(), line, column, reason: reason.into() }
     }
 
-    fn devices(&self, text: &str) -> Result<Vec<Device>, TextError> {
+    fn devices(&self, text: &str) -> Result<Vec<SmiDevice>, TextError> {
         let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, words(line)));
         let head = lines.by_ref().find(|(_, words)| {
             // The header has no row name in front: it is the only line that begins with two devices.
@@ -118,7 +122,7 @@ impl Parser<'_> {
                 return Err(self.fault(line, *column, format!("`{}` has two columns", shorten(name))));
             }
         }
-        let mut rows: Vec<Option<Row>> = names.iter().map(|_| None).collect();
+        let mut rows: Vec<Option<SmiRow>> = names.iter().map(|_| None).collect();
         for (line, words) in lines {
             let Some((column, name)) = words.first() else { continue };
             let Some(index) = names.iter().position(|(_, known)| known == name) else {
@@ -135,7 +139,7 @@ impl Parser<'_> {
         self.check(line, names, rows)
     }
 
-    fn row(&self, line: usize, words: &[Word], index: usize, names: &[Word]) -> Result<Row, TextError> {
+    fn row(&self, line: usize, words: &[Word], index: usize, names: &[Word]) -> Result<SmiRow, TextError> {
         let mut places = Vec::new();
         for (other, (_, name)) in names.iter().enumerate() {
             let Some((column, word)) = words.get(other + 1) else {
@@ -150,18 +154,18 @@ impl Parser<'_> {
                 );
                 return Err(self.fault(line, *column, reason));
             };
-            if (way == Way::Itself) != (other == index) {
+            if (way == SmiPath::Itself) != (other == index) {
                 return Err(self.fault(line, *column, "`X` stands where a device meets itself, and only there"));
             }
             places.push((line, *column, way));
         }
         let affinity: Vec<&str> = words[names.len() + 1..].iter().map(|(_, word)| word.as_str()).collect();
-        Ok(Row { places, affinity: affinity.join(" ") })
+        Ok(SmiRow { places, affinity: affinity.join(" ") })
     }
 
     /// All rows must be there, and both halves of the matrix equal.
-    fn check(&self, line: usize, names: &[Word], rows: Vec<Option<Row>>) -> Result<Vec<Device>, TextError> {
-        let mut devices: Vec<Device> = Vec::new();
+    fn check(&self, line: usize, names: &[Word], rows: Vec<Option<SmiRow>>) -> Result<Vec<SmiDevice>, TextError> {
+        let mut devices: Vec<SmiDevice> = Vec::new();
         for ((column, name), row) in names.iter().zip(rows) {
             let Some(row) = row else {
                 return Err(self.fault(line, *column, format!("`{}` has a column and no row", shorten(name))));
@@ -179,24 +183,24 @@ impl Parser<'_> {
                 }
             }
             let ways = row.places.into_iter().map(|(_, _, way)| way).collect();
-            devices.push(Device { is_gpu: is_gpu(name), name: name.clone(), ways, affinity: row.affinity });
+            devices.push(SmiDevice { is_gpu: is_gpu(name), name: name.clone(), ways, affinity: row.affinity });
         }
         Ok(devices)
     }
 }
 
-struct Row {
+struct SmiRow {
     /// Line, column and way.
-    places: Vec<(usize, usize, Way)>,
+    places: Vec<(usize, usize, SmiPath)>,
     affinity: String,
 }
 
-fn way(word: &str) -> Option<Way> {
+fn way(word: &str) -> Option<SmiPath> {
     Some(match word {
-        "X" => Way::Itself,
-        "PIX" | "PXB" | "PSB" => Way::Bridge,
-        "PHB" | "NODE" => Way::Socket,
-        "SYS" | "SOC" => Way::System,
+        "X" => SmiPath::Itself,
+        "PIX" | "PXB" | "PSB" => SmiPath::Bridge,
+        "PHB" | "NODE" => SmiPath::Socket,
+        "SYS" | "SOC" => SmiPath::System,
         _ => {
             let count = word.strip_prefix("NV")?;
             let count =
@@ -204,13 +208,13 @@ fn way(word: &str) -> Option<Way> {
             if count == 0 || count > 999 {
                 return None;
             }
-            Way::NvLinks(count)
+            SmiPath::NvLinks(count)
         }
     })
 }
 
 /// Joins devices whose way is one of `accepted`; the number of the group of each, and how many there are.
-fn groups(devices: &[Device], accepted: &[Way], same: impl Fn(usize, usize) -> bool) -> (Vec<usize>, usize) {
+fn groups(devices: &[SmiDevice], accepted: &[SmiPath], same: impl Fn(usize, usize) -> bool) -> (Vec<usize>, usize) {
     let mut group: Vec<Option<usize>> = vec![None; devices.len()];
     let mut count = 0;
     for first in 0..devices.len() {
@@ -233,27 +237,27 @@ fn groups(devices: &[Device], accepted: &[Way], same: impl Fn(usize, usize) -> b
 }
 
 /// The machine, and what an NVLink was taken for.
-fn build(devices: &[Device], options: &ImportOptions) -> (Board, String) {
+fn build(devices: &[SmiDevice], options: &ImportOptions) -> (ImportedBoard, String) {
     let assumed = &options.assumed;
-    let mut board = Board::default();
-    let mut tree = Tree::new();
+    let mut board = ImportedBoard::default();
+    let mut tree = DeviceTree::new();
     let (smp, smp_note) = speed(assumed.smp, 10.0, "nominal for a link between two sockets");
     let (pcie, pcie_note) = speed(assumed.pcie, 24.0, "nominal for PCIe 4.0 x16, which is assumed");
     let (nic, nic_note) = speed(assumed.nic, 25.0, "nominal for 200 Gb/s, which is assumed");
     // NVLink hides how two GPUs are joined by PCIe; then the cores near them tell.
     let near = |a: usize, b: usize| {
         let affinity = &devices[a].affinity;
-        matches!(devices[a].ways[b], Way::NvLinks(_)) && !affinity.is_empty() && *affinity == devices[b].affinity
+        matches!(devices[a].ways[b], SmiPath::NvLinks(_)) && !affinity.is_empty() && *affinity == devices[b].affinity
     };
-    let (bridge_of, _) = groups(devices, &[Way::Bridge], |_, _| false);
-    let (socket_of, sockets) = groups(devices, &[Way::Bridge, Way::Socket], near);
-    let socket_places: Vec<Place> = (0..sockets)
+    let (bridge_of, _) = groups(devices, &[SmiPath::Bridge], |_, _| false);
+    let (socket_of, sockets) = groups(devices, &[SmiPath::Bridge, SmiPath::Socket], near);
+    let socket_places: Vec<TreeNode> = (0..sockets)
         .map(|socket| {
             let edge = board.share_both(&format!("socket{socket}.smp"), smp, &smp_note);
             tree.add(0, Some(edge))
         })
         .collect();
-    let mut bridges: Vec<Option<Place>> = vec![None; devices.len()];
+    let mut bridges: Vec<Option<TreeNode>> = vec![None; devices.len()];
     let mut places = Vec::new();
     for (index, device) in devices.iter().enumerate() {
         let bridge = bridge_of[index];
@@ -284,15 +288,15 @@ fn build(devices: &[Device], options: &ImportOptions) -> (Board, String) {
             (places[index], port, NETWORK_ALPHA, format!("through {name}; α assumed"))
         })
         .collect();
-    let ranks: Vec<Place> = gpus.iter().map(|&gpu| places[gpu]).collect();
+    let ranks: Vec<TreeNode> = gpus.iter().map(|&gpu| places[gpu]).collect();
     board.outlets = outlets(&tree, &ranks, &nics);
     (board, nvlink_note)
 }
 
 /// A link from every GPU to every other: NVLink where there is one, else through PCIe.
 fn join_gpus(
-    board: &mut Board,
-    devices: &[Device],
+    board: &mut ImportedBoard,
+    devices: &[SmiDevice],
     gpus: &[usize],
     nvlink: MicrosPerByte,
     pcie: impl Fn(usize, usize) -> Vec<SharedIndex>,
@@ -300,7 +304,7 @@ fn join_gpus(
     let mut ports: Vec<Option<[SharedIndex; 2]>> = vec![None; gpus.len()];
     for (rank, &gpu) in gpus.iter().enumerate() {
         let cables = gpus.iter().filter_map(|&other| match devices[gpu].ways[other] {
-            Way::NvLinks(count) => Some(count),
+            SmiPath::NvLinks(count) => Some(count),
             _ => None,
         });
         let (total, most) = cables.fold((0, 0), |(total, most), count| (total + count, count.max(most)));
@@ -313,7 +317,7 @@ fn join_gpus(
     for (from, &sender) in gpus.iter().enumerate() {
         for (to, &receiver) in gpus.iter().enumerate().filter(|(to, _)| *to != from) {
             let wire = match (devices[sender].ways[receiver], ports[from], ports[to]) {
-                (Way::NvLinks(count), Some([tx, _]), Some([_, rx])) => Wire {
+                (SmiPath::NvLinks(count), Some([tx, _]), Some([_, rx])) => DirectLink {
                     from,
                     to,
                     alpha: NVLINK_ALPHA,
@@ -321,7 +325,7 @@ fn join_gpus(
                     shared: vec![tx, rx],
                     note: format!("NV{count} through an NVSwitch, nominal; α assumed"),
                 },
-                (Way::NvLinks(count), _, _) => Wire {
+                (SmiPath::NvLinks(count), _, _) => DirectLink {
                     from,
                     to,
                     alpha: NVLINK_ALPHA,
@@ -329,7 +333,7 @@ fn join_gpus(
                     shared: Vec::new(),
                     note: format!("NV{count}, nominal; α assumed"),
                 },
-                (way, _, _) => Wire {
+                (way, _, _) => DirectLink {
                     from,
                     to,
                     alpha: PCIE_ALPHA,

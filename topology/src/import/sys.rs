@@ -7,7 +7,7 @@
 //!
 //! The folder may be anybody's: symbolic links are not followed, and depth, number and length of files are bounded.
 
-use super::board::{Board, Place, SharedIndex, Tree, Wire, outlets};
+use super::board::{DeviceTree, DirectLink, ImportedBoard, SharedIndex, TreeNode, outlets};
 use super::nccl::lanes;
 use super::{Assumed, ImportOptions, speed};
 use crate::quantity::show_bandwidth;
@@ -39,7 +39,7 @@ const ACCELERATORS: [u32; 2] = [0x0302, 0x1200];
 const LEAST_GPU_LANES: u64 = 8;
 
 /// A PCI device.
-struct Device {
+struct SysDevice {
     address: String,
     /// The first two bytes.
     class: u32,
@@ -50,25 +50,25 @@ struct Device {
     /// How many bridges are above.
     depth: usize,
     above: Option<usize>,
-    nets: Vec<Net>,
+    nets: Vec<SysNet>,
 }
 
 /// A port to the network.
-struct Net {
+struct SysNet {
     name: String,
     /// Mbit/s, if it says so.
     megabits: Option<f64>,
 }
 
-struct Walk {
-    devices: Vec<Device>,
+struct SysReader {
+    devices: Vec<SysDevice>,
     folders: usize,
 }
 
 /// Reads a tree; see [`super::import_sys`].
-pub(super) fn read(root: &Path, options: &ImportOptions) -> TopologyResult<(Vec<Board>, Vec<String>)> {
+pub(super) fn read(root: &Path, options: &ImportOptions) -> TopologyResult<(Vec<ImportedBoard>, Vec<String>)> {
     let devices = if is_folder(&root.join("devices")) { root.join("devices") } else { root.to_owned() };
-    let mut walk = Walk { devices: Vec::new(), folders: 0 };
+    let mut walk = SysReader { devices: Vec::new(), folders: 0 };
     for (name, path) in walk.folders_in(&devices)? {
         if name.starts_with("pci") {
             walk.bus(&path, None, 0)?;
@@ -115,7 +115,7 @@ fn is_address(name: &str) -> bool {
         && parts.next().is_none()
 }
 
-impl Walk {
+impl SysReader {
     /// The folders in a folder, by name.
     fn folders_in(&mut self, path: &Path) -> TopologyResult<Vec<(String, PathBuf)>> {
         let shown = || shorten(&path.to_string_lossy());
@@ -153,7 +153,7 @@ impl Walk {
             let class = text("class").and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
             // A virtual function is no second card.
             let is_virtual = path.join("physfn").symlink_metadata().is_ok();
-            self.devices.push(Device {
+            self.devices.push(SysDevice {
                 address: name,
                 class: if is_virtual { 0 } else { class.unwrap_or(0) >> 8 },
                 numa: number("numa_node"),
@@ -173,7 +173,7 @@ impl Walk {
     }
 
     /// The network interfaces of a device, also where its driver puts a device of its own between.
-    fn nets(&mut self, path: &Path) -> TopologyResult<Vec<Net>> {
+    fn nets(&mut self, path: &Path) -> TopologyResult<Vec<SysNet>> {
         let (mut cards, mut interfaces) = (Vec::new(), Vec::new());
         let below: Vec<(String, PathBuf)> =
             self.folders_in(path)?.into_iter().filter(|(name, _)| !is_address(name)).collect();
@@ -182,13 +182,13 @@ impl Walk {
             if is_folder(&place.join("infiniband")) {
                 for (name, card) in self.folders_in(&place.join("infiniband"))? {
                     let rate = attribute(&card.join("ports").join("1"), "rate");
-                    cards.push(Net { name, megabits: rate.as_deref().and_then(gigabits).map(|rate| rate * 1e3) });
+                    cards.push(SysNet { name, megabits: rate.as_deref().and_then(gigabits).map(|rate| rate * 1e3) });
                 }
             }
             if is_folder(&place.join("net")) {
                 for (name, interface) in self.folders_in(&place.join("net"))? {
                     let speed = attribute(&interface, "speed").and_then(|text| text.parse::<f64>().ok());
-                    interfaces.push(Net { name, megabits: speed });
+                    interfaces.push(SysNet { name, megabits: speed });
                 }
             }
         }
@@ -207,7 +207,7 @@ fn gigabits(text: &str) -> Option<f64> {
     rate.parse().ok().filter(|_| rest.starts_with("Gb/sec"))
 }
 
-impl Device {
+impl SysDevice {
     fn is_gpu(&self) -> bool {
         ACCELERATORS.contains(&self.class) || DISPLAYS.contains(&self.class) && self.width >= LEAST_GPU_LANES
     }
@@ -219,12 +219,12 @@ impl Device {
     }
 }
 
-fn build(devices: &[Device], assumed: Assumed, notes: &mut Vec<String>) -> TopologyResult<Board> {
-    let mut board = Board::default();
-    let mut tree = Tree::new();
-    let mut sockets: BTreeMap<u64, Place> = BTreeMap::new();
+fn build(devices: &[SysDevice], assumed: Assumed, notes: &mut Vec<String>) -> TopologyResult<ImportedBoard> {
+    let mut board = ImportedBoard::default();
+    let mut tree = DeviceTree::new();
+    let mut sockets: BTreeMap<u64, TreeNode> = BTreeMap::new();
     let (smp, smp_note) = speed(assumed.smp, 10.0, "assumed between processors");
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<TreeNode> = Vec::new();
     let homes: Vec<u64> = devices.iter().map(|device| device.numa.unwrap_or(0)).collect();
     for (device, home) in devices.iter().zip(&homes) {
         let above = match device.above {
@@ -241,7 +241,7 @@ fn build(devices: &[Device], assumed: Assumed, notes: &mut Vec<String>) -> Topol
         places.push(tree.add(above, edge));
     }
     let gpus: Vec<usize> = (0..devices.len()).filter(|&index| devices[index].is_gpu()).collect();
-    let ranks: Vec<Place> = if gpus.is_empty() {
+    let ranks: Vec<TreeNode> = if gpus.is_empty() {
         sockets.values().copied().collect()
     } else {
         gpus.iter().map(|&gpu| places[gpu]).collect()
@@ -262,7 +262,7 @@ fn build(devices: &[Device], assumed: Assumed, notes: &mut Vec<String>) -> Topol
     for from in 0..ranks.len() {
         for to in (0..ranks.len()).filter(|&to| to != from) {
             let (shared, note) = (tree.path(ranks[from], ranks[to]), format!("{what}, nominal; α assumed"));
-            board.wires.push(Wire { from, to, alpha, beta: MicrosPerByte::ZERO, shared, note });
+            board.wires.push(DirectLink { from, to, alpha, beta: MicrosPerByte::ZERO, shared, note });
         }
     }
     let nics = ports(devices, &places, assumed, &mut board);
@@ -271,9 +271,9 @@ fn build(devices: &[Device], assumed: Assumed, notes: &mut Vec<String>) -> Topol
 }
 
 /// A way out of the machine, as [`outlets`] takes it.
-type Port = (Place, [SharedIndex; 2], Micros, String);
+type SysPort = (TreeNode, [SharedIndex; 2], Micros, String);
 
-fn ports(devices: &[Device], places: &[Place], assumed: Assumed, board: &mut Board) -> Vec<Port> {
+fn ports(devices: &[SysDevice], places: &[TreeNode], assumed: Assumed, board: &mut ImportedBoard) -> Vec<SysPort> {
     let nets = devices.iter().zip(places).flat_map(|(device, place)| device.nets.iter().map(move |net| (net, *place)));
     // Ports that do not say how fast they are have no cable, where others do.
     let any = devices.iter().flat_map(|device| &device.nets).any(|net| net.megabits.is_some());

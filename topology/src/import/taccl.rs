@@ -6,7 +6,7 @@
 //! `[receiver][sender]`), the others are shapes that we know as well, so their links come from our own SPECs.
 
 use super::ImportOptions;
-use super::board::{Board, Outlet, Wire};
+use super::board::{DirectLink, ImportedBoard, Outlet};
 use crate::document::Step::{Index, Key};
 use crate::document::{Document, TextError};
 use crate::quantity::parse_bytes;
@@ -26,7 +26,7 @@ const MOST_PARALLEL: u32 = 64;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct TacclFile {
     name: String,
     gpus_per_node: u32,
     alpha: f64,
@@ -52,12 +52,12 @@ struct File {
 }
 
 /// Turns numbers of the file into µs and µs per byte.
-struct Units {
+struct TacclUnits {
     scale: f64,
     chunk: f64,
 }
 
-impl Units {
+impl TacclUnits {
     fn alpha(&self, value: f64) -> Micros {
         Micros(value / self.scale)
     }
@@ -68,9 +68,13 @@ impl Units {
 }
 
 /// Reads a topology file; see [`super::import`].
-pub(super) fn read(text: &str, origin: &str, options: &ImportOptions) -> TopologyResult<(Vec<Board>, Vec<String>)> {
+pub(super) fn read(
+    text: &str,
+    origin: &str,
+    options: &ImportOptions,
+) -> TopologyResult<(Vec<ImportedBoard>, Vec<String>)> {
     let document = Document::json(origin, text);
-    let file: File = document.parse()?;
+    let file: TacclFile = document.parse()?;
     check(&document, &file)?;
     let mut notes = vec!["The format is TACCL's topology JSON.".to_owned()];
     let units = units(&document, &file, options, &mut notes)?;
@@ -83,7 +87,7 @@ pub(super) fn read(text: &str, origin: &str, options: &ImportOptions) -> Topolog
     Ok((vec![board], notes))
 }
 
-fn check(document: &Document<'_>, file: &File) -> Result<(), TextError> {
+fn check(document: &Document<'_>, file: &TacclFile) -> Result<(), TextError> {
     if file.gpus_per_node == 0 || file.gpus_per_node as usize > MAX_RANKS {
         return Err(document.fault(&[Key("gpus_per_node")], format!("a machine has 1 to {MAX_RANKS} GPUs")));
     }
@@ -99,7 +103,7 @@ fn check(document: &Document<'_>, file: &File) -> Result<(), TextError> {
     Ok(())
 }
 
-fn has_nics(file: &File) -> bool {
+fn has_nics(file: &TacclFile) -> bool {
     file.nics_per_node.is_some_and(|count| count > 0)
 }
 
@@ -113,10 +117,10 @@ fn size_in(name: &str) -> Option<u64> {
 
 fn units(
     document: &Document<'_>,
-    file: &File,
+    file: &TacclFile,
     options: &ImportOptions,
     notes: &mut Vec<String>,
-) -> Result<Units, TextError> {
+) -> Result<TacclUnits, TextError> {
     let chunk = match options.chunk_bytes.filter(|&bytes| bytes > 0) {
         Some(bytes) => bytes,
         None => {
@@ -146,13 +150,13 @@ fn units(
             scale
         }
     };
-    Ok(Units { scale, chunk: chunk as f64 })
+    Ok(TacclUnits { scale, chunk: chunk as f64 })
 }
 
 /// The SPEC whose links the file means; `None` if it spells them itself.
 fn kind(
     document: &Document<'_>,
-    file: &File,
+    file: &TacclFile,
     options: &ImportOptions,
     notes: &mut Vec<String>,
 ) -> TopologyResult<Option<String>> {
@@ -193,7 +197,12 @@ fn kind(
 }
 
 /// A machine of a known shape: its links have as many different speeds as the file lists, the fastest first.
-fn shaped(document: &Document<'_>, file: &File, units: &Units, shape: &Topology) -> TopologyResult<Board> {
+fn shaped(
+    document: &Document<'_>,
+    file: &TacclFile,
+    units: &TacclUnits,
+    shape: &Topology,
+) -> TopologyResult<ImportedBoard> {
     if file.gpus_per_node as usize != shape.rank_count() {
         let reason = format!("this kind of machine has {} GPUs, not {}", shape.rank_count(), file.gpus_per_node);
         return Err(document.fault(&[Key("gpus_per_node")], reason).into());
@@ -219,13 +228,13 @@ fn shaped(document: &Document<'_>, file: &File, units: &Units, shape: &Topology)
         let class = speeds.iter().position(|speed| *speed == old.0);
         units.beta(class.map_or(betas[0], |class| betas[class]))
     };
-    let mut board = Board { ranks: shape.rank_count(), ..Board::default() };
+    let mut board = ImportedBoard { ranks: shape.rank_count(), ..ImportedBoard::default() };
     for resource in shape.resources() {
         let name = resource.name.rsplit_once("machine0.").map_or(resource.name.as_str(), |(_, name)| name);
         board.share(name.to_owned(), beta(resource.beta), "as the file says");
     }
     for link in shape.links() {
-        board.wires.push(Wire {
+        board.wires.push(DirectLink {
             from: link.from.index(),
             to: link.to.index(),
             alpha: units.alpha(file.alpha),
@@ -238,14 +247,14 @@ fn shaped(document: &Document<'_>, file: &File, units: &Units, shape: &Topology)
 }
 
 /// A machine that spells its links: `links[receiver][sender]` of them side by side, each with `betas[receiver][sender]`.
-fn custom(document: &Document<'_>, file: &File, units: &Units) -> TopologyResult<Board> {
+fn custom(document: &Document<'_>, file: &TacclFile, units: &TacclUnits) -> TopologyResult<ImportedBoard> {
     let ranks = file.gpus_per_node as usize;
     let missing = |key: &str| document.fault(&[Key("name")], format!("`{key}` is missing; a custom topology needs it"));
     let links = file.links.as_ref().ok_or_else(|| missing("links"))?;
     let betas = file.betas.as_ref().ok_or_else(|| missing("betas"))?;
     check_square(document, "links", links, ranks)?;
     check_square(document, "betas", betas, ranks)?;
-    let mut board = Board { ranks, ..Board::default() };
+    let mut board = ImportedBoard { ranks, ..ImportedBoard::default() };
     for (to, row) in links.iter().enumerate() {
         for (from, &count) in row.iter().enumerate().filter(|(_, count)| **count > 0) {
             let at = |key: &'static str, reason: &str| {
@@ -262,7 +271,7 @@ fn custom(document: &Document<'_>, file: &File, units: &Units) -> TopologyResult
                 return at("betas", "a cost must be a number from 0 to 10¹²");
             }
             for _ in 0..count {
-                board.wires.push(Wire {
+                board.wires.push(DirectLink {
                     from,
                     to,
                     alpha: units.alpha(file.alpha),
@@ -289,7 +298,12 @@ fn check_square<T>(document: &Document<'_>, key: &str, rows: &[Vec<T>], ranks: u
 }
 
 /// NICs are spread over the GPUs in order; TACCL splits their bandwidth in advance, here they are shared.
-fn join_nics(document: &Document<'_>, file: &File, units: &Units, board: &mut Board) -> TopologyResult<()> {
+fn join_nics(
+    document: &Document<'_>,
+    file: &TacclFile,
+    units: &TacclUnits,
+    board: &mut ImportedBoard,
+) -> TopologyResult<()> {
     let Some(nics) = file.nics_per_node.and_then(|count| usize::try_from(count).ok()).filter(|count| *count > 0) else {
         return Ok(());
     };

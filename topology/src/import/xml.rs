@@ -14,30 +14,30 @@ const MAX_ELEMENTS: usize = 200_000;
 const MAX_ATTRIBUTES: usize = 64;
 
 /// An element.
-pub(super) struct Element {
+pub(super) struct XmlElement {
     pub(super) name: String,
     attributes: Vec<(String, String)>,
-    pub(super) children: Vec<Element>,
+    pub(super) children: Vec<XmlElement>,
     /// The byte where it begins.
     pub(super) at: usize,
 }
 
-impl Element {
+impl XmlElement {
     /// The value of an attribute, if it has one.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// Its children of one name.
-    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a XmlElement> {
         self.children.iter().filter(move |child| child.name == name)
     }
 }
 
 /// Reads the one root element.
-pub(super) fn parse(text: &str, origin: &str) -> Result<Element, TextError> {
+pub(super) fn parse(text: &str, origin: &str) -> Result<XmlElement, TextError> {
     let mut reader = Reader::from_str(text);
-    let mut open: Vec<Element> = Vec::new();
+    let mut open: Vec<XmlElement> = Vec::new();
     let mut root = None;
     let mut count = 0;
     loop {
@@ -84,7 +84,7 @@ pub(super) fn parse(text: &str, origin: &str) -> Result<Element, TextError> {
     }
 }
 
-fn element(start: &BytesStart<'_>, at: usize) -> Result<Element, String> {
+fn element(start: &BytesStart<'_>, at: usize) -> Result<XmlElement, String> {
     let name = start.name().into_inner().to_owned();
     let mut attributes = Vec::new();
     for attribute in start.attributes() {
@@ -97,5 +97,5 @@ fn element(start: &BytesStart<'_>, at: usize) -> Result<Element, String> {
             attribute.normalized_value(XmlVersion::Implicit1_0).map_err(|error| error.to_string())?.into_owned();
         attributes.push((key, value));
     }
-    Ok(Element { name, attributes, children: Vec::new(), at })
+    Ok(XmlElement { name, attributes, children: Vec::new(), at })
 }

@@ -32,7 +32,7 @@ pub(super) fn compile(
         .collect();
     let links = carriers.iter().map(|carrier| carrier.link_count(file.ranks, machines)).sum();
     refuse_beyond("links", links, MAX_LINKS as u64)?;
-    let layout = Layout { ranks: file.ranks as usize, machines: machines as usize, latency };
+    let layout = MachineLayout { ranks: file.ranks as usize, machines: machines as usize, latency };
     Ok(layout.build(&carriers))
 }
 
@@ -250,7 +250,7 @@ impl Carrier<'_> {
     }
 
     /// Its pairs with what they share, which is appended to one machine's block of resources.
-    fn wires(&self, ranks: usize, block: &mut Vec<(String, MicrosPerByte)>) -> Wires {
+    fn wires(&self, ranks: usize, block: &mut Vec<(String, MicrosPerByte)>) -> SwitchWires {
         let ports = self.port_of(ranks);
         let pairs = self.local_pairs(ranks, &ports);
         let Path { send, deliver, uplink: (_, uplink), .. } = self.path;
@@ -261,18 +261,18 @@ impl Carrier<'_> {
         let climbing: Vec<(usize, usize)> = pairs.iter().copied().filter(climbs).collect();
         let name = format!("{}.uplink", self.name);
         let uplinks = Shares::new(leaves, climbing.into_iter(), &name, [uplink; 2], block);
-        Wires { pairs, ports, uplinks }
+        SwitchWires { pairs, ports, uplinks }
     }
 }
 
 /// A part within one machine, or between any two.
-struct Wires {
+struct SwitchWires {
     pairs: Vec<(usize, usize)>,
     ports: Shares,
     uplinks: Shares,
 }
 
-impl Wires {
+impl SwitchWires {
     /// The up-links that a pair passes, as slots of the sender's and the receiver's machine.
     fn uplinks(&self, from: usize, to: usize, inside: bool) -> [Option<usize>; 2] {
         let group = |rank: usize| self.uplinks.group_of[rank];
@@ -284,13 +284,13 @@ impl Wires {
 }
 
 /// How many of what, and the one latency of all links.
-struct Layout {
+struct MachineLayout {
     ranks: usize,
     machines: usize,
     latency: Latency,
 }
 
-impl Layout {
+impl MachineLayout {
     fn build(&self, carriers: &[Carrier<'_>]) -> TopologyParts {
         let mut block: Vec<(String, MicrosPerByte)> = Vec::new();
         let wired: Vec<_> = carriers.iter().map(|carrier| (carrier, carrier.wires(self.ranks, &mut block))).collect();
@@ -320,7 +320,7 @@ impl Layout {
     fn link(
         &self,
         carrier: &Carrier<'_>,
-        wires: &Wires,
+        wires: &SwitchWires,
         [sender, receiver]: [usize; 2],
         (from, to): (usize, usize),
         block: usize,

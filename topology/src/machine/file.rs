@@ -101,11 +101,11 @@ pub(crate) enum Ports {
 ///
 /// It is kept as written: a short text can name more ranks than anybody should list.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Ranks(Vec<Span>);
+pub(crate) struct Ranks(Vec<RankSpan>);
 
 /// One entry of such a list.
 #[derive(Debug, Clone)]
-struct Span(std::iter::StepBy<std::ops::Range<u32>>);
+struct RankSpan(std::iter::StepBy<std::ops::Range<u32>>);
 
 impl Ranks {
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
@@ -222,7 +222,7 @@ impl<'de> Deserialize<'de> for Ports {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for RankSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SpanVisitor)
     }
@@ -231,24 +231,24 @@ impl<'de> Deserialize<'de> for Span {
 struct SpanVisitor;
 
 impl Visitor<'_> for SpanVisitor {
-    type Value = Span;
+    type Value = RankSpan;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a rank, or several such as `0..8` (0 to 7) or `0..8/2` (every second)")
     }
 
-    fn visit_u64<E: serde::de::Error>(self, rank: u64) -> Result<Span, E> {
+    fn visit_u64<E: serde::de::Error>(self, rank: u64) -> Result<RankSpan, E> {
         let end = u32::try_from(rank).ok().and_then(|rank| rank.checked_add(1));
         let end = end.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Unsigned(rank), &self))?;
-        Ok(Span((end - 1..end).step_by(1)))
+        Ok(RankSpan((end - 1..end).step_by(1)))
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Span, E> {
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<RankSpan, E> {
         let (range, step) = text.split_once('/').unwrap_or((text, "1"));
         let span = range.split_once("..").and_then(|(start, end)| {
             let (start, end): (u32, u32) = (start.parse().ok()?, end.parse().ok()?);
             let step = step.parse().ok().filter(|&step: &usize| step > 0)?;
-            (start < end).then(|| Span((start..end).step_by(step)))
+            (start < end).then(|| RankSpan((start..end).step_by(step)))
         });
         span.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
     }

@@ -46,7 +46,7 @@ pub(super) struct Slopes {
 }
 
 /// A flow of one message: who to whom, and how long it is at its longest.
-pub(super) type Load = (Pair, u64);
+pub(super) type ProbeFlow = (Pair, u64);
 
 /// The ranks, ready to exchange.
 pub(super) struct Bench<'p> {
@@ -83,23 +83,23 @@ impl<'p> Bench<'p> {
     /// times as `turns` allows.
     pub(super) fn slopes(
         &mut self,
-        loads: &[Load],
+        loads: &[ProbeFlow],
         precision: f64,
         turns: RangeInclusive<u32>,
     ) -> Result<Slopes, ProfileError> {
         let longest = loads.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-        let mut timed: Vec<Timed> = Vec::new();
+        let mut timed: Vec<FlowTimes> = Vec::new();
         let mut all = Slope { beta: 0.0, margin: 0.0 };
         for turn in 1..=*turns.end() {
             let shift = shift(turn);
             for parts in [PARTS / 4 + shift, PARTS - shift] {
                 let share = |bytes: u64| (bytes * parts / PARTS).max(1);
                 let exchange =
-                    |&(Pair { from, to }, bytes): &Load| Exchange { from, to, bytes: share(bytes), messages: 1 };
+                    |&(Pair { from, to }, bytes): &ProbeFlow| Exchange { from, to, bytes: share(bytes), messages: 1 };
                 let exchanges: Vec<Exchange> = loads.iter().map(exchange).collect();
                 let runs = self.run(&exchanges, REPETITIONS)?;
                 let flow = |flow: usize| runs.iter().map(|times| times[flow].0).collect();
-                timed.push(Timed { parts, flows: (0..loads.len()).map(flow).collect() });
+                timed.push(FlowTimes { parts, flows: (0..loads.len()).map(flow).collect() });
             }
             all = slope(&timed, longest, |timed| undisturbed(&spans(&timed.flows)));
             if turn >= *turns.start() && all.margin <= precision * all.beta {
@@ -107,10 +107,10 @@ impl<'p> Bench<'p> {
             }
         }
         let each =
-            |(flow, (_, bytes)): (usize, &Load)| slope(&timed, *bytes, |timed| robust_middle(&timed.flows[flow]));
+            |(flow, (_, bytes)): (usize, &ProbeFlow)| slope(&timed, *bytes, |timed| robust_middle(&timed.flows[flow]));
         let long = || timed.iter().filter(|timed| timed.parts > PARTS / 2);
         let at_end = |flow: &usize| long().map(|timed| undisturbed(&timed.flows[*flow]).0).sum::<f64>();
-        let lasting = |(flow, (_, bytes)): (usize, &Load)| {
+        let lasting = |(flow, (_, bytes)): (usize, &ProbeFlow)| {
             let bytes = long().map(|timed| bytes * timed.parts / PARTS).sum::<u64>().max(1);
             long().map(|timed| usual_mean(&timed.flows[flow])).sum::<f64>() / bytes as f64
         };
@@ -124,7 +124,7 @@ impl<'p> Bench<'p> {
 }
 
 /// Times of flows, all at the same part of their length.
-struct Timed {
+struct FlowTimes {
     parts: u64,
     /// The repetitions of each.
     flows: Vec<Vec<f64>>,
@@ -155,8 +155,8 @@ fn usual_mean(times: &[f64]) -> f64 {
 }
 
 /// From times, with variances, of messages that are `bytes` long as a whole.
-fn slope(timed: &[Timed], bytes: u64, middle: impl Fn(&Timed) -> (f64, f64)) -> Slope {
-    let point = |timed: &Timed| {
+fn slope(timed: &[FlowTimes], bytes: u64, middle: impl Fn(&FlowTimes) -> (f64, f64)) -> Slope {
+    let point = |timed: &FlowTimes| {
         let (time, variance) = middle(timed);
         Point { bytes: (bytes * timed.parts / PARTS).max(1) as f64, time, variance }
     };

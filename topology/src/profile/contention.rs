@@ -9,7 +9,7 @@
 //! trial that something else outweighs is made anew from the flows that show its suspect best. And no verdict rests on
 //! one trial: what is kept has to show itself again.
 
-use super::bench::{Bench, Load, Slope};
+use super::bench::{Bench, ProbeFlow, Slope};
 use super::scout::View;
 use super::suspects::{Scene, Suspect};
 use super::{ProfileError, ProfileOptions};
@@ -33,7 +33,7 @@ const LEAST: u64 = 64 << 10;
 pub(super) struct Trial {
     /// For which suspect.
     of: usize,
-    loads: Vec<Load>,
+    loads: Vec<ProbeFlow>,
     slope: Slope,
 }
 
@@ -96,17 +96,17 @@ impl Alone {
 }
 
 /// How much longer all flows of some users are than the longest flow.
-fn load_of(users: &BTreeSet<Pair>, loads: &[Load]) -> f64 {
+fn load_of(users: &BTreeSet<Pair>, loads: &[ProbeFlow]) -> f64 {
     let sum: u64 = loads.iter().filter(|(pair, _)| users.contains(pair)).map(|(_, bytes)| bytes).sum();
     sum as f64 / longest(loads)
 }
 
-fn longest(loads: &[Load]) -> f64 {
+fn longest(loads: &[ProbeFlow]) -> f64 {
     loads.iter().map(|(_, bytes)| *bytes).max().unwrap_or(1).max(1) as f64
 }
 
 /// Whether somebody sends and receives.
-fn is_duplex(loads: &[Load]) -> bool {
+fn is_duplex(loads: &[ProbeFlow]) -> bool {
     let senders: BTreeSet<_> = loads.iter().map(|(pair, _)| pair.from).collect();
     loads.iter().any(|(pair, _)| senders.contains(&pair.to))
 }
@@ -122,7 +122,7 @@ pub(super) struct Case<'a> {
 impl Case<'_> {
     /// How long messages of these flows are: all in a row take as long as two samples, and none takes much longer than
     /// another alone. Those of about the same speed are equal, because what they share would not be full at the end.
-    fn loads(&self, flows: &[Pair]) -> Vec<Load> {
+    fn loads(&self, flows: &[Pair]) -> Vec<ProbeFlow> {
         // What was seen in rounds and not alone says little: no pair is taken for faster than any that was timed alone.
         let least = |far: bool| {
             let timed = self.alone.exact.iter().filter(|pair| self.scene.is_far(pair) == far);
@@ -140,13 +140,13 @@ impl Case<'_> {
     }
 
     /// What the slowest flow costs by itself; like all costs of loads, for a byte of the longest.
-    fn own(&self, loads: &[Load]) -> f64 {
+    fn own(&self, loads: &[ProbeFlow]) -> f64 {
         let longest = longest(loads);
         loads.iter().map(|(pair, bytes)| self.alone.of(pair) * *bytes as f64 / longest).fold(0.0, f64::max)
     }
 
     /// What loads cost if nothing is shared but what is given.
-    fn cost(&self, kept: impl Iterator<Item = (usize, f64)>, loads: &[Load]) -> f64 {
+    fn cost(&self, kept: impl Iterator<Item = (usize, f64)>, loads: &[ProbeFlow]) -> f64 {
         let shared = kept.map(|(id, beta)| load_of(&self.suspects[id].users, loads) * beta);
         shared.fold(self.own(loads), f64::max)
     }
@@ -163,7 +163,7 @@ impl Case<'_> {
     fn hear(
         &mut self,
         of: usize,
-        loads: Vec<Load>,
+        loads: Vec<ProbeFlow>,
         (precision, turns): (f64, RangeInclusive<u32>),
         bench: &mut Bench<'_>,
     ) -> Result<(), ProfileError> {
@@ -177,13 +177,13 @@ impl Case<'_> {
     }
 
     /// By what factor loads would show a suspect that is as slow as its fastest pair.
-    fn visibility(&self, suspect: &Suspect, kept: &[(usize, f64)], loads: &[Load]) -> f64 {
+    fn visibility(&self, suspect: &Suspect, kept: &[(usize, f64)], loads: &[ProbeFlow]) -> f64 {
         let shared = load_of(&suspect.users, loads) * self.alone.fastest(&suspect.users);
         shared / self.cost(kept.iter().copied(), loads).max(f64::MIN_POSITIVE)
     }
 
     /// The flows that show a suspect best: one after the other is left out as long as that helps.
-    fn clearest(&self, suspect: &Suspect, kept: &[(usize, f64)]) -> Vec<Load> {
+    fn clearest(&self, suspect: &Suspect, kept: &[(usize, f64)]) -> Vec<ProbeFlow> {
         let mut loads = self.loads(&suspect.flows);
         let mut best = self.visibility(suspect, kept, &loads);
         while loads.len() > 2 {

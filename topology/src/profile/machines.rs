@@ -7,6 +7,7 @@
 
 use super::scout::Glimpse;
 use crate::Rank;
+use crate::connectivity::rank_sets;
 use crate::rounds::Pair;
 use petgraph::unionfind::UnionFind;
 use std::collections::BTreeMap;
@@ -25,14 +26,15 @@ pub(super) fn boundaries(ranks: usize, pairs: &BTreeMap<Pair, Glimpse>) -> Vec<V
     let tree: Vec<f64> =
         edges.iter().filter(|(_, pair)| all.union(pair.from.index(), pair.to.index())).map(|(cost, _)| *cost).collect();
     let steps = tree.windows(2).filter(|step| step[1] >= STEP * step[0]).map(|step| step[0]);
-    let candidates = steps.filter_map(|inside| Partition::new(ranks, &edges, inside)).filter(|cut| cut.apart >= STEP);
+    let candidates =
+        steps.filter_map(|inside| MachinePartition::new(ranks, &edges, inside)).filter(|cut| cut.apart >= STEP);
     // Where several will do, the one that leaves the fewest ranks alone.
     let best = candidates.min_by(|one, other| one.lonely.cmp(&other.lonely).then(other.apart.total_cmp(&one.apart)));
     best.map_or_else(|| vec![(0..ranks).map(Rank::from_index).collect()], |best| best.machines)
 }
 
 /// Ranks joined by all pairs up to some cost.
-struct Partition {
+struct MachinePartition {
     machines: Vec<Vec<Rank>>,
     /// How many ranks are alone.
     lonely: usize,
@@ -41,7 +43,7 @@ struct Partition {
     apart: f64,
 }
 
-impl Partition {
+impl MachinePartition {
     /// `edges` ascend; `None` if all ranks are alone.
     fn new(ranks: usize, edges: &[(f64, Pair)], inside: f64) -> Option<Self> {
         let mut groups = UnionFind::new(ranks);
@@ -61,21 +63,10 @@ impl Partition {
         }
         let roots: Vec<usize> = (0..ranks).filter(|&rank| height[rank] > 0.0 && groups.find(rank) == rank).collect();
         let apart = roots.iter().map(|&root| leaving[root] / height[root]).min_by(f64::total_cmp)?;
-        let machines = sorted(groups);
+        let machines = rank_sets(groups);
         let lonely = machines.iter().filter(|machine| machine.len() == 1).count();
         Some(Self { machines, lonely, apart })
     }
-}
-
-/// The ranks of every set, each ascending, in the order of their first ranks.
-fn sorted(groups: UnionFind<usize>) -> Vec<Vec<Rank>> {
-    let mut ranks: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
-    for (rank, root) in groups.into_labeling().into_iter().enumerate() {
-        ranks.entry(root).or_default().push(Rank::from_index(rank));
-    }
-    let mut ranks: Vec<Vec<Rank>> = ranks.into_values().collect();
-    ranks.sort_unstable();
-    ranks
 }
 
 /// The groups that pairs which belong together make of `members`, by first rank; those alone are left out.
@@ -84,7 +75,7 @@ pub(super) fn joined(ranks: usize, together: &[Pair]) -> Vec<Vec<Rank>> {
     together.iter().for_each(|pair| {
         groups.union(pair.from.index(), pair.to.index());
     });
-    sorted(groups).into_iter().filter(|group| group.len() > 1).collect()
+    rank_sets(groups).into_iter().filter(|group| group.len() > 1).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! at once, disturbed or not. Nobody sends while he receives: acknowledgements queue behind data, and what that costs
 //! says more about the congestion control than about the machine.
 
-use super::bench::{Bench, Load, REPETITIONS, Slope};
+use super::bench::{Bench, ProbeFlow, REPETITIONS, Slope};
 use super::{ProfileError, ProfileOptions};
 use crate::Exchange;
 use crate::robust::median;
@@ -39,7 +39,7 @@ pub(super) struct View {
 
 impl View {
     /// What a pair sends when it is measured with others.
-    pub(super) fn load(&self, pair: Pair) -> Load {
+    pub(super) fn load(&self, pair: Pair) -> ProbeFlow {
         (pair, self.pairs.get(&pair).map_or(FIRST, |glimpse| glimpse.long))
     }
 }
@@ -69,8 +69,8 @@ pub(super) fn scout(
 }
 
 /// The longest message for each pair of a round.
-fn lengths(bench: &mut Bench<'_>, round: &Round, options: &ProfileOptions) -> Result<Vec<Load>, ProfileError> {
-    let mut loads: Vec<Load> = round.iter().map(|pair| (*pair, FIRST)).collect();
+fn lengths(bench: &mut Bench<'_>, round: &Round, options: &ProfileOptions) -> Result<Vec<ProbeFlow>, ProfileError> {
+    let mut loads: Vec<ProbeFlow> = round.iter().map(|pair| (*pair, FIRST)).collect();
     let mut growing = vec![true; round.len()];
     while growing.contains(&true) {
         let open: Vec<usize> = (0..round.len()).filter(|&flow| growing[flow]).collect();

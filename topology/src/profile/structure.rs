@@ -6,10 +6,10 @@
 //! to pass them, and as fast as ever if both are on one switch.
 
 use super::ProfileError;
-use super::bench::{Bench, Load};
+use super::bench::{Bench, ProbeFlow};
 use super::contention::Case;
 use super::machines::joined;
-use super::suspects::Scope;
+use super::suspects::SuspectScope;
 use crate::Rank;
 use crate::rounds::{Pair, Round};
 
@@ -48,7 +48,7 @@ impl Case<'_> {
             for (number, group) in groups.iter().enumerate() {
                 let (name, about) =
                     (format!("machine{machine}.nic{number}"), format!("ranks {} of machine {machine}", list(group)));
-                for suspect in self.scene.sides(&name, &about, group, Scope::Far) {
+                for suspect in self.scene.sides(&name, &about, group, SuspectScope::Far) {
                     self.charge(suspect, bench)?;
                 }
             }
@@ -130,7 +130,7 @@ impl Case<'_> {
             let ranks: Vec<Rank> =
                 group.iter().flat_map(|&machine| places.machines()[machine].iter().copied()).collect();
             let (name, about) = (format!("switch{number}.uplink"), format!("machines {}", list(group)));
-            for suspect in self.scene.sides(&name, &about, &ranks, Scope::Far) {
+            for suspect in self.scene.sides(&name, &about, &ranks, SuspectScope::Far) {
                 self.charge(suspect, bench)?;
             }
         }
@@ -156,7 +156,7 @@ impl Case<'_> {
         Ok((again > 1).then_some(Crowd { flows: crowd, cost }))
     }
 
-    fn crowded(&self, crowd: &[Pair]) -> Vec<Load> {
+    fn crowded(&self, crowd: &[Pair]) -> Vec<ProbeFlow> {
         let shortest = crowd.iter().map(|pair| self.scene.view.load(*pair).1).min().unwrap_or(1);
         crowd.iter().map(|pair| (*pair, shortest)).collect()
     }

@@ -19,7 +19,7 @@ const MANY: usize = 8;
 
 /// Which pairs are meant, by their machines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scope {
+pub(super) enum SuspectScope {
     Near,
     Far,
     Any,
@@ -40,12 +40,12 @@ pub(super) struct Suspect {
 }
 
 /// A suspect before its users are known: from whom, to whom.
-struct Draft<'a> {
+struct SuspectDraft<'a> {
     name: String,
     about: String,
     from: &'a [Rank],
     to: &'a [Rank],
-    scope: Scope,
+    scope: SuspectScope,
     both: bool,
 }
 
@@ -56,12 +56,12 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    fn fits(&self, pair: &Pair, scope: Scope) -> bool {
+    fn fits(&self, pair: &Pair, scope: SuspectScope) -> bool {
         let near = self.places.machine_of(pair.from) == self.places.machine_of(pair.to);
         let meant = match scope {
-            Scope::Near => near,
-            Scope::Far => !near,
-            Scope::Any => true,
+            SuspectScope::Near => near,
+            SuspectScope::Far => !near,
+            SuspectScope::Any => true,
         };
         meant && self.view.pairs.contains_key(pair)
     }
@@ -70,7 +70,7 @@ impl Scene<'_> {
         self.places.machine_of(pair.from) != self.places.machine_of(pair.to)
     }
 
-    fn finish(&self, draft: &Draft<'_>) -> Option<Suspect> {
+    fn finish(&self, draft: &SuspectDraft<'_>) -> Option<Suspect> {
         let product = |from: &[Rank], to: &[Rank]| -> Vec<Pair> {
             let pairs = from.iter().flat_map(|&from| to.iter().map(move |&to| Pair { from, to }));
             pairs.filter(|pair| pair.from != pair.to && self.fits(pair, draft.scope)).collect()
@@ -97,11 +97,11 @@ impl Scene<'_> {
     }
 
     /// Sharing by all that leaves `ranks`, by all that enters them, and by both.
-    pub(super) fn sides(&self, name: &str, about: &str, ranks: &[Rank], scope: Scope) -> Vec<Suspect> {
+    pub(super) fn sides(&self, name: &str, about: &str, ranks: &[Rank], scope: SuspectScope) -> Vec<Suspect> {
         let inside: BTreeSet<Rank> = ranks.iter().copied().collect();
         let others: Vec<Rank> = self.places.ranks().filter(|rank| !inside.contains(rank)).collect();
         let side = |suffix: &str, words: &str, from: &[Rank], to: &[Rank], both| {
-            self.finish(&Draft {
+            self.finish(&SuspectDraft {
                 name: format!("{name}{suffix}"),
                 about: format!("{words} {about}"),
                 from,
@@ -123,28 +123,43 @@ impl Scene<'_> {
         let mut found = Vec::new();
         let all: Vec<Rank> = self.places.ranks().collect();
         let bus = |name: String, about: String, ranks: &[Rank], scope| {
-            self.finish(&Draft { name, about, from: ranks, to: ranks, scope, both: false })
+            self.finish(&SuspectDraft { name, about, from: ranks, to: ranks, scope, both: false })
         };
         for (machine, members) in self.places.machines().iter().enumerate() {
             if members.len() > 2 {
                 let about = format!("everything inside machine {machine}");
-                found.extend(bus(format!("machine{machine}.bus"), about, members, Scope::Near));
+                found.extend(bus(format!("machine{machine}.bus"), about, members, SuspectScope::Near));
             }
             let about = format!("machine {machine}");
-            found.extend(self.sides(&format!("machine{machine}.nic"), &about, members, Scope::Far));
+            found.extend(self.sides(&format!("machine{machine}.nic"), &about, members, SuspectScope::Far));
             for &rank in members.iter().filter(|_| members.len() > 1) {
                 let about = |where_to| format!("rank {rank} {where_to}");
                 let alone = [rank];
-                found.extend(self.sides(&format!("rank{rank}"), &about("inside its machine"), &alone, Scope::Near));
-                found.extend(self.sides(&format!("rank{rank}.nic"), &about("between machines"), &alone, Scope::Far));
+                found.extend(self.sides(
+                    &format!("rank{rank}"),
+                    &about("inside its machine"),
+                    &alone,
+                    SuspectScope::Near,
+                ));
+                found.extend(self.sides(
+                    &format!("rank{rank}.nic"),
+                    &about("between machines"),
+                    &alone,
+                    SuspectScope::Far,
+                ));
                 if self.is_uniform(rank) {
-                    found.extend(self.sides(&format!("rank{rank}.port"), &about("to anywhere"), &alone, Scope::Any));
+                    found.extend(self.sides(
+                        &format!("rank{rank}.port"),
+                        &about("to anywhere"),
+                        &alone,
+                        SuspectScope::Any,
+                    ));
                 }
             }
         }
         if self.places.machines().len() > 2 {
             let about = "everything between machines".to_owned();
-            found.extend(bus("network".to_owned(), about, &all, Scope::Far));
+            found.extend(bus("network".to_owned(), about, &all, SuspectScope::Far));
         }
         let mut seen = BTreeSet::new();
         found.retain(|suspect| seen.insert(suspect.users.clone()));
@@ -157,7 +172,7 @@ impl Scene<'_> {
             let own = self.view.pairs.iter().filter(|(pair, _)| pair.from == rank && self.fits(pair, scope));
             own.map(|(_, glimpse)| glimpse.slope.beta).min_by(f64::total_cmp)
         };
-        match (fastest(Scope::Near), fastest(Scope::Far)) {
+        match (fastest(SuspectScope::Near), fastest(SuspectScope::Far)) {
             (Some(near), Some(far)) => near.max(far) <= KIND * near.min(far),
             _ => false,
         }

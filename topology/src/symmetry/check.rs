@@ -46,10 +46,10 @@ pub enum NotASymmetry {
     },
     /// A link would become one that does not exist.
     #[error("{0}, which does not exist")]
-    NoImage(Ends),
+    NoImage(LinkEnds),
     /// A link would become one with other costs, or of another colour.
     #[error("{0}, which differs from it")]
-    LinkDiffers(Ends),
+    LinkDiffers(LinkEnds),
     /// The links that share a resource would not share an equal one.
     #[error("the links that share {resource} would not share an equal resource")]
     ResourceHasNoImage {
@@ -60,7 +60,7 @@ pub enum NotASymmetry {
 
 /// A link and its would-be image, by their ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends {
+pub struct LinkEnds {
     /// The link's sender.
     pub from: Rank,
     /// The link's receiver.
@@ -71,7 +71,7 @@ pub struct Ends {
     pub image_to: Rank,
 }
 
-impl fmt::Display for Ends {
+impl fmt::Display for LinkEnds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "link {} → {} would become {} → {}", self.from, self.to, self.image_from, self.image_to)
     }
@@ -93,7 +93,7 @@ pub(super) fn cost_key(topology: &Topology, colours: Colours<'_>, id: LinkId) ->
 /// # Errors
 /// [`NotASymmetry`] with the first rank, link or resource that has no image.
 pub fn extend(topology: &Topology, colours: Colours<'_>, ranks: &[Rank]) -> Result<Automorphism, NotASymmetry> {
-    let moves = Judge::new(topology, colours).judge(ranks)?;
+    let moves = SymmetryCheck::new(topology, colours).judge(ranks)?;
     let mut links: Vec<LinkId> = topology.link_ids().collect();
     let mut resources: Vec<ResourceId> = (0..topology.resources().len()).map(ResourceId::from_index).collect();
     moves.links.iter().for_each(|&(link, image)| links[link.index()] = image);
@@ -108,7 +108,7 @@ pub(super) struct Moves {
 }
 
 /// Judges many renumberings of one topology: each costs what it moves, not what there is.
-pub(super) struct Judge<'t> {
+pub(super) struct SymmetryCheck<'t> {
     topology: &'t Topology,
     colours: Colours<'t>,
     /// The links of each sender by receiver.
@@ -120,7 +120,7 @@ pub(super) struct Judge<'t> {
     open: Vec<bool>,
 }
 
-impl<'t> Judge<'t> {
+impl<'t> SymmetryCheck<'t> {
     pub(super) fn new(topology: &'t Topology, colours: Colours<'t>) -> Self {
         let targets = |from| {
             let leaving = topology.outgoing(from).iter();
@@ -179,7 +179,7 @@ impl<'t> Judge<'t> {
             let there = || targets[start..].iter().take_while(|(target, _)| *target == image_to);
             let fits = |other: LinkId| !self.taken[other.index()] && self.same_cost(id, other);
             let Some(&(_, image)) = there().find(|(_, other)| fits(*other)) else {
-                let ends = Ends { from, to, image_from, image_to };
+                let ends = LinkEnds { from, to, image_from, image_to };
                 return Err(match there().next() {
                     Some(_) => NotASymmetry::LinkDiffers(ends),
                     None => NotASymmetry::NoImage(ends),

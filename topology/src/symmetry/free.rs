@@ -1,6 +1,6 @@
 //! Groups that leave no rank in place.
 //!
-//! The principal type is [`FreeGroup`]. Because an element is known by where it sends rank 0, a group needs one number per
+//! The principal type is [`SemiregularGroup`]. Because an element is known by where it sends rank 0, a group needs one number per
 //! rank instead of a list of renumberings: which generator was applied to which element. Whether generators really
 //! make such a group is checked point by point (Schreier's lemma: what brings rank 0 back must be the identity), or, where they
 //! commute, generator by generator ([`Translations`]).
@@ -13,7 +13,7 @@ const MOST_WORK: usize = 1 << 30;
 
 /// How an element comes from an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Growth {
+pub struct GroupGrowth {
     /// The earlier element.
     pub parent: u32,
     /// The generator applied after it.
@@ -22,7 +22,7 @@ pub struct Growth {
 
 /// A group of renumberings of which only the identity leaves a rank in place. Element 0 is the identity.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FreeGroup {
+pub struct SemiregularGroup {
     generators: Vec<Vec<Rank>>,
     tree: Tree,
 }
@@ -31,7 +31,7 @@ pub struct FreeGroup {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Tree {
     /// Element i + 1 as a product.
-    growth: Vec<Growth>,
+    growth: Vec<GroupGrowth>,
     /// For each rank, the element that sends rank 0 there.
     element: Vec<Option<u32>>,
 }
@@ -53,7 +53,7 @@ impl Tree {
                 if element[place.index()].is_none() {
                     element[place.index()] = Some(places.len() as u32);
                     places.push(place);
-                    growth.push(Growth { parent: parent as u32, generator: generator as u32 });
+                    growth.push(GroupGrowth { parent: parent as u32, generator: generator as u32 });
                 }
             }
             parent += 1;
@@ -91,7 +91,7 @@ impl Tree {
     }
 }
 
-impl FreeGroup {
+impl SemiregularGroup {
     /// The identity alone.
     pub fn trivial(ranks: usize) -> Self {
         Self { generators: Vec::new(), tree: Tree::grown(&[], ranks) }
@@ -139,7 +139,7 @@ impl FreeGroup {
     }
 
     /// How every element but the identity comes from an earlier one: element i + 1 from `growth()[i]`.
-    pub fn growth(&self) -> &[Growth] {
+    pub fn growth(&self) -> &[GroupGrowth] {
         &self.tree.growth
     }
 }
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn no_combination_leaves_a_rank_in_place() {
-        let mut group = FreeGroup::trivial(4);
+        let mut group = SemiregularGroup::trivial(4);
         assert!(group.admit(&images(&[1, 0, 3, 2])));
         assert!(!group.admit(&images(&[1, 0, 3, 2])), "it is there already");
         assert!(!group.admit(&images(&[0, 2, 1, 3])), "rank 0 stays");
@@ -171,12 +171,12 @@ mod tests {
         assert!(group.admit(&images(&[2, 3, 0, 1])));
         assert!(group.is_transitive() && group.order() == 4);
         // Rank 0 comes back before ranks 3 to 6 do.
-        assert!(!FreeGroup::trivial(7).admit(&images(&[1, 2, 0, 4, 5, 6, 3])));
+        assert!(!SemiregularGroup::trivial(7).admit(&images(&[1, 2, 0, 4, 5, 6, 3])));
     }
 
     #[test]
     fn elements_grow_from_earlier_ones() {
-        let mut group = FreeGroup::trivial(6);
+        let mut group = SemiregularGroup::trivial(6);
         let turn = images(&[1, 2, 0, 4, 5, 3]);
         assert!(group.admit(&turn));
         let swap = images(&[3, 4, 5, 0, 1, 2]);

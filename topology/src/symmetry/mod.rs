@@ -15,11 +15,13 @@ mod partition;
 mod search;
 mod translations;
 
-pub use check::{Automorphism, Ends, NotASymmetry, extend};
-pub use free::{FreeGroup, Growth};
+pub use check::{Automorphism, LinkEnds, NotASymmetry, extend};
+pub use free::{GroupGrowth, SemiregularGroup};
 pub use translations::{Action, Translations};
 
+use crate::connectivity::rank_sets;
 use crate::{Rank, Topology};
+use petgraph::unionfind::UnionFind;
 use std::collections::BTreeSet;
 
 /// What a symmetry must preserve beside the machine itself: ranks and links of different colours never map to
@@ -63,14 +65,9 @@ impl Group {
 
     /// Ranks that symmetries send to each other: each orbit ascending, in the order of their first ranks.
     pub fn orbits(&self) -> Vec<Vec<Rank>> {
-        let mut joined = Joined::new(self.ranks);
-        self.generators.iter().for_each(|generator| joined.join_along(generator));
-        let mut orbits: Vec<Vec<Rank>> = vec![Vec::new(); self.ranks];
-        for rank in 0..self.ranks {
-            orbits[joined.first_of(rank)].push(Rank::from_index(rank));
-        }
-        orbits.retain(|orbit| !orbit.is_empty());
-        orbits
+        let mut orbits = UnionFind::new(self.ranks);
+        self.generators.iter().for_each(|generator| join_along(&mut orbits, generator));
+        rank_sets(orbits)
     }
 
     /// The first `limit` symmetries, the identity first, then by the number of generators they are products of.
@@ -96,7 +93,7 @@ impl Group {
 /// Generators of the group of all symmetries of `topology` that keep `colours`; `effort` bounds the work
 /// ([`USUAL_EFFORT`]).
 pub fn automorphisms(topology: &Topology, colours: Colours<'_>, effort: u64) -> Group {
-    search::Search::new(topology, colours, effort).group()
+    search::SymmetrySearch::new(topology, colours, effort).group()
 }
 
 /// For each rank, a number that it shares with those which colour refinement does not tell apart from it. Ranks that a
@@ -115,31 +112,13 @@ pub fn automorphism_with(
     effort: u64,
 ) -> Option<Vec<Rank>> {
     let exist = |&(one, other): &(Rank, Rank)| one.index().max(other.index()) < topology.rank_count();
-    images.iter().all(exist).then(|| search::Search::new(topology, colours, effort).with_images(images))?
+    images.iter().all(exist).then(|| search::SymmetrySearch::new(topology, colours, effort).with_images(images))?
 }
 
-/// Ranks joined into sets; the first rank of a set stands for it.
-struct Joined(Vec<usize>);
-
-impl Joined {
-    fn new(ranks: usize) -> Self {
-        Self((0..ranks).collect())
-    }
-
-    fn first_of(&mut self, rank: usize) -> usize {
-        let mut first = rank;
-        while self.0[first] != first {
-            self.0[first] = self.0[self.0[first]];
-            first = self.0[first];
-        }
-        first
-    }
-
-    fn join_along(&mut self, renumbering: &[Rank]) {
-        for (rank, image) in renumbering.iter().enumerate() {
-            let (one, other) = (self.first_of(rank), self.first_of(image.index()));
-            self.0[one.max(other)] = one.min(other);
-        }
+/// Joins every rank with its image.
+fn join_along(orbits: &mut UnionFind<usize>, renumbering: &[Rank]) {
+    for (rank, image) in renumbering.iter().enumerate() {
+        orbits.union(rank, image.index());
     }
 }
 

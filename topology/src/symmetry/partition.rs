@@ -11,13 +11,13 @@ use crate::{LinkId, Rank, ResourceId, Topology};
 use std::collections::VecDeque;
 
 /// A rank, link, resource or machine, as an index over all of them.
-pub(super) type Member = u32;
+pub(super) type CellMember = u32;
 
 /// An ordered partition, and how it came about.
 pub(super) struct Partition<'t> {
     topology: &'t Topology,
     /// Members by position.
-    members: Vec<Member>,
+    members: Vec<CellMember>,
     position: Vec<u32>,
     /// The cell of each member: the position where it starts.
     cell: Vec<u32>,
@@ -45,7 +45,7 @@ impl<'t> Partition<'t> {
     pub(super) fn new(topology: &'t Topology, colours: Colours<'_>) -> Self {
         let kinds = Self::kinds(topology, colours);
         let count = kinds.len();
-        let mut members: Vec<Member> = (0..count as u32).collect();
+        let mut members: Vec<CellMember> = (0..count as u32).collect();
         members.sort_by_key(|&member| kinds[member as usize]);
         let mut partition = Self {
             topology,
@@ -121,16 +121,16 @@ impl<'t> Partition<'t> {
         }
     }
 
-    pub(super) fn cell_of(&self, member: Member) -> u32 {
+    pub(super) fn cell_of(&self, member: CellMember) -> u32 {
         self.cell[member as usize]
     }
 
-    pub(super) fn members_of(&self, cell: u32) -> &[Member] {
+    pub(super) fn members_of(&self, cell: u32) -> &[CellMember] {
         &self.members[cell as usize..(cell + self.length[cell as usize]) as usize]
     }
 
     /// The only member of a cell, if it has just one.
-    pub(super) fn only(&self, cell: u32) -> Option<Member> {
+    pub(super) fn only(&self, cell: u32) -> Option<CellMember> {
         (self.length[cell as usize] == 1).then(|| self.members[cell as usize])
     }
 
@@ -148,7 +148,7 @@ impl<'t> Partition<'t> {
     }
 
     /// Gives one member a cell of its own and refines. False if that leaves another trace than the one compared with.
-    pub(super) fn individualize(&mut self, member: Member, trace: &mut Trace<'_>) -> bool {
+    pub(super) fn individualize(&mut self, member: CellMember, trace: &mut Trace<'_>) -> bool {
         let cell = self.cell_of(member);
         if self.length[cell as usize] > 1 {
             let last = cell + self.length[cell as usize] - 1;
@@ -159,7 +159,7 @@ impl<'t> Partition<'t> {
         trace.step(u64::from(cell)) && self.refine(trace)
     }
 
-    fn move_to(&mut self, member: Member, position: u32) {
+    fn move_to(&mut self, member: CellMember, position: u32) {
         let from = self.position[member as usize];
         let other = self.members[position as usize];
         self.members.swap(from as usize, position as usize);
@@ -188,7 +188,7 @@ impl<'t> Partition<'t> {
     /// Splits cells by how often their members are neighbours of a cell, until that tells nothing new.
     fn refine(&mut self, trace: &mut Trace<'_>) -> bool {
         let mut same = true;
-        let mut touched: Vec<Member> = Vec::new();
+        let mut touched: Vec<CellMember> = Vec::new();
         while let Some(cell) = self.queue.pop_front() {
             self.queued[cell as usize] = false;
             // A cell of ranks sends to links, receives from links and lies in machines: each tells by itself.
@@ -202,7 +202,7 @@ impl<'t> Partition<'t> {
         same
     }
 
-    fn count_neighbours(&mut self, cell: u32, relation: usize, touched: &mut Vec<Member>) {
+    fn count_neighbours(&mut self, cell: u32, relation: usize, touched: &mut Vec<CellMember>) {
         let (link, resource, machine) = (self.first_link(), self.first_resource(), self.first_machine());
         let topology = self.topology;
         let mut visits = 0;
@@ -213,7 +213,7 @@ impl<'t> Partition<'t> {
                 visits += 1;
                 count[neighbour] += 1;
                 if count[neighbour] == 1 {
-                    touched.push(neighbour as Member);
+                    touched.push(neighbour as CellMember);
                 }
             };
             if member < link {
@@ -243,7 +243,7 @@ impl<'t> Partition<'t> {
     }
 
     /// Splits every touched cell by its members' counts, and clears the counts.
-    fn split_touched(&mut self, touched: &mut Vec<Member>, trace: &mut Trace<'_>) -> bool {
+    fn split_touched(&mut self, touched: &mut Vec<CellMember>, trace: &mut Trace<'_>) -> bool {
         if touched.len() > 1 {
             touched.sort_unstable_by_key(|&member| {
                 (self.cell[member as usize], std::cmp::Reverse(self.count[member as usize]), member)
@@ -262,7 +262,7 @@ impl<'t> Partition<'t> {
     }
 
     /// `group` holds the touched members of one cell, the highest count first.
-    fn split_cell(&mut self, group: &[Member], trace: &mut Trace<'_>) -> bool {
+    fn split_cell(&mut self, group: &[CellMember], trace: &mut Trace<'_>) -> bool {
         let cell = self.cell_of(group[0]);
         if self.length[cell as usize] == 1 {
             // Most often: nothing to split.
@@ -287,7 +287,13 @@ impl<'t> Partition<'t> {
         same
     }
 
-    fn split_off_pieces(&mut self, cell: u32, group: &[Member], pieces: &mut Vec<u32>, trace: &mut Trace<'_>) -> bool {
+    fn split_off_pieces(
+        &mut self,
+        cell: u32,
+        group: &[CellMember],
+        pieces: &mut Vec<u32>,
+        trace: &mut Trace<'_>,
+    ) -> bool {
         let mut rest = group;
         while let Some(&first) = rest.first() {
             let count = self.count[first as usize];

@@ -1,17 +1,18 @@
 //! The search for symmetries: one path to a numbering, and for each of its choices, other choices that lead to an equal one.
 //!
-//! The principal type is [`Search`]. The *base* is the list of members that were told apart on the first path. From
+//! The principal type is [`SymmetrySearch`]. The *base* is the list of members that were told apart on the first path. From
 //! the last to the first, every other member of a base point's cell is tried as its image, except where symmetries
 //! already found lead there; so a group of billions needs few generators, and its order is the product of the orbits.
 
-use super::check::Judge;
-use super::partition::{Member, Partition, Trace};
-use super::{Colours, Group, Joined};
+use super::check::SymmetryCheck;
+use super::partition::{CellMember, Partition, Trace};
+use super::{Colours, Group, join_along};
 use crate::{Rank, Topology};
+use petgraph::unionfind::UnionFind;
 
 /// One choice of the first path.
-struct Choice {
-    member: Member,
+struct BranchChoice {
+    member: CellMember,
     /// The position of its cell before it got its own.
     cell: u32,
     /// What its refinement did.
@@ -20,9 +21,9 @@ struct Choice {
     mark: usize,
 }
 
-pub(super) struct Search<'t> {
+pub(super) struct SymmetrySearch<'t> {
     topology: &'t Topology,
-    judge: Judge<'t>,
+    judge: SymmetryCheck<'t>,
     left: Partition<'t>,
     right: Partition<'t>,
     /// Spent on judging candidates.
@@ -34,16 +35,16 @@ pub(super) struct Search<'t> {
 struct Frame {
     left: usize,
     right: usize,
-    candidates: Vec<Member>,
+    candidates: Vec<CellMember>,
     next: usize,
 }
 
-impl<'t> Search<'t> {
+impl<'t> SymmetrySearch<'t> {
     pub(super) fn new(topology: &'t Topology, colours: Colours<'t>, effort: u64) -> Self {
         let partition = || Partition::new(topology, colours);
         Self {
             topology,
-            judge: Judge::new(topology, colours),
+            judge: SymmetryCheck::new(topology, colours),
             left: partition(),
             right: partition(),
             judged: 0,
@@ -60,7 +61,7 @@ impl<'t> Search<'t> {
         let ranks = self.topology.rank_count();
         let (base, mut complete) = self.first_path();
         let mut group = Group { ranks, generators: Vec::new(), orbit_sizes: Vec::new(), complete: true };
-        let mut orbits = Joined::new(ranks);
+        let mut orbits = UnionFind::new(ranks);
         // The right side follows the first path to the choice in question and tries another there.
         let mut right_marks = Vec::new();
         for choice in &base {
@@ -76,16 +77,16 @@ impl<'t> Search<'t> {
                 continue;
             }
             complete &= self.images_of(&base, level, &mut orbits, &mut group);
-            let home = orbits.first_of(choice.member as usize);
+            let home = orbits.find(choice.member as usize);
             let cell = self.left.members_of(choice.cell).to_vec();
-            group.orbit_sizes.push(cell.iter().filter(|&&rank| orbits.first_of(rank as usize) == home).count());
+            group.orbit_sizes.push(cell.iter().filter(|&&rank| orbits.find(rank as usize) == home).count());
         }
         group.complete = complete;
         group
     }
 
     /// Tells members apart until every rank and resource has its own cell; false if the effort does not suffice.
-    fn first_path(&mut self) -> (Vec<Choice>, bool) {
+    fn first_path(&mut self) -> (Vec<BranchChoice>, bool) {
         let mut base = Vec::new();
         let mut start = 0;
         while let Some(cell) = self.left.undecided(start) {
@@ -99,21 +100,26 @@ impl<'t> Search<'t> {
             let mark = self.left.mark();
             let mut trace = Vec::new();
             self.left.individualize(member, &mut Trace::Record(&mut trace));
-            base.push(Choice { member, cell, trace, mark });
+            base.push(BranchChoice { member, cell, trace, mark });
         }
         (base, true)
     }
 
     /// Finds generators that send the base point of `level` to every place it can go; false if the effort ran out.
-    fn images_of(&mut self, base: &[Choice], level: usize, orbits: &mut Joined, group: &mut Group) -> bool {
+    fn images_of(
+        &mut self,
+        base: &[BranchChoice],
+        level: usize,
+        orbits: &mut UnionFind<usize>,
+        group: &mut Group,
+    ) -> bool {
         let point = base[level].member;
         let mut candidates = self.right.members_of(base[level].cell).to_vec();
         candidates.sort_unstable();
         let mut refused: Vec<usize> = Vec::new();
         for candidate in candidates {
-            let orbit = orbits.first_of(candidate as usize);
-            if orbit == orbits.first_of(point as usize) || refused.iter().any(|&other| orbits.first_of(other) == orbit)
-            {
+            let orbit = orbits.find(candidate as usize);
+            if orbit == orbits.find(point as usize) || refused.iter().any(|&other| orbits.find(other) == orbit) {
                 continue;
             }
             if self.exhausted() {
@@ -121,7 +127,7 @@ impl<'t> Search<'t> {
             }
             match self.image(base, level, candidate) {
                 Some(renumbering) => {
-                    orbits.join_along(&renumbering);
+                    join_along(orbits, &renumbering);
                     group.generators.push(renumbering);
                 }
                 None => refused.push(candidate as usize),
@@ -131,7 +137,7 @@ impl<'t> Search<'t> {
     }
 
     /// A symmetry that fixes the base before `level` and sends the base point there to `candidate`.
-    fn image(&mut self, base: &[Choice], level: usize, candidate: Member) -> Option<Vec<Rank>> {
+    fn image(&mut self, base: &[BranchChoice], level: usize, candidate: CellMember) -> Option<Vec<Rank>> {
         let frame = |left: usize, right: usize, candidates| Frame { left, right, candidates, next: 0 };
         let mut stack = vec![frame(self.left.mark(), self.right.mark(), vec![candidate])];
         let mut found = None;
