@@ -50,7 +50,7 @@ fn main() {
         let aim = aim(shown[0]["ranks"].as_u64().expect("a topology has ranks"));
         for collective in COLLECTIVES {
             let line = format!("synth --topology {machine} --collective {collective} --size 1MB --chunks 1");
-            let report = antiphon(&format!("{line} --strategy matching --json -o {plan}"));
+            let report = antiphon(&format!("{line} --strategy matching --json --force -o {plan}"));
             let makespan = report[0]["makespan_us"].as_f64().expect("a plan has a makespan");
             let slowdown = aim / makespan;
             let line = format!("run {plan} --topology {machine} --emulate {machine} --slowdown {slowdown}");

@@ -5,7 +5,13 @@
 //! | 0 | success |
 //! | 1 | the answer is "no": verification failed, infeasible, a rank died, wrong results |
 //! | 2 | bad input: an unknown name, a broken file, a number out of range |
+//! | 130 | interrupted (Ctrl-C) before there was an answer |
+//!
+//! With `--json` a failure is an object: `format` (`antiphon-error/1`), `kind` (`no`, `bad_input`, `interrupted`),
+//! `text`, `file`, `line`, `column` and `hint`, each `null` where there is none.
 
+use crate::interrupt;
+use serde_json::{Value, json};
 use std::error::Error;
 use std::fmt;
 use std::fs::File;
@@ -22,6 +28,18 @@ pub(crate) enum Kind {
     No,
     /// The input is bad.
     BadInput,
+    /// The user did not wait for an answer.
+    Interrupted,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::No => "no",
+            Self::BadInput => "bad_input",
+            Self::Interrupted => "interrupted",
+        }
+    }
 }
 
 /// Why a command did not succeed.
@@ -51,6 +69,11 @@ impl Failure {
     /// The input is bad, because of `error`.
     pub(crate) fn bad_input(error: impl Into<anyhow::Error>) -> Self {
         Self { kind: Kind::BadInput, error: error.into(), hints: Vec::new(), afterwards: None }
+    }
+
+    /// Ctrl-C came before there was an answer.
+    pub(crate) fn interrupted() -> Self {
+        Self { kind: Kind::Interrupted, ..Self::no(anyhow::anyhow!("interrupted")) }
     }
 
     /// Says what was being done, before the cause.
@@ -91,7 +114,55 @@ impl Failure {
         match self.kind {
             Kind::No => ExitCode::from(1),
             Kind::BadInput => ExitCode::from(2),
+            Kind::Interrupted => ExitCode::from(interrupt::EXIT_CODE),
         }
+    }
+
+    /// For people, or as an object for machines.
+    pub(crate) fn shown(&self, is_json: bool) -> String {
+        if !is_json {
+            return self.to_string();
+        }
+        let causes: Vec<String> = self.error.chain().map(ToString::to_string).collect();
+        object(self.kind, &causes.join("\n"), &self.hints).to_string()
+    }
+}
+
+/// A command line that makes no sense, as an object.
+pub(crate) fn misuse(text: &str) -> Value {
+    object(Kind::BadInput, text, &[])
+}
+
+fn object(kind: Kind, text: &str, hints: &[String]) -> Value {
+    let place = text.lines().find_map(FilePlace::of);
+    json!({
+        "format": "antiphon-error/1", "kind": kind.as_str(), "text": text,
+        "file": place.as_ref().map(|place| place.file), "line": place.as_ref().map(|place| place.line),
+        "column": place.as_ref().and_then(|place| place.column),
+        "hint": (!hints.is_empty()).then(|| hints.join("\n")),
+    })
+}
+
+/// Where a file is wrong, as every error about a file begins: `FILE:LINE:COLUMN: …`, or `FILE:LINE`.
+#[derive(PartialEq, Debug)]
+struct FilePlace<'t> {
+    file: &'t str,
+    line: u64,
+    column: Option<u64>,
+}
+
+impl<'t> FilePlace<'t> {
+    fn of(text: &'t str) -> Option<Self> {
+        let text = text.trim_start();
+        let (file, line) = match text.split_once(": ") {
+            Some((place, _)) => {
+                let (rest, column) = place.rsplit_once(':')?;
+                let (file, line) = rest.rsplit_once(':')?;
+                return Some(Self { file, line: line.parse().ok()?, column: Some(column.parse().ok()?) });
+            }
+            None => text.rsplit_once(':')?,
+        };
+        Some(Self { file, line: line.parse().ok()?, column: None })
     }
 }
 
@@ -145,4 +216,19 @@ pub(crate) fn write_to(path: &std::path::Path, write: impl FnOnce(&mut dyn Write
 /// Bad input about a file the user named.
 pub(crate) fn io_failure(path: &std::path::Path, error: impl Error + Send + Sync + 'static) -> Failure {
     Failure::bad_input(error).context(format!("{}: cannot be used", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_from_what_errors_say() {
+        let place = |file, line, column| Some(FilePlace { file, line, column });
+        assert_eq!(FilePlace::of("a b.yaml:3:14: unknown key `x: 1`"), place("a b.yaml", 3, Some(14)));
+        assert_eq!(FilePlace::of("  sketches/a.yaml:7"), place("sketches/a.yaml", 7, None));
+        for text in ["the plan is wrong: rank 1:2", "no such file", "a.json: cannot be used", "12:34: 5", ""] {
+            assert_eq!(FilePlace::of(text), None, "{text}");
+        }
+    }
 }

@@ -66,6 +66,25 @@ fn is_xml(text: &str) -> bool {
     text.trim_start_matches('\u{feff}').trim_start().starts_with('<')
 }
 
+/// What a file of ours is that is no plan, and what to do with it.
+pub(crate) fn no_plan(text: &str, origin: &str) -> Option<Failure> {
+    const START: usize = 1000;
+    let start: String = text.chars().take(START).collect();
+    let (kind, _) = start.split_once("antiphon-")?.1.split_once('/')?;
+    let (what, hint) = match kind {
+        "topology" | "machine" | "cluster" => (
+            "a topology",
+            format!(
+                "`antiphon topology check {origin}` validates it, `antiphon synth --topology {origin}` plans for it"
+            ),
+        ),
+        "sweep" => ("an index of plans", "the plans are the files that it names".to_owned()),
+        "tuning" => ("a tuning table", "the plans are the files that it names".to_owned()),
+        _ => return None,
+    };
+    Some(Failure::bad_input(anyhow::anyhow!("{origin}: this is {what} (antiphon-{kind}), not a plan")).hint(hint))
+}
+
 /// Reads and judges a plan for calls of `size` bytes (default: one that it serves).
 ///
 /// # Errors

@@ -2,12 +2,14 @@
 //! together, owns the terminal, and decides the exit code.
 
 mod amounts;
+mod answer;
 mod cli;
 mod commands;
 mod content;
 mod failure;
 mod foreign;
 mod heatmap;
+mod interrupt;
 mod known;
 mod launch;
 mod loading;
@@ -21,6 +23,7 @@ use cli::{Cli, Command, LaunchArgs};
 use failure::Outcome;
 use launch::Waiting;
 use screen::Screen;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -28,7 +31,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refused(&error),
     };
-    let screen = Screen::new(&cli.voice);
+    let screen = Screen::new(&cli.output);
     match dispatch(cli.command, &screen).and_then(|()| screen.close()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -40,7 +43,15 @@ fn main() -> ExitCode {
 
 /// A command line that makes no sense: if this process is one of several ranks, the others hear that it does not come.
 fn refused(error: &clap::Error) -> ExitCode {
-    drop(error.print());
+    // The words themselves, since they make no sense.
+    let is_json = std::env::args_os().any(|word| word == "--json");
+    if is_json && error.use_stderr() {
+        let text = error.to_string();
+        let text = text.trim().strip_prefix("error: ").unwrap_or(&text);
+        drop(writeln!(std::io::stderr().lock(), "{}", failure::misuse(text)));
+    } else {
+        drop(error.print());
+    }
     if error.use_stderr()
         && let Some(role) = LaunchArgs::guess().and_then(|args| Waiting::of(&args))
     {
@@ -65,7 +76,7 @@ fn dispatch(command: Command, screen: &Screen) -> Outcome {
         Command::Run(args) => commands::run::run(&args, screen),
         Command::Sweep(args) => commands::sweep::run(&args, screen),
         Command::Completions { shell } => commands::help::completions(shell, screen),
-        Command::Man => commands::help::man(screen),
+        Command::Man(args) => commands::help::man(&args, screen),
         Command::SweepWorker(args) => commands::sweep::run_worker(&args),
         Command::Worker => commands::worker::run(),
     }

@@ -3,16 +3,17 @@
 use crate::cli::{Chunks, RequestArgs, SearchArgs};
 use crate::content::{self, Content};
 use crate::failure::{Failure, Outcome, read_text, write_to};
-use crate::foreign::{self, ForeignPlan};
+use crate::foreign::{self, ForeignPlan, no_plan};
+use crate::interrupt;
 use crate::screen::Screen;
 use program::VerifiedProgram;
 use schedule::file::{self, AnyScheduleFile, CompressedFile, ScheduleFile};
 use schedule::{MOST_PLAIN_TRANSFERS, VerifiedCompressed};
-use schedule::{RankSet, Request, Schedule, VerifiedSchedule};
+use schedule::{Request, Schedule, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
 use synth::sketch::{Sketch, SketchError, SketchFile};
-use synth::{Cancel, Options, Problem};
+use synth::{Options, Problem};
 use topology::{Rank, Topology, shorten};
 
 /// Resolves a SPEC or reads a topology file.
@@ -75,11 +76,7 @@ pub(crate) fn problems(
 pub(crate) fn request(args: &RequestArgs, topology: &Topology, size: u64) -> Outcome<Request> {
     let mut request = Request::new(args.collective, topology.rank_count(), size);
     if let Some(members) = &args.members {
-        let set: RankSet = members.iter().copied().map(Rank).collect();
-        if set.len() != members.len() {
-            return Err(Failure::bad_input(anyhow::anyhow!("--members names a rank twice")));
-        }
-        request.members = set;
+        request.members = members.0.iter().copied().collect();
         request.root = request.root.and_then(|_| request.members.first().copied());
     }
     if let Some(root) = args.root {
@@ -105,23 +102,9 @@ pub(crate) fn sketch_failure(error: SketchError) -> Failure {
     Failure::bad_input(error).hint_if(hint)
 }
 
-/// Raised by Ctrl-C; a second one ends the program at once.
-pub(crate) fn interrupt() -> Cancel {
-    let cancel = Cancel::default();
-    let raised = cancel.clone();
-    // A second handler cannot be set; the first one already raises a cancellation.
-    drop(ctrlc::set_handler(move || {
-        if raised.is_cancelled() {
-            std::process::exit(130);
-        }
-        raised.cancel();
-    }));
-    cancel
-}
-
 /// Planner options from the command line, then from the sketch; Ctrl-C raises the cancellation.
 pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
-    let cancel = interrupt();
+    let cancel = interrupt::cancels();
     if let Some(threads) = args.threads {
         drop(rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global());
     }
@@ -171,7 +154,8 @@ pub(crate) struct Claim<F = ScheduleFile> {
 
 /// Reads a schedule, plain or compressed, and resolves its topology.
 fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
-    let file = file::read_any(text, origin).map_err(Failure::bad_input)?;
+    let file = file::read_any(text, origin)
+        .map_err(|error| no_plan(text, origin).unwrap_or_else(|| Failure::bad_input(error)))?;
     let named = match &file {
         AnyScheduleFile::Plain(file) => &file.schedule.topology.name,
         AnyScheduleFile::Compressed(file) => &file.base.schedule.topology.name,

@@ -3,13 +3,15 @@
 //! With `--json` stdout carries exactly the machine-readable result. A closed pipe ends output quietly, as
 //! other Unix tools do.
 
-use crate::cli::Voice;
+use crate::cli::{ColorChoice, OutputArgs};
 use crate::failure::{Failure, Outcome};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use synth::Progress;
 
 /// Where and how to print.
@@ -17,24 +19,28 @@ pub(crate) struct Screen {
     json: bool,
     quiet: bool,
     verbose: bool,
+    color: ColorChoice,
+    force: bool,
     /// Why output was lost, if it was.
     lost: RefCell<Option<io::Error>>,
 }
 
 impl Screen {
     /// Sets up printing and diagnostics as the user asked.
-    pub(crate) fn new(voice: &Voice) -> Self {
-        let level = match voice.verbose {
+    pub(crate) fn new(args: &OutputArgs) -> Self {
+        let level = match args.verbose {
+            _ if args.quiet => "error",
             0 => "warn",
             1 => "info",
             2 => "debug",
             _ => "trace",
         };
         let filter = std::env::var("ANTIPHON_LOG").unwrap_or_else(|_| level.to_owned());
-        let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours);
+        let colors = wants_colors(args.color, std::io::stderr().is_terminal());
+        let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colors);
         lines.with_writer(std::io::stderr).without_time().init();
-        Self { json: voice.json, quiet: voice.quiet, verbose: voice.verbose > 0, lost: RefCell::new(None) }
+        let OutputArgs { json, quiet, verbose, color, force } = *args;
+        Self { json, quiet, verbose: verbose > 0, color, force, lost: RefCell::new(None) }
     }
 
     /// Whether the result is wanted as JSON.
@@ -42,14 +48,39 @@ impl Screen {
         self.json
     }
 
-    /// Prints the result: `text` for people, `value` for machines.
+    /// Whether the user asked for nothing.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Whether the user asked for more.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
+    /// Refuses to replace a file that holds something, unless the user allows it; before any work is done for it.
+    ///
+    /// # Errors
+    /// Bad input that names the file, and how to replace it.
+    pub(crate) fn may_write<'p>(&self, paths: impl IntoIterator<Item = &'p PathBuf>) -> Outcome {
+        let holds = |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() > 0);
+        match paths.into_iter().find(holds).filter(|_| !self.force) {
+            Some(path) => {
+                Err(Failure::bad_input(anyhow::anyhow!("{} exists already", path.display()))
+                    .hint("--force replaces it"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Prints the result: `text` for people, who may have asked for quiet, `value` for machines.
     ///
     /// # Errors
     /// If the value cannot be serialised, which would be a defect of ours.
     pub(crate) fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
         if self.json {
             self.line(&serde_json::to_string(value).map_err(Failure::no)?);
-        } else {
+        } else if !self.quiet {
             self.line(text().trim_end());
         }
         Ok(())
@@ -65,15 +96,15 @@ impl Screen {
         }
     }
 
-    /// Whether results go to a terminal that wants colours.
+    /// Whether results are shown in colours.
     pub(crate) fn has_colours(&self) -> bool {
-        std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|wish| wish.is_empty())
+        wants_colors(self.color, std::io::stdout().is_terminal())
     }
 
-    /// How many columns text may have: what `COLUMNS` says, or what fits most windows.
+    /// How many columns text may have: those of the terminal, what `COLUMNS` says, or what fits most windows.
     pub(crate) fn width(&self) -> usize {
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        columns.unwrap_or(100)
+        columns.or_else(|| terminal_size::terminal_size().map(|(width, _)| width.0.into())).unwrap_or(100)
     }
 
     /// Whether everything that was printed arrived.
@@ -87,9 +118,9 @@ impl Screen {
         }
     }
 
-    /// Prints text for people only: on stdout, or nowhere with `--json`.
+    /// Prints text for people only: on stdout, or nowhere with `--json` or `--quiet`.
     pub(crate) fn say(&self, text: &str) {
-        if !self.json {
+        if !self.json && !self.quiet {
             self.line(text);
         }
     }
@@ -110,7 +141,7 @@ impl Screen {
 
     /// Prints why the command failed.
     pub(crate) fn fail(&self, failure: &Failure) {
-        drop(writeln!(std::io::stderr().lock(), "{failure}"));
+        drop(writeln!(std::io::stderr().lock(), "{}", failure.shown(self.json)));
     }
 
     /// A progress line on stderr; invisible when stderr is no terminal, with `--quiet`, or for short work.
@@ -121,12 +152,26 @@ impl Screen {
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         bar.set_prefix(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(120));
-        Bar(bar)
+        Bar { bar, started: Instant::now(), told: self.verbose.then(Mutex::default) }
+    }
+}
+
+/// Whether what goes to a terminal, or elsewhere, has colours.
+fn wants_colors(choice: ColorChoice, is_terminal: bool) -> bool {
+    match choice {
+        ColorChoice::Auto => is_terminal && std::env::var_os("NO_COLOR").is_none_or(|wish| wish.is_empty()),
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
     }
 }
 
 /// A running progress line; disappears when dropped.
-pub(crate) struct Bar(ProgressBar);
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    started: Instant,
+    /// What was told last, where every step is wanted as a line.
+    told: Option<Mutex<(String, Option<f64>)>>,
+}
 
 impl Bar {
     /// Shows the state of a search: incumbent, bound, gap.
@@ -141,19 +186,33 @@ impl Bar {
                 parts.push(format!("gap {:.2} %", (incumbent / bound.value - 1.0) * 100.0));
             }
         }
+        if let Some(told) = &self.told {
+            let news = (progress.strategy.to_owned(), progress.incumbent.map(|incumbent| incumbent.0));
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            if *told != news {
+                *told = news;
+                let line = format!("{:8.2} s  {}", self.started.elapsed().as_secs_f64(), parts.join(" · "));
+                self.bar.suspend(|| drop(writeln!(std::io::stderr().lock(), "{line}")));
+            }
+        }
         parts.push(progress.activity.clone());
-        self.0.set_message(parts.join(" · "));
+        self.bar.set_message(parts.join(" · "));
+    }
+
+    /// Prints something else, without the progress line in between.
+    pub(crate) fn pause(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
     }
 
     /// Shows any text.
     pub(crate) fn message(&self, text: impl Into<String>) {
-        self.0.set_message(text.into());
+        self.bar.set_message(text.into());
     }
 }
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 
@@ -174,6 +233,20 @@ pub(crate) fn percent(gap: Option<f64>) -> String {
 
 /// Aligns rows into columns: the first column to the left, the others to the right.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    aligned(header, rows, header.len())
+}
+
+/// The same with words in the last column, on the left; lines end at `width` columns.
+pub(crate) fn table_with_remarks(header: &[&str], rows: &[Vec<String>], width: usize) -> String {
+    let cut = |line: &str| match line.char_indices().nth(width) {
+        Some(_) => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        None => line.to_owned(),
+    };
+    aligned(header, rows, header.len() - 1).lines().map(cut).collect::<Vec<String>>().join("\n")
+}
+
+/// The first column and those from `words` on to the left, the others to the right.
+fn aligned(header: &[&str], rows: &[Vec<String>], words: usize) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([header[column].chars().count()]).max().unwrap_or(0)
@@ -182,6 +255,7 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let line = |cells: Vec<&str>| {
         let padded = cells.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
             0 => format!("{cell:<width$}"),
+            _ if column >= words => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),
         });
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
@@ -189,4 +263,16 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut lines = vec![line(header.to_vec())];
     lines.extend(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())));
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remarks_end_where_the_terminal_does() {
+        let rows = [vec!["a".to_owned(), "1".to_owned(), "ä long remark".to_owned()]];
+        assert_eq!(table_with_remarks(&["who", "n", "why"], &rows, 12), "who  n  why\na    1  ä l…");
+        assert_eq!(table_with_remarks(&["who", "n", "why"], &rows, 80), "who  n  why\na    1  ä long remark");
+    }
 }

@@ -9,7 +9,7 @@ fn four_thousand_ranks_are_planned_verified_and_simulated_without_writing_every_
     let (plan, broken) = (folder.path().join("plan.json"), folder.path().join("broken.json"));
     let spec = "torus2d:64x64,alpha=0.5us,bandwidth=50GiBps";
     let line = format!("synth --topology {spec} --collective allgather --size 4GiB --chunks 1 --gap 3%");
-    let report = antiphon(&format!("{line} --json -o {}", plan.display())).ok().json();
+    let report = antiphon(&format!("{line} --json --force -o {}", plan.display())).ok().json();
     // 4095 chunks come to every rank over four links: 1024 steps of 20.03125 µs.
     let makespan = report["makespan_us"].as_f64().unwrap();
     assert!(makespan <= 1024.0 * 20.03125 * (1.0 + 1e-7), "{makespan}");

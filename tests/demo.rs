@@ -17,11 +17,14 @@ fn the_demo_leaves_what_it_promises() {
         "tuning-emulated.json",
         "results.json",
         "table.txt",
+        "table.md",
         "timeline.html",
     ] {
         assert!(left.join(file).is_file(), "{file} is missing");
     }
     let results = std::fs::read_to_string(left.join("results.json")).unwrap();
     let results: serde_json::Value = serde_json::from_str(&results).unwrap();
-    assert!(results.as_array().unwrap().iter().all(|cell| cell["wrong"] == 0), "{results}");
+    let table = std::fs::read_to_string(left.join("table.md")).unwrap();
+    assert_eq!(table.lines().filter(|line| line.starts_with("| all")).count(), 18, "{table}");
+    assert!(results["cells"].as_array().unwrap().iter().all(|cell| cell["wrong"] == 0), "{results}");
 }

@@ -239,7 +239,7 @@ fn points_are_listed_certified_and_written() {
         let point = if point.is_empty() { String::new() } else { format!("--point {point}") };
         let line = format!(
             "synth --topology dgx1 --collective {collective} --size 1GB --chunks 2 --strategy exact --pareto {point} \
-             --json -o {}",
+             --json --force -o {}",
             path.display()
         );
         let answer = antiphon(&line).ok().json();

@@ -17,7 +17,7 @@ fn runs_right(arguments: &str, sizes: usize) {
     assert_eq!(lines.len(), 2 * sizes, "{arguments}: {}", ran.stdout);
     for line in lines {
         assert_eq!(line["wrong"], 0, "{arguments}: {line}");
-        for key in ["collective", "size_bytes", "count", "dtype", "in_place", "time_us", "algbw_gbps", "busbw_gbps"] {
+        for key in ["collective", "size_bytes", "count", "dtype", "in_place", "time_us", "algbw_GBps", "busbw_GBps"] {
             assert!(!line[key].is_null(), "{arguments}: no {key} in {line}");
         }
     }
@@ -164,7 +164,9 @@ fn planned_schedules_of_unequal_machines_run_right() {
     let folder = tempfile::tempdir().unwrap();
     let here = |line: &str| antiphon_in(folder.path(), line).ok();
     for collective in ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast"] {
-        here(&format!("synth --topology dgx1 --collective {collective} --size 1MB --strategy matching -o plan.json"));
+        here(&format!(
+            "synth --topology dgx1 --collective {collective} --size 1MB --strategy matching --force -o plan.json"
+        ));
         let ran = here("run plan.json --size 1MB,4008 --json --iterations 2");
         assert_eq!(lines(&ran).len(), 4, "{collective}");
         assert!(lines(&ran).iter().all(|line| line["wrong"] == 0), "{collective}: {}", ran.stdout);

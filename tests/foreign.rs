@@ -9,10 +9,11 @@ use std::path::Path;
 fn exported(folder: &Path, spec: &str, collective: &str, options: &str) -> String {
     let extension = if options.contains("json") { "json" } else { "xml" };
     let name = format!("{collective}{}.{extension}", options.replace([' ', '-'], ""));
-    let plan =
-        format!("synth --topology {spec} --collective {collective} --size 96KB --strategy classic -o plan.json -q");
+    let plan = format!(
+        "synth --topology {spec} --collective {collective} --size 96KB --strategy classic --force -o plan.json -q"
+    );
     antiphon_in(folder, &plan).ok();
-    antiphon_in(folder, &format!("export plan.json --topology {spec} {options} -o {name}")).ok();
+    antiphon_in(folder, &format!("export plan.json --topology {spec} {options} --force -o {name}")).ok();
     antiphon_in(folder, &format!("verify {name} --topology {spec}")).ok();
     name
 }

@@ -64,7 +64,7 @@ fn long_random_machines_get_right_plans() {
             "synth --topology {} --collective {collective} --size {size} --chunks {chunks} --strategy {strategy} --time-limit 10s",
             spec.display()
         );
-        let ran = antiphon(&format!("{line} -o {}", plan.display()));
+        let ran = antiphon(&format!("{line} --force -o {}", plan.display()));
         assert_eq!(ran.code, 0, "seed {seed}: {line}\n{}\n{machine}", ran.stderr);
         let wish = Wish::all(collective, machine["ranks"].as_u64().unwrap(), size);
         let normalized = antiphon(&format!("topology show {} --json", spec.display())).ok().json();
@@ -134,7 +134,7 @@ fn long_emulated_machines_keep_to_the_model() {
         let (machine, collective) = machines[case as usize];
         let plan = folder.path().join("plan.json");
         let synth = format!("synth --topology {machine} --collective {collective} --size 1MB --strategy matching");
-        let report = antiphon(&format!("{synth} --chunks 1 --json -o {}", plan.display())).ok().json();
+        let report = antiphon(&format!("{synth} --chunks 1 --json --force -o {}", plan.display())).ok().json();
         let predicted = 600_000.0;
         let slowdown = predicted / report["makespan_us"].as_f64().unwrap();
         let run = format!("run {} --topology {machine} --emulate {machine} --slowdown {slowdown}", plan.display());

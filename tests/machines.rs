@@ -54,7 +54,8 @@ fn imported_machines_are_specs() {
     ] {
         let file = samples.join(sample);
         let ran =
-            antiphon_in(scratch.path(), &format!("topology import {} {options} -o out.yaml", file.display())).ok();
+            antiphon_in(scratch.path(), &format!("topology import {} {options} --force -o out.yaml", file.display()))
+                .ok();
         assert!(ran.stderr.contains("nominal") && ran.stdout.is_empty(), "{}", ran.stderr);
         let checked = antiphon_in(scratch.path(), "topology check out.yaml --json").ok().json();
         assert_eq!(
@@ -83,7 +84,7 @@ fn unequal_machines_are_planned_and_verified() {
     );
     for collective in ["allgather", "allreduce"] {
         let plan = format!(
-            "synth --topology {} --collective {collective} --size 14MB --chunks 1 --strategy matching --time-limit 5s -o plan.json",
+            "synth --topology {} --collective {collective} --size 14MB --chunks 1 --strategy matching --time-limit 5s --force -o plan.json",
             file.display()
         );
         antiphon_in(scratch.path(), &plan).ok();

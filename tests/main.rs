@@ -25,3 +25,4 @@ mod schedules;
 mod sketches;
 mod sweep;
 mod together;
+mod traps;

@@ -15,7 +15,8 @@ fn forbidden_links_stay_unused_by_every_strategy_and_collective() {
     for collective in ["allgather", "reducescatter", "allreduce", "alltoall"] {
         for strategy in ["classic", "matching", "milp", "auto"] {
             let line = format!("synth --topology clique:5 --collective {collective} --size 1MB --chunks 1");
-            let line = format!("{line} --sketch {} --strategy {strategy} -o {}", sketch.display(), plan.display());
+            let line =
+                format!("{line} --sketch {} --strategy {strategy} --force -o {}", sketch.display(), plan.display());
             antiphon(&line).ok();
             for transfer in read(&plan)["transfers"].as_array().unwrap() {
                 let ends = (transfer["from"].as_u64().unwrap(), transfer["to"].as_u64().unwrap());
@@ -87,7 +88,7 @@ fn stages_are_kept_by_every_strategy_and_collective() {
         for (strategy, collective) in runs.chain([("milp", "allgather"), ("milp", "reducescatter")]) {
             let line = format!("synth --topology {} --collective {collective} --size 6KB", topology.display());
             let line = format!("{line} --chunks 1 --sketch {sketch} --strategy {strategy} --time-limit 2s");
-            antiphon(&format!("{line} -o {}", plan.display())).ok();
+            antiphon(&format!("{line} --force -o {}", plan.display())).ok();
             antiphon(&format!("verify {} --topology {} --sketch {sketch}", plan.display(), topology.display())).ok();
         }
     }
@@ -99,7 +100,7 @@ fn every_violation_of_a_sketch_is_listed_with_its_evidence() {
     let topology = two_machines(folder.path());
     let plan = folder.path().join("plan.json");
     let free = format!("synth --topology {} --collective allgather --size 6KB --chunks 1", topology.display());
-    antiphon(&format!("{free} --strategy classic -o {}", plan.display())).ok();
+    antiphon(&format!("{free} --strategy classic --force -o {}", plan.display())).ok();
     let verify = format!("verify {} --topology {}", plan.display(), topology.display());
     for (kind, text) in [
         ("forbidden_link", "name: a\nlinks:\n  forbid: [between_machines, {from: 0}]\n"),
@@ -111,7 +112,7 @@ fn every_violation_of_a_sketch_is_listed_with_its_evidence() {
         if kind == "too_many_machine_hops" {
             let ring = "links:\n  allow_only: [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 0]]\n";
             let ring = self::sketch(folder.path(), "ring.yaml", ring);
-            antiphon(&format!("{free} --sketch {ring} -o {}", plan.display())).ok();
+            antiphon(&format!("{free} --sketch {ring} --force -o {}", plan.display())).ok();
         }
         let ran = antiphon(&format!("{verify} --sketch {sketch} --json"));
         assert_eq!(ran.code, 1, "{kind}: {}", ran.stdout);
@@ -138,7 +139,7 @@ fn placement_is_chosen_obeyed_and_stored() {
         let sketch = sketch(folder.path(), "placed.yaml", &text);
         let line = format!("synth --topology {} --collective allgather --size 6KB --chunks 1", topology.display());
         let line = format!("{line} --strategy matching --sketch {sketch}");
-        let report = antiphon(&format!("{line} -o {} --json", plan.display())).ok().json();
+        let report = antiphon(&format!("{line} --force -o {} --json", plan.display())).ok().json();
         antiphon(&format!("verify {} --topology {} --sketch {sketch}", plan.display(), topology.display())).ok();
         (report["makespan_us"].as_f64().unwrap(), read(&plan))
     };
@@ -187,7 +188,7 @@ fn few_or_many_connections_are_opened_as_the_sketch_wishes() {
         let text = format!("relays: {{0: [1]}}\nmax_machine_hops: 1\nconnections: {wish}\n");
         let sketch = sketch(folder.path(), "wish.yaml", &text);
         let line = "synth --topology ndv2x2,costs=taccl-1mb --collective allgather --size 16MB --chunks 1";
-        antiphon(&format!("{line} --strategy matching --sketch {sketch} -o {}", plan.display())).ok();
+        antiphon(&format!("{line} --strategy matching --sketch {sketch} --force -o {}", plan.display())).ok();
         antiphon(&format!("verify {} --sketch {sketch}", plan.display())).ok();
         let plan = read(&plan);
         let links: BTreeSet<u64> =

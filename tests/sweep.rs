@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 fn every_size_has_one_plan_and_every_plan_is_right() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("plans");
-    let asked = "--topology ndv2x1 --collective allgather --strategy classic --sizes 1KB..1GB";
+    let asked = "--topology ndv2x1 --collective allgather --strategy classic --sizes 1KB..1GB:4";
     let report = antiphon(&format!("synth {asked} -o {} --json", out.display())).ok().json();
     let index = read(&out.join("index.json"));
     assert_eq!(index["format"], "antiphon-sweep/1");

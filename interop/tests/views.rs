@@ -62,6 +62,20 @@ fn the_graph() {
     .assert_eq(&written(|out| view::dot(&Timeline::of(&verified), out)));
 }
 
+/// Thirds of a microsecond and of a chunk are shown with four digits.
+#[test]
+fn numbers_are_for_people() {
+    let verified = pipeline();
+    let mut timeline = Timeline::of(&verified);
+    timeline.size_bytes = 63_999_999;
+    for message in &mut timeline.messages {
+        message.end = message.end * (1.0 / 0.0009);
+    }
+    let page = written(|out| view::html(&timeline, out));
+    assert!(page.contains(r#""title":"broadcast of 64 MB on by hand","facts":"makespan 6.667 ms""#), "{page}");
+    assert!(written(|out| view::dot(&timeline, out)).contains(r#"label="broadcast on by hand: 6.667 ms""#));
+}
+
 #[test]
 fn the_page_is_self_contained() {
     let verified = of_machine("</script><b>\"");
@@ -72,6 +86,6 @@ fn the_page_is_self_contained() {
     assert_eq!(page.matches("</script>").count(), 1);
     let data = page.split_once("const data = ").unwrap().1.split_once(";\nconst ROW").unwrap().0;
     let data: serde_json::Value = serde_json::from_str(data).unwrap();
-    assert_eq!(data["makespan"], 6.0);
+    assert_eq!((&data["makespan"], &data["facts"]), (&6.0.into(), &"makespan 6 µs".into()));
     assert_eq!(data["tracks"][1]["spans"][1], serde_json::json!([4.0, 2.0, 6.0, 1, "chunk 1 1 → 2"]));
 }

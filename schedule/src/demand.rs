@@ -321,7 +321,9 @@ fn check(request: &Request) -> Result<(), DemandError> {
     match (collective.is_rooted(), root) {
         (true, None) => return Err(DemandError::Root { collective: *collective, needed: true }),
         (false, Some(_)) => return Err(DemandError::Root { collective: *collective, needed: false }),
-        (true, Some(root)) if !members.has(*root) => return Err(DemandError::RootNotAMember { root: *root }),
+        (true, Some(root)) if !members.has(*root) => {
+            return Err(DemandError::RootNotAMember { root: *root, members: members.clone() });
+        }
         _ => {}
     }
     if *collective != Collective::Custom && collective.combines() != op.is_some() {
@@ -372,6 +374,14 @@ fn block(holders: RankSet, wanted_by: RankSet, request: &Request) -> Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn neighbours_are_a_range() {
+        let shown = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<RankSet>().to_string();
+        assert_eq!(shown(&[]), "");
+        assert_eq!(shown(&[4]), "4");
+        assert_eq!(shown(&[8, 0, 1, 2, 5, 7]), "0-2,5,7-8");
+    }
     use expect_test::{Expect, expect};
 
     fn request(collective: Collective, members: &[u32], chunks: u32) -> Request {

@@ -1,6 +1,6 @@
 //! What can be wrong with a request, and with an order of messages.
 
-use crate::{ChunkId, Collective};
+use crate::{ChunkId, Collective, RankSet};
 use topology::{Bytes, Rank};
 
 /// Why a request was refused.
@@ -8,7 +8,7 @@ use topology::{Bytes, Rank};
 #[non_exhaustive]
 pub enum DemandError {
     /// A rank beyond the topology.
-    #[error("rank {rank} does not exist; there are {ranks} ranks, numbered from 0")]
+    #[error("rank {rank} does not exist; ranks are 0-{}", ranks.saturating_sub(1))]
     UnknownRank {
         /// The rank.
         rank: Rank,
@@ -35,10 +35,12 @@ pub enum DemandError {
         needed: bool,
     },
     /// The root does not take part.
-    #[error("root {root} is not a member")]
+    #[error("root {root} is not among the members, which are {members}")]
     RootNotAMember {
         /// The root.
         root: Rank,
+        /// Who takes part.
+        members: RankSet,
     },
     /// A reduction is missing, or given where nothing is reduced.
     #[error("{collective} {}", if *needed { "needs a reduction (op)" } else { "reduces nothing, so it takes no op" })]

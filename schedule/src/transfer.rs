@@ -89,7 +89,8 @@ pub struct Rival {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub makespan_us: Option<f64>,
     /// Why it stopped, such as `optimal` or `time limit`.
-    pub stopped: String,
+    #[serde(alias = "stopped")]
+    pub stop_reason: String,
     /// What else a person should know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,

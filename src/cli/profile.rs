@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub(crate) struct ProfileArgs {
     /// Who starts the ranks (default: 8 local ones).
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Who starts the ranks")]
     pub launch: LaunchArgs,
     /// Where to write the topology.
     #[arg(short, long, value_name = "T.yaml")]

@@ -1,8 +1,8 @@
 //! What `antiphon run` takes.
 
-use super::split::Split;
-use super::values::{collective, duration, op, size, slowdown};
-use super::{LaunchArgs, LoweringArgs};
+use super::ranks::Split;
+use super::values::{collective, duration, op, slowdown};
+use super::{LaunchArgs, LoweringArgs, RankList, SizeList};
 use clap::{Args, ValueEnum};
 use schedule::{Collective, ReduceOp};
 use std::path::PathBuf;
@@ -18,11 +18,12 @@ pub(crate) struct RunArgs {
     /// The operation (default: the schedule's).
     #[arg(long, value_parser = collective(), required_unless_present = "files")]
     pub collective: Option<Collective>,
-    /// Sizes, such as 1KiB or 1KB,1MB (default: the schedule's, or what the matrix adds up to). Listed chunks are scaled to them.
-    #[arg(long, value_parser = size, value_delimiter = ',', required_unless_present_any = ["files", "matrix", "demand"])]
-    pub size: Vec<u64>,
+    /// Sizes, such as 1KiB or 1KB,1MB or 1KB..1GB (each twice the one before) or 1KB..1GB:4 (default: the schedule's, or what
+    /// the matrix adds up to). Listed chunks are scaled to them.
+    #[arg(long, value_name = "A..B[:F]|LIST", required_unless_present_any = ["files", "matrix", "demand"])]
+    pub size: Option<SizeList>,
     /// Who starts the ranks (default: as many local processes as the schedule has ranks).
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Who starts the ranks")]
     pub launch: LaunchArgs,
     /// The topology the schedule was made for (default: the SPEC that the file names).
     #[arg(long, value_name = "SPEC")]
@@ -36,9 +37,9 @@ pub(crate) struct RunArgs {
     /// The root of a rooted collective.
     #[arg(long)]
     pub root: Option<u32>,
-    /// The ranks that take part, such as 0,2,4 (default: all); the others may relay.
-    #[arg(long, value_delimiter = ',', conflicts_with = "files")]
-    pub members: Option<Vec<u32>>,
+    /// The ranks that take part, such as 0-3,6 (default: all); the others may relay.
+    #[arg(long, value_name = "RANKS", conflicts_with = "files")]
+    pub members: Option<RankList>,
     /// Run in each of these groups of ranks at the same time: 0,2,4/1,3,5, or 0-3/4-7, or size=4 (neighbours). Each counts
     /// its ranks from zero, as plan and root do; who is in no group has nothing to do. With several plan files, one for
     /// each group.
@@ -62,8 +63,11 @@ pub(crate) struct RunArgs {
     /// Slow the emulated links down by this factor.
     #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
     pub slowdown: f64,
+    /// Print lines for spreadsheets, with the names of the columns above.
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
     /// How the plan becomes a program.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "How the plan becomes a program")]
     pub lowering: LoweringArgs,
     /// How local ranks talk.
     #[arg(long, default_value = "auto")]

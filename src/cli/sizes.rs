@@ -1,14 +1,14 @@
-//! How many sizes are spelled: `1KB,64KB,1MB`, `1KB..1GB`, `1KB..1GB:x2`, and lists of these.
+//! How several sizes are written: `1KB,64KB,1MB`, `1KB..1GB`, `1KB..1GB:4`, and lists of these.
 
 use super::values::size;
 
 /// How far apart the sizes of a range are where nothing else is said.
-const FACTOR: u64 = 4;
+const FACTOR: u64 = 2;
 /// A list of more sizes is a mistake.
 const MOST: usize = 256;
 
 /// Sizes in bytes, ascending, each once; never empty.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SizeList(pub Vec<u64>);
 
 impl std::str::FromStr for SizeList {
@@ -32,11 +32,13 @@ impl std::str::FromStr for SizeList {
 
 /// The first size, its multiples by powers of the factor below the last, and the last.
 fn range(from: &str, to: &str, sizes: &mut Vec<u64>) -> Result<(), String> {
-    let (to, factor) = match to.split_once(":x") {
-        Some((to, factor)) => (to, factor.parse::<u64>().ok().filter(|&factor| factor >= 2)),
+    let (to, factor) = match to.split_once(':') {
+        Some((to, factor)) => {
+            (to, factor.strip_prefix('x').unwrap_or(factor).parse::<u64>().ok().filter(|&factor| factor >= 2))
+        }
         None => (to, Some(FACTOR)),
     };
-    let factor = factor.ok_or("expected a factor from 2 after `:x`, such as 1KB..1GB:x2")?;
+    let factor = factor.ok_or("expected a factor from 2 after `:`, such as 1KB..1GB:4")?;
     let (first, last) = (size(from)?, size(to)?);
     if first == 0 || first > last {
         return Err("a range goes from a size above 0 up to one that is not less".to_owned());
@@ -53,11 +55,12 @@ mod tests {
     #[test]
     fn lists_and_ranges() {
         let sizes = |text: &str| text.parse::<SizeList>().map(|list| list.0);
-        assert_eq!(sizes("1KB..1MB"), Ok(vec![1000, 4000, 16_000, 64_000, 256_000, 1_000_000]));
-        assert_eq!(sizes("1KiB..8KiB:x2"), Ok(vec![1024, 2048, 4096, 8192]));
+        assert_eq!(sizes("1KB..1MB:4"), Ok(vec![1000, 4000, 16_000, 64_000, 256_000, 1_000_000]));
+        assert_eq!(sizes("1K..3M:x16"), Ok(vec![1000, 16_000, 256_000, 3_000_000]));
+        assert_eq!(sizes("1KiB..8KiB"), Ok(vec![1024, 2048, 4096, 8192]));
         assert_eq!(sizes("1MB,64KB,1KB,1MB"), Ok(vec![1000, 64_000, 1_000_000]));
         assert_eq!(sizes("8..8,0"), Ok(vec![0, 8]));
-        for wrong in ["", "1KB..", "1MB..1KB", "0..1KB", "1KB..1MB:x1", "1KB..1MB:2", "1..2,", "1KB,two"] {
+        for wrong in ["", "1KB..", "1MB..1KB", "0..1KB", "1KB..1MB:x1", "1KB..1MB:1", "1KB..1MB:", "1..2,", "1KB,two"] {
             assert!(sizes(wrong).is_err(), "{wrong}");
         }
     }

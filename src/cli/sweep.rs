@@ -15,8 +15,8 @@ pub(crate) struct SweepArgs {
     /// Operations, separated by commas.
     #[arg(long, value_delimiter = ',', required = true, value_parser = collective())]
     pub collective: Vec<Collective>,
-    /// Sizes, such as 1KB,64KB,1MB or 1KB..1GB (every fourfold) or 1KB..1GB:x2.
-    #[arg(long, value_name = "A..B[:xF]|LIST")]
+    /// Sizes, such as 1KB,64KB,1MB or 1KB..1GB (each twice the one before) or 1KB..1GB:4 (four times).
+    #[arg(long, value_name = "A..B[:F]|LIST")]
     pub sizes: SizeList,
     /// Sketches, separated by commas (default: none); `none` is a cell without one.
     #[arg(long, value_delimiter = ',', value_name = "F,G")]
@@ -25,7 +25,7 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_delimiter = ',', default_value = "auto", value_name = "N,M|auto")]
     pub chunks: Vec<Chunks>,
     /// How hard to look in every cell.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "How hard to look")]
     pub search: SearchArgs,
     /// Worker processes (default: one for each core, divided by the threads of each, which are 1). One that is busy with a
     /// cell for twice the time limit and a minute, or without a limit for an hour, is ended. Under mpirun every process
@@ -41,7 +41,7 @@ pub(crate) struct SweepArgs {
 #[derive(Args, Debug)]
 pub(crate) struct SweepWorkerArgs {
     /// How hard to look.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "How hard to look")]
     pub search: SearchArgs,
 }
 

@@ -84,12 +84,15 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `2%` or `0.5 %`, as a fraction.
+/// `2%` or `0.5 %`, as a fraction; nothing needs no sign.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
+    if text == "0" {
+        return Ok(0.0);
+    }
     let number = text.strip_suffix('%').map(|number| number.trim_end().parse::<f64>());
     match number {
         Some(Ok(percent)) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
-        _ => Err("expected a percentage such as `2%`".to_owned()),
+        _ => Err("a percentage needs its sign, such as `2%` for 0.02".to_owned()),
     }
 }
 
@@ -97,5 +100,25 @@ pub(super) fn slowdown(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(factor) if factor.is_finite() && factor > 0.0 => Ok(factor),
         _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_have_their_sign() {
+        assert_eq!((percent("2%"), percent("0.5 %"), percent("0")), (Ok(0.02), Ok(0.005), Ok(0.0)));
+        for wrong in ["2", "0.02", "-1%", "x%", "NaN%"] {
+            assert!(percent(wrong).is_err_and(|error| error.contains("`2%`")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_are_as_people_say_them() {
+        let seconds = |text: &str| duration(text).map(|time| time.as_secs_f64());
+        assert_eq!((seconds("5m"), seconds("1h30m"), seconds("250ms")), (Ok(300.0), Ok(5400.0), Ok(0.25)));
+        assert!(duration("9000h").is_err() && duration("5").is_err());
     }
 }

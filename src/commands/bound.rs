@@ -1,11 +1,15 @@
 //! `antiphon bound`: every lower bound with its certificate.
 
+use crate::answer::answer;
 use crate::cli::{BoundArgs, Chunks};
 use crate::failure::{Failure, Outcome};
+use crate::interrupt;
 use crate::plan;
 use crate::screen::{Screen, table, time};
+use schedule::TopologyRef;
 use std::time::Duration;
 use synth::{Certificate, Deadline, Effort, Proof, Scope};
+use topology::quantity::show_bandwidth;
 
 /// How long the solver may look for a proof, where nobody says.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -20,7 +24,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let task = plan::task(&request, args.size, screen)?;
     let problem = task.problems.first().ok_or_else(|| Failure::no(anyhow::anyhow!("nothing to bound")))?;
     synth::check_reachable(problem).map_err(|error| super::synth::explain(error, request.sketch.as_deref(), None))?;
-    let deadline = Deadline::after(args.time_limit, plan::interrupt());
+    let deadline = Deadline::after(args.time_limit, interrupt::cancels());
     let mut bounds = synth::bounds(problem, &deadline);
     if searched {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
@@ -30,10 +34,12 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
         bounds.list.extend(horizons.map_err(Failure::no)?);
     }
     let (best, any) = (bounds.best(), bounds.best_at_any_chunking());
-    let value = serde_json::json!({
+    let rest = serde_json::json!({
         "lower_bound_us": best.value, "binding": best.name,
         "lower_bound_any_chunking_us": any.value, "binding_any_chunking": any.name, "bounds": bounds.list,
     });
+    let request = problem.demand.request();
+    let value = answer("bound", Some(&TopologyRef::to(&problem.topology)), Some(request), &rest)?;
     screen.result(&value, || {
         let rows = bounds.list.iter().map(|bound| {
             vec![
@@ -44,7 +50,6 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
             ]
         });
         let rows: Vec<_> = rows.collect();
-        let request = problem.demand.request();
         let pinned = match searched {
             true => String::new(),
             false => format!("at {} chunks   {} ({})\n", request.chunks_per_rank, time(best.value.0), best.name),
@@ -80,11 +85,11 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
     match certificate {
         Certificate::Cut { ranks, capacity } => {
             let ranks = list(ranks.iter().map(ToString::to_string).collect());
-            format!("cut around ranks {ranks}: {:.3} GB/s leave", capacity.gbps())
+            format!("cut around ranks {ranks}: {} leave", show_bandwidth(*capacity))
         }
         Certificate::Volume { bytes, capacity, groups } => {
             let between = if groups.is_empty() { String::new() } else { format!(" between {} groups", groups.len()) };
-            format!("{bytes:.0} bytes in all deliveries{between}, {:.3} GB/s over all links", capacity.gbps())
+            format!("{bytes:.0} bytes in all deliveries{between}, {} over all links", show_bandwidth(*capacity))
         }
         Certificate::Prices { links, resources } => {
             let priced = |prices: &[f64]| prices.iter().filter(|&&price| price > 0.0).count();

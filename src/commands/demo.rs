@@ -9,6 +9,7 @@ use crate::cli::{DemoArgs, LoweringArgs, TransportChoice};
 use crate::commands::profile;
 use crate::content::Content;
 use crate::failure::{Failure, Outcome, io_failure, write_to};
+use crate::interrupt;
 use crate::launch::Launch;
 use crate::loading::Memory;
 use crate::plan;
@@ -76,25 +77,30 @@ struct Cell {
 
 /// Runs the command.
 pub(crate) fn run(args: &DemoArgs, screen: &Screen) -> Outcome {
+    interrupt::ends(screen);
     let started = Instant::now();
+    check(args)?;
     let plans = args.output.join("plans");
     std::fs::create_dir_all(&plans).map_err(|error| io_failure(&plans, error))?;
     let arenas = [local(args, screen)?, emulated(args, screen)?];
     let mut cells = Vec::new();
-    let mut text = String::new();
+    let (mut text, mut markdown) = (String::new(), String::new());
     for arena in &arenas {
         let fresh = compare(args, arena, screen)?;
         let block = format!("\n{}\n{}\n", heading(arena), report(&fresh));
         screen.say(&block);
         text.push_str(&block);
+        markdown.push_str(&format!("{}\n\n{}\n\n", heading(arena), in_markdown(&fresh)));
         tuning(&args.output, arena, &fresh)?;
         cells.extend(fresh);
     }
     write_text(&args.output.join("table.txt"), &text)?;
-    write_text(&args.output.join("results.json"), &serde_json::to_string_pretty(&cells).map_err(Failure::no)?)?;
+    write_text(&args.output.join("table.md"), &markdown)?;
+    let answer = serde_json::json!({"format": "antiphon-demo/1", "cells": cells});
+    write_text(&args.output.join("results.json"), &serde_json::to_string_pretty(&answer).map_err(Failure::no)?)?;
     draw(args, &arenas[1])?;
     if screen.is_json() {
-        screen.line(&serde_json::to_string(&cells).map_err(Failure::no)?);
+        screen.line(&answer.to_string());
     }
     screen.say(&format!(
         "everything is in {}, made in {:.0} s",
@@ -104,6 +110,15 @@ pub(crate) fn run(args: &DemoArgs, screen: &Screen) -> Outcome {
     match cells.iter().map(|cell| cell.wrong).sum::<u64>() {
         0 => Ok(()),
         wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
+    }
+}
+
+/// Whether what the user names can be used, before anything takes time.
+fn check(args: &DemoArgs) -> Outcome {
+    let topology = plan::topology(&args.emulate)?;
+    match &args.sketch {
+        Some(path) => plan::sketch(path, &topology).map(drop),
+        None => Ok(()),
     }
 }
 
@@ -245,32 +260,46 @@ fn heading(arena: &Arena) -> String {
 }
 
 /// Stock (the best classic algorithm) against planned, predicted and measured.
-fn report(cells: &[Cell]) -> String {
+const HEADER: [&str; 9] = ["", "stock", "planned", "gap", "predicted", "", "measured", "", "wins"];
+
+fn row(cell: &Cell) -> Vec<String> {
     let times = |us: f64| time(us).replace(' ', "\u{a0}");
     let pair = |stock: f64, planned: f64| format!("{} → {}", times(stock), times(planned));
-    let row = |cell: &Cell| {
-        let verdict = match cell.choice {
-            Choice::Candidate => "planned",
-            Choice::Stock => "stock",
-            Choice::Tie => "tie",
-        };
-        let (stock, planned) = (&cell.stock, &cell.planned);
-        vec![
-            format!("{} {}", cell.collective, bytes(cell.size_bytes)),
-            stock.plan.clone(),
-            planned.plan.clone(),
-            percent(cell.gap),
-            pair(stock.predicted_us, planned.predicted_us),
-            format!("{:.2}×", cell.speedup_predicted),
-            pair(stock.measured.median_us, planned.measured.median_us),
-            format!("{:.2}×", cell.speedup_measured),
-            verdict.to_owned(),
-        ]
+    let verdict = match cell.choice {
+        Choice::Candidate => "planned",
+        Choice::Stock => "stock",
+        Choice::Tie => "tie",
     };
-    let header = ["", "stock", "planned", "gap", "predicted", "", "measured", "", "wins"];
-    let wrong: u64 = cells.iter().map(|cell| cell.wrong).sum();
+    let (stock, planned) = (&cell.stock, &cell.planned);
+    vec![
+        format!("{} {}", cell.collective, bytes(cell.size_bytes)),
+        stock.plan.clone(),
+        planned.plan.clone(),
+        percent(cell.gap),
+        pair(stock.predicted_us, planned.predicted_us),
+        format!("{:.2}×", cell.speedup_predicted),
+        pair(stock.measured.median_us, planned.measured.median_us),
+        format!("{:.2}×", cell.speedup_measured),
+        verdict.to_owned(),
+    ]
+}
+
+fn report(cells: &[Cell]) -> String {
     let rows: Vec<_> = cells.iter().map(row).collect();
-    format!("{}\nevery result compared with the naive reference: {wrong} wrong elements", table(&header, &rows))
+    format!("{}\n{}", table(&HEADER, &rows), correctness(cells))
+}
+
+/// The same table for documents.
+fn in_markdown(cells: &[Cell]) -> String {
+    let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
+    let mut lines = vec![line(&HEADER.map(str::to_owned)), line(&HEADER.map(|_| "---".to_owned()))];
+    lines.extend(cells.iter().map(|cell| line(&row(cell))));
+    format!("{}\n\n{}", lines.join("\n"), correctness(cells))
+}
+
+fn correctness(cells: &[Cell]) -> String {
+    let wrong: u64 = cells.iter().map(|cell| cell.wrong).sum();
+    format!("every result compared with the naive reference: {wrong} wrong elements")
 }
 
 /// The tuning table of an arena: what to use for which size.

@@ -1,14 +1,16 @@
 //! `antiphon explain`: the critical path of a plan, what binds, what would help, and who else tried.
 
 use super::{bound, usage};
+use crate::answer::answer;
 use crate::cli::ExplainArgs;
 use crate::failure::{Failure, Outcome};
 use crate::foreign;
+use crate::interrupt;
 use crate::plan::{self, Verified};
-use crate::screen::{Screen, percent, table, time};
+use crate::screen::{Screen, percent, table, table_with_remarks, time};
 use program::play;
 use schedule::explain::{CriticalPath, Wait, critical_path};
-use schedule::{Cargo, LowerBound, Rival, Timeline, Usage, VerifiedSchedule, busiest, simulate};
+use schedule::{Cargo, LowerBound, Request, Rival, Timeline, TopologyRef, Usage, VerifiedSchedule, busiest, simulate};
 use serde_json::{Value, json};
 use std::time::Duration;
 use synth::{Deadline, Leverage, Problem};
@@ -17,6 +19,7 @@ use topology::{LinkId, Micros, ResourceId};
 /// A plan, and why it takes as long as it does.
 struct Explained {
     title: String,
+    request: Request,
     timeline: Timeline,
     path: CriticalPath,
     /// Of the plan as early as its order allows.
@@ -49,6 +52,7 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             let schedule = schedule.into_schedule();
             Explained {
                 title: plan::describe(&schedule),
+                request: schedule.demand.request().clone(),
                 timeline,
                 path,
                 links: simulation.links,
@@ -65,10 +69,12 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             let program = foreign::bound(&programs[0], &topology, None)?;
             let played = play(&program, &topology).map_err(Failure::no)?;
             let (links, resources) = played.timeline.usage();
-            let title = plan::describe_request(program.program().demand.request());
+            let request = program.program().demand.request().clone();
+            let title = plan::describe_request(&request);
             let (timeline, path) = (played.timeline, played.path);
             Explained {
                 title,
+                request,
                 timeline,
                 path,
                 links,
@@ -81,14 +87,14 @@ pub(crate) fn run(args: &ExplainArgs, screen: &Screen) -> Outcome {
             }
         }
     };
-    screen.result(&as_json(&explained), || for_people(&explained))
+    screen.result(&as_json(&explained)?, || for_people(&explained, screen.width()))
 }
 
 fn leverage(schedule: &VerifiedSchedule, screen: &Screen) -> Leverage {
     let bar = screen.progress("pricing");
     bar.message("what each kind of link is worth");
     let problem = Problem::new(schedule.topology().clone(), schedule.schedule().demand.clone());
-    synth::levers(&problem, schedule, &Deadline::after(Some(PATIENCE), crate::plan::interrupt()))
+    synth::levers(&problem, schedule, &Deadline::after(Some(PATIENCE), interrupt::cancels()))
 }
 
 impl Explained {
@@ -98,7 +104,7 @@ impl Explained {
     }
 }
 
-fn as_json(explained: &Explained) -> Value {
+fn as_json(explained: &Explained) -> Outcome<Value> {
     let Explained { timeline, path, bound, .. } = explained;
     let steps = path.steps.iter().map(|step| {
         let message = &step.message;
@@ -123,16 +129,17 @@ fn as_json(explained: &Explained) -> Value {
     });
     let (link, resource) = explained.busiest();
     let (links, resources) = usage::as_json(&explained.timeline.topology, &explained.links, &explained.resources);
-    json!({
+    let rest = json!({
         "makespan_us": timeline.makespan(), "lower_bound_us": bound.as_ref().map(|bound| bound.value),
         "bound": bound.as_ref().map(|bound| &bound.name), "gap": explained.gap,
         "latency_us": path.latency, "bandwidth_us": path.bandwidth, "idle_us": path.idle,
         "busiest_link": link, "busiest_resource": resource, "critical_path": steps.collect::<Vec<_>>(),
         "links": links, "resources": resources, "leverage": explained.leverage, "candidates": explained.candidates,
-    })
+    });
+    answer("explain", Some(&TopologyRef::to(&explained.timeline.topology)), Some(&explained.request), &rest)
 }
 
-fn for_people(explained: &Explained) -> String {
+fn for_people(explained: &Explained, width: usize) -> String {
     let Explained { timeline, path, .. } = explained;
     let topology = &timeline.topology;
     let makespan = time(timeline.makespan().0);
@@ -166,7 +173,7 @@ fn for_people(explained: &Explained) -> String {
     lines.push(usage::table(topology, &explained.links, &explained.resources, SHOWN));
     lines.extend(explained.leverage.as_ref().map(|leverage| worth(leverage, explained.timeline.makespan())));
     if !explained.candidates.is_empty() {
-        lines.push(format!("\n{}", rivals(&explained.candidates)));
+        lines.push(format!("\n{}", rivals(&explained.candidates, width)));
     }
     lines.join("\n")
 }
@@ -197,7 +204,7 @@ fn worth(leverage: &Leverage, makespan: Micros) -> String {
 }
 
 /// How each strategy fared at the chunk count that suited it best.
-fn rivals(candidates: &[Rival]) -> String {
+fn rivals(candidates: &[Rival], width: usize) -> String {
     let mut best: Vec<&Rival> = Vec::new();
     let time_of = |rival: &Rival| rival.makespan_us.unwrap_or(f64::INFINITY);
     for rival in candidates {
@@ -212,9 +219,12 @@ fn rivals(candidates: &[Rival]) -> String {
             rival.strategy.clone(),
             rival.chunks_per_rank.to_string(),
             rival.makespan_us.map_or_else(|| "–".to_owned(), time),
-            rival.note.as_ref().map_or_else(|| rival.stopped.clone(), |note| format!("{}: {note}", rival.stopped)),
+            rival
+                .note
+                .as_ref()
+                .map_or_else(|| rival.stop_reason.clone(), |note| format!("{}: {note}", rival.stop_reason)),
         ]
     });
     let rows: Vec<_> = rows.collect();
-    table(&["who tried", "chunks", "makespan", "why it stopped"], &rows)
+    table_with_remarks(&["who tried", "chunks", "makespan", "why it stopped"], &rows, width)
 }

@@ -1,39 +1,42 @@
 //! `antiphon export`: a plan in another format.
 
-use super::simulate::write_or_print;
 use crate::cli::{ExportArgs, ExportFormat, LoweringArgs, Protocol};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, write_to};
 use crate::foreign;
 use crate::lowered;
 use crate::plan::{self, Verified};
 use crate::screen::Screen;
+use clap::ValueEnum;
 use interop::view;
 use interop::{msccl, mscclpp};
 use program::{VerifiedProgram, play};
 use schedule::{Collective, Request, Timeline};
-use std::io::Write;
+use serde_json::json;
+use std::io::{self, Write};
 use topology::{Rank, Topology};
 
+/// What the `format` of an answer says.
+const FORMAT: &str = "antiphon-export/1";
 /// How many threadblocks of a rank MSCCL's runtimes have room for on the GPUs they were made for: one for each of an
 /// A100's multiprocessors.
 const MAX_THREADBLOCKS: u32 = 108;
 
 /// Runs the command.
 pub(crate) fn run(args: &ExportArgs, screen: &Screen) -> Outcome {
+    screen.may_write(&args.output)?;
     let verified = plan::open_verified(&args.plan.file, args.plan.topology.as_deref(), args.plan.size, screen)?;
-    let path = args.output.as_deref();
     match args.format {
         ExportFormat::Trace => {
             let timeline = timeline(&verified, args)?;
-            write_or_print(path, screen, |out| view::trace(&timeline, out))
+            write_or_print(args, screen, |out| view::trace(&timeline, out))
         }
         ExportFormat::Dot => {
             let timeline = timeline(&verified, args)?;
-            write_or_print(path, screen, |out| view::dot(&timeline, out))
+            write_or_print(args, screen, |out| view::dot(&timeline, out))
         }
         ExportFormat::Program => {
             let program = program(verified, args)?;
-            write_or_print(path, screen, |out| writeln!(out, "{}", program.program()))
+            write_or_print(args, screen, |out| writeln!(out, "{}", program.program()))
         }
         ExportFormat::MscclXml => msccl_file(verified, args, msccl::Dialect::Msccl, screen),
         ExportFormat::MscclXmlExecutor => msccl_file(verified, args, msccl::Dialect::Executor, screen),
@@ -90,7 +93,7 @@ fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, sc
         max_blocks: args.lowering.max_threadblocks.unwrap_or(MAX_THREADBLOCKS) as usize,
     };
     let algorithm = msccl::export(&program, &options).map_err(Failure::no)?;
-    write_or_print(args.output.as_deref(), screen, |out: &mut dyn Write| msccl::write(&algorithm, out))
+    write_or_print(args, screen, |out: &mut dyn Write| msccl::write(&algorithm, out))
 }
 
 /// The sizes that a plan of a sweep is for: the first, and the first that is too large.
@@ -140,6 +143,26 @@ fn mscclpp_file(verified: Verified, args: &ExportArgs, screen: &Screen) -> Outco
         machines,
     };
     let plan = mscclpp::export(&program, &options).map_err(Failure::no)?;
-    let path = args.output.as_deref();
-    write_or_print(path, screen, |out: &mut dyn Write| out.write_all(mscclpp::write(&plan).as_bytes()))
+    write_or_print(args, screen, |out: &mut dyn Write| out.write_all(mscclpp::write(&plan).as_bytes()))
+}
+
+/// Writes to a file, or to stdout where none is named. With `--json` stdout is an object (`antiphon-export/1`) with the
+/// name of the file, or with the content.
+fn write_or_print(args: &ExportArgs, screen: &Screen, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
+    let format = args.format.to_possible_value().map(|value| value.get_name().to_owned());
+    if let Some(path) = &args.output {
+        write_to(path, write)?;
+        let written = json!({"format": FORMAT, "written_as": format, "output": path});
+        return screen.result(&written, || format!("written to {}", path.display()));
+    }
+    let mut text = Vec::new();
+    write(&mut text).map_err(Failure::no)?;
+    let text = String::from_utf8_lossy(&text);
+    let text = text.trim_end();
+    let line = match screen.is_json() {
+        true => json!({"format": FORMAT, "written_as": format, "content": text}).to_string(),
+        false => text.to_owned(),
+    };
+    screen.line(&line);
+    Ok(())
 }

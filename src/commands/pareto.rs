@@ -1,9 +1,11 @@
 //! `antiphon synth --pareto`: which numbers of chunks, steps and rounds are worth having.
 
+use crate::answer::answer;
 use crate::cli::{Chunks, PointChoice, SynthArgs};
 use crate::failure::{Failure, Outcome};
 use crate::plan;
 use crate::screen::{Screen, bytes, table, time};
+use schedule::TopologyRef;
 use std::time::Instant;
 use synth::{Front, Point, Reach, Reason, StrategyKind};
 
@@ -35,11 +37,12 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     let asked = problem.demand.request();
     let size = asked.size_bytes;
     let machine = problem.topology.name();
-    let value = serde_json::json!({
-        "topology": machine, "collective": asked.collective.as_str(), "size_bytes": size, "seconds": seconds,
+    let rest = serde_json::json!({
+        "seconds": seconds,
         "slowest_us_per_byte": front.slowest, "points": front.points, "relaxations": front.relaxations,
         "written": chosen.filter(|_| args.output.is_some()).map(|it| [it.chunks, it.steps, it.rounds]),
     });
+    let value = answer("pareto", Some(&TopologyRef::to(&problem.topology)), Some(asked), &rest)?;
     screen.result(&value, || {
         let saved = match (&args.output, chosen) {
             (Some(path), Some(point)) => format!("\n{} written to {}", name(point), path.display()),

@@ -3,6 +3,7 @@
 use crate::cli::{LoweringArgs, ProfileArgs, TransportChoice};
 use crate::failure::{Failure, Outcome, io_failure};
 use crate::heatmap::{HeatMap, svg, terminal};
+use crate::interrupt;
 use crate::launch::{Launch, Role};
 use crate::screen::{Screen, bytes, time};
 use crate::workbench::{Setup, Workbench};
@@ -34,11 +35,13 @@ pub(crate) struct Profile {
 
 /// Runs the command.
 pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
+    screen.may_write(args.output.iter().chain(&args.svg))?;
     Role::take(&args.launch)?.play(|launch| conduct(args, launch.unwrap_or(Launch::Local(RANKS)), screen))
 }
 
 /// Runs it as the process that decides.
 fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
+    interrupt::ends(screen);
     let ranks = launch.ranks();
     if !LIMITS.contains(&ranks) {
         let (least, most) = (LIMITS.start(), LIMITS.end());

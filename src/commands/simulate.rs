@@ -1,6 +1,7 @@
 //! `antiphon simulate`: makespan, and how much every link and resource was used.
 
 use super::usage;
+use crate::answer::answer;
 use crate::cli::{PlanArgs, SimulateArgs};
 use crate::failure::{Failure, Outcome, write_to};
 use crate::foreign;
@@ -8,10 +9,8 @@ use crate::plan::{self, Verified};
 use crate::screen::{Screen, time};
 use interop::view;
 use program::play;
-use schedule::{Simulation, Timeline, Usage, VerifiedCompressed, simulate};
+use schedule::{Request, Simulation, Timeline, TopologyRef, Usage, VerifiedCompressed, simulate};
 use serde_json::{Value, json};
-use std::io::{self, Write};
-use std::path::Path;
 use topology::Micros;
 
 /// Longer tables are for `--json`.
@@ -20,6 +19,7 @@ const SHOWN: usize = 5000;
 /// A plan that was played.
 struct Played {
     title: String,
+    request: Request,
     /// Of a compressed schedule the base.
     timeline: Timeline,
     /// The makespan that a schedule states.
@@ -30,12 +30,13 @@ struct Played {
 
 /// Runs the command.
 pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
+    screen.may_write(args.trace.iter().chain(&args.html))?;
     if let Some(compressed) = plan::open_compressed(&args.plan.file, args.plan.topology.as_deref())?
         && args.trace.is_none()
         && args.html.is_none()
     {
         let played = played_compressed(&compressed);
-        return screen.result(&as_json(&played), || for_people(&played));
+        return screen.result(&as_json(&played)?, || for_people(&played));
     }
     let played = played(&args.plan, screen)?;
     if let Some(path) = &args.trace {
@@ -44,24 +45,25 @@ pub(crate) fn run(args: &SimulateArgs, screen: &Screen) -> Outcome {
     if let Some(path) = &args.html {
         write_to(path, |out| view::html(&played.timeline, out))?;
     }
-    screen.result(&as_json(&played), || for_people(&played))
+    screen.result(&as_json(&played)?, || for_people(&played))
 }
 
 fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
     match plan::open_verified(&args.file, args.topology.as_deref(), args.size, screen)? {
         Verified::Schedule(schedule) => {
             let Simulation { timeline, stated_makespan, links, resources, .. } = simulate(&schedule);
-            let title = plan::describe(schedule.schedule());
+            let (title, request) = (plan::describe(schedule.schedule()), schedule.schedule().demand.request().clone());
             let stated = Some(stated_makespan);
-            Ok(Played { title, timeline: Timeline::of(&timeline), stated, links, resources })
+            Ok(Played { title, request, timeline: Timeline::of(&timeline), stated, links, resources })
         }
         Verified::Programs(programs) => {
             let topology = plan::needed_topology(args.topology.as_deref())?;
             let program = foreign::bound(&programs[0], &topology, None)?;
             let timeline = play(&program, &topology).map_err(Failure::no)?.timeline;
             let (links, resources) = timeline.usage();
-            let title = plan::describe_request(program.program().demand.request());
-            Ok(Played { title, timeline, stated: None, links, resources })
+            let request = program.program().demand.request().clone();
+            let title = plan::describe_request(&request);
+            Ok(Played { title, request, timeline, stated: None, links, resources })
         }
     }
 }
@@ -70,10 +72,11 @@ fn played(args: &PlanArgs, screen: &Screen) -> Outcome<Played> {
 fn played_compressed(compressed: &VerifiedCompressed) -> Played {
     let (links, resources) = compressed.usage();
     let (title, timeline) = (plan::describe(compressed.base()), Timeline::of_base(compressed));
-    Played { title, timeline, stated: Some(compressed.makespan()), links, resources }
+    let request = compressed.base().demand.request().clone();
+    Played { title, request, timeline, stated: Some(compressed.makespan()), links, resources }
 }
 
-fn as_json(played: &Played) -> Value {
+fn as_json(played: &Played) -> Outcome<Value> {
     let Played { timeline, .. } = played;
     let topology = &timeline.topology;
     let (links, resources) = usage::as_json(topology, &played.links, &played.resources);
@@ -84,7 +87,7 @@ fn as_json(played: &Played) -> Value {
     if let Some(stated) = played.stated {
         value["stated_makespan_us"] = json!(stated);
     }
-    value
+    answer("simulate", Some(&TopologyRef::to(topology)), Some(&played.request), &value)
 }
 
 fn for_people(played: &Played) -> String {
@@ -98,19 +101,4 @@ fn for_people(played: &Played) -> String {
         time(timeline.makespan().0),
         usage::table(topology, &played.links, &played.resources, SHOWN),
     )
-}
-
-/// Writes to a file, or to stdout where none is named.
-pub(crate) fn write_or_print(
-    path: Option<&Path>,
-    screen: &Screen,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Outcome {
-    if let Some(path) = path {
-        return write_to(path, write);
-    }
-    let mut text = Vec::new();
-    write(&mut text).map_err(Failure::no)?;
-    screen.line(String::from_utf8_lossy(&text).trim_end());
-    Ok(())
 }

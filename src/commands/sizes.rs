@@ -75,6 +75,7 @@ pub(crate) struct Size {
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, sizes: &SizeList, screen: &Screen) -> Outcome {
     let started = Instant::now();
+    screen.may_write(&args.output.as_ref().map(|folder| folder.join("index.json")))?;
     let topology = plan::topology(&args.request.topology)?;
     let sketch = args.request.sketch.as_deref().map(|path| plan::sketch(path, &topology)).transpose()?;
     let task = task(&args.request, topology, sketch.as_ref())?;

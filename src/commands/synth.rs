@@ -1,18 +1,23 @@
 //! `antiphon synth`: plan, verify, save, report.
 
+use crate::answer::answer;
 use crate::cli::SynthArgs;
 use crate::failure::{Failure, Outcome};
+use crate::interrupt;
 use crate::plan;
-use crate::screen::{Screen, percent, table, time};
+use crate::screen::{Screen, percent, table_with_remarks, time};
 use schedule::Schedule;
 use std::path::Path;
-use synth::{CompressedSynthesis, Options, Problem, Report, StrategyKind, SynthError, Synthesis};
+use synth::{
+    Candidate, CompressedSynthesis, Options, Problem, Report, StopReason, StrategyKind, SynthError, Synthesis,
+};
 
 /// Runs the command.
 pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     if let Some(sizes) = &args.sizes {
         return super::sizes::run(args, sizes, screen);
     }
+    screen.may_write(&args.output)?;
     if args.pareto {
         return super::pareto::run(args, screen);
     }
@@ -30,11 +35,18 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
 
 /// The report, with the memory that it took.
 fn tell(told: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Screen) -> Outcome {
-    let mut value = serde_json::to_value(told).map_err(Failure::no)?;
+    let mut value = answer("synth", Some(&schedule.topology), Some(schedule.demand.request()), told)?;
     if let Some(peak) = peak_memory() {
         value["peak_memory_bytes"] = peak.into();
     }
-    screen.result(&value, || report(told, schedule, output))
+    screen.result(&value, || report(told, schedule, output, screen))?;
+    if told.stop_reason == StopReason::Interrupted {
+        screen.note("note: interrupted; this is the best plan so far");
+    }
+    if output.is_none() {
+        screen.note("note: the plan was not kept; -o plan.json writes it");
+    }
+    Ok(())
 }
 
 /// A compressed plan, where a plain one would be too large and symmetries allow it; the planner says why there is none.
@@ -74,6 +86,7 @@ pub(crate) fn explain(error: SynthError, sketch: Option<&Path>, asked: Option<St
     let line = match &error {
         SynthError::Infeasible { relax, .. } => relax.map(synth::Hindrance::line),
         SynthError::Demand(_) => return Failure::bad_input(error),
+        SynthError::NothingYet if interrupt::was_raised() => return Failure::interrupted(),
         _ => None,
     };
     let named = asked.is_some() && matches!(error, SynthError::NotApplicable { .. });
@@ -98,10 +111,14 @@ fn peak_memory() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The report for people: the answer first, then every candidate.
-fn report(report: &Report, schedule: &Schedule, output: Option<&Path>) -> String {
+/// How many of those that lost are listed where nobody asks for all.
+const RUNNERS_UP: usize = 3;
+
+/// The report for people: the answer first, then who else came close, or all who tried.
+fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Screen) -> String {
     let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates, .. } = report;
-    let rows = candidates.iter().map(|candidate| {
+    let shown = if screen.is_verbose() { candidates.iter().collect() } else { closest(candidates) };
+    let rows = shown.iter().map(|candidate| {
         vec![
             candidate.strategy.clone(),
             candidate.chunks_per_rank.to_string(),
@@ -112,17 +129,35 @@ fn report(report: &Report, schedule: &Schedule, output: Option<&Path>) -> String
         ]
     });
     let rows: Vec<_> = rows.collect();
+    let rest = match candidates.len() - rows.len() {
+        0 => String::new(),
+        rest => format!("\n… and {rest} more (-v)"),
+    };
     let saved = output.map_or(String::new(), |path| format!("\nwritten to {}", path.display()));
     format!(
         "{} on {}\n\
          makespan     {} ({strategy}, {stop_reason}, {seconds:.2} s)\n\
          lower bound  {} ({bound})\n\
-         gap          {}{saved}\n\n{}",
+         gap          {}{saved}\n\n{}{rest}",
         plan::describe(schedule),
         schedule.topology.name,
         time(*makespan_us),
         time(*lower_bound_us),
         percent(*gap),
-        table(&["candidate", "chunks", "makespan", "transfers", "took", "ended"], &rows),
+        table_with_remarks(&["candidate", "chunks", "makespan", "transfers", "took", "ended"], &rows, screen.width()),
     )
+}
+
+/// The best candidate of the best strategies, the winner first.
+fn closest(candidates: &[Candidate]) -> Vec<&Candidate> {
+    let time = |candidate: &Candidate| candidate.makespan_us.unwrap_or(f64::INFINITY);
+    let mut sorted: Vec<&Candidate> = candidates.iter().collect();
+    sorted.sort_by(|one, other| time(one).total_cmp(&time(other)));
+    let mut best: Vec<&Candidate> = Vec::new();
+    for candidate in sorted {
+        if best.len() <= RUNNERS_UP && best.iter().all(|it| it.strategy != candidate.strategy) {
+            best.push(candidate);
+        }
+    }
+    best
 }

@@ -5,14 +5,18 @@ use crate::failure::{Outcome, read_text, write_to};
 use crate::heatmap::{self, HeatMap};
 use crate::plan;
 use crate::screen::{Screen, table};
-use topology::Topology;
+use schedule::{RankSet, TopologyRef};
+use serde_json::json;
 use topology::import::{ImportOptions, import, import_sys};
+use topology::quantity::{show_duration, show_rates};
+use topology::{Rank, ResourceId, Topology};
 
 /// Runs the command.
 pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
     match command {
         TopologyCommand::List => list(screen),
         TopologyCommand::Show { spec, heat_map, svg } => {
+            screen.may_write(svg)?;
             let topology = plan::topology(spec)?;
             if let Some(path) = svg {
                 write_to(path, |out| out.write_all(heatmap::svg(&HeatMap::new(&topology)).as_bytes()))?;
@@ -29,7 +33,7 @@ pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
 
 fn list(screen: &Screen) -> Outcome {
     let known = topology::list()?;
-    screen.result(&known, || {
+    screen.result(&json!({"format": "antiphon-topologies/1", "topologies": known}), || {
         let entries = known.iter().map(|entry| {
             let source = entry.source.as_ref().map_or(String::new(), |source| format!("\n    source: {source}"));
             let details = entry.details.as_ref().map_or(String::new(), |details| format!("\n    {details}"));
@@ -56,8 +60,8 @@ fn show(topology: &Topology, screen: &Screen) -> Outcome {
         vec![
             id.to_string(),
             format!("{} → {}", link.from, link.to),
-            format!("{} µs", link.alpha.0),
-            format!("{:.4} GB/s", link.beta.gbps()),
+            show_duration(link.alpha),
+            show_rates(link.beta),
             format!("{:?}", link.latency).to_lowercase(),
             resources.join(" "),
         ]
@@ -65,23 +69,62 @@ fn show(topology: &Topology, screen: &Screen) -> Outcome {
     let rows: Vec<_> = rows.collect();
     screen.say(&summary(topology));
     screen.say(&table(&["link", "ranks", "α", "bandwidth", "latency", "resources"], &rows));
+    if !topology.resources().is_empty() {
+        screen.say(&format!("\n{}", shared(topology)));
+    }
+    remarks(topology).iter().for_each(|remark| screen.note(&format!("note: {remark}")));
     Ok(())
 }
 
+/// What links share, and how fast it is.
+fn shared(topology: &Topology) -> String {
+    let rows = topology.resources().iter().enumerate().map(|(index, resource)| {
+        let users = topology.users(ResourceId::from_index(index)).len();
+        vec![resource.name.clone(), show_rates(resource.beta), users.to_string()]
+    });
+    table(&["resource", "bandwidth", "links"], &rows.collect::<Vec<_>>())
+}
+
+/// What is right as it is, but may not be meant: islands, and ranks without a way out of their machine where others of it
+/// have one.
+fn remarks(topology: &Topology) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let islands = topology.islands().len();
+    if islands > 1 {
+        remarks.push(format!("not every rank reaches every other: {islands} islands"));
+    }
+    let mut leaves = vec![false; topology.rank_count()];
+    for link in topology.links().iter().filter(|link| topology.crosses_machines(link)) {
+        leaves[link.from.index()] = true;
+        leaves[link.to.index()] = true;
+    }
+    for (machine, ranks) in topology.machines().iter().enumerate() {
+        let (out, inside): (Vec<Rank>, Vec<Rank>) = ranks.iter().partition(|rank| leaves[rank.index()]);
+        if !out.is_empty() && !inside.is_empty() {
+            let inside: RankSet = inside.into_iter().collect();
+            remarks.push(format!("machine {machine}: no link from or to other machines at rank {inside}"));
+        }
+    }
+    remarks
+}
+
 fn check(topology: &Topology, screen: &Screen) -> Outcome {
-    let value = serde_json::json!({
+    let remarks = remarks(topology);
+    let value = json!({
+        "format": "antiphon-topology-check/1", "topology": TopologyRef::to(topology), "remarks": remarks,
         "ok": true, "name": topology.name(), "digest": topology.digest(), "ranks": topology.rank_count(),
         "machines": topology.machines().len(), "links": topology.links().len(),
         "resources": topology.resources().len(), "islands": topology.islands(),
     });
-    screen.result(&value, || match topology.islands().len() {
-        1 => format!("ok: {}", summary(topology)),
-        count => format!("ok: {}\nnote: not every rank reaches every other: {count} islands", summary(topology)),
+    screen.result(&value, || {
+        let remarks = remarks.iter().map(|remark| format!("\nnote: {remark}"));
+        format!("ok: {}{}", summary(topology), remarks.collect::<String>())
     })
 }
 
 /// Reads a foreign description and writes ours.
 fn translate(args: &ImportArgs, screen: &Screen) -> Outcome {
+    screen.may_write(&args.output)?;
     let options = ImportOptions {
         machines: args.machines,
         chunk_bytes: args.chunk_bytes,

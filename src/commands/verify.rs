@@ -1,5 +1,6 @@
 //! `antiphon verify`: every violation of a plan, with evidence.
 
+use crate::answer::answer;
 use crate::cli::VerifyArgs;
 use crate::content;
 use crate::failure::{Failure, Outcome};
@@ -7,13 +8,14 @@ use crate::foreign::ForeignPlan;
 use crate::plan::{self, Claim, Opened};
 use crate::screen::{Screen, percent, time};
 use schedule::file::CompressedFile;
-use schedule::{Collective, Findings, LowerBound, Schedule, Violation};
+use schedule::{Collective, Findings, LowerBound, Request, Schedule, TopologyRef, Violation};
 use serde_json::{Value, json};
 use std::fmt;
-use topology::shorten;
+use topology::{Topology, shorten};
 
 /// Runs the command.
 pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
+    screen.may_write(&args.expand)?;
     let claim = match plan::open_any(&args.file, args.topology.as_deref(), None)? {
         Opened::Schedule(claim) => *claim,
         Opened::Compressed(claim) => return compressed(args, *claim, screen),
@@ -45,7 +47,8 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
             screen.note(&format!("note: {}: {remark}", path.display()));
         }
     }
-    screen.result(&answer(&findings, &claims), || match findings.is_empty() {
+    let value = judged(&findings, &claims, &topology, schedule.demand.request())?;
+    screen.result(&value, || match findings.is_empty() {
         true => {
             let (transfers, makespan) = (schedule.transfers.len(), time(schedule.makespan().0));
             format!("ok: {summary}, {transfers} transfers, {makespan}{claims}")
@@ -65,6 +68,7 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
     }
     let summary = plan::describe(&file.base.schedule);
     let base = &file.base.schedule;
+    let request = base.demand.request().clone();
     let differences = content::differences(&base.demand, args.matrix.as_deref(), args.demand.as_deref())?;
     let claims = UncheckedClaims::of(base, differences.is_some());
     let (verified, violations) = match file.verify(&topology) {
@@ -76,7 +80,8 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
     }
     let mut findings = violations.map(shown);
     findings.append(differences.unwrap_or_default().map(shown));
-    screen.result(&answer(&findings, &claims), || match &verified {
+    let value = judged(&findings, &claims, &topology, &request)?;
+    screen.result(&value, || match &verified {
         Some(verified) if findings.is_empty() => format!(
             "ok: {summary}, {} transfers ({} base transfers, each with {} images), {}{claims}",
             verified.transfers(),
@@ -126,12 +131,18 @@ impl fmt::Display for UncheckedClaims {
 }
 
 /// The answer for machines.
-fn answer(findings: &Findings<ShownViolation>, claims: &UncheckedClaims) -> Value {
-    json!({
+fn judged(
+    findings: &Findings<ShownViolation>,
+    claims: &UncheckedClaims,
+    topology: &Topology,
+    request: &Request,
+) -> Outcome<Value> {
+    let found = json!({
         "ok": findings.is_empty(), "violations": values(findings), "more": findings.more(),
         "lower_bound_us": claims.bound.as_ref().map(|bound| bound.value), "gap": claims.gap, "bound_checked": false,
         "demand_checked": claims.chunks.is_none(),
-    })
+    });
+    answer("verify", Some(&TopologyRef::to(topology)), Some(request), &found)
 }
 
 /// A violation of the schedule or of a sketch, as it is shown.
@@ -173,13 +184,16 @@ fn foreign(args: &VerifyArgs, mut plan: ForeignPlan, screen: &Screen) -> Outcome
     if args.sketch.is_some() {
         return Err(Failure::bad_input(anyhow::anyhow!("a sketch constrains schedules, not plans of other tools")));
     }
-    if let Some(spec) = &args.topology {
-        let topology = plan::topology(spec)?;
-        plan.check_links(&topology);
+    let topology = args.topology.as_deref().map(plan::topology).transpose()?;
+    if let Some(topology) = &topology {
+        plan.check_links(topology);
     }
     plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
     let values: Vec<Value> = plan.violations.iter().map(|finding| finding.as_json()).collect();
-    screen.result(&json!({"ok": values.is_empty(), "violations": values, "notes": plan.notes}), || {
+    let request = plan.programs.first().map(|program| program.program().demand.request());
+    let found = json!({"ok": values.is_empty(), "violations": values, "notes": plan.notes});
+    let value = answer("verify", topology.as_deref().map(TopologyRef::to).as_ref(), request, &found)?;
+    screen.result(&value, || {
         let texts: Vec<&str> = plan.violations.iter().map(|finding| finding.text()).collect();
         if texts.is_empty() { format!("ok: {}", plan.title) } else { texts.join("\n") }
     })?;

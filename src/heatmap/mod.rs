@@ -46,11 +46,10 @@ impl<'t> HeatMap<'t> {
         })
     }
 
-    /// All values that can be drawn on a logarithmic scale, ascending.
+    /// All values, ascending: an α may be zero, a bandwidth without limit.
     fn values(&self, quantity: Quantity) -> Vec<f64> {
         let pairs = self.order.iter().flat_map(|&from| self.order.iter().map(move |&to| (from, to)));
-        let values = pairs.filter_map(|(from, to)| self.value(quantity, from, to));
-        let mut values: Vec<f64> = values.filter(|value| value.is_finite() && *value > 0.0).collect();
+        let mut values: Vec<f64> = pairs.filter_map(|(from, to)| self.value(quantity, from, to)).collect();
         values.sort_by(f64::total_cmp);
         values
     }
@@ -76,6 +75,7 @@ impl Quantity {
     fn show(self, value: f64) -> String {
         match self {
             Self::Alpha => quantity::show_duration(topology::Micros(three_digits(value))),
+            Self::Bandwidth if value == f64::INFINITY => quantity::show_bandwidth(topology::MicrosPerByte::ZERO),
             Self::Bandwidth => quantity::show_bandwidth(topology::MicrosPerByte::from_gbps(three_digits(value))),
         }
     }
@@ -83,6 +83,11 @@ impl Quantity {
 
 fn three_digits(value: f64) -> f64 {
     format!("{value:.2e}").parse().unwrap_or(value)
+}
+
+/// Whether a value has a place on a logarithmic scale.
+fn is_on_scale(value: f64) -> bool {
+    value.is_finite() && value > 0.0
 }
 
 /// Dark blue to yellow for 0 to 1, of equal steps to the eye, in print and to the colour-blind.

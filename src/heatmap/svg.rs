@@ -1,6 +1,6 @@
 //! Heat maps as one SVG without external resources: what a pair costs appears when a pointer rests on it.
 
-use super::{HeatMap, Quantity, colour};
+use super::{HeatMap, Quantity, colour, is_on_scale};
 use std::fmt::Write;
 use topology::{Rank, ResourceId, Topology, quantity};
 
@@ -12,6 +12,8 @@ const TITLE: f64 = 44.0;
 /// Of the scale under a map, with its numbers.
 const SCALE: f64 = 52.0;
 const LINE: f64 = 18.0;
+/// How far the least value above zero is from zero, of the whole scale.
+const ABOVE_ZERO: f64 = 0.15;
 /// A map is about so wide.
 const SIDE: f64 = 460.0;
 
@@ -44,8 +46,17 @@ pub(crate) fn svg(map: &HeatMap<'_>) -> String {
 fn draw(text: &mut String, map: &HeatMap<'_>, quantity: Quantity, (left, top): (f64, f64), cell: f64) {
     let side = cell * map.order.len() as f64;
     let values = map.values(quantity);
-    let (low, high) = (values.first().copied().unwrap_or(1.0), values.last().copied().unwrap_or(1.0));
-    let share = |value: f64| if high > low { (value / low).ln() / (high / low).ln() } else { 1.0 };
+    let on_scale = || values.iter().copied().filter(|&value| is_on_scale(value));
+    let (low, high) = (on_scale().next().unwrap_or(1.0), on_scale().next_back().unwrap_or(1.0));
+    let share = |value: f64| match value {
+        0.0 => 0.0,
+        f64::INFINITY => 1.0,
+        // A little above zeros, where there are any.
+        _ if high > low => {
+            ((value / low).ln() / (high / low).ln()).max(if values[0] == 0.0 { ABOVE_ZERO } else { 0.0 })
+        }
+        _ => 1.0,
+    };
     let title = format!("{} from row to column — {}", quantity.title(), map.topology.name());
     let _ = writeln!(text, "<text x=\"{left:.1}\" y=\"{:.1}\" font-size=\"15\">{}</text>", top - 40.0, escaped(&title));
     let every = (12.0 / cell).ceil().max(1.0) as usize;
@@ -77,6 +88,16 @@ fn draw(text: &mut String, map: &HeatMap<'_>, quantity: Quantity, (left, top): (
     }
     outlines(text, map, (left, top), cell);
     scale(text, quantity, (left, top + side + 14.0), side.max(200.0), (low, high));
+    if let Some(beyond) = values.iter().find(|&&value| !is_on_scale(value)) {
+        let [red, green, blue] = colour(share(*beyond));
+        let _ = writeln!(
+            text,
+            "<text x=\"{left:.1}\" y=\"{:.1}\" font-size=\"11\">\
+             <tspan fill=\"#{red:02x}{green:02x}{blue:02x}\">■</tspan> {}</text>",
+            top + side + 54.0,
+            escaped(&quantity.show(*beyond))
+        );
+    }
 }
 
 /// A frame around the pairs inside each machine.

@@ -104,7 +104,8 @@ struct Classes(Vec<(f64, f64, usize)>);
 impl Classes {
     /// Cuts ascending values at the widest gaps.
     fn of(values: &[f64]) -> Self {
-        let gap = |at: usize| values[at] / values[at - 1];
+        // From zero to anything, and to what has no limit, the step is without limit as well.
+        let gap = |at: usize| if values[at] == values[at - 1] { 1.0 } else { values[at] / values[at - 1] };
         let mut cuts: Vec<usize> = (1..values.len()).filter(|&at| gap(at) >= STEP).collect();
         cuts.sort_by(|&one, &other| gap(other).total_cmp(&gap(one)));
         cuts.truncate(SHADES.len() - 1);
@@ -137,6 +138,27 @@ impl Classes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zero_is_a_value_of_its_own() {
+        let topology = topology::resolve("ring:3").unwrap();
+        let mut parts = topology::TopologyParts {
+            name: "zero".to_owned(),
+            ranks: 3,
+            machines: topology.machines().to_vec(),
+            links: topology.links().to_vec(),
+            resources: Vec::new(),
+        };
+        parts.links[0].alpha = topology::Micros::ZERO;
+        parts.links[1].beta = topology::MicrosPerByte::ZERO;
+        parts.links[2].alpha = topology::Micros(2.6);
+        let drawn = terminal(&HeatMap::new(&topology::Topology::new(parts).unwrap()), false, 200);
+        for line in ["··   0 µs, 1 link", "2.6 µs, 1 link", "██   unlimited, 1 link", "50 GB/s, 2 links"] {
+            assert!(drawn.contains(line), "no `{line}` in\n{drawn}");
+        }
+        // Rank 0 to rank 1, on the right: the least α.
+        assert!(drawn.lines().any(|line| line.ends_with("0   ··")), "{drawn}");
+    }
 
     #[test]
     fn two_machines_are_drawn_apart_and_the_slow_link_stands_out() {

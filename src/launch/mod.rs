@@ -13,6 +13,7 @@ use crate::workbench::fault;
 use environment::{Environment, Found, launcher};
 use runtime::{Machine, Rendezvous};
 use std::cell::Cell;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -145,9 +146,10 @@ pub(crate) fn binary() -> Outcome<PathBuf> {
     std::env::current_exe().map_err(Failure::no)
 }
 
-/// The command that is one rank's worker.
+/// The command that is one rank's worker. It is in a process group of its own, so that Ctrl-C reaches its launcher alone,
+/// which says what happened; a worker whose launcher is gone ends by itself.
 pub(crate) fn worker(binary: &Path) -> Command {
     let mut command = Command::new(binary);
-    command.arg("worker");
+    command.arg("worker").process_group(0);
     command
 }

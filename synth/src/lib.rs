@@ -39,8 +39,9 @@ pub use planner::{
     synthesize, synthesize_from, synthesize_sizes,
 };
 pub use problem::{
-    Cancel, Candidate, ConnectionWish, Constraints, Deadline, Hindrance, Limits, Milestone, Options, Problem, Progress,
-    Report, Stages, StopReason, StrategyKind, SynthError, Way, check_reachable, chunk_counts, matrix,
+    Cancel, Candidate, ConnectionWish, Constraints, DEFAULT_GAP, Deadline, Hindrance, Limits, Milestone, Options,
+    Problem, Progress, Report, Stages, StopReason, StrategyKind, SynthError, Way, check_reachable, chunk_counts,
+    matrix,
 };
 pub use strategies::classic::Classic;
 pub use strategies::exact::{Effort, Exact, Front, Point, Reach, Reason, Refuted, Relaxation, horizon, pareto};

@@ -15,7 +15,6 @@ const LONG: &[&str] = &[
     "runtime/src/pacing/turns.rs",
     "schedule/src/verify/causality.rs",
     "schedule/tests/schedules/kinds.rs",
-    "src/cli/mod.rs",
 ];
 
 #[test]

@@ -15,8 +15,8 @@
 //!   ethernet:
 //!     leaves: {rack: {bandwidth: 20GBps, alpha: 0.5us}}
 //!     ports:
-//!     - {machines: [0], ranks: [0..8], alpha: 3us, bandwidth: 12.5GBps}
-//!     - {machines: [1..3], ranks: [0], alpha: 3us, bandwidth: 25GBps, leaf: rack}
+//!     - {machines: [0], ranks: [0-7], alpha: 3us, bandwidth: 12.5GBps}
+//!     - {machines: [1-2], ranks: [0], alpha: 3us, bandwidth: 25GBps, leaf: rack}
 //! cables:
 //! - {from: [0, 7], to: [1, 3], both: true, alpha: 2us, bandwidth: 25GBps}
 //! ```
@@ -210,11 +210,12 @@ impl Cluster<'_> {
     /// Rank `local` of a machine.
     fn rank(&self, path: &[Step<'_>], machine: u32, local: u32) -> Result<Rank, TextError> {
         let Some(ranks) = self.parts.machines.get(machine as usize) else {
-            let reason = format!("there is no machine {machine}; they are 0..{}", self.parts.machines.len());
+            let reason = format!("there is no machine {machine}; they are 0-{}", self.parts.machines.len() - 1);
             return Err(self.fault(path, reason));
         };
         ranks.get(local as usize).copied().ok_or_else(|| {
-            let reason = format!("there is no rank {local} in machine {machine}, whose ranks are 0..{}", ranks.len());
+            let reason =
+                format!("there is no rank {local} in machine {machine}, whose ranks are 0-{}", ranks.len() - 1);
             self.fault(path, reason)
         })
     }
@@ -341,8 +342,8 @@ networks:
   ethernet:
     leaves: {rack: {alpha: 0.5us, bandwidth: 10GBps}}
     ports:
-    - {machines: [0], ranks: [0..4], alpha: 3us, bandwidth: 12.5GBps}
-    - {machines: [1], ranks: [0, 2..4], alpha: 2us, bandwidth: 25GBps, leaf: rack}
+    - {machines: [0], ranks: [0-3], alpha: 3us, bandwidth: 12.5GBps}
+    - {machines: [1], ranks: [0, 2-3], alpha: 2us, bandwidth: 25GBps, leaf: rack}
     - {machines: [2], ranks: [0], alpha: 2us, bandwidth: 20GBps, leaf: rack}
 cables:
 - {from: [0, 7], to: [1, 1], both: true, alpha: 1us, bandwidth: 50GBps}
@@ -376,6 +377,15 @@ cables:
         assert_eq!(topology.link(topology.between(Rank(3), Rank(8)).next().unwrap()).latency, Latency::Pipelines);
     }
 
+    /// The end of a range is one of it, unless the range is written as it was before.
+    #[test]
+    fn ranges_of_ranks_have_both_their_ends() {
+        let listed = lab("[0-3]", "[0, 1, 2, 3]").unwrap();
+        for (range, is_same) in [("[0-3]", true), ("[0..4]", true), ("[0..3]", false), ("[0-2]", false)] {
+            assert_eq!(lab("[0-3]", range).unwrap().digest() == listed.digest(), is_same, "{range}");
+        }
+    }
+
     #[test]
     fn faults_in_clusters_have_a_place() {
         for (from, to, place, fragment) in [
@@ -384,15 +394,15 @@ cables:
             ("spec: dgx1", "spec: ./dgx1.yaml", "lab.yaml:5:", "unknown topology"),
             ("spec: dgx1", "spec: dgx1, count: 4000000000", "lab.yaml:5:", "ranks: 32000000000 is more than"),
             ("spec: dgx1", "spec: \"clique:2000\", count: 4000000000", "lab.yaml:5:", "is more than"),
-            ("machines: [1]", "machines: [3]", "lab.yaml:14:", "there is no machine 3; they are 0..3"),
+            ("machines: [1]", "machines: [3]", "lab.yaml:14:", "there is no machine 3; they are 0-2"),
             (
                 "machines: [1]",
-                "machines: [1..4000000000]",
+                "machines: [1-4000000000]",
                 "lab.yaml:14:",
-                "no rank 2 in machine 2, whose ranks are 0..2",
+                "no rank 2 in machine 2, whose ranks are 0-1",
             ),
-            ("[0, 2..4]", "[0, 2..5]", "lab.yaml:14:", "there is no rank 4 in machine 1, whose ranks are 0..4"),
-            ("[0, 2..4]", "[0, 0]", "lab.yaml:14:", "rank 0 of machine 1 has two ports"),
+            ("[0, 2-3]", "[0, 2-4]", "lab.yaml:14:", "there is no rank 4 in machine 1, whose ranks are 0-3"),
+            ("[0, 2-3]", "[0, 0]", "lab.yaml:14:", "rank 0 of machine 1 has two ports"),
             ("leaf: rack", "leaf: rock", "lab.yaml:14:", "there is no leaf `rock`"),
             ("alpha: 2us, ", "", "lab.yaml:14:", "it needs `alpha`"),
             ("[1, 1]", "[0, 7]", "lab.yaml:17:", "no cable to itself"),

@@ -1,10 +1,13 @@
-//! Sizes, durations and bandwidths as people write them: `8MB`, `0.5us`, `50GBps`.
+//! Sizes, durations, bandwidths and ranges of ranks as people write them: `8MB`, `0.5us`, `50GBps`, `0-3`.
 //!
 //! The principal functions are [`parse_bytes`], [`parse_duration`] and [`parse_bandwidth`]; SPECs, machine files,
-//! sketches and the command line all read numbers through them. Units are case-sensitive, because `50Gbps` (bits)
-//! is eight times less than `50GBps` and a guess would be wrong silently. Sizes are exact integers.
+//! sketches and the command line all read numbers through them, and print them through `show_…`. Units are
+//! case-sensitive, because `200Gbps` (bits) is `25GBps` (bytes) and a guess would be wrong silently. Sizes are exact
+//! integers.
 
 use crate::{Bytes, Micros, MicrosPerByte};
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use std::fmt;
 
 /// A quantity that could not be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -18,31 +21,41 @@ pub struct QuantityError {
     pub reason: String,
 }
 
-const SIZES: [(&str, u64); 10] = [
+/// What letters before a unit multiply it by.
+const PREFIXES: [(&str, u64); 9] = [
     ("", 1),
-    ("B", 1),
-    ("KB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("TB", 1_000_000_000_000),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("TiB", 1 << 40),
+    ("K", 1_000),
+    ("M", 1_000_000),
+    ("G", 1_000_000_000),
+    ("T", 1_000_000_000_000),
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
 ];
+const SIZE_UNITS: &str = "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, or these without the B";
 
-/// How many of each unit make a second; dividing by it rounds once, multiplying by its inverse would twice.
-const DURATIONS: [(&str, f64); 5] = [("ns", 1e9), ("us", 1e6), ("µs", 1e6), ("ms", 1e3), ("s", 1.0)];
+/// What bytes per second are called, and what bits per second are.
+const BYTE_RATES: [&str; 2] = ["Bps", "B/s"];
+const BIT_RATES: [&str; 3] = ["bps", "bit/s", "b/s"];
+const RATE_UNITS: &str = "bytes: GBps, MBps, GiBps, GB/s; bits: Gbps, Mbps, Gbit/s";
 
-/// Reads a size: `1KB` = 1000, `1KiB` = 1024, `1.5MB`, plain bytes.
+/// How long each unit is, in microseconds; the first is a fraction of one, to divide by.
+const DURATIONS: [(&str, f64); 7] =
+    [("ns", 1e3), ("us", 1.0), ("µs", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3600e6)];
+const DURATION_UNITS: &str = "ns, us, ms, s, m, h";
+
+/// Reads a size: `1KB` = `1K` = 1000, `1KiB` = `1Ki` = 1024, `1.5MB`, plain bytes.
 ///
 /// # Errors
 /// [`QuantityError`] if it is no number with a known unit, no whole number of bytes, or 2⁶⁴ bytes or more.
 pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
     let refuse = |reason: String| error(text, "a size", reason);
     let (number, unit) = split(text).map_err(refuse)?;
-    let Some((_, scale)) = SIZES.iter().find(|(name, _)| *name == unit) else {
-        return Err(refuse(unknown_unit(unit, SIZES.iter().map(|(name, _)| *name))));
+    let prefix = unit.strip_suffix('B').unwrap_or(unit);
+    let Some((_, scale)) = PREFIXES.iter().find(|(name, _)| *name == prefix) else {
+        let known = PREFIXES.iter().map(|(name, _)| format!("{name}B"));
+        return Err(refuse(unknown_unit(unit, known, SIZE_UNITS)));
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let fraction = fraction.trim_end_matches('0');
@@ -66,25 +79,34 @@ pub fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
     whole.checked_add(fraction).ok_or_else(too_large)
 }
 
-/// Reads a duration: `700ns`, `0.5us`, `1ms`, `2s`; a bare `0` is zero.
+/// Reads a duration: `700ns`, `0.5us`, `1ms`, `2s`, `5m`, `1h30m`; a bare `0` is zero.
 ///
 /// # Errors
-/// [`QuantityError`] if it is no number with a known unit.
+/// [`QuantityError`] if it is no number with a known unit, or several of them.
 pub fn parse_duration(text: &str) -> Result<Micros, QuantityError> {
     let refuse = |reason: String| error(text, "a duration", reason);
-    let (number, unit) = split(text).map_err(refuse)?;
-    let value = float(number).map_err(refuse)?;
-    if unit.is_empty() && value == 0.0 {
+    let mut rest = text.trim();
+    if float(rest) == Ok(0.0) {
         return Ok(Micros::ZERO);
     }
-    let Some((_, per_second)) = DURATIONS.iter().find(|(name, _)| *name == unit) else {
-        return Err(refuse(unknown_unit(unit, DURATIONS.iter().map(|(name, _)| *name))));
-    };
-    let micros = if *per_second > 1e6 { value / (per_second / 1e6) } else { value * (1e6 / per_second) };
-    Ok(Micros(micros))
+    let mut sum: Option<Micros> = None;
+    while sum.is_none() || !rest.is_empty() {
+        let (number, after) = split(rest).map_err(refuse)?;
+        let (unit, next) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
+        let value = float(number).map_err(refuse)?;
+        let unit = unit.trim_end();
+        let Some((name, micros)) = DURATIONS.iter().find(|(name, _)| *name == unit) else {
+            return Err(refuse(unknown_unit(unit, DURATIONS.iter().map(|(name, _)| *name), DURATION_UNITS)));
+        };
+        let part = Micros(if *name == "ns" { value / micros } else { value * micros });
+        sum = Some(sum.map_or(part, |sum| sum + part));
+        rest = next;
+    }
+    Ok(sum.unwrap_or(Micros::ZERO))
 }
 
-/// Reads a bandwidth as its inverse: `50GBps` (10⁹ bytes per second), `50GiBps` (2³⁰), `100MBps`.
+/// Reads a bandwidth as its inverse: bytes per second (`50GBps` = `50GB/s` = 50·10⁹, `50GiBps` = 50·2³⁰) or bits per
+/// second (`200Gbps` = `200Gbit/s` = `25GBps`).
 ///
 /// # Errors
 /// [`QuantityError`] if it is no number with a known unit, or zero.
@@ -92,17 +114,105 @@ pub fn parse_bandwidth(text: &str) -> Result<MicrosPerByte, QuantityError> {
     let refuse = |reason: String| error(text, "a bandwidth", reason);
     let (number, unit) = split(text).map_err(refuse)?;
     let value = float(number).map_err(refuse)?;
-    let scale = unit.strip_suffix("ps").and_then(|size| SIZES[1..].iter().find(|(name, _)| *name == size));
-    let Some((_, scale)) = scale else {
-        let names: Vec<String> = SIZES[1..].iter().map(|(name, _)| format!("{name}ps")).collect();
-        return Err(refuse(unknown_unit(unit, names.iter().map(String::as_str))));
+    let of = |units: &[&str]| {
+        let prefix = units.iter().find_map(|suffix| unit.strip_suffix(suffix))?;
+        PREFIXES.iter().find(|(name, _)| *name == prefix).map(|(_, scale)| *scale)
+    };
+    // Micros in a second, for as many bits as a byte has.
+    let (micros, scale) = match (of(&BYTE_RATES), of(&BIT_RATES)) {
+        (Some(scale), _) => (1e6, scale),
+        (None, Some(scale)) => (8e6, scale),
+        (None, None) => {
+            let known = BYTE_RATES.iter().chain(&BIT_RATES);
+            let known = known.flat_map(|rate| PREFIXES.iter().map(move |(name, _)| format!("{name}{rate}")));
+            return Err(refuse(unknown_unit(unit, known, RATE_UNITS)));
+        }
     };
     // One division of two numbers that are mostly exact: β is the nearest double to the true quotient.
-    let beta = 1e6 / (value * *scale as f64);
+    let beta = micros / (value * scale as f64);
     if !beta.is_finite() {
         return Err(refuse("a bandwidth is more than zero".to_owned()));
     }
     Ok(MicrosPerByte(beta))
+}
+
+/// Reads β as files may say it: a bandwidth (`50GBps`, `400Gbit/s`), or its inverse as papers print it (`105us/MB`).
+///
+/// # Errors
+/// As [`parse_bandwidth`] and [`parse_time_per_size`].
+pub fn parse_beta(text: &str) -> Result<MicrosPerByte, QuantityError> {
+    if text.contains('/') && !text.trim_end().ends_with("/s") {
+        parse_time_per_size(text)
+    } else {
+        parse_bandwidth(text)
+    }
+}
+
+/// A rank, or a range of ranks with both its ends, as it is written: `3`, `0-3`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RankSpan {
+    /// The first rank.
+    pub first: u32,
+    /// The last, which is one of them.
+    pub last: u32,
+}
+
+impl RankSpan {
+    /// All of them, ascending.
+    pub fn ranks(self) -> impl ExactSizeIterator<Item = u32> {
+        self.first..self.last + 1
+    }
+}
+
+impl std::str::FromStr for RankSpan {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let refuse = |reason: &str| error(text, "a rank or a range of ranks", reason.to_owned());
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |word: &str| word.trim().parse::<u32>().ok();
+        match (number(first), number(last)) {
+            (_, Some(u32::MAX)) => Err(refuse("there are no ranks as high")),
+            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            (Some(_), Some(_)) => Err(refuse("a range ascends")),
+            _ => Err(refuse("expected a number such as 6, or both ends of a range such as 0-3")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RankSpan {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl Visitor<'_> for Written {
+            type Value = RankSpan;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a rank such as 6, or a range such as 0-3")
+            }
+            fn visit_u64<E: de::Error>(self, rank: u64) -> Result<RankSpan, E> {
+                let rank = u32::try_from(rank).ok().filter(|&rank| rank < u32::MAX);
+                let span = rank.map(|rank| RankSpan { first: rank, last: rank });
+                span.ok_or_else(|| E::custom("there are no ranks as high"))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RankSpan, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+/// The ranks of several spans, for lists that files hold: each span is short to write, so there is a limit for all.
+///
+/// # Errors
+/// What to say if there are more than [`crate::MAX_RANKS`].
+pub fn listed(spans: impl IntoIterator<Item = RankSpan>) -> Result<Vec<u32>, String> {
+    let mut ranks = Vec::new();
+    for span in spans {
+        if ranks.len() + span.ranks().len() > crate::MAX_RANKS {
+            return Err(format!("a list names more than {} ranks", crate::MAX_RANKS));
+        }
+        ranks.extend(span.ranks());
+    }
+    Ok(ranks)
 }
 
 /// Reads a time per size, the way papers print β: `105us/MB`, `3.28us/32KB`.
@@ -160,8 +270,16 @@ pub fn show_bandwidth(beta: MicrosPerByte) -> String {
     }
 }
 
-/// Four significant digits, without trailing zeros.
-fn show_number(value: f64) -> String {
+/// The same with what it is in bits, which is how networks are sold: `25 GB/s (200 Gbit/s)`.
+pub fn show_rates(beta: MicrosPerByte) -> String {
+    if beta.0 == 0.0 {
+        return show_bandwidth(beta);
+    }
+    format!("{} ({} Gbit/s)", show_bandwidth(beta), show_number(8.0 * beta.gbps()))
+}
+
+/// Prints any number with four significant digits, without trailing zeros.
+pub fn show_number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
     }
@@ -190,13 +308,12 @@ fn float(number: &str) -> Result<f64, String> {
     }
 }
 
-fn unknown_unit<'a>(unit: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let known: Vec<&str> = known.filter(|name| !name.is_empty()).collect();
+fn unknown_unit(unit: &str, known: impl Iterator<Item = impl AsRef<str>>, accepted: &str) -> String {
     let unit = shorten(unit);
-    let accepted = known.join(", ");
-    match known.iter().find(|name| name.eq_ignore_ascii_case(&unit)) {
+    let mut known = known;
+    match known.find(|name| name.as_ref().eq_ignore_ascii_case(&unit)) {
         _ if unit.is_empty() => format!("it needs a unit ({accepted})"),
-        Some(name) => format!("unknown unit `{unit}`, did you mean `{name}`? (accepted: {accepted})"),
+        Some(name) => format!("unknown unit `{unit}`, did you mean `{}`? (accepted: {accepted})", name.as_ref()),
         None => format!("unknown unit `{unit}` (accepted: {accepted})"),
     }
 }
@@ -217,6 +334,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn span(text: &str) -> Result<RankSpan, QuantityError> {
+        text.parse()
+    }
+
     #[test]
     fn reads_sizes() {
         for (text, expected) in [
@@ -226,6 +347,9 @@ mod tests {
             ("1KB", 1000),
             ("1KiB", 1024),
             ("8MB", 8_000_000),
+            ("64M", 64_000_000),
+            ("64Mi", 64 << 20),
+            ("2 K", 2000),
             ("1.5MB", 1_500_000),
             ("0.5KiB", 512),
             (" 64 MiB ", 64 << 20),
@@ -241,6 +365,8 @@ mod tests {
     fn reads_durations_and_bandwidths_exactly() {
         for (text, expected) in
             [("0.5us", 0.5), ("0.7µs", 0.7), ("1ms", 1000.0), ("700ns", 0.7), ("2s", 2e6), ("0", 0.0), ("2.6us", 2.6)]
+                .into_iter()
+                .chain([("5m", 300e6), ("1h30m", 5400e6), ("1m 0.5s", 60.5e6)])
         {
             assert_eq!(parse_duration(text), Ok(Micros(expected)), "{text}");
         }
@@ -251,6 +377,12 @@ mod tests {
             ("100MBps", 0.01),
             ("1GiBps", 1e6 / 1_073_741_824.0),
             ("50GiBps", 1e6 / (50.0 * 1_073_741_824.0)),
+            ("25GB/s", 4e-5),
+            // Bits: an eighth of as many bytes, to the bit of the double.
+            ("200Gbps", 4e-5),
+            ("200Gbit/s", 4e-5),
+            ("200Gb/s", 4e-5),
+            ("800Mbps", 0.01),
         ] {
             assert_eq!(parse_bandwidth(text), Ok(MicrosPerByte(expected)), "{text}");
         }
@@ -261,6 +393,18 @@ mod tests {
             let difference = parse_bandwidth(&format!("{gbps}GBps")).unwrap() / MicrosPerByte::from_gbps(gbps) - 1.0;
             assert!(difference.abs() < 1e-15, "{gbps}");
         }
+    }
+
+    #[test]
+    fn reads_what_files_say_about_links_and_ranks() {
+        for (text, beta) in [("25GBps", 4e-5), ("200Gbit/s", 4e-5), ("25GB/s ", 4e-5), ("40us/MB", 4e-5)] {
+            assert_eq!(parse_beta(text), Ok(MicrosPerByte(beta)), "{text}");
+        }
+        let ends = |text: &str| span(text).map(|span| (span.first, span.last));
+        let spans = |text: &str| text.split(' ').map(|text| span(text).expect("a span")).collect::<Vec<_>>();
+        assert_eq!(listed(spans("6 0-3")), Ok(vec![6, 0, 1, 2, 3]));
+        assert!(listed(spans("0-131071 0")).is_err() && listed(spans("0-4294967294")).is_err());
+        assert_eq!((ends("3"), ends("0-3"), ends(" 2 - 2")), (Ok((3, 3)), Ok((0, 3)), Ok((2, 2))));
     }
 
     #[test]
@@ -278,13 +422,21 @@ mod tests {
             (parse_bytes(&"9".repeat(100_000)).unwrap_err(), "does not fit 64 bits"),
             (parse_bytes(&"é".repeat(100)).unwrap_err(), "…"),
             (parse_duration("1").unwrap_err(), "it needs a unit (ns, us"),
+            (parse_duration("1h30").unwrap_err(), "it needs a unit (ns, us"),
+            (parse_duration("").unwrap_err(), "≥ 0"),
             (parse_duration("NaN").unwrap_err(), "≥ 0"),
             (parse_duration("-0.5us").unwrap_err(), "≥ 0"),
             (parse_duration(&format!("{}s", "9".repeat(400))).unwrap_err(), "out of range"),
-            (parse_bandwidth("50Gbps").unwrap_err(), "did you mean `GBps`?"),
+            (parse_bandwidth("50gbps").unwrap_err(), "did you mean `GBps`? (accepted: bytes: GBps"),
+            (parse_bandwidth("50GBit/s").unwrap_err(), "did you mean `Gbit/s`?"),
             (parse_bandwidth("0GBps").unwrap_err(), "more than zero"),
             (parse_bandwidth("inf").unwrap_err(), "plain number"),
             (parse_bandwidth("5").unwrap_err(), "it needs a unit"),
+            (span("3-1").unwrap_err(), "ascends"),
+            (span("1..3").unwrap_err(), "0-3"),
+            (span("-1").unwrap_err(), "0-3"),
+            (span("4294967296").unwrap_err(), "a number such as 6"),
+            (span("0-4294967295").unwrap_err(), "no ranks as high"),
             (parse_time_per_size("5us").unwrap_err(), "`105us/MB`"),
             (parse_time_per_size("5us/0B").unwrap_err(), "zero"),
         ] {
@@ -306,6 +458,7 @@ mod tests {
             (show_bandwidth(MicrosPerByte(8e-5)), "12.5 GB/s"),
             (show_bandwidth(MicrosPerByte(0.1)), "10 MB/s"),
             (show_bandwidth(MicrosPerByte(0.0)), "unlimited"),
+            (show_rates(MicrosPerByte(4e-5)), "25 GB/s (200 Gbit/s)"),
         ] {
             assert_eq!(shown, expected);
         }
@@ -314,13 +467,14 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_a_parser_panic(text in "\\PC{0,24}") {
-            let _ = (parse_bytes(&text), parse_duration(&text), parse_bandwidth(&text), parse_time_per_size(&text));
+            let _ = (parse_bytes(&text), parse_duration(&text), parse_beta(&text), parse_time_per_size(&text), span(&text));
         }
 
         #[test]
-        fn whole_numbers_of_units_are_exact(count in 0u64..1_000_000, unit in 0usize..SIZES.len()) {
-            let (name, scale) = SIZES[unit];
+        fn whole_numbers_of_units_are_exact(count in 0u64..1_000_000, unit in 0usize..PREFIXES.len()) {
+            let (name, scale) = PREFIXES[unit];
             prop_assert_eq!(parse_bytes(&format!("{count}{name}")), Ok(count * scale));
+            prop_assert_eq!(parse_bytes(&format!("{count}{name}B")), Ok(count * scale));
         }
     }
 }

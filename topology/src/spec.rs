@@ -150,8 +150,8 @@ impl<'a> Spec<'a> {
             return Ok(vec![default; dimensions]);
         };
         let part = || format!("`{key}={text}`");
-        let values: Vec<T> = text
-            .split('/')
+        let values: Vec<T> = per_slash(text)
+            .into_iter()
             .map(|value| parse(value).map_err(|error| bad_part(part(), error)))
             .collect::<TopologyResult<_>>()?;
         match values.as_slice() {
@@ -164,6 +164,20 @@ impl<'a> Spec<'a> {
             }
         }
     }
+}
+
+/// The pieces between slashes, but for the slash of `200Gbit/s`.
+pub(crate) fn per_slash(text: &str) -> Vec<&str> {
+    let (mut pieces, mut start) = (Vec::new(), 0);
+    for (at, _) in text.match_indices('/') {
+        let rest = &text[at + 1..];
+        if rest != "s" && !rest.starts_with("s/") {
+            pieces.push(&text[start..at]);
+            start = at + 1;
+        }
+    }
+    pieces.push(&text[start..]);
+    pieces
 }
 
 /// The words for [`Latency`] in SPECs and files; the default first.

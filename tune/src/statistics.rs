@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What is known about a repeated measurement; all times in microseconds.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// The middle value.
     pub median_us: f64,
@@ -16,6 +16,8 @@ pub struct Summary {
     pub min_us: f64,
     /// The slowest.
     pub max_us: f64,
+    /// As slow as all but one in a hundred, by nearest rank.
+    pub p99_us: f64,
     /// Lower end of the 95 % confidence interval of the median.
     pub low_us: f64,
     /// Upper end of the 95 % confidence interval of the median.
@@ -38,7 +40,8 @@ pub fn summarize(times_us: &[f64]) -> Option<Summary> {
     let reach = 1.96 * (samples as f64).sqrt() / 2.0;
     let below = ((samples as f64 / 2.0 - reach).floor().max(1.0) as usize) - 1;
     let above = samples - 1 - below;
-    Some(Summary { median_us, min_us, max_us, low_us: sorted[below], high_us: sorted[above], samples })
+    let p99_us = sorted[(samples * 99).div_ceil(100) - 1];
+    Some(Summary { median_us, min_us, max_us, p99_us, low_us: sorted[below], high_us: sorted[above], samples })
 }
 
 #[cfg(test)]
@@ -68,6 +71,9 @@ mod tests {
     fn one_outlier_does_not_move_the_centre() {
         let mut times = vec![10.0; 20];
         times.push(10_000.0);
-        assert_eq!(summarize(&times).unwrap().median_us, 10.0);
+        let summary = summarize(&times).unwrap();
+        assert_eq!((summary.median_us, summary.p99_us), (10.0, 10_000.0));
+        times.extend([10.0; 200]);
+        assert_eq!(summarize(&times).unwrap().p99_us, 10.0);
     }
 }

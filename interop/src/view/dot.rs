@@ -3,6 +3,7 @@
 use schedule::Timeline;
 use std::io::{self, BufWriter, Write};
 use topology::Link;
+use topology::quantity::{show_bytes, show_duration};
 
 /// Writes a directed graph; the same timeline gives the same bytes.
 ///
@@ -11,7 +12,7 @@ use topology::Link;
 pub fn dot(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     let (topology, (links, _)) = (&timeline.topology, timeline.usage());
     let mut out = BufWriter::new(out);
-    let title = format!("{} on {}: {}", timeline.title, topology.name(), timeline.makespan());
+    let title = format!("{} on {}: {}", timeline.title, topology.name(), show_duration(timeline.makespan()));
     writeln!(out, "digraph schedule {{\n  label=\"{}\";\n  node [shape=circle];", quoted(&title))?;
     for (machine, ranks) in topology.machines().iter().enumerate() {
         write!(out, "  subgraph cluster_{machine} {{ label=\"machine {machine}\";")?;
@@ -22,7 +23,7 @@ pub fn dot(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     }
     for (link, usage) in topology.links().iter().zip(&links).filter(|(_, usage)| usage.messages > 0) {
         let Link { from, to, .. } = link;
-        let (bytes, messages, percent) = (usage.bytes, usage.messages, usage.utilisation * 100.0);
+        let (bytes, messages, percent) = (show_bytes(usage.bytes), usage.messages, usage.utilisation * 100.0);
         writeln!(out, "  {from} -> {to} [label=\"{bytes} in {messages}, busy {percent:.0}%\"];")?;
     }
     writeln!(out, "}}")?;

@@ -4,6 +4,8 @@ use super::timeline::tracks;
 use schedule::Timeline;
 use serde_json::json;
 use std::io::{self, BufWriter, Write};
+use topology::Bytes;
+use topology::quantity::{show_bytes, show_duration};
 
 const TEMPLATE: &str = include_str!("timeline.html");
 /// Where the data goes.
@@ -17,11 +19,15 @@ pub fn html(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     let (head, tail) = TEMPLATE.split_once(PLACE).expect("the template has a place for the data");
     out.write_all(head.as_bytes())?;
-    let title = format!("{} of {} bytes on {}", timeline.title, timeline.size_bytes, timeline.topology.name());
+    let size = show_bytes(Bytes(timeline.size_bytes as f64));
+    let title = format!("{} of {size} on {}", timeline.title, timeline.topology.name());
+    let bound = timeline.bound.map_or_else(String::new, |bound| format!(", lower bound {}", show_duration(bound)));
+    let facts = format!("makespan {}{bound}", show_duration(timeline.makespan()));
     write!(
         out,
-        "{{\"title\":{},\"makespan\":{},\"bound\":{},\"tracks\":[",
+        "{{\"title\":{},\"facts\":{},\"makespan\":{},\"bound\":{},\"tracks\":[",
         embedded(&json!(title)),
+        embedded(&json!(facts)),
         json!(timeline.makespan()),
         json!(timeline.bound)
     )?;

@@ -4,19 +4,28 @@ use crate::cli::RunArgs;
 use crate::content;
 use crate::failure::{Failure, Outcome, read_text};
 use crate::foreign;
-use crate::loading::ForeignSource;
+use crate::loading::{ForeignSource, Memory};
 use crate::plan;
 use crate::screen::Screen;
 use crate::workbench::{Installed, Workbench};
+use program::play;
 use schedule::{Demand, ReduceOp, Request, VerifiedSchedule, verify};
 use std::path::Path;
 use std::sync::Arc;
-use topology::{Rank, Topology};
+use synth::{Constraints, SizeTask};
+use topology::{Micros, Rank, Topology};
 
 /// A plan that is not looked for any more.
 pub(super) enum Fixed {
     Schedule(VerifiedSchedule),
-    Foreign { text: String, origin: String, request: Request, topology: Arc<Topology> },
+    /// Where nobody said which topology it is for, links have no speed to predict with.
+    Foreign {
+        text: String,
+        origin: String,
+        request: Request,
+        topology: Arc<Topology>,
+        is_modelled: bool,
+    },
 }
 
 impl Fixed {
@@ -24,6 +33,33 @@ impl Fixed {
         match self {
             Self::Schedule(schedule) => schedule.schedule().demand.request(),
             Self::Foreign { request, .. } => request,
+        }
+    }
+
+    /// How long a call of `size` bytes takes by the model of `on` (default: of the plan's own topology); `None` where its
+    /// order cannot be played there.
+    pub(super) fn predicted(&self, size: u64, memory: Memory, on: Option<&Arc<Topology>>) -> Option<Micros> {
+        match self {
+            Self::Schedule(schedule) => {
+                let (own, plan) = (schedule.topology(), schedule.schedule());
+                let topology = on.unwrap_or(own);
+                let request = plan.demand.request().clone();
+                if request.size_bytes == size && topology.digest() == own.digest() {
+                    return Some(plan.makespan());
+                }
+                let (topology, constraints) = (topology.clone(), Arc::new(Constraints::none()));
+                let chunks = Some(request.chunks_per_rank);
+                let task = SizeTask { topology, constraints, request, chunks };
+                synth::retimed(schedule, &task, size).map(|schedule| schedule.makespan())
+            }
+            Self::Foreign { text, origin, topology, is_modelled, .. } => {
+                let topology = on.or(is_modelled.then_some(topology))?;
+                let programs = foreign::read(text, origin, Some(size)).ok()?.verified(origin).ok()?;
+                let in_place = memory == Memory::InPlace;
+                let program = programs.iter().find(|program| program.program().in_place == in_place)?;
+                let program = foreign::bound(program, topology, None).ok()?;
+                play(&program, topology).ok().map(|played| played.timeline.makespan())
+            }
         }
     }
 
@@ -66,7 +102,8 @@ pub(super) fn open(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixe
     // Without a machine, every two ranks are linked.
     let everyone = format!("clique:{}", request.ranks);
     let topology = plan::topology(args.topology.as_ref().or(args.emulate.as_ref()).unwrap_or(&everyone))?;
-    Ok(Fixed::Foreign { text, origin, request, topology })
+    let is_modelled = args.topology.is_some();
+    Ok(Fixed::Foreign { text, origin, request, topology, is_modelled })
 }
 
 /// Whether a plan is what the flags ask for.

@@ -4,19 +4,23 @@ mod fixed;
 mod report;
 mod stock;
 
-use crate::amounts::{bus_factor, count};
+use crate::amounts::{self, bus_factor, count};
 use crate::cli::RunArgs;
 use crate::failure::{Failure, Outcome};
+use crate::interrupt;
 use crate::launch::{Launch, Role};
 use crate::loading::Memory;
-use crate::screen::Screen;
+use crate::plan;
+use crate::screen::{Bar, Screen, bytes};
 use crate::workbench::{Installed, Setup, Workbench};
 use fixed::Fixed;
-use report::{Row, Together, report};
+use report::{CSV, Row, Together, header};
 use runtime::{Check, Group, Trial, TrialReport};
+use schedule::Request;
 use std::rc::Rc;
-use topology::Rank;
-use tune::summarize;
+use std::sync::Arc;
+use topology::{Micros, Rank, Topology};
+use tune::{Summary, summarize};
 
 /// The kinds of calls, as the table shows them.
 const BOTH: [Memory; 2] = [Memory::OutOfPlace, Memory::InPlace];
@@ -28,7 +32,9 @@ pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
 
 /// Runs it as the process that decides.
 fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
-    let fixed = args.files.iter().map(|path| fixed::open(path, args, screen)).collect::<Outcome<Vec<_>>>()?;
+    interrupt::ends(screen);
+    let fixed = args.files.iter().map(|path| fixed::open(path, args, screen).map(Rc::new));
+    let fixed = fixed.collect::<Outcome<Vec<_>>>()?;
     let launch = launch.map_or_else(|| local(args, &fixed), Ok)?;
     let ranks = launch.ranks();
     let groups = groups(args, &fixed, ranks)?;
@@ -40,48 +46,171 @@ fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
         timeout: args.timeout,
         lowering: args.lowering.clone(),
     };
+    let is_together = groups.len() > 1 || args.split.is_some();
+    match (args.csv, screen.is_json()) {
+        (true, _) => screen.line(CSV),
+        (false, true) => {}
+        (false, false) => screen.say(&header(&title(args, &fixed, ranks, is_together), is_together)),
+    }
+    let bar = screen.progress("run");
+    bar.message(format!("starting {ranks} ranks"));
     let mut bench = Workbench::open(&setup)?;
-    let rows = rows(args, &mut bench, (&fixed, &groups, ranks), screen).inspect_err(|error| bench.call_off(error))?;
-    screen.say(&report(&rows));
-    match rows.iter().map(|row| row.wrong).sum::<u64>() {
+    let mut session = RunSession { args, bench: &mut bench, screen, bar, wrong: 0, emulated: None };
+    if let Some(spec) = &args.emulate {
+        session.emulated = Some(plan::topology(spec)?);
+    }
+    let done = session.rows(&fixed, &groups, ranks).map(|()| session.wrong);
+    drop(session);
+    let wrong = done.inspect_err(|error| bench.call_off(error))?;
+    match wrong {
         0 => Ok(()),
         wrong => Err(Failure::no(anyhow::anyhow!("{wrong} elements are wrong"))),
     }
 }
 
-/// Measures all plans at all sizes.
-fn rows(
-    args: &RunArgs,
-    bench: &mut Workbench,
-    (fixed, groups, ranks): (&[Fixed], &[Group], usize),
-    screen: &Screen,
-) -> Outcome<Vec<Row>> {
-    let sizes: Vec<Option<u64>> = match &args.size[..] {
-        [] => vec![None],
-        sizes => sizes.iter().copied().map(Some).collect(),
+/// What runs, and on what.
+fn title(args: &RunArgs, fixed: &[Rc<Fixed>], ranks: usize, is_together: bool) -> String {
+    let collective = fixed.first().map(|fixed| fixed.request().collective).or(args.collective);
+    let what = match collective {
+        Some(collective) if !is_together => format!("{collective} on {ranks} ranks"),
+        _ => format!("several collectives at the same time on {ranks} ranks"),
     };
-    let mut rows = Vec::new();
-    for size in sizes {
-        let parts = match fixed {
-            [] => stock::parts(args, groups, ranks, size, bench)?,
-            fixed => fixed_parts(args, fixed, groups, bench)?,
-        };
-        let first = rows.len();
-        for memory in BOTH {
-            measure(args, bench, &parts, (size, memory), |row| {
-                if screen.is_json() {
-                    screen.line(&serde_json::to_string(&row).unwrap_or_default());
-                }
-                rows.push(row);
-            })?;
-        }
-        rows[first..].sort_by_key(|row| row.together.as_ref().map(|together| together.number));
+    let how = format!("{what}, median of {} iterations after {} warm-ups", args.iterations, args.warmups);
+    match &args.emulate {
+        None => how,
+        Some(spec) if args.slowdown == 1.0 => format!("{how}; imitating {spec}"),
+        Some(spec) => format!("{how}; imitating {spec} {} times slower, all times as they pass here", args.slowdown),
     }
-    Ok(rows)
+}
+
+/// A run of the command while it measures.
+struct RunSession<'a> {
+    args: &'a RunArgs,
+    bench: &'a mut Workbench,
+    screen: &'a Screen,
+    bar: Bar,
+    /// Elements that were.
+    wrong: u64,
+    /// The machine that the ranks imitate.
+    emulated: Option<Arc<Topology>>,
+}
+
+impl RunSession<'_> {
+    /// Measures all plans at all sizes.
+    fn rows(&mut self, fixed: &[Rc<Fixed>], groups: &[Group], ranks: usize) -> Outcome {
+        let sizes: Vec<Option<u64>> = match &self.args.size {
+            None => vec![None],
+            Some(sizes) => sizes.0.iter().copied().map(Some).collect(),
+        };
+        for size in sizes {
+            self.bar.message("planning");
+            let parts = match fixed {
+                [] => stock::parts(self.args, groups, ranks, size, self.bench)?,
+                fixed => fixed_parts(self.args, fixed, groups, self.bench)?,
+            };
+            for memory in BOTH {
+                self.measure(&parts, size, memory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures all parts at one size in one kind of call, if all serve it.
+    fn measure(&mut self, parts: &[Part], size: Option<u64>, memory: Memory) -> Outcome {
+        let plans: Option<Vec<&Ready>> = parts.iter().map(|part| part.plan(memory)).collect();
+        let Some(plans) = plans else { return Ok(()) };
+        let mut trials = Vec::new();
+        for (index, (part, plan)) in parts.iter().zip(&plans).enumerate() {
+            let asked = size.unwrap_or(plan.installed.request().size_bytes);
+            let trial = self.trial(&plan.installed, asked, index == 0 && memory == BOTH[0]);
+            trials.push((&plan.installed, part.group.clone(), trial));
+        }
+        let shown = trials.first().map(|(plan, _, trial)| bytes(amounts::bytes(plan.request(), trial)));
+        let call = if memory == Memory::InPlace { "in place" } else { "out of place" };
+        self.bar.message(format!("{}, {call}", shown.unwrap_or_default()));
+        let reports = self.bench.run_together(&trials, memory)?;
+        let together_us = summary(&TrialReport::spans_of_all(&reports)).median_us;
+        let is_together = parts.len() > 1 || self.args.split.is_some();
+        for (index, (report, plan)) in reports.iter().zip(plans).enumerate() {
+            let together = Together { number: index + 1, group: parts[index].members.clone(), together_us };
+            self.tell(report, plan, &trials[index].2, memory, is_together.then_some(together))?;
+        }
+        Ok(())
+    }
+
+    /// As many elements as the size asked for has. What is left over is said, not lost.
+    fn trial(&self, plan: &Installed, asked: u64, is_first: bool) -> Trial {
+        let (count, size_bytes) = count(plan.request(), asked, self.args.dtype, plan.granularity());
+        if size_bytes != asked && is_first {
+            let Request { collective, members, .. } = plan.request();
+            self.screen.note(&format!(
+                "note: {asked} bytes are no whole number of {} in {collective} over {} ranks: {size_bytes} bytes are run",
+                self.args.dtype,
+                members.len()
+            ));
+        }
+        Trial {
+            count,
+            dtype: self.args.dtype,
+            warmups: self.args.warmups,
+            repetitions: self.args.iterations,
+            seed: self.args.seed,
+            check: Check::FirstAndLast,
+        }
+    }
+
+    /// Prints what was measured.
+    fn tell(
+        &mut self,
+        report: &TrialReport,
+        plan: &Ready,
+        trial: &Trial,
+        memory: Memory,
+        together: Option<Together>,
+    ) -> Outcome {
+        let request = plan.installed.request();
+        let size_bytes = amounts::bytes(request, trial);
+        let Summary { median_us: time_us, min_us, max_us, p99_us, .. } = summary(&report.spans());
+        let algbw = if time_us > 0.0 { size_bytes as f64 / time_us * 1e-3 } else { 0.0 };
+        // Beside others, a plan has not the links for itself that the model gives it.
+        let model = plan.model.as_ref().filter(|_| together.is_none());
+        let predicted = model.and_then(|model| model.predicted(size_bytes, memory, self.emulated.as_ref()));
+        let row = Row {
+            format: report::FORMAT,
+            collective: request.collective,
+            size_bytes,
+            count: trial.count,
+            dtype: trial.dtype,
+            op: request.op,
+            root: request.root,
+            in_place: memory == Memory::InPlace,
+            time_us,
+            min_us,
+            p99_us,
+            max_us,
+            algbw,
+            busbw: algbw * bus_factor(request),
+            predicted_us: predicted.map(|time| time.0 * self.args.slowdown),
+            emulated: self.args.emulate.is_some(),
+            wrong: report.wrong(),
+            plan: plan.name.clone(),
+            ranks: request.ranks,
+            together,
+        };
+        self.wrong += row.wrong;
+        let line = match (self.args.csv, self.screen.is_json()) {
+            (true, _) => row.csv(),
+            (false, true) => serde_json::to_string(&row).map_err(Failure::no)?,
+            (false, false) if self.screen.is_quiet() => return Ok(()),
+            (false, false) => row.line(),
+        };
+        self.bar.pause(|| self.screen.line(&line));
+        Ok(())
+    }
 }
 
 /// As many local ranks as the plans, or the groups, need.
-fn local(args: &RunArgs, fixed: &[Fixed]) -> Outcome<Launch> {
+fn local(args: &RunArgs, fixed: &[Rc<Fixed>]) -> Outcome<Launch> {
     let needed = match &args.split {
         Some(split) => split.least_ranks(),
         None => fixed.first().map(|fixed| fixed.request().ranks),
@@ -90,7 +219,7 @@ fn local(args: &RunArgs, fixed: &[Fixed]) -> Outcome<Launch> {
 }
 
 /// The group of every plan: all ranks, or those of `--split`.
-fn groups(args: &RunArgs, fixed: &[Fixed], ranks: usize) -> Outcome<Vec<Group>> {
+fn groups(args: &RunArgs, fixed: &[Rc<Fixed>], ranks: usize) -> Outcome<Vec<Group>> {
     let bad = |what: String| Err(Failure::bad_input(anyhow::anyhow!(what)));
     let groups = match &args.split {
         None => vec![Group::all(ranks); fixed.len().max(1)],
@@ -127,6 +256,8 @@ fn groups(args: &RunArgs, fixed: &[Fixed], ranks: usize) -> Outcome<Vec<Group>> 
 struct Ready {
     installed: Installed,
     name: String,
+    /// What tells how long it takes, where links have known speeds.
+    model: Option<Rc<Fixed>>,
 }
 
 /// Plans for kinds of calls; the first that serves a kind is run.
@@ -150,11 +281,12 @@ impl Part {
 }
 
 /// The plans of files, one in every group, or one in all.
-fn fixed_parts(args: &RunArgs, fixed: &[Fixed], groups: &[Group], bench: &Workbench) -> Outcome<Vec<Part>> {
+fn fixed_parts(args: &RunArgs, fixed: &[Rc<Fixed>], groups: &[Group], bench: &Workbench) -> Outcome<Vec<Part>> {
     let mut ready: Vec<Rc<Plans>> = Vec::with_capacity(fixed.len());
     for plan in fixed {
         let (installed, name) = plan.install(args.op, bench)?;
-        ready.push(Rc::new(vec![(Ready { installed, name }, &BOTH[..])]));
+        let model = Some(plan.clone());
+        ready.push(Rc::new(vec![(Ready { installed, name, model }, &BOTH[..])]));
     }
     let part = |(index, group): (usize, &Group)| {
         let plans = ready.get(index).unwrap_or(&ready[0]).clone();
@@ -165,62 +297,8 @@ fn fixed_parts(args: &RunArgs, fixed: &[Fixed], groups: &[Group], bench: &Workbe
     Ok(groups.iter().enumerate().map(part).collect())
 }
 
-/// Measures all parts at one size in one kind of call, if all serve it.
-fn measure(
-    args: &RunArgs,
-    bench: &mut Workbench,
-    parts: &[Part],
-    (size, memory): (Option<u64>, Memory),
-    mut emit: impl FnMut(Row),
-) -> Outcome {
-    let plans: Option<Vec<&Ready>> = parts.iter().map(|part| part.plan(memory)).collect();
-    let Some(plans) = plans else { return Ok(()) };
-    let (mut sizes, mut trials) = (Vec::new(), Vec::new());
-    for (part, plan) in parts.iter().zip(&plans) {
-        let request = plan.installed.request();
-        let size = size.unwrap_or(request.size_bytes);
-        let (count, size_bytes) = count(request, size, args.dtype, plan.installed.granularity());
-        sizes.push((count, size_bytes));
-        let trial = Trial {
-            count,
-            dtype: args.dtype,
-            warmups: args.warmups,
-            repetitions: args.iterations,
-            seed: args.seed,
-            check: Check::FirstAndLast,
-        };
-        trials.push((&plan.installed, part.group.clone(), trial));
-    }
-    let reports = bench.run_together(&trials, memory)?;
-    let together_us = median(&TrialReport::spans_of_all(&reports));
-    for (index, (report, plan)) in reports.iter().zip(plans).enumerate() {
-        let (request, (count, size_bytes)) = (plan.installed.request(), sizes[index]);
-        let time_us = median(&report.spans());
-        let algbw_gbps = if time_us > 0.0 { size_bytes as f64 / time_us * 1e-3 } else { 0.0 };
-        let group = parts[index].members.clone();
-        let together = Together { number: index + 1, group, together_us };
-        emit(Row {
-            collective: request.collective,
-            size_bytes,
-            count,
-            dtype: args.dtype,
-            op: request.op,
-            root: request.root,
-            in_place: memory == Memory::InPlace,
-            time_us,
-            algbw_gbps,
-            busbw_gbps: algbw_gbps * bus_factor(request),
-            wrong: report.wrong(),
-            plan: plan.name.clone(),
-            ranks: request.ranks,
-            together: (parts.len() > 1 || args.split.is_some()).then_some(together),
-        });
-    }
-    Ok(())
-}
-
-/// In microseconds.
-fn median(spans: &[topology::Micros]) -> f64 {
+/// In microseconds; zeros where nothing was measured.
+fn summary(spans: &[Micros]) -> Summary {
     let spans: Vec<f64> = spans.iter().map(|span| span.0).collect();
-    summarize(&spans).map_or(0.0, |summary| summary.median_us)
+    summarize(&spans).unwrap_or_default()
 }

@@ -1,13 +1,14 @@
-//! What a run prints: the table of nccl-tests, or a line of JSON for each call.
+//! What a run prints: a line for each kind of call at each size, as it is measured, with the columns of nccl-tests; or
+//! the same as CSV, or as a line of JSON (`antiphon-run/1`).
 
-use crate::screen::table;
-use schedule::{Collective, ReduceOp};
+use schedule::{Collective, RankSet, ReduceOp};
 use serde::Serialize;
 use topology::Rank;
 
-/// One line of the table.
+/// One line.
 #[derive(Serialize)]
 pub(super) struct Row {
+    pub(super) format: &'static str,
     pub(super) collective: Collective,
     pub(super) size_bytes: u64,
     pub(super) count: u64,
@@ -15,9 +16,19 @@ pub(super) struct Row {
     pub(super) op: Option<ReduceOp>,
     pub(super) root: Option<Rank>,
     pub(super) in_place: bool,
+    /// Of the spans of all ranks: the median, and how they are spread.
     pub(super) time_us: f64,
-    pub(super) algbw_gbps: f64,
-    pub(super) busbw_gbps: f64,
+    pub(super) min_us: f64,
+    pub(super) p99_us: f64,
+    #[serde(skip)]
+    pub(super) max_us: f64,
+    #[serde(rename = "algbw_GBps")]
+    pub(super) algbw: f64,
+    #[serde(rename = "busbw_GBps")]
+    pub(super) busbw: f64,
+    /// By the model of the plan's topology, or of the emulated one; `None` where there is no model.
+    pub(super) predicted_us: Option<f64>,
+    pub(super) emulated: bool,
     pub(super) wrong: u64,
     pub(super) plan: String,
     pub(super) ranks: usize,
@@ -25,6 +36,9 @@ pub(super) struct Row {
     #[serde(flatten)]
     pub(super) together: Option<Together>,
 }
+
+/// What the `format` of a line says.
+pub(super) const FORMAT: &str = "antiphon-run/1";
 
 /// What a plan that runs beside others has to say of them.
 #[derive(Clone, Serialize)]
@@ -37,76 +51,145 @@ pub(super) struct Together {
     pub(super) together_us: f64,
 }
 
-/// The table of nccl-tests: a line per size, out of place and in place side by side. Where plans run together, a line for
-/// each, and how long all of them took.
-pub(super) fn report(rows: &[Row]) -> String {
-    let dash = || "-".to_owned();
-    let half = |row: Option<&Row>| match row {
-        Some(row) => [
-            format!("{:.2}", row.time_us),
-            format!("{:.2}", row.algbw_gbps),
-            format!("{:.2}", row.busbw_gbps),
-            row.wrong.to_string(),
-        ],
-        None => std::array::from_fn(|_| dash()),
-    };
-    let lines = rows.chunk_by(|row, next| !row.in_place && next.in_place).map(|pair| {
-        let of = |in_place: bool| pair.iter().find(|row| row.in_place == in_place);
-        let row = &pair[0];
-        let mut line = vec![
-            row.size_bytes.to_string(),
-            row.count.to_string(),
-            row.dtype.to_string(),
-            row.op.map_or_else(dash, |op| op.to_string()),
-            row.root.map_or_else(dash, |root| root.to_string()),
-        ];
-        line.extend(half(of(false)));
-        line.extend(half(of(true)));
-        let mut plans: Vec<&str> = pair.iter().map(|row| row.plan.as_str()).collect();
-        plans.dedup();
-        line.push(plans.join(", "));
-        if row.together.is_some() {
-            let together = |row: Option<&Row>| row.and_then(|row| row.together.as_ref()).map(|all| all.together_us);
-            line.extend([of(false), of(true)].map(|row| together(row).map_or_else(dash, |time| format!("{time:.2}"))));
-            let ranks = row.together.as_ref().map_or_else(dash, |together| spelled(&together.group));
-            line.push(format!("{} by {ranks}", row.collective));
-        }
-        line
-    });
-    let header =
-        ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw"];
-    let is_together = rows.iter().any(|row| row.together.is_some());
-    let together: &[_] = if is_together { &["all", "all", "collective"] } else { &[] };
-    let header: Vec<_> = header.into_iter().chain(["#wrong", "plan"]).chain(together.iter().copied()).collect();
-    let units = "(B)  (elements)  times in µs (median of the global span), GB/s; out of place, then in place";
-    let name = match rows.first() {
-        Some(_) if is_together => "at the same time  ".to_owned(),
-        Some(row) => format!("{} on {} ranks  ", row.collective, row.ranks),
-        None => String::new(),
-    };
-    format!("# {name}{units}\n{}", table(&header, &lines.collect::<Vec<_>>()))
+/// The columns of the table and their least widths; the last ones where plans run together.
+const COLUMNS: [(&str, usize); 18] = [
+    ("size", 11),
+    ("count", 11),
+    ("type", 4),
+    ("redop", 5),
+    ("root", 4),
+    ("call", 4),
+    ("time", 9),
+    ("min", 9),
+    ("p99", 9),
+    ("max", 9),
+    ("predicted", 9),
+    ("algbw", 6),
+    ("busbw", 6),
+    ("#wrong", 6),
+    ("plan", 18),
+    ("all", 9),
+    ("collective", 13),
+    ("by", 1),
+];
+const ALONE: usize = COLUMNS.len() - 3;
+
+/// What the table is of, and its columns.
+pub(super) fn header(name: &str, is_together: bool) -> String {
+    let units = "# size in bytes, count in elements; time, min, p99, max, predicted in µs; algbw, busbw in GB/s";
+    format!("# {name}\n{units}\n{}", padded(COLUMNS.map(|(name, _)| name.to_owned()).to_vec(), is_together))
 }
 
-/// Ranks for people, neighbours as a range: `0-3,6`.
-fn spelled(ranks: &[Rank]) -> String {
-    let runs = ranks.chunk_by(|rank, next| rank.0 + 1 == next.0);
-    let run = |run: &[Rank]| match run {
-        [] => String::new(),
-        [one] => one.to_string(),
-        [first, .., last] => format!("{first}-{last}"),
-    };
-    runs.map(run).collect::<Vec<_>>().join(",")
+fn padded(mut cells: Vec<String>, is_together: bool) -> String {
+    cells.truncate(if is_together { COLUMNS.len() } else { ALONE });
+    let cells = cells.iter().zip(COLUMNS).map(|(cell, (_, width))| format!("{cell:>width$}"));
+    cells.collect::<Vec<_>>().join("  ")
+}
+
+fn dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+impl Row {
+    /// A line of the table.
+    pub(super) fn line(&self) -> String {
+        let time = |time: f64| format!("{time:.2}");
+        let together = self.together.as_ref();
+        let cells = vec![
+            self.size_bytes.to_string(),
+            self.count.to_string(),
+            self.dtype.to_string(),
+            dash(self.op),
+            dash(self.root),
+            if self.in_place { "in" } else { "out" }.to_owned(),
+            time(self.time_us),
+            time(self.min_us),
+            time(self.p99_us),
+            time(self.max_us),
+            dash(self.predicted_us.map(time)),
+            time(self.algbw),
+            time(self.busbw),
+            self.wrong.to_string(),
+            self.plan.clone(),
+            dash(together.map(|all| time(all.together_us))),
+            self.collective.to_string(),
+            dash(together.map(|all| all.group.iter().copied().collect::<RankSet>())),
+        ];
+        padded(cells, together.is_some())
+    }
+
+    /// The same for spreadsheets; [`CSV`] is the line above the first.
+    pub(super) fn csv(&self) -> String {
+        let cells = [
+            self.collective.to_string(),
+            self.size_bytes.to_string(),
+            self.count.to_string(),
+            self.dtype.to_string(),
+            self.op.map(|op| op.to_string()).unwrap_or_default(),
+            self.root.map(|root| root.to_string()).unwrap_or_default(),
+            self.in_place.to_string(),
+            self.time_us.to_string(),
+            self.min_us.to_string(),
+            self.p99_us.to_string(),
+            self.max_us.to_string(),
+            self.algbw.to_string(),
+            self.busbw.to_string(),
+            self.predicted_us.map(|time| time.to_string()).unwrap_or_default(),
+            self.emulated.to_string(),
+            self.wrong.to_string(),
+            quoted(&self.plan),
+            self.ranks.to_string(),
+        ];
+        cells.join(",")
+    }
+}
+
+/// The names of the columns.
+pub(super) const CSV: &str = "collective,size_bytes,count,dtype,op,root,in_place,time_us,min_us,p99_us,max_us,algbw_GBps,busbw_GBps,predicted_us,emulated,wrong,plan,ranks";
+
+/// As CSV wants what may hold anything.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn row(plan: &str) -> Row {
+        Row {
+            format: FORMAT,
+            collective: Collective::AllReduce,
+            size_bytes: 4096,
+            count: 1024,
+            dtype: runtime::DType::F32,
+            op: Some(ReduceOp::Sum),
+            root: None,
+            in_place: true,
+            time_us: 12.345,
+            min_us: 11.0,
+            p99_us: 14.0,
+            max_us: 15.0,
+            algbw: 0.33,
+            busbw: 0.5,
+            predicted_us: None,
+            emulated: false,
+            wrong: 0,
+            plan: plan.to_owned(),
+            ranks: 4,
+            together: None,
+        }
+    }
+
     #[test]
-    fn neighbours_are_a_range() {
-        let ranks = |ranks: &[u32]| spelled(&ranks.iter().copied().map(Rank).collect::<Vec<_>>());
-        assert_eq!(ranks(&[]), "");
-        assert_eq!(ranks(&[4]), "4");
-        assert_eq!(ranks(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    fn every_line_has_a_cell_for_every_column() {
+        assert!(row("a \"b\", c").csv().ends_with("false,0,\"a \"\"b\"\", c\",4"));
+        let alone = row("ring");
+        assert_eq!(alone.csv().split(',').count(), CSV.split(',').count());
+        let columns = |header: String| header.lines().last().unwrap_or_default().split_whitespace().count();
+        assert_eq!(alone.line().split_whitespace().count(), columns(header("x", false)));
+        let together = Some(Together { number: 1, group: vec![Rank(0), Rank(1)], together_us: 13.0 });
+        let beside = Row { together, ..alone };
+        assert_eq!(beside.line().split_whitespace().count(), columns(header("x", true)));
     }
 }

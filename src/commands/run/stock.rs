@@ -1,7 +1,7 @@
 //! Which plan runs where none is given: the best classic algorithm, or one with less to copy and add.
 
 use super::{BOTH, Fixed, Part, Plans, Ready};
-use crate::cli::{Chunks, RequestArgs, RunArgs};
+use crate::cli::{Chunks, RankList, RequestArgs, RunArgs};
 use crate::content::Content;
 use crate::failure::{Failure, Outcome};
 use crate::known;
@@ -30,8 +30,7 @@ pub(super) fn parts(
     let mut known: BTreeMap<usize, Rc<Plans>> = BTreeMap::new();
     let mut parts = Vec::with_capacity(groups.len());
     for group in groups {
-        let members =
-            args.members.clone().map_or(group.ranks().to_vec(), |members| members.into_iter().map(Rank).collect());
+        let members = args.members.as_ref().map_or(group.ranks(), |members| &members.0).to_vec();
         let (group, plans) = match (&args.emulate, known.get(&group.ranks().len())) {
             (Some(machine), _) => {
                 let (asked, topology) = (asked(args, machine.clone(), Some(&members)), plan::topology(machine)?);
@@ -59,7 +58,9 @@ pub(super) fn parts(
 fn installed(plans: Vec<(Fixed, &'static [Memory])>, args: &RunArgs, bench: &Workbench) -> Outcome<Plans> {
     let install = |(plan, calls): (Fixed, _)| {
         let (installed, name) = plan.install(args.op, bench)?;
-        Ok((Ready { installed, name }, calls))
+        // Links between ranks that nobody has profiled have no speed to predict with.
+        let model = args.emulate.is_some().then(|| Rc::new(plan));
+        Ok((Ready { installed, name, model }, calls))
     };
     plans.into_iter().map(install).collect()
 }
@@ -71,7 +72,7 @@ fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestA
         topology,
         collective: args.collective.unwrap_or(Collective::AllReduce),
         chunks: Chunks::Auto,
-        members: of_group.map(|members| members.iter().map(|rank| rank.0).collect()).or_else(|| args.members.clone()),
+        members: of_group.map(|members| RankList(members.to_vec())).or_else(|| args.members.clone()),
         root: match (args.root, of_group) {
             (Some(root), Some(members)) => Some(members.get(root as usize).map_or(root, |rank| rank.0)),
             (root, _) => root,

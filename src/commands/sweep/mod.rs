@@ -60,7 +60,7 @@ fn launched_by_mpi() -> bool {
 fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
     let grid = Grid::new(args);
     let store = Store::open(&args.output, &manifest(args, &grid)?)?;
-    let cancel = crate::plan::interrupt();
+    let cancel = crate::interrupt::cancels();
     let records = grid.cells.iter().enumerate().map(|(number, _)| store.record(number)).collect();
     let foreman = Foreman { grid: &grid, store: &store, screen, cancel: &cancel, records, attempts: BTreeMap::new() };
     let records = foreman.work(crew)?;

@@ -1,7 +1,7 @@
 //! The answer of the planner, out of all searches, and the account of how it was found.
 
 use super::Synthesis;
-use super::search::{Search, accept, leader};
+use super::search::{Search, accept, leader, stopped_by_time};
 use crate::polish::ease::eased;
 use crate::polish::prefer::suit;
 use crate::problem::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
@@ -34,7 +34,7 @@ pub(super) fn conclude(
     let stop_reason = match best.stop {
         _ if optimal => StopReason::Optimal,
         _ if is_good_enough => StopReason::GapLimit,
-        _ if out_of_time => StopReason::TimeLimit,
+        _ if out_of_time => stopped_by_time(&options.cancel),
         // At its own chunk count, while others were open.
         StopReason::Optimal => StopReason::Exhausted,
         stop => stop,
@@ -105,7 +105,7 @@ fn rival(candidate: &Candidate) -> Rival {
         strategy: candidate.strategy.clone(),
         chunks_per_rank: candidate.chunks_per_rank,
         makespan_us: candidate.makespan_us,
-        stopped: candidate.stop_reason.to_string(),
+        stop_reason: candidate.stop_reason.to_string(),
         note: candidate.note.clone(),
     }
 }

@@ -12,7 +12,7 @@ mod search;
 mod sizes;
 
 use crate::bounds::{Bounds, bounds, bounds_like};
-use crate::problem::{Deadline, Options, Problem, Progress, Report, StrategyKind, SynthError};
+use crate::problem::{Deadline, Options, Problem, Progress, Report, StopReason, StrategyKind, SynthError};
 use crate::strategies::classic::Classic;
 use crate::strategies::exact::Exact;
 use crate::strategies::flow::Flow;
@@ -27,7 +27,7 @@ use crate::strategies::{Attempt, Context, Strategy};
 use conclusion::conclude;
 use schedule::{Schedule, VerifiedSchedule};
 pub(crate) use search::accept;
-use search::{EQUAL, Search, most_promising};
+use search::{EQUAL, Search, most_promising, stopped_by_time};
 pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };
@@ -269,14 +269,17 @@ impl<'a> Session<'a> {
             bound: search.bound.value,
             progress: self.progress,
         };
-        let attempts = match propose(search.problem, &context, strategy) {
+        let mut attempts = match propose(search.problem, &context, strategy) {
             Ok(attempts) => attempts,
             Err(error @ SynthError::Infeasible { .. }) => return Err(error),
             Err(error) => {
-                search.refuse(strategy.name(), started, error);
+                search.refuse(strategy.name(), started, error, &self.options.cancel);
                 return Ok(());
             }
         };
+        for attempt in attempts.iter_mut().filter(|attempt| attempt.stop == StopReason::TimeLimit) {
+            attempt.stop = stopped_by_time(&self.options.cancel);
+        }
         if kind == StrategyKind::Exact {
             search.raise_bounds(&deadline)?;
         }
@@ -319,7 +322,7 @@ impl<'a> Session<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::{Cancel, StopReason};
+    use crate::problem::Cancel;
     use schedule::{Collective, Demand, Request};
     use std::collections::BTreeSet;
     use std::sync::Arc;
@@ -348,7 +351,8 @@ mod tests {
             found.report.candidates.iter().map(|it| (it.strategy.as_str(), it.chunks_per_rank)).collect();
         let is_early = |name: &str| name.starts_with("orbits") || name.starts_with("classic");
         assert!(tried.iter().all(|(name, chunks)| is_early(name) && *chunks == 1), "{tried:?}");
-        assert_eq!(found.report.stop_reason, StopReason::TimeLimit);
+        assert_eq!(found.report.stop_reason, StopReason::Interrupted);
+        assert!(found.report.candidates.iter().all(|it| it.stop_reason != StopReason::TimeLimit));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::bounds::Bounds;
 use crate::polish::prefer::reluctance;
-use crate::problem::{Candidate, Deadline, Milestone, Problem, StopReason, StrategyKind, SynthError};
+use crate::problem::{Cancel, Candidate, Deadline, Milestone, Problem, StopReason, StrategyKind, SynthError};
 use crate::sketch::obey;
 use crate::strategies::Attempt;
 use crate::strategies::exact::{Effort, horizon};
@@ -43,6 +43,11 @@ pub(super) struct Incumbent {
     pub(super) schedule: VerifiedSchedule,
     pub(super) makespan: Micros,
     pub(super) stop: StopReason,
+}
+
+/// Why a search ended that its deadline ended.
+pub(super) fn stopped_by_time(cancel: &Cancel) -> StopReason {
+    if cancel.is_cancelled() { StopReason::Interrupted } else { StopReason::TimeLimit }
 }
 
 impl<'a> Search<'a> {
@@ -119,9 +124,10 @@ impl<'a> Search<'a> {
     }
 
     /// Notes why a strategy has nothing.
-    pub(super) fn refuse(&mut self, strategy: &str, started: Instant, error: SynthError) {
+    pub(super) fn refuse(&mut self, strategy: &str, started: Instant, error: SynthError, cancel: &Cancel) {
         let stop_reason = match error {
-            SynthError::NothingYet => StopReason::TimeLimit,
+            SynthError::NothingYet => stopped_by_time(cancel),
+            SynthError::NotApplicable { .. } => StopReason::NotApplicable,
             _ => StopReason::Exhausted,
         };
         self.candidates.push(Candidate {

@@ -8,7 +8,9 @@
 
 use schedule::{Chunk, RankSet};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 use topology::document::{Document, Step, TextError};
+use topology::quantity::{RankSpan, listed};
 use topology::{Bytes, Rank};
 
 /// The largest alltoallv matrix read, in rows; a matrix of this size is a hundred megabytes of text.
@@ -51,11 +53,19 @@ struct ChunksFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChunkLine {
+    #[serde(deserialize_with = "ranks")]
     from: Vec<Rank>,
+    #[serde(deserialize_with = "ranks")]
     to: Vec<Rank>,
     bytes: Option<u64>,
     #[serde(default)]
     reduce: bool,
+}
+
+/// Ranks and ranges of them: `[0-3, 6]`.
+fn ranks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rank>, D::Error> {
+    let ranks = listed(Vec::<RankSpan>::deserialize(deserializer)?).map_err(D::Error::custom)?;
+    Ok(ranks.into_iter().map(Rank).collect())
 }
 
 /// Parses the chunks of a custom collective.
@@ -91,7 +101,7 @@ mod tests {
 
     #[test]
     fn chunks_read_and_unknown_keys_have_a_position() {
-        let chunks = parse_chunks("chunks:\n  - {from: [0], to: [1, 2], bytes: 4}\n", "d.yaml").unwrap();
+        let chunks = parse_chunks("chunks:\n  - {from: [0], to: [1-2], bytes: 4}\n", "d.yaml").unwrap();
         assert_eq!(chunks[0].wanted_by[..], [Rank(1), Rank(2)]);
         let error = parse_chunks("chunks:\n  - {from: [0], too: [1]}\n", "d.yaml").unwrap_err().to_string();
         assert!(error.starts_with("d.yaml:2:"), "{error}");

@@ -15,7 +15,7 @@ pub(crate) mod reversed;
 pub use chunking::chunk_counts;
 pub use constraints::{ConnectionWish, Connections, Constraints, Hindrance, Objective, Stages, Way};
 pub use error::SynthError;
-pub use options::{Cancel, Deadline, Limits, Options, StrategyKind};
+pub use options::{Cancel, DEFAULT_GAP, Deadline, Limits, Options, StrategyKind};
 pub use reach::check_reachable;
 pub use report::{Candidate, Milestone, Progress, Report, StopReason};
 use schedule::{ChunkId, Demand};

@@ -232,6 +232,9 @@ impl Default for Limits {
     }
 }
 
+/// How far above the bound (relative) a makespan is good enough where nobody says anything else.
+pub const DEFAULT_GAP: f64 = 1e-3;
+
 /// How hard to look.
 #[derive(Clone, Debug, Default)]
 pub struct Options {

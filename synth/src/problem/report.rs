@@ -13,8 +13,12 @@ pub enum StopReason {
     Optimal,
     /// The gap fell below the requested one.
     GapLimit,
-    /// The clock ran out, or the user interrupted; the incumbent stands.
+    /// The clock ran out; the incumbent stands.
     TimeLimit,
+    /// The user interrupted; the incumbent stands.
+    Interrupted,
+    /// The strategy has nothing to say about this problem.
+    NotApplicable,
     /// The constraints admit no schedule.
     Infeasible,
     /// The search tried all it had within its clock-free limits.
@@ -27,6 +31,8 @@ impl fmt::Display for StopReason {
             Self::Optimal => "optimal",
             Self::GapLimit => "gap limit",
             Self::TimeLimit => "time limit",
+            Self::Interrupted => "interrupted",
+            Self::NotApplicable => "not applicable",
             Self::Infeasible => "infeasible",
             Self::Exhausted => "exhausted",
         })

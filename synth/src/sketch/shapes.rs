@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 use std::fmt;
+use topology::quantity::{RankSpan, listed};
 
 /// Reads a key that is there: `relays:` without a value is a mistake, not "no relays".
 pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
@@ -48,18 +49,23 @@ impl<'de> Deserialize<'de> for LinkRule {
 impl<'de> Deserialize<'de> for Ranks {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Spanned { value, referenced, defined } = Spanned::<OneOrMany>::deserialize(deserializer)?;
-        let list = match value {
-            OneOrMany::One(rank) => vec![Spanned { value: rank, referenced, defined }],
-            OneOrMany::Many(ranks) => ranks,
+        let spans = match value {
+            OneOrMany::One(span) => vec![Spanned { value: span, referenced, defined }],
+            OneOrMany::Many(spans) => spans,
         };
+        listed(spans.iter().map(|span| span.value)).map_err(de::Error::custom)?;
+        let each = |Spanned { value, referenced, defined }: Spanned<RankSpan>| {
+            value.ranks().map(move |rank| Spanned { value: u64::from(rank), referenced, defined })
+        };
+        let list = spans.into_iter().flat_map(each).collect();
         Ok(Self { at: referenced, list })
     }
 }
 
 /// [`Ranks`] before the single rank has got its position.
 enum OneOrMany {
-    One(u64),
-    Many(Vec<Spanned<u64>>),
+    One(RankSpan),
+    Many(Vec<Spanned<RankSpan>>),
 }
 
 impl<'de> Deserialize<'de> for OneOrMany {
@@ -71,7 +77,10 @@ impl<'de> Deserialize<'de> for OneOrMany {
                 f.write_str("a rank or a list of ranks")
             }
             fn visit_u64<E: de::Error>(self, rank: u64) -> Result<OneOrMany, E> {
-                Ok(OneOrMany::One(rank))
+                RankSpan::deserialize(rank.into_deserializer()).map(OneOrMany::One)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany, E> {
+                text.parse().map(OneOrMany::One).map_err(E::custom)
             }
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<OneOrMany, A::Error> {
                 Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(OneOrMany::Many)

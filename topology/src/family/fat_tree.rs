@@ -8,7 +8,7 @@
 //! bandwidth into a switch from below over that to above, one for all levels or `leaf/pod`. `alpha` is added once for each level climbed.
 
 use super::{Family, check_counts, link, ordered_pairs};
-use crate::spec::{LinkCost, Spec, bad_part};
+use crate::spec::{LinkCost, Spec, bad_part, per_slash};
 use crate::{Micros, MicrosPerByte, Resource, TopologyParts, TopologyResult};
 
 pub(super) const FAT_TREE: Family = Family {
@@ -39,7 +39,7 @@ fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let ranks = check_counts(count, count.saturating_mul(count - 1))?;
     let costs = spec.costs(dimensions)?;
     let ratios = spec.ratios("oversubscription", dimensions - 1, 1.0)?;
-    let each_level = spec.get("bandwidth").is_some_and(|text| text.contains('/'));
+    let each_level = spec.get("bandwidth").is_some_and(|text| per_slash(text).len() > 1);
     if each_level && spec.get("oversubscription").is_some() {
         let reason = "`bandwidth` gives the up-links already; give one value, or leave this out";
         return Err(bad_part("`oversubscription`".to_owned(), reason));

@@ -184,6 +184,12 @@ mod tests {
             assert_eq!((link.alpha.0, link.beta.0), expected);
             assert_eq!(link.latency, Latency::Pipelines);
         }
+        // The slash of a unit separates nothing.
+        for bits in ["400Gbit/s/600Gbit/s", "50GB/s/600Gbps", "400Gbps/75GB/s"] {
+            let same = get(&format!("torus2d:3x3,alpha=1us/2us,bandwidth={bits},latency=pipelines"));
+            assert_eq!(same.links(), topology.links(), "{bits}");
+        }
+        assert_eq!(get("ring:4,bandwidth=400Gbit/s").links(), get("ring:4").links());
         let default = get("line:2");
         let link = &default.links()[0];
         assert_eq!((link.alpha.0, link.beta.0, link.latency), (0.5, 2e-5, Latency::Occupies));

@@ -7,7 +7,7 @@
 //! leaf switches with fewer up-links than ports (`uplinks`: what a group of ranks shares on its way to the others). What the parts cost is kept apart, under `keys`, because published
 //! instances of one machine differ in nothing else; a SPEC chooses among the values of each key.
 
-use crate::quantity::{parse_bandwidth, parse_duration, parse_time_per_size};
+use crate::quantity::{RankSpan, parse_beta, parse_duration};
 use crate::{Latency, Micros, MicrosPerByte};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
@@ -97,15 +97,16 @@ pub(crate) enum Ports {
     Groups(Vec<Ranks>),
 }
 
-/// A list of local ranks, in which `0..8` stands for 0 to 7 and `1..8/2` for every second of them.
+/// A list of local ranks, in which `0-7` stands for 0 to 7 and `1-7/2` for every second of them. `0..8`, whose end is not
+/// one of them, is how that was written before.
 ///
 /// It is kept as written: a short text can name more ranks than anybody should list.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Ranks(Vec<RankSpan>);
+pub(crate) struct Ranks(Vec<SteppedSpan>);
 
 /// One entry of such a list.
 #[derive(Debug, Clone)]
-struct RankSpan(std::iter::StepBy<std::ops::Range<u32>>);
+struct SteppedSpan(std::iter::StepBy<std::ops::Range<u32>>);
 
 impl Ranks {
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
@@ -179,11 +180,9 @@ pub(crate) fn alpha<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
     parse_duration(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
 }
 
-/// A bandwidth (`50GBps`) or its inverse as papers print it (`105us/MB`).
+/// A bandwidth (`50GBps`, `400Gbps`) or its inverse as papers print it (`105us/MB`).
 pub(crate) fn beta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<MicrosPerByte>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let beta = if text.contains('/') { parse_time_per_size(&text) } else { parse_bandwidth(&text) };
-    beta.map(Some).map_err(D::Error::custom)
+    parse_beta(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
 }
 
 impl<'de> Deserialize<'de> for Pair {
@@ -222,7 +221,7 @@ impl<'de> Deserialize<'de> for Ports {
     }
 }
 
-impl<'de> Deserialize<'de> for RankSpan {
+impl<'de> Deserialize<'de> for SteppedSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SpanVisitor)
     }
@@ -231,25 +230,34 @@ impl<'de> Deserialize<'de> for RankSpan {
 struct SpanVisitor;
 
 impl Visitor<'_> for SpanVisitor {
-    type Value = RankSpan;
+    type Value = SteppedSpan;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a rank, or several such as `0..8` (0 to 7) or `0..8/2` (every second)")
+        f.write_str("a rank, or several such as `0-7` (0 to 7) or `0-7/2` (every second)")
     }
 
-    fn visit_u64<E: serde::de::Error>(self, rank: u64) -> Result<RankSpan, E> {
+    fn visit_u64<E: serde::de::Error>(self, rank: u64) -> Result<SteppedSpan, E> {
         let end = u32::try_from(rank).ok().and_then(|rank| rank.checked_add(1));
         let end = end.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Unsigned(rank), &self))?;
-        Ok(RankSpan((end - 1..end).step_by(1)))
+        Ok(SteppedSpan((end - 1..end).step_by(1)))
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<RankSpan, E> {
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<SteppedSpan, E> {
         let (range, step) = text.split_once('/').unwrap_or((text, "1"));
-        let span = range.split_once("..").and_then(|(start, end)| {
-            let (start, end): (u32, u32) = (start.parse().ok()?, end.parse().ok()?);
-            let step = step.parse().ok().filter(|&step: &usize| step > 0)?;
-            (start < end).then(|| RankSpan((start..end).step_by(step)))
-        });
+        let ends = match range.split_once("..") {
+            Some((start, end)) => {
+                let ends: Option<(u32, u32)> = start.parse().ok().zip(end.parse().ok());
+                if let Some((start, end)) = ends.filter(|(start, end)| start < end) {
+                    let last = end - 1;
+                    tracing::warn!("`{text}` does not count {end}; write `{start}-{last}`, which counts both its ends");
+                }
+                ends
+            }
+            None => range.parse::<RankSpan>().ok().map(|span| (span.first, span.last + 1)),
+        };
+        let step = step.parse().ok().filter(|&step: &usize| step > 0);
+        let span = ends.filter(|(start, end)| start < end).zip(step);
+        let span = span.map(|((start, end), step): ((u32, u32), _)| SteppedSpan((start..end).step_by(step)));
         span.ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
     }
 }

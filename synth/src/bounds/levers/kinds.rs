@@ -50,10 +50,14 @@ impl Kind {
                 links.entry(key).or_default().push(id);
             }
         }
-        let of_resources = resources.into_iter().map(|((name, beta), members)| Self {
-            name,
-            beta: MicrosPerByte(f64::from_bits(beta)),
-            members: Members::Resources(members),
+        let names: Vec<String> = resources.keys().map(|(name, _)| name.clone()).collect();
+        let of_resources = resources.into_iter().map(|((name, beta), members)| {
+            let beta = MicrosPerByte(f64::from_bits(beta));
+            // Of several speeds under one name, each says its own.
+            let is_one_of_several = names.iter().filter(|other| **other == name).count() > 1;
+            let speed =
+                if is_one_of_several { format!(" at {}", quantity::show_bandwidth(beta)) } else { String::new() };
+            Self { name: name + &speed, beta, members: Members::Resources(members) }
         });
         let of_links = links.into_iter().map(|((crosses, beta, alpha, _), members)| {
             let beta = MicrosPerByte(f64::from_bits(beta));
@@ -117,4 +121,26 @@ fn pattern(name: &str) -> String {
         }
     }
     pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ports of one name and two speeds are told apart.
+    #[test]
+    fn kinds_have_names_of_their_own() {
+        let resolved = topology::resolve("switch:4,bandwidth=25GBps").expect("a known family");
+        let mut parts = parts(&resolved);
+        parts.resources[0].beta = MicrosPerByte(8e-5);
+        for link in parts.links.iter_mut().filter(|link| link.resources.contains(&ResourceId(0))) {
+            link.beta = MicrosPerByte(8e-5);
+        }
+        let names = |parts: TopologyParts| -> Vec<String> {
+            let topology = Topology::new(parts).expect("a valid topology");
+            Kind::all(&topology).into_iter().map(|kind| kind.name).collect()
+        };
+        assert_eq!(names(parts), ["rank* at 25 GB/s", "rank* at 12.5 GB/s"]);
+        assert_eq!(names(super::parts(&resolved)), ["rank*"]);
+    }
 }

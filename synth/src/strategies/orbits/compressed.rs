@@ -135,6 +135,7 @@ fn report(schedule: &VerifiedCompressed, options: &Options, candidates: Vec<Cand
     let stop_reason = match gap {
         Some(gap) if gap <= EQUAL => StopReason::Optimal,
         Some(gap) if gap <= options.gap * (1.0 + EQUAL) + EQUAL => StopReason::GapLimit,
+        _ if options.cancel.is_cancelled() => StopReason::Interrupted,
         _ => StopReason::Exhausted,
     };
     Report {

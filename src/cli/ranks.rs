@@ -1,6 +1,11 @@
-//! How groups of ranks are spelled on the command line.
+//! How ranks, and groups of them, are written on the command line: `0-3,6`, `0-3/4-7`.
 
 use topology::Rank;
+use topology::quantity::{RankSpan, listed};
+
+/// Ranks in ascending order, each once; ranges count both their ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RankList(pub Vec<Rank>);
 
 /// `0,2,4/1,3,5`, `0-3/4-7`, or `size=4`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -10,9 +15,6 @@ pub(crate) enum Split {
     /// Neighbours, so many together; the last group may be smaller.
     Size(usize),
 }
-
-/// The largest rank that can be named.
-const LARGEST: u32 = (1 << 20) - 1;
 
 impl Split {
     /// The groups, of so many ranks.
@@ -42,31 +44,38 @@ impl std::str::FromStr for Split {
             let size = size.parse().ok().filter(|&size| size > 0);
             return size.map(Self::Size).ok_or_else(|| format!("`{text}`: a group has one rank or more"));
         }
-        text.split('/').map(group).collect::<Result<_, _>>().map(Self::Listed)
+        let groups = text.split('/').map(|group| group.parse::<RankList>().map(|list| list.0));
+        let groups = groups.collect::<Result<_, _>>().map(Self::Listed);
+        groups.map_err(|error| format!("{error}; groups are such as 0,2/1,3 or 0-3/4-7"))
     }
 }
 
-/// Ranks and ranges of ranks between commas.
-fn group(text: &str) -> Result<Vec<Rank>, String> {
-    let mut ranks = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |word: &str| word.trim().parse::<u32>().ok().filter(|&rank| rank <= LARGEST);
-        match (number(first), number(last)) {
-            (Some(first), Some(last)) if first <= last => ranks.extend((first..=last).map(Rank)),
-            _ => return Err(format!("`{part}` is no rank and no range; expected groups such as 0,2/1,3 or 0-3/4-7")),
+impl std::str::FromStr for RankList {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let spans = text.split(',').map(|part| part.parse::<RankSpan>().map_err(|error| error.to_string()));
+        let ranks = listed(spans.collect::<Result<Vec<_>, _>>()?)?;
+        let mut ranks: Vec<Rank> = ranks.into_iter().map(Rank).collect();
+        ranks.sort_unstable();
+        match ranks.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(format!("`{text}` names rank {} twice", pair[0])),
+            None => Ok(Self(ranks)),
         }
-    }
-    ranks.sort_unstable();
-    match ranks.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("`{text}` names rank {} twice", pair[0])),
-        None => Ok(ranks),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_are_listed_or_in_ranges_with_both_ends() {
+        let ranks = |text: &str| text.parse::<RankList>().map(|list| list.0.iter().map(|rank| rank.0).collect());
+        assert_eq!(ranks("6,0-3"), Ok(vec![0, 1, 2, 3, 6]));
+        assert_eq!(ranks("2-2"), Ok(vec![2]));
+        // As YAML files had ranges before, without their ends.
+        assert!(ranks("0..4").is_err_and(|error: String| error.contains("0-3")));
+    }
 
     #[test]
     fn groups_are_listed_or_counted() {

@@ -1,0 +1,62 @@
+//! What the commands take that read a plan: `antiphon verify`, `simulate` and `explain`.
+
+use super::values::size;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `antiphon verify`
+#[derive(Args, Debug)]
+pub(crate) struct VerifyArgs {
+    /// The plan file: schedule JSON, MSCCL XML (either dialect) or MSCCL++ JSON.
+    pub file: PathBuf,
+    /// The topology (default: the SPEC that a schedule names; for plans of other tools, whether it has the links).
+    #[arg(long, value_name = "SPEC")]
+    pub topology: Option<String>,
+    /// Also check that the schedule obeys this sketch.
+    #[arg(long, value_name = "F")]
+    pub sketch: Option<PathBuf>,
+    /// Also check that an alltoallv schedule moves these bytes: one CSV row per sending member.
+    #[arg(long, value_name = "F.csv")]
+    pub matrix: Option<PathBuf>,
+    /// Also check that a custom schedule moves these chunks.
+    #[arg(long, value_name = "F.yaml")]
+    pub demand: Option<PathBuf>,
+    /// Write an orbit-compressed schedule with every transfer (at most 5 million).
+    #[arg(long, value_name = "OUT.json")]
+    pub expand: Option<PathBuf>,
+}
+
+/// A plan file (schedule JSON, MSCCL XML or MSCCL++ JSON) and its topology.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlanArgs {
+    /// The plan file: schedule JSON, MSCCL XML or MSCCL++ JSON.
+    pub file: PathBuf,
+    /// The topology (default: the SPEC that the file names).
+    #[arg(long, value_name = "SPEC")]
+    pub topology: Option<String>,
+    /// The size of the call, for plans of other tools, which have none (default: one that the plan serves).
+    #[arg(long, value_parser = size)]
+    pub size: Option<u64>,
+}
+
+/// `antiphon simulate`
+#[derive(Args, Debug)]
+pub(crate) struct SimulateArgs {
+    /// What to replay.
+    #[command(flatten)]
+    pub plan: PlanArgs,
+    /// Write a Perfetto/Chrome trace.
+    #[arg(long, value_name = "T.json")]
+    pub trace: Option<PathBuf>,
+    /// Write a self-contained HTML timeline.
+    #[arg(long, value_name = "R.html")]
+    pub html: Option<PathBuf>,
+}
+
+/// `antiphon explain`
+#[derive(Args, Debug)]
+pub(crate) struct ExplainArgs {
+    /// What to explain.
+    #[command(flatten)]
+    pub plan: PlanArgs,
+}

@@ -1,0 +1,79 @@
+//! What `antiphon topology` and `antiphon sketch` take.
+
+use super::values::{size, slowdown};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `antiphon topology …`
+#[derive(Subcommand, Debug)]
+pub(crate) enum TopologyCommand {
+    /// Lists the families and machines a SPEC can name.
+    List,
+    /// Prints the normalized topology of a SPEC.
+    Show {
+        /// `name[:params][,key=value]…`, or a path.
+        spec: String,
+        /// A picture of what every pair costs instead of a table.
+        #[arg(long)]
+        heat_map: bool,
+        /// The same picture, as SVG.
+        #[arg(long, value_name = "F.svg")]
+        svg: Option<PathBuf>,
+    },
+    /// Validates a SPEC or a file.
+    Check {
+        /// `name[:params][,key=value]…`, or a path.
+        spec: String,
+    },
+    /// Translates `nvidia-smi topo -m` text, NCCL topology XML, TACCL topology JSON or /sys into a topology file.
+    Import(ImportArgs),
+}
+
+/// What `topology import` reads, and what the file does not say.
+#[derive(Args, Debug)]
+pub(crate) struct ImportArgs {
+    /// The foreign file, whose format is seen from its text; or /sys, or a copy of it.
+    pub file: PathBuf,
+    /// Where to write the topology (YAML, or JSON if it ends in `.json`); stdout if absent.
+    #[arg(short, long, value_name = "OUT")]
+    pub output: Option<PathBuf>,
+    /// How many such machines are joined through their NICs.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub machines: u64,
+    /// TACCL: the size of the chunk that its costs are for, if the name does not say it.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub chunk_bytes: Option<u64>,
+    /// TACCL: how many of its units of time make a microsecond.
+    #[arg(long, value_name = "N", value_parser = slowdown)]
+    pub scale: Option<f64>,
+    /// TACCL: the kind of topology, if the name does not say it (DGX2, NDv2, HubAndSpoke, custom).
+    #[arg(long, value_name = "KIND")]
+    pub kind: Option<String>,
+    /// Bandwidths of what the file names without a speed: `nvlink=25GBps,pcie=24GBps,smp=10GBps,nic=25GBps`.
+    #[arg(long, value_name = "LIST")]
+    pub assume: Option<topology::import::Assumed>,
+}
+
+/// `antiphon sketch …`
+#[derive(Subcommand, Debug)]
+pub(crate) enum SketchCommand {
+    /// Resolves a sketch against a topology.
+    Check {
+        /// The sketch file.
+        file: PathBuf,
+        /// The topology to resolve it against.
+        #[arg(long, value_name = "SPEC")]
+        topology: String,
+    },
+    /// Translates a TACCL sketch (JSON); prints it where no output is named.
+    Import {
+        /// The TACCL sketch.
+        file: PathBuf,
+        /// Where to write the sketch; its name is the sketch's.
+        #[arg(short, long, value_name = "OUT.yaml")]
+        output: Option<PathBuf>,
+        /// The topology it is for: says what it was translated for, and is checked against it.
+        #[arg(long, value_name = "SPEC")]
+        topology: Option<String>,
+    },
+}

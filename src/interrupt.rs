@@ -1,0 +1,51 @@
+//! Ctrl-C: a planner returns its best answer so far; whoever measures says that it was interrupted, and ends.
+//!
+//! The principal functions are [`cancels`] and [`ends`]. The first one called in a process decides what Ctrl-C does.
+
+use crate::failure::Failure;
+use crate::screen::Screen;
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use synth::Cancel;
+
+/// The exit code of what a signal ended, as shells have it.
+pub(crate) const EXIT_CODE: u8 = 130;
+
+static RAISED: AtomicBool = AtomicBool::new(false);
+
+/// Whether Ctrl-C has asked a planner to stop.
+pub(crate) fn was_raised() -> bool {
+    RAISED.load(Ordering::Relaxed)
+}
+
+/// Raised by Ctrl-C; a second one ends the program at once.
+pub(crate) fn cancels() -> Cancel {
+    let cancel = Cancel::default();
+    let raised = cancel.clone();
+    // A second handler cannot be set; the first one already raises a cancellation.
+    drop(ctrlc::set_handler(move || {
+        if raised.is_cancelled() {
+            std::process::exit(i32::from(EXIT_CODE));
+        }
+        raised.cancel();
+        RAISED.store(true, Ordering::Relaxed);
+    }));
+    cancel
+}
+
+/// Ctrl-C ends the program and says so. Ranks notice that their launcher is gone, and end as well.
+pub(crate) fn ends(screen: &Screen) {
+    let is_json = screen.is_json();
+    static SAID: AtomicBool = AtomicBool::new(false);
+    drop(ctrlc::set_handler(move || {
+        if !SAID.swap(true, Ordering::Relaxed) {
+            let mut stderr = std::io::stderr().lock();
+            if stderr.is_terminal() {
+                // The progress line is in the way.
+                drop(write!(stderr, "\r\x1b[K"));
+            }
+            drop(writeln!(stderr, "{}", Failure::interrupted().shown(is_json)));
+        }
+        std::process::exit(i32::from(EXIT_CODE));
+    }));
+}
