@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 #[test]
 fn every_listed_machine_is_shown() {
     let listed = antiphon("topology list --json").ok().json();
-    let forms: Vec<&str> = listed.as_array().unwrap().iter().map(|entry| entry["form"].as_str().unwrap()).collect();
+    let forms: Vec<&str> =
+        listed["topologies"].as_array().unwrap().iter().map(|entry| entry["form"].as_str().unwrap()).collect();
     for form in ["dgx-a100xN", "dgx-h100xN", "mi250xN", "h800xN", "gb200xN", "fat-tree:AxBxC", "dragonfly:AxBxC"] {
         assert!(forms.contains(&form), "{form}: {forms:?}");
     }

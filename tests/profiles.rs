@@ -64,7 +64,9 @@ fn an_imitated_cluster_is_measured_as_it_is() {
     let truth = show("truth.yaml");
     // Other tests share the computer, and nothing that is measured then is as it is; at last they have ended.
     for attempt in 1.. {
-        let ran = here("profile --ranks 4 --quick --check 4 --emulate ./truth.yaml --slowdown 4 --svg m.svg -o m.yaml");
+        let ran = here(
+            "profile --ranks 4 --quick --check 4 --emulate ./truth.yaml --slowdown 4 --force --svg m.svg -o m.yaml",
+        );
         let words = &ran.stderr;
         assert!(ran.stdout.contains("bandwidth, row → column") && words.contains("2 machines"), "{words}");
         assert!(words.contains("Predicted and then timed: 2 single messages and 2 sets"), "{words}");
