@@ -103,8 +103,8 @@ fn an_interrupted_planner_says_so_and_gives_what_it_has() {
 
 #[test]
 fn an_interrupted_run_says_so() {
-    // The first size takes a moment, the second many minutes.
-    let line = "run --collective allreduce --ranks 2 --size 4,64MB --iterations 20000 --timeout 1h";
+    // The first size takes a moment, the second a minute.
+    let line = "run --collective allreduce --ranks 2 --size 4,64MB --iterations 2000 --timeout 1h";
     for (line, is_json, first) in
         [(line.to_owned(), false, "allreduce on 2 ranks"), (format!("{line} --json"), true, "antiphon-run/1")]
     {
