@@ -32,3 +32,14 @@ fn four_thousand_ranks_are_planned_verified_and_simulated_without_writing_every_
     assert_eq!(refused.code, 1, "{}", refused.stderr);
     assert!(!refused.json()["violations"].as_array().unwrap().is_empty());
 }
+
+#[test]
+fn an_answer_of_few_transfers_is_written_plain() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    // Every rank gets 2499 chunks, several of them in one message.
+    let line = "synth --topology torus2d:50x50 --collective allgather --size 2500 --chunks 1 --strategy orbits";
+    let report = antiphon(&format!("{line} --json -o {}", plan.display())).ok().json();
+    let file = read(&plan);
+    assert!(file.get("symmetry").is_none() && file["transfers"].as_array().unwrap().len() <= 5_000_000, "{report}");
+}

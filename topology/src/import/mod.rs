@@ -8,6 +8,7 @@
 
 mod board;
 mod nccl;
+mod nominal;
 mod nvidia_smi;
 mod sys;
 mod taccl;

@@ -6,6 +6,7 @@
 //! generation, and for the way between two sockets, by vendor. Attributes that play no part here are not looked at.
 
 use super::board::{DeviceTree, DirectLink, ImportedBoard, SharedIndex, TreeNode, outlets};
+use super::nominal;
 use super::xml::{self, XmlElement};
 use super::{Assumed, ImportOptions, at_byte, speed};
 use crate::document::TextError;
@@ -30,12 +31,6 @@ const MOST_C2C: u64 = 10_000_000;
 
 /// More Mb/s than any port has.
 const MOST_MEGABITS: u64 = 100_000_000;
-
-/// Usable GB/s of a PCIe lane by its GT/s.
-const LANES: [(f64, f64); 6] = [(2.5, 0.1875), (5.0, 0.375), (8.0, 0.75), (16.0, 1.5), (32.0, 3.0), (64.0, 6.0)];
-
-/// Usable GB/s of an NVLink, by the first compute capability that has it.
-const NVLINKS: [(u64, f64); 6] = [(60, 18.0), (70, 20.0), (80, 20.0), (86, 12.0), (90, 20.6), (100, 40.1)];
 
 /// A GPU while the document is read.
 struct NcclGpu<'x> {
@@ -149,7 +144,7 @@ impl<'x> NcclParser<'x> {
                     self.hosts.len() - 1
                 }
             };
-            let (beta, note) = self.between_sockets(cpu);
+            let (beta, note) = nominal::between_sockets(cpu.get("arch"), cpu.get("vendor"), self.assumed);
             let index = self.number(cpu, "numaid")?.map_or_else(|| "?".to_owned(), |id| id.to_string());
             let (host_state, tree) = &mut self.hosts[host];
             let edge = host_state.board.share_both(&format!("cpu{index}.smp"), beta, &note);
@@ -160,17 +155,6 @@ impl<'x> NcclParser<'x> {
             return Err(self.fault(root, "there is no <gpu> in it, so there are no ranks"));
         }
         self.number_gpus()
-    }
-
-    fn between_sockets(&self, cpu: &XmlElement) -> (MicrosPerByte, String) {
-        let (usual, why) = match (cpu.get("arch"), cpu.get("vendor")) {
-            (Some("arm64" | "aarch64"), _) => (6.0, "nominal between Arm sockets"),
-            (Some("ppc64"), _) => (32.0, "nominal between POWER sockets"),
-            (_, Some("AuthenticAMD")) => (16.0, "nominal between AMD sockets"),
-            (_, Some("GenuineIntel")) => (10.0, "nominal between Intel sockets"),
-            _ => (10.0, "assumed between sockets of an unknown vendor"),
-        };
-        speed(self.assumed.smp, usual, why)
     }
 
     /// Everything below a socket or a bridge at `place`; `socket` is where C2C leads.
@@ -221,7 +205,7 @@ impl<'x> NcclParser<'x> {
     fn lanes(&self, pci: &XmlElement) -> Result<(MicrosPerByte, String), TextError> {
         let text = pci.get("link_speed").unwrap_or_default();
         let width = self.number(pci, "link_width")?.unwrap_or(0);
-        Ok(lanes(text, width, self.assumed))
+        Ok(nominal::lanes(text, width, self.assumed))
     }
 
     fn gpu(
@@ -269,7 +253,7 @@ impl<'x> NcclParser<'x> {
             return Ok(given.gbps());
         }
         let generation = self.number(gpu, "sm")?.unwrap_or(0);
-        Ok(NVLINKS.iter().rev().find(|(first, _)| *first <= generation).map_or(20.0, |(_, speed)| *speed))
+        Ok(nominal::nvlink(generation))
     }
 
     fn net(&mut self, net: &XmlElement, host: usize, place: TreeNode) -> Result<(), TextError> {
@@ -401,19 +385,6 @@ impl<'x> NcclParser<'x> {
             }
         }
         Ok(())
-    }
-}
-
-/// The usable bandwidth of so many PCIe lanes at a rate as it is printed, such as `16.0 GT/s PCIe`.
-pub(super) fn lanes(rate: &str, width: u64, assumed: Assumed) -> (MicrosPerByte, String) {
-    let per_lane = rate.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
-    let lane = per_lane.and_then(|rate| LANES.iter().find(|(known, _)| (known - rate).abs() < 0.01));
-    match lane.filter(|_| (1..=32).contains(&width)) {
-        _ if assumed.pcie.is_some() => speed(assumed.pcie, 0.0, ""),
-        Some((rate, usable)) => {
-            speed(None, usable * width as f64, &format!("nominal for {rate} GT/s x{width}, usable part"))
-        }
-        None => speed(None, 12.0, "assumed: its PCIe speed and width are not stated"),
     }
 }
 

@@ -8,7 +8,7 @@
 //! The folder may be anybody's: symbolic links are not followed, and depth, number and length of files are bounded.
 
 use super::board::{DeviceTree, DirectLink, ImportedBoard, SharedIndex, TreeNode, outlets};
-use super::nccl::lanes;
+use super::nominal::lanes;
 use super::{Assumed, ImportOptions, speed};
 use crate::quantity::show_bandwidth;
 use crate::spec::bad_part;
