@@ -127,7 +127,7 @@ fn a_rank_that_dies_or_stops_is_named_with_its_machine_by_every_live_rank() {
 #[test]
 fn a_stopped_launcher_holds_its_workers_no_longer_than_the_limit() {
     let line = "run --collective allreduce --size 64KB --iterations 1000000 --timeout 1s";
-    let mut launched = Launched::start(&["local"], line, |_| ("--ranks 2".to_owned(), Vec::new()));
+    let launched = Launched::start(&["local"], line, |_| ("--ranks 2".to_owned(), Vec::new()));
     let launcher = launched.processes()[0];
     let mut workers = Vec::new();
     wait_until("not every rank has a worker", || {

@@ -154,7 +154,7 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 /// Whether this process, or the system, has no room for one more connection right now.
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
@@ -387,8 +387,9 @@ impl Stranger {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -471,32 +472,43 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
-    /// Set in a process of its own, which has few descriptors.
-    const FEW: &str = "ANTIPHON_TEST_FEW_DESCRIPTORS";
+    /// Set in a process of its own, whose limits a test may change.
+    const ALONE: &str = "ANTIPHON_TEST_ALONE";
+
+    /// Whether this process is here for this test only; if not, one is started, and the test has run in it.
+    pub(crate) fn alone(name: &str) -> bool {
+        if std::env::var_os(ALONE).is_some() {
+            return true;
+        }
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = again.args([name, "--test-threads", "1"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        false
+    }
+
+    /// Leaves this process so many descriptors; what it had before.
+    pub(crate) fn limit_descriptors(left: usize) -> Rlimit {
+        let used = std::fs::read_dir("/proc/self/fd").unwrap().count() - 1;
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some((used + left) as u64), maximum: before.maximum }).unwrap();
+        before
+    }
 
     /// Strangers take all descriptors that this process may have; who belongs here is let in nevertheless.
     #[test]
     fn a_process_without_descriptors_lets_others_wait() {
-        if std::env::var_os(FEW).is_none() {
-            let name = "a_process_without_descriptors_lets_others_wait";
-            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-            let output = again.args([name, "--test-threads", "1"]).env(FEW, "1").output().unwrap();
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        const CROWD: usize = 96;
+        if !alone("a_process_without_descriptors_lets_others_wait") {
             return;
         }
-        const CROWD: usize = 96;
         let secret = Secret::random().unwrap();
         let (listener, address) = listener();
         // The connectors' ends are in this process, too, and have their descriptors before there are too few.
         let mut crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(address).unwrap()).collect();
         let mut honest = crowd.pop().unwrap();
         honest.set_nonblocking(true).unwrap();
-        let used = std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let few = rustix::process::Rlimit { current: Some((used + CROWD / 3) as u64), maximum: None };
-        let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, rustix::process::Rlimit { maximum, ..few })
-            .unwrap();
+        limit_descriptors(CROWD / 3);
         let mut gate = Gate::new(vec![listener], &secret);
         let (mut was_full, mut admitted, deadline) = (false, 0, Moment::now().after(LONG));
         while admitted == 0 {

@@ -5,14 +5,13 @@
 //! (see `handshake`). Then the listeners are closed. A rank listens on each of its interfaces, and every connection to it
 //! has a socket, a stripe, to each that answers: the sender tries them, the first one last, and says there which they are.
 
-use super::handshake::{Claim, Gate, introduce};
+use super::handshake::{Claim, Gate, introduce, is_full};
 use super::secret::{BYTES, Secret};
 use super::{Sockets, Streams};
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::transport::interfaces::MOST_WAYS;
 use program::{Connection, ConnectionId};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -261,7 +260,7 @@ impl Meeting<'_> {
         let refusals = until.min(Moment::now().after(patience));
         match self.enter(address, claim, [until, refusals], over)? {
             Ok(socket) => drop(locked().insert(stripe, socket)),
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => return Err(self.lost(to)(error)),
+            Err(error) if is_full(&error) => return Err(self.lost(to)(error)),
             // Somebody else says why.
             Err(_) if over.load(Ordering::Relaxed) => {}
             Err(error) if is_spare => {
@@ -286,6 +285,8 @@ impl Meeting<'_> {
         over: &AtomicBool,
     ) -> RunResult<io::Result<TcpStream>> {
         let mut pause = PAUSES[0];
+        // Those who take this rank's descriptors without belonging here are sent away meanwhile.
+        let crowded = until.min(Moment::now().after(REFUSALS));
         loop {
             let go_on = || matches!(self.go_on(over), Ok(true));
             let entered = introduce(address, claim, self.secret, until, &go_on).and_then(|proven| ready(proven.stream));
@@ -295,6 +296,7 @@ impl Meeting<'_> {
             let again = match &entered {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => refusals,
                 Err(error) if CUT.contains(&error.kind()) => until,
+                Err(error) if is_full(error) => crowded,
                 _ => return Ok(entered),
             };
             if Moment::now().after(pause) >= again || !self.go_on(over)? {
@@ -349,7 +351,9 @@ fn ready(stream: TcpStream) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::handshake::tests::{alone, limit_descriptors};
     use super::*;
+    use rustix::process::{Resource, setrlimit};
     use std::io::{Read, Write};
     use std::time::Duration;
     use topology::LinkId;
@@ -598,6 +602,33 @@ mod tests {
             });
             assert_eq!(incoming, [2, 2]);
         });
+    }
+
+    /// For a while there is no descriptor for one more connection.
+    #[test]
+    fn who_has_no_descriptor_for_a_connection_tries_again() {
+        if !alone("who_has_no_descriptor_for_a_connection_tries_again") {
+            return;
+        }
+        let (secret, connections, closed) = (Secret::random().unwrap(), connections(), Closed::default());
+        let [(zero, first), (one, second)] = [(); 2].map(|()| listen(&["127.0.0.1".parse().unwrap()], false).unwrap());
+        let (doors, asked) = ([first, second], AtomicUsize::new(0));
+        let enough = limit_descriptors(0);
+        let check = || {
+            if asked.fetch_add(1, Ordering::Relaxed) == 20 {
+                setrlimit(Resource::Nofile, enough.clone()).unwrap();
+            }
+            Ok(())
+        };
+        let meeting = |rank| Meeting { check: &check, ..meeting(&connections, &secret, rank, LONG, &closed) };
+        let met = std::thread::scope(|scope| {
+            let zero = scope.spawn(|| meeting(0).hold(zero, &doors));
+            let one = scope.spawn(|| meeting(1).hold(one, &doors));
+            [zero.join().unwrap(), one.join().unwrap()]
+        });
+        for streams in met {
+            assert_eq!(streams.unwrap_or_else(|error| panic!("{}", error.chain())).incoming.len(), 2);
+        }
     }
 
     /// A verdict comes while a rank waits for an answer of somebody who says nothing.
