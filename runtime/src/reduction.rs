@@ -1,6 +1,6 @@
 //! The operations that reductions are made of.
 //!
-//! The principal trait is [`Operations`]. What they are to give is in the documentation of [`DType`](crate::DType).
+//! The principal trait is [`Operations`]. What they are to give is said where the types of elements are documented.
 
 /// The four operations on two values. All are symmetric to the bit, but for which NaN the result is: two ranks that combine
 /// the same values, each as the first operand its own, must get the same. Written without branches, so that they compile to

@@ -18,6 +18,7 @@ const FLOORS: &[(&str, &[&str])] = &[
         "runtime",
         &[
             "clock",
+            "reduction",
             "dtype",
             "error",
             "group",

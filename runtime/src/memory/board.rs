@@ -89,16 +89,10 @@ impl fmt::Display for Verdict {
     }
 }
 
-const CAUSES: [Cause; 8] = [
-    Cause::Died,
-    Cause::Silent,
-    Cause::Late,
-    Cause::Failed,
-    Cause::Disagrees,
-    Cause::Orphaned,
-    Cause::Cut,
-    Cause::Lost,
-];
+const CAUSES: [Cause; 8] = {
+    use Cause::{Cut, Died, Disagrees, Failed, Late, Lost, Orphaned, Silent};
+    [Died, Silent, Late, Failed, Disagrees, Orphaned, Cut, Lost]
+};
 const PHASES: [Phase; 4] = [Phase::Prepare, Phase::Start, Phase::Work, Phase::Report];
 
 impl Verdict {
