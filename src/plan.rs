@@ -130,7 +130,7 @@ pub(crate) enum Opened {
 }
 
 /// Opens a plan file, whatever its format, and judges it for calls of `size` bytes. A schedule's topology is `spec`,
-/// or the SPEC that the file names.
+/// else what the file describes or names.
 pub(crate) fn open_any(path: &Path, spec: Option<&str>, size: Option<u64>) -> Outcome<Opened> {
     let (text, origin) = (read_text(path)?, path.display().to_string());
     if foreign::is_foreign(&text) {
@@ -148,7 +148,7 @@ pub(crate) fn open_any(path: &Path, spec: Option<&str>, size: Option<u64>) -> Ou
 pub(crate) struct Claim<F = ScheduleFile> {
     /// As read.
     pub file: F,
-    /// From `--topology`, or the SPEC that the file names.
+    /// From `--topology`, else what the file describes, or the SPEC that it names.
     pub topology: Arc<Topology>,
 }
 
@@ -156,11 +156,13 @@ pub(crate) struct Claim<F = ScheduleFile> {
 fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
     let file = file::read_any(text, origin)
         .map_err(|error| no_plan(text, origin).unwrap_or_else(|| Failure::bad_input(error)))?;
-    let named = match &file {
-        AnyScheduleFile::Plain(file) => &file.schedule.topology.name,
-        AnyScheduleFile::Compressed(file) => &file.base.schedule.topology.name,
+    let stated = match &file {
+        AnyScheduleFile::Plain(file) => file,
+        AnyScheduleFile::Compressed(file) => &file.base,
     };
-    let topology = topology(spec.unwrap_or(named)).map_err(|failure| match spec {
+    let named = &stated.schedule.topology.name;
+    let own = stated.topology.clone().filter(|_| spec.is_none());
+    let topology = own.map_or_else(|| topology(spec.unwrap_or(named)), Ok).map_err(|failure| match spec {
         Some(_) => failure,
         None => failure
             .context(format!("{origin}: names the topology `{}`, which cannot be resolved", shorten(named)))

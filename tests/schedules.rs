@@ -1,6 +1,6 @@
 //! Plans of many machines and collectives, judged by a checker that shares no code with the project.
 
-use crate::binary::{antiphon, read, repository, topology};
+use crate::binary::{antiphon, antiphon_in, read, repository, topology};
 use crate::checker::{Wish, judge};
 use serde_json::Value;
 
@@ -19,6 +19,30 @@ fn plan(spec: &str, wish: &Wish, options: &str) -> (Value, Value) {
     );
     let report = antiphon(&line).ok().json();
     (read(&path), report)
+}
+
+/// A plan for a machine of one's own needs neither the machine's file nor `--topology` at any later command.
+#[test]
+fn a_plan_knows_its_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = "format: antiphon-topology/1\nname: mine\nranks: 2\nlinks:\n\
+        - {from: 0, to: 1, alpha_us: 1, beta_us_per_byte: 0.001}\n\
+        - {from: 1, to: 0, alpha_us: 3, beta_us_per_byte: 0.001}\n";
+    std::fs::write(folder.path().join("mine.yaml"), machine).unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    run("synth --topology mine.yaml --collective allgather --size 1KB --time-limit 1 -o plan.json").ok();
+    std::fs::remove_file(folder.path().join("mine.yaml")).unwrap();
+    for command in ["verify plan.json", "simulate plan.json", "explain plan.json", "export plan.json --format dot"] {
+        run(command).ok();
+    }
+    let other = run("verify plan.json --topology ring:2");
+    assert_eq!(other.code, 1, "{}", other.stdout);
+    assert!(other.stdout.contains("digest"), "{}", other.stdout);
+    // A machine that was changed afterwards is another one.
+    let text = std::fs::read_to_string(folder.path().join("plan.json")).unwrap();
+    std::fs::write(folder.path().join("plan.json"), text.replace("\"alpha_us\":3.0", "\"alpha_us\":2.0")).unwrap();
+    let changed = run("verify plan.json");
+    assert!(changed.code == 2 && changed.stderr.contains("plan.json:"), "{}", changed.stderr);
 }
 
 fn judged(spec: &str, wish: &Wish, options: &str) -> f64 {

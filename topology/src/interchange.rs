@@ -118,6 +118,40 @@ fn write_list(text: &mut String, key: &str, items: impl Iterator<Item = String>)
     text.push(']');
 }
 
+/// A topology that stands inside another document, in the same form.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Embedded(pub Topology);
+
+impl<'de> Deserialize<'de> for Embedded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let file = TopologyFile::deserialize(deserializer)?;
+        embedded(file).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// What [`from_document`] checks, without places in the text.
+fn embedded(file: TopologyFile) -> Result<Topology, String> {
+    if file.format != FORMAT {
+        return Err(format!("`format` is `{}`, expected `{FORMAT}`", shorten(&file.format)));
+    }
+    let links = file.links.iter().map(|link| link.id.map(LinkId::index));
+    let resources = file.resources.iter().map(|resource| resource.id.map(ResourceId::index));
+    let moved = |(index, id): (usize, Option<usize>)| id.is_some_and(|id| id != index);
+    if links.enumerate().any(moved) || resources.enumerate().any(moved) {
+        return Err("the ids of links and resources are positions in their lists, from 0".to_owned());
+    }
+    if file.ranks > MAX_RANKS as u64 {
+        let error = TopologyError::TooMany { what: "ranks", count: file.ranks, limit: MAX_RANKS as u64 };
+        return Err(error.to_string());
+    }
+    let claimed = file.digest.clone();
+    let topology = Topology::new(parts(file)).map_err(|error| error.to_string())?;
+    match claimed {
+        Some(claimed) if claimed != topology.digest() => Err(format!("its digest is {}", topology.digest())),
+        _ => Ok(topology),
+    }
+}
+
 /// Reads a topology from JSON; `origin` is what messages call the text.
 ///
 /// # Errors

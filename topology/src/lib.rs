@@ -35,7 +35,7 @@ pub use catalog::{Listing, list, load, read_text, resolve};
 pub use error::{TopologyError, TopologyResult};
 pub use free_times::FreeTimes;
 pub use graph::{Latency, Link, MAX_LINKS, MAX_RANKS, Resource, Topology, TopologyParts};
-pub use interchange::{from_json, to_json};
+pub use interchange::{Embedded, from_json, to_json};
 pub use measured::{Measured, to_yaml};
 pub use probe::{Exchange, Probe, ProbeError};
 pub use spelling::{closest, shorten, shorten_message};

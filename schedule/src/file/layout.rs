@@ -1,13 +1,13 @@
 //! The keys of the file, as written; nothing is resolved here.
 
 use super::FORMAT;
-use crate::{ChunkId, Collective, Provenance, ReduceOp, TopologyRef, TransferKind};
+use crate::{ChunkId, Collective, Provenance, ReduceOp, TransferKind};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::fmt;
-use topology::{Bytes, LinkId, Micros, Rank};
+use topology::{Bytes, Embedded, LinkId, Micros, Rank};
 
 /// The whole file. Keys that describe the answer may be null or absent where nothing is known.
 #[derive(Deserialize)]
@@ -15,7 +15,7 @@ use topology::{Bytes, LinkId, Micros, Rank};
 pub(super) struct File {
     #[serde(rename = "format")]
     pub(super) _format: Format,
-    pub(super) topology: TopologyRef,
+    pub(super) topology: TopologyEntry,
     pub(super) collective: Collective,
     #[serde(default)]
     pub(super) op: Option<ReduceOp>,
@@ -43,6 +43,17 @@ pub(super) struct File {
     pub(super) gap: Option<f64>,
     #[serde(default)]
     pub(super) produced_by: Provenance,
+}
+
+/// The machine: what it is called, and the whole of it where its name is no SPEC that says the same.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TopologyEntry {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) digest: Option<String>,
+    #[serde(default)]
+    pub(super) embedded: Option<Embedded>,
 }
 
 #[derive(Deserialize)]

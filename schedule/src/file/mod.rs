@@ -27,6 +27,8 @@ pub const FORMAT: &str = "antiphon-schedule/1";
 pub struct ScheduleFile {
     /// The schedule, with chunks numbered as [`crate::Demand`] numbers them.
     pub schedule: Schedule,
+    /// The machine, where the file itself describes it.
+    pub topology: Option<Arc<Topology>>,
     /// What the file states that does not follow from its request and transfers.
     pub mismatches: Findings<Violation>,
 }
@@ -37,7 +39,7 @@ impl ScheduleFile {
     /// # Errors
     /// Every violation, those of the file first.
     pub fn verify(self, topology: &Arc<Topology>) -> Result<VerifiedSchedule, Rejection> {
-        let Self { schedule, mut mismatches } = self;
+        let Self { schedule, mut mismatches, .. } = self;
         match verify(schedule, topology) {
             Ok(verified) if mismatches.is_empty() => Ok(verified),
             Ok(verified) => Err(Rejection { violations: mismatches, schedule: Box::new(verified.into_schedule()) }),
@@ -73,7 +75,7 @@ impl CompressedFile {
     /// # Errors
     /// Every violation, those of the file first.
     pub fn verify(self, topology: &Arc<Topology>) -> Result<VerifiedCompressed, Rejection> {
-        let Self { base: ScheduleFile { schedule: base, mut mismatches }, generators } = self;
+        let Self { base: ScheduleFile { schedule: base, mut mismatches, .. }, generators } = self;
         match verify_compressed(CompressedSchedule { base, generators }, topology) {
             Ok(verified) if mismatches.is_empty() => Ok(verified),
             Ok(verified) => Err(Rejection { violations: mismatches, schedule: Box::new(verified.base().clone()) }),

@@ -5,6 +5,7 @@
 
 use super::layout::{ChunkEntry, File, GeneratorEntry, SymmetryEntry, TransferEntry};
 use super::{AnyScheduleFile, CompressedFile, ScheduleFile};
+use crate::TopologyRef;
 use crate::{
     Chunk, ChunkId, Collective, Demand, DemandError, Findings, Generator, LowerBound, RankSet, Request, Schedule,
     Transfer,
@@ -12,7 +13,7 @@ use crate::{
 use crate::{Violation, verify};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use topology::{Bytes, Micros};
+use topology::{Bytes, Embedded, Micros};
 
 /// A request that no collective answers.
 pub(super) struct Fault {
@@ -58,9 +59,11 @@ pub(super) fn resolve(file: File) -> Result<AnyScheduleFile, Fault> {
     };
     let count = demand.chunks().len();
     let transfers = transfers.into_iter().map(|entry| transfer(entry, names.as_ref(), count)).collect();
+    let own = topology.embedded.map(|Embedded(topology)| Arc::new(topology));
+    let topology = TopologyRef { name: topology.name, digest: topology.digest };
     let schedule = Schedule { topology, demand: Arc::new(demand), transfers, bound, produced_by };
     check_answer(&schedule, makespan_us, gap, &mut mismatches);
-    let plain = ScheduleFile { schedule, mismatches };
+    let plain = ScheduleFile { schedule, topology: own, mismatches };
     Ok(match symmetry {
         None => AnyScheduleFile::Plain(plain),
         Some(symmetry) => {

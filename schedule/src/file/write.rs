@@ -4,18 +4,20 @@
 //! back as the same bits.
 
 use super::FORMAT;
+use crate::TopologyRef;
 use crate::{Chunk, ChunkId, Generator, Schedule, Transfer, TransferKind, VerifiedCompressed, VerifiedSchedule};
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
+use topology::Topology;
 
 /// Writes `schedule` as `antiphon-schedule/1`; the same schedule gives the same bytes.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write(schedule: &VerifiedSchedule, out: impl Write) -> io::Result<()> {
-    let schedule = schedule.schedule();
+    let (schedule, topology) = (schedule.schedule(), schedule.topology());
     let mut out = BufWriter::new(out);
-    write_request(schedule, &mut out)?;
+    write_request(schedule, topology, &mut out)?;
     write_list(&mut out, "chunks", schedule.demand.chunk_ids().zip(schedule.demand.chunks()), write_chunk)?;
     write_list(&mut out, "transfers", schedule.transfers.iter(), write_transfer)?;
     write_answer(schedule, &mut out)?;
@@ -30,7 +32,7 @@ pub fn write(schedule: &VerifiedSchedule, out: impl Write) -> io::Result<()> {
 pub fn write_compressed(schedule: &VerifiedCompressed, out: impl Write) -> io::Result<()> {
     let base = schedule.base();
     let mut out = BufWriter::new(out);
-    write_request(base, &mut out)?;
+    write_request(base, schedule.topology(), &mut out)?;
     if base.demand.request().collective.is_listed() {
         write_list(&mut out, "chunks", base.demand.chunk_ids().zip(base.demand.chunks()), write_chunk)?;
     }
@@ -50,10 +52,10 @@ pub fn write_compressed(schedule: &VerifiedCompressed, out: impl Write) -> io::R
     out.flush()
 }
 
-fn write_request(schedule: &Schedule, out: &mut impl Write) -> io::Result<()> {
+fn write_request(schedule: &Schedule, topology: &Topology, out: &mut impl Write) -> io::Result<()> {
     let request = schedule.demand.request();
     writeln!(out, "{{\n\"format\": \"{FORMAT}\",")?;
-    write_key(out, "topology", &schedule.topology)?;
+    write_topology(&schedule.topology, topology, out)?;
     write_key(out, "collective", &request.collective)?;
     if let Some(op) = request.op {
         write_key(out, "op", &op)?;
@@ -66,6 +68,22 @@ fn write_request(schedule: &Schedule, out: &mut impl Write) -> io::Result<()> {
     write_key(out, "size_bytes", &request.size_bytes)?;
     write_key(out, "chunks_per_rank", &request.chunks_per_rank)?;
     write_key(out, "chunk_bytes", &schedule.demand.chunk_bytes())
+}
+
+/// Its name and digest; and the whole of it unless the name is a SPEC that says the same, so that a plan needs no other file.
+fn write_topology(named: &TopologyRef, topology: &Topology, out: &mut impl Write) -> io::Result<()> {
+    let is_spec = topology::resolve(&named.name).is_ok_and(|known| known.digest() == topology.digest());
+    if is_spec {
+        return write_key(out, "topology", named);
+    }
+    write!(out, "\"topology\": {{\"name\": ")?;
+    serde_json::to_writer(&mut *out, &named.name)?;
+    writeln!(
+        out,
+        ", \"digest\": \"{}\", \"embedded\": {}}},",
+        topology.digest(),
+        topology::to_json(topology).trim_end()
+    )
 }
 
 fn write_answer(schedule: &Schedule, out: &mut impl Write) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::plans::{link, machine, ring};
 use schedule::{Chunk, ChunkId, Collective, CompressedSchedule, Demand, Generator, RankSet, Request, Schedule};
-use schedule::{Rejection, Transfer, TransferKind, VerifiedSchedule, verify, verify_compressed};
+use schedule::{ReduceOp, Rejection, Transfer, TransferKind, VerifiedSchedule, verify, verify_compressed};
 use std::sync::Arc;
 use topology::{Latency, LinkId, Micros, Rank, Topology};
 
@@ -143,7 +143,8 @@ fn the_tolerance_does_not_grow_through_links_either() {
 fn short_messages_late_in_a_schedule_are_told_apart() {
     let topology = ring(2, Latency::Occupies);
     let chunk = Chunk { holders: RankSet::all(2), wanted_by: RankSet::all(2), combine: true, bytes: None };
-    let demand = Demand::from_chunks(Request::new(Collective::Custom, 2, 0), vec![chunk]).unwrap();
+    let request = Request { op: Some(ReduceOp::Sum), ..Request::new(Collective::Custom, 2, 0) };
+    let demand = Demand::from_chunks(request, vec![chunk]).unwrap();
     let transfers =
         vec![sent(&topology, &[0], 0, REDUCE, 4e7, 4e7 + 1.0), sent(&topology, &[0], 1, REDUCE, 4e7, 4e7 + 1.0)];
     verify(Schedule::new(&topology, Arc::new(demand), transfers, "exchange"), &topology).unwrap();
