@@ -25,8 +25,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// With so many sockets a rank tries them all: a call that fails costs no more than a call that asks.
-const FEW: usize = 4;
+/// With so many sockets a rank tries them all: on few, calls that fail have cost less than the one that asks for changes.
+pub(super) const FEW: usize = 32;
 /// What events of the pipe bear; those of sockets bear their numbers.
 const BELL: u64 = u64::MAX;
 

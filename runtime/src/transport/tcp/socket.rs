@@ -127,7 +127,7 @@ impl From<TcpStream> for Socket {
 #[cfg(test)]
 mod tests {
     use super::super::lane::tests::pair;
-    use super::super::poller::Poller;
+    use super::super::poller::{FEW, Poller};
     use super::*;
     use std::io::Write;
     use std::time::{Duration, Instant};
@@ -136,7 +136,7 @@ mod tests {
 
     /// So many sockets that each is left alone until the kernel speaks of it, and their other ends.
     fn crowd(poller: &Poller) -> (Vec<Socket>, Vec<TcpStream>) {
-        let (near, far): (Vec<_>, Vec<_>) = (0..8).map(|_| pair()).unzip();
+        let (near, far): (Vec<_>, Vec<_>) = (0..2 * FEW).map(|_| pair()).unzip();
         (near.into_iter().map(|near| poller.watch(near).unwrap()).collect(), far)
     }
 
