@@ -30,7 +30,7 @@ fn a_plan_knows_its_machine() {
         - {from: 1, to: 0, alpha_us: 3, beta_us_per_byte: 0.001}\n";
     std::fs::write(folder.path().join("mine.yaml"), machine).unwrap();
     let run = |line: &str| antiphon_in(folder.path(), line);
-    run("synth --topology mine.yaml --collective allgather --size 1KB --time-limit 1 -o plan.json").ok();
+    run("synth --topology mine.yaml --collective allgather --size 1KB --time-limit 1s -o plan.json").ok();
     std::fs::remove_file(folder.path().join("mine.yaml")).unwrap();
     for command in ["verify plan.json", "simulate plan.json", "explain plan.json", "export plan.json --format dot"] {
         run(command).ok();
