@@ -15,6 +15,7 @@ struct Link {
     to: usize,
     alpha: f64,
     beta: f64,
+    occupies: bool,
     resources: Vec<usize>,
 }
 
@@ -34,6 +35,7 @@ impl Machine {
             to: number(&link["to"]),
             alpha: link["alpha_us"].as_f64().unwrap(),
             beta: link["beta_us_per_byte"].as_f64().unwrap(),
+            occupies: link["latency"] == "occupies",
             resources: link["resources"].as_array().unwrap().iter().map(number).collect(),
         };
         let beta = |resource: &Value| resource["beta_us_per_byte"].as_f64().unwrap();
@@ -249,6 +251,102 @@ fn bounds_follow_from_their_certificates() {
     }
     let expected = ["cut", "egress", "flow", "ingress", "latency", "wire"];
     assert!(expected.iter().all(|name| kinds.contains(*name)), "{kinds:?}");
+}
+
+/// How many chunks pass the groups of a certificate by `time`, worked out from the rules that `synth::WholeChunks` states.
+fn passed(machine: &Machine, whole: &Value, time: f64) -> f64 {
+    let bytes = whole["chunk_bytes"].as_f64().unwrap();
+    let uses = |alpha: f64, beta: f64, occupies: bool| {
+        let merged = whole["merged"].as_bool().unwrap() || !occupies;
+        let (first, each) = if merged { (alpha, beta * bytes) } else { (0.0, alpha + beta * bytes) };
+        if time < first { 0.0 } else { ((time - first) / each).floor() }
+    };
+    let group = |group: &Value| {
+        let ids = group["links"].as_array().unwrap();
+        let links = || ids.iter().map(|id| &machine.links[id.as_u64().unwrap() as usize]);
+        let own: f64 = links().map(|link| uses(link.alpha, link.beta, link.occupies)).sum();
+        let Some(resource) = group["resource"].as_u64().map(|id| id as usize) else { return own };
+        assert!(links().all(|link| link.resources.contains(&resource)), "{group}");
+        let alpha = links().map(|link| link.alpha).fold(f64::INFINITY, f64::min);
+        own.min(uses(alpha, machine.resources[resource], links().all(|link| link.occupies)))
+    };
+    whole["groups"].as_array().unwrap().iter().map(group).sum()
+}
+
+/// That fewer chunks than must pass a rank have passed it just before the bound; every block is cut into `cut` chunks.
+fn check_whole_chunks(machine: &Machine, blocks: &Blocks, cut: f64, bound: &Value) {
+    let whole = &bound["certificate"]["whole"];
+    let ranks: Vec<usize> =
+        bound["certificate"]["ranks"].as_array().unwrap().iter().map(|rank| rank.as_u64().unwrap() as usize).collect();
+    let sends = bound["name"] == "egress";
+    let rank = if sends { ranks[0] } else { (0..machine.ranks).find(|rank| !ranks.contains(rank)).unwrap() };
+    assert_eq!(ranks.len(), if sends { 1 } else { machine.ranks - 1 }, "{bound}");
+    let must = blocks.iter().filter(|(start, wanted, _)| match sends {
+        true => *start == rank && wanted.iter().any(|other| *other != rank),
+        false => *start != rank && wanted.contains(&rank),
+    });
+    assert!(whole["chunks"].as_f64().unwrap() <= cut * must.count() as f64, "{bound}");
+    let mut listed: Vec<u64> = Vec::new();
+    for group in whole["groups"].as_array().unwrap() {
+        listed.extend(group["links"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()));
+    }
+    listed.sort_unstable();
+    let of_rank = |link: &Link| if sends { link.from == rank } else { link.to == rank };
+    let all = machine.links.iter().enumerate().filter(|(_, link)| of_rank(link)).map(|(id, _)| id as u64);
+    assert_eq!(listed, all.collect::<Vec<u64>>(), "every link of the rank, once: {bound}");
+    let before = bound["value_us"].as_f64().unwrap() * (1.0 - CLOSE);
+    assert!(passed(machine, whole, before) < whole["chunks"].as_f64().unwrap(), "{bound}");
+}
+
+/// What a cut and the way behind it prove, where all ranks want everything.
+fn proven_with_tail(machine: &Machine, plain: f64, bound: &Value) -> f64 {
+    let certificate = &bound["certificate"];
+    let number = |value: &Value| value.as_u64().unwrap() as usize;
+    let inside: BTreeSet<usize> = certificate["ranks"].as_array().unwrap().iter().map(number).collect();
+    let tail = &certificate["tail"];
+    let bytes = tail["chunk_bytes"].as_f64().unwrap();
+    let crossing = |link: &&Link| inside.contains(&link.from) && !inside.contains(&link.to);
+    let ends: BTreeSet<usize> = machine.links.iter().filter(crossing).map(|link| link.to).collect();
+    let heads: Vec<(usize, usize)> =
+        tail["heads"].as_array().unwrap().iter().map(|it| (number(&it[0]), number(&it[1]))).collect();
+    assert_eq!(heads.iter().map(|(head, _)| *head).collect::<BTreeSet<_>>(), ends, "{bound}");
+    let far = number(&tail["far"]);
+    assert!(!inside.contains(&far) && heads.iter().all(|(_, rank)| !inside.contains(rank)), "{bound}");
+    let from = |head: usize| machine.distances(head, |_, link| link.alpha + link.beta * bytes);
+    let once = heads.iter().map(|&(head, rank)| from(head)[rank]).fold(f64::INFINITY, f64::min);
+    let nearest = heads.iter().map(|&(head, _)| from(head)[far]).fold(f64::INFINITY, f64::min);
+    let twice = nearest.max(bytes * certificate["capacity_us_per_byte"].as_f64().unwrap());
+    plain + once.min(twice)
+}
+
+#[test]
+fn bounds_in_whole_chunks_follow_from_their_certificates() {
+    let mut seen = BTreeSet::new();
+    for spec in ["dgx1", "ndv2x2", "dgx2x2", "switch:5,alpha=1us,bandwidth=10GBps", "mesh2d:3x4"] {
+        let machine = Machine::of(spec);
+        for (collective, cut) in [("allgather", 1), ("allgather", 3), ("broadcast", 4), ("alltoall", 2)] {
+            let size = machine.ranks as u64 * 1_200_000;
+            let command =
+                format!("bound --topology {spec} --collective {collective} --size {size} --chunks {cut} --json");
+            let told = antiphon(&command).ok().json();
+            let blocks = blocks(collective, machine.ranks, size as f64);
+            for bound in told["bounds"].as_array().unwrap() {
+                let name = bound["name"].as_str().unwrap();
+                if bound["certificate"]["whole"].is_object() {
+                    check_whole_chunks(&machine, &blocks, f64::from(cut), bound);
+                } else if bound["certificate"]["tail"].is_object() && collective != "alltoall" {
+                    let plain = proven(&machine, &blocks, bound).unwrap();
+                    let (value, most) = (bound["value_us"].as_f64().unwrap(), proven_with_tail(&machine, plain, bound));
+                    assert!(value <= most * (1.0 + CLOSE), "{spec} {collective}: {value} µs, proven {most}: {bound}");
+                } else {
+                    continue;
+                }
+                seen.insert((name.to_owned(), bound["scope"].as_str().unwrap().to_owned()));
+            }
+        }
+    }
+    let expected = ["cut_tail", "egress", "ingress"].map(|name| (name.to_owned(), "this_chunking".to_owned()));
+    assert!(expected.iter().all(|it| seen.contains(it)), "{seen:?}");
 }
 
 #[test]

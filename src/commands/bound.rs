@@ -83,9 +83,11 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
         _ => names.join(", "),
     };
     match certificate {
-        Certificate::Cut { ranks, capacity } => {
+        Certificate::Cut { ranks, capacity, tail, whole } => {
             let ranks = list(ranks.iter().map(ToString::to_string).collect());
-            format!("cut around ranks {ranks}: {} leave", show_bandwidth(*capacity))
+            let tail = tail.as_ref().map_or(String::new(), |tail| format!(", then {} more", time(tail.value.0)));
+            let whole = whole.as_ref().map_or(String::new(), |whole| format!(", {} whole chunks", whole.chunks));
+            format!("cut around ranks {ranks}: {} leave{whole}{tail}", show_bandwidth(*capacity))
         }
         Certificate::Volume { bytes, capacity, groups } => {
             let between = if groups.is_empty() { String::new() } else { format!(" between {} groups", groups.len()) };
@@ -99,7 +101,7 @@ pub(super) fn evidence(certificate: &Certificate) -> String {
             let proof = match proof {
                 Proof::Distance => "distance".to_owned(),
                 Proof::Linear { multipliers } => format!("{} multipliers", multipliers.len()),
-                Proof::Search { nodes } => format!("search, {nodes} nodes"),
+                Proof::Search { nodes } => format!("the solver's word after {nodes} nodes, in floating point"),
             };
             format!("nothing fits into {periods} periods of {} ({proof})", time(period.0))
         }

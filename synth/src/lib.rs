@@ -31,8 +31,8 @@ mod strategies;
 mod symmetry;
 
 pub use bounds::{
-    Bound, Bounds, Certificate, Lever, Leverage, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row, Scope, bounds,
-    levers,
+    Bound, Bounds, Certificate, Lever, Leverage, LinkGroup, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row,
+    Scope, Tail, WholeChunks, bounds, levers,
 };
 pub use planner::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, Synthesis, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes,

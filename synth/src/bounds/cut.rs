@@ -16,12 +16,12 @@ use super::capacity::capacity;
 use super::classes::Classes;
 use super::feeding::{Feeding, GROWS};
 use super::flow::Work;
-use super::{Bound, Certificate, Scope};
+use super::{Bound, Certificate, Scope, Tail};
 use crate::problem::distance::PathTree;
 use crate::problem::{Deadline, Problem};
 use schedule::{Chunk, ChunkId};
 use std::collections::BTreeSet;
-use topology::{LinkId, Micros, Rank};
+use topology::{LinkId, Micros, MicrosPerByte, Rank};
 
 /// The most machines of which all unions are tried; with more, single machines and their complements.
 const MACHINES: usize = 6;
@@ -46,14 +46,14 @@ pub(super) fn cut(problem: &Problem, classes: &Classes, deadline: &Deadline) -> 
     tightest(problem, classes, deadline).into_iter().for_each(&mut measure);
     narrowest(problem, deadline).into_iter().for_each(&mut measure);
     cuts.extend(climb(problem, &spans, &cuts, deadline));
-    let strongest = |name, scope, values: Vec<(Micros, &Cut)>| {
-        let (value, cut) = values.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some(Bound { name, scope, value, certificate: cut.certificate() })
+    let strongest = |name, scope, values: Vec<(Micros, &Cut, Option<Tail>)>| {
+        let (value, cut, tail) = values.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(Bound { name, scope, value, certificate: cut.certificate(tail) })
     };
-    let plain = cuts.iter().map(|cut| (cut.time(), cut)).collect();
-    let with_tail = cuts.iter().filter_map(|cut| cut.time_with_tail(problem).map(|time| (time, cut))).collect();
+    let plain = cuts.iter().map(|cut| (cut.time(), cut, None)).collect();
+    let with_tail = cuts.iter().filter_map(|cut| cut.tail(problem).map(|it| (cut.time() + it.value, cut, Some(it))));
+    let with_tail = strongest("cut_tail", Scope::ThisChunking, with_tail.collect());
     let plain = strongest("cut", Scope::AnyChunking, plain);
-    let with_tail = strongest("cut_tail", Scope::ThisChunking, with_tail);
     plain.into_iter().chain(with_tail).collect()
 }
 
@@ -106,14 +106,15 @@ impl Cut {
         Micros(self.alpha + self.bytes / self.capacity)
     }
 
-    fn certificate(&self) -> Certificate {
+    fn certificate(&self, tail: Option<Tail>) -> Certificate {
         let ranks = self.inside.iter().enumerate().filter(|(_, inside)| **inside);
-        Certificate::cut(ranks.map(|(rank, _)| Rank::from_index(rank)).collect(), self.capacity)
+        let ranks = ranks.map(|(rank, _)| Rank::from_index(rank)).collect();
+        Certificate::Cut { ranks, capacity: MicrosPerByte(1.0 / self.capacity), tail, whole: None }
     }
 
-    /// With the way that the last chunk to cross still has to go; `None` where sums are formed on the way or
-    /// the cut is too wide to look at.
-    fn time_with_tail(&self, problem: &Problem) -> Option<Micros> {
+    /// The way that the last chunk to cross still has to go; `None` where sums are formed on the way or the cut is too wide
+    /// to look at.
+    fn tail(&self, problem: &Problem) -> Option<Tail> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         if self.chunks.iter().any(|&id| demand.chunk(id).combine) {
             return None;
@@ -131,12 +132,22 @@ impl Cut {
         let smallest = self.chunks.iter().map(|&id| demand.bytes_of(id)).min_by(|a, b| a.total_cmp(b))?;
         let length = |id: LinkId| problem.allows_link(id).then(|| topology.link(id).transfer_time(smallest).0);
         let trees: Vec<PathTree> = heads.iter().map(|&head| PathTree::new(topology, [head], length)).collect();
-        let farthest = |tree: &PathTree| waiting.iter().map(|rank| tree.distance[rank.index()]).fold(0.0, f64::max);
-        let from_one = trees.iter().map(farthest).fold(f64::INFINITY, f64::min);
+        // The last of the farthest; a head that nobody waits behind is its own.
+        let farthest = |head: Rank, tree: &PathTree| {
+            let all = waiting.iter().map(|&rank| (tree.distance[rank.index()], rank));
+            all.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, head))
+        };
+        let ways: Vec<(f64, Rank)> = heads.iter().zip(&trees).map(|(&head, tree)| farthest(head, tree)).collect();
+        let from_one = ways.iter().map(|(time, _)| *time).fold(f64::INFINITY, f64::min);
         let nearest = |rank: &Rank| trees.iter().map(|tree| tree.distance[rank.index()]).fold(f64::INFINITY, f64::min);
-        let from_any = waiting.iter().map(nearest).fold(0.0, f64::max);
-        let crossing_twice = f64::max(from_any, smallest.0 / self.capacity);
-        Some(Micros(self.time().0 + from_one.min(crossing_twice)))
+        let far = waiting.iter().map(|rank| (nearest(rank), *rank)).max_by(|a, b| a.0.total_cmp(&b.0));
+        let crossing_twice = f64::max(far.map_or(0.0, |(time, _)| time), smallest.0 / self.capacity);
+        Some(Tail {
+            chunk_bytes: smallest,
+            value: Micros(from_one.min(crossing_twice)),
+            heads: heads.iter().copied().zip(ways.iter().map(|(_, rank)| *rank)).collect(),
+            far: far.map(|(_, rank)| rank),
+        })
     }
 }
 

@@ -5,11 +5,11 @@
 //! that most of the rank's links use is chosen. In whole chunks of b bytes, a link delivers at most
 //! ⌊(T − α) / (β·b)⌋ by time T if messages merge, and ⌊T / (α + β·b)⌋ if each carries one chunk and α occupies.
 
-use super::{Bound, Certificate, Scope, capacity::capacity, classes::Classes};
+use super::{Bound, Certificate, LinkGroup, Scope, WholeChunks, capacity::capacity, classes::Classes};
 use crate::problem::Problem;
 use schedule::{Chunk, ChunkId};
 use std::collections::BTreeMap;
-use topology::{Latency, LinkId, Micros, Rank, ResourceId, Topology};
+use topology::{Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId, Topology};
 
 /// Which side of a rank is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ pub(super) fn degree(problem: &Problem, classes: &Classes, side: Side) -> Vec<Bo
         name: if side == Side::Ingress { "ingress" } else { "egress" },
         scope,
         value,
-        certificate: certificate(problem, rank, side),
+        certificate: certificate(problem, (rank, side), scope, duties[rank.index()].chunks),
     };
     best.into_iter().map(bound).collect()
 }
@@ -81,12 +81,24 @@ fn links(problem: &Problem, rank: Rank, side: Side) -> Vec<LinkId> {
     links.iter().copied().filter(|&link| problem.allows_link(link)).collect()
 }
 
-fn certificate(problem: &Problem, rank: Rank, side: Side) -> Certificate {
+fn certificate(problem: &Problem, (rank, side): (Rank, Side), scope: Scope, chunks: i64) -> Certificate {
     let ranks = match side {
         Side::Egress => vec![rank],
         Side::Ingress => problem.topology.ranks().filter(|&other| other != rank).collect(),
     };
-    Certificate::cut(ranks, capacity(&problem.topology, &links(problem, rank, side)))
+    let links = links(problem, rank, side);
+    let whole = || WholeChunks {
+        chunks: chunks.unsigned_abs(),
+        chunk_bytes: problem.demand.chunk_bytes(),
+        merged: scope == Scope::ThisChunking,
+        groups: Groups::new(problem, &links).groups.into_iter().map(|group| group.of).collect(),
+    };
+    Certificate::Cut {
+        ranks,
+        capacity: MicrosPerByte(1.0 / capacity(&problem.topology, &links)),
+        tail: None,
+        whole: (scope != Scope::AnyChunking).then(whole),
+    }
 }
 
 /// How much every rank must receive or send, whatever the schedule.
@@ -174,7 +186,14 @@ impl Pace {
 
 /// The links of one rank, in groups that share a resource.
 struct Groups {
-    groups: Vec<(Option<Paces>, Vec<Paces>)>,
+    groups: Vec<Group>,
+}
+
+/// Some links, and how often each, and what they share, can be used.
+struct Group {
+    of: LinkGroup,
+    shared: Option<Paces>,
+    own: Vec<Paces>,
 }
 
 /// The pace with merging and without.
@@ -216,15 +235,15 @@ impl Groups {
             let occupies = links.clone().all(|link| link.latency == Latency::Occupies);
             let latency = if occupies { Latency::Occupies } else { Latency::Pipelines };
             let shared = resource.map(|id| Paces::new(alpha, (topology.resource(id).beta * bytes).0, latency));
-            let own = links.map(|link| Paces::new(link.alpha.0, (link.beta * bytes).0, link.latency));
-            (shared, own.collect())
+            let own = links.map(|link| Paces::new(link.alpha.0, (link.beta * bytes).0, link.latency)).collect();
+            Group { of: LinkGroup { resource, links: members }, shared, own }
         };
         Self { groups: members.into_iter().map(group).collect() }
     }
 
     /// How many chunks have passed by `time`, at most.
     fn passed(&self, time: f64, enough: u64, merging: Merging) -> u64 {
-        let group = |(shared, own): &(Option<Paces>, Vec<Paces>)| {
+        let group = |Group { shared, own, .. }: &Group| {
             let own = own.iter().map(|paces| paces.of(merging).uses(time, enough)).sum::<u64>();
             shared.map_or(own, |shared| own.min(shared.of(merging).uses(time, enough)))
         };
@@ -233,7 +252,7 @@ impl Groups {
 
     /// The earliest time by which `chunks` can have passed.
     fn earliest(&self, chunks: u64, merging: Merging) -> Micros {
-        let all = || self.groups.iter().flat_map(|(shared, own)| shared.iter().chain(own));
+        let all = || self.groups.iter().flat_map(|group| group.shared.iter().chain(&group.own));
         let paces = || all().map(|paces| paces.of(merging));
         let latest = |pace: Pace| pace.first + chunks as f64 * pace.each;
         let (mut early, mut late) = (0.0, paces().map(latest).fold(0.0, f64::max));

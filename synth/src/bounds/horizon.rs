@@ -32,7 +32,7 @@ pub enum Proof {
         /// What to multiply rows with.
         multipliers: Vec<Multiplier>,
     },
-    /// The solver's search ended without a solution: not checkable but by another search.
+    /// The solver's search, in floating point, ended without a solution: its word, which only another search can check.
     Search {
         /// How many nodes it took.
         nodes: u64,

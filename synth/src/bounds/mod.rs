@@ -8,6 +8,7 @@
 //! sums (AllReduce) each argument is made directly: twice the bound of an AllGather would be wrong.
 
 mod capacity;
+mod certificate;
 mod classes;
 mod cut;
 mod degree;
@@ -23,13 +24,14 @@ mod wire;
 use crate::problem::reversed::reversed_spreading;
 use crate::problem::{Deadline, Problem};
 pub(crate) use capacity::capacity;
+pub use certificate::{Certificate, LinkGroup, Tail, WholeChunks};
 use classes::Classes;
 use degree::{Side, degree};
 pub use horizon::{LinkPeriods, Multiplier, Proof, ResourcePeriods, Row};
 pub use levers::{Lever, Leverage, levers};
 use schedule::LowerBound;
 use serde::Serialize;
-use topology::{LinkId, Micros, MicrosPerByte, Rank, Topology};
+use topology::{Micros, Topology};
 
 /// Which schedules a bound speaks about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
@@ -41,76 +43,6 @@ pub enum Scope {
     ThisChunking,
     /// With the chunks of this demand, each in a message of its own.
     OneChunkPerMessage,
-}
-
-/// Why a bound holds.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-#[serde(untagged)]
-pub enum Certificate {
-    /// What must leave these ranks has to share the links that do.
-    Cut {
-        /// The set, ascending.
-        ranks: Vec<Rank>,
-        /// The inverse throughput of all links that leave the set, under the resources they share.
-        #[serde(rename = "capacity_us_per_byte")]
-        capacity: MicrosPerByte,
-    },
-    /// What all deliveries from one group of ranks to another put on the links has to share all of them.
-    Volume {
-        /// The bytes of all deliveries that no schedule can do without.
-        bytes: f64,
-        /// The inverse throughput of all links between groups together, under the resources they share.
-        #[serde(rename = "capacity_us_per_byte")]
-        capacity: MicrosPerByte,
-        /// The groups; every rank is one where there are none.
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        groups: Vec<Vec<Rank>>,
-    },
-    /// A byte that takes the time β of a link or a resource pays β times its price. As the prices add up to 1, all
-    /// that the bytes pay on their cheapest ways is no more than the time that every seller has.
-    Prices {
-        /// For each link, what a unit of its time costs.
-        #[serde(rename = "prices")]
-        links: Vec<f64>,
-        /// For each resource, what a unit of its time costs.
-        #[serde(rename = "resource_prices")]
-        resources: Vec<f64>,
-    },
-    /// A shortest path that some chunk must travel.
-    Path {
-        /// The links, first link first.
-        links: Vec<LinkId>,
-    },
-    /// A model with time cut into periods, in which every schedule that ends before some time would be a solution, has
-    /// none. What the model is, [`Proof`]'s module says.
-    Horizon {
-        /// The length of a period.
-        #[serde(rename = "period_us")]
-        period: Micros,
-        /// The end that no schedule comes before.
-        #[serde(rename = "end_us")]
-        end: Micros,
-        /// How many periods begin before the end.
-        periods: u32,
-        /// Whether messages of several chunks are covered.
-        merged: bool,
-        /// Every link in periods.
-        #[serde(rename = "periods_of_links")]
-        links: Vec<LinkPeriods>,
-        /// Every resource in periods.
-        #[serde(rename = "periods_of_resources")]
-        resources: Vec<ResourcePeriods>,
-        /// Why it has no solution.
-        #[serde(flatten)]
-        proof: Proof,
-    },
-}
-
-impl Certificate {
-    /// A cut whose links carry `capacity` bytes per µs.
-    fn cut(ranks: Vec<Rank>, capacity: f64) -> Self {
-        Self::Cut { ranks, capacity: MicrosPerByte(1.0 / capacity) }
-    }
 }
 
 /// A proven lower bound on the makespan.
@@ -437,8 +369,8 @@ mod tests {
     fn a_cut_on_the_reversed_topology_names_the_ranks_that_send() {
         let bounds = of("line:3,alpha=1us,bandwidth=1GBps", Collective::Reduce, 1_000, 1);
         let egress = bounds.list.iter().find(|bound| bound.name == "egress").expect("everybody sends");
-        let Certificate::Cut { ranks, capacity } = &egress.certificate else { panic!("a cut, not {egress:?}") };
-        assert_eq!((ranks.as_slice(), capacity.0), (&[Rank(2)][..], 0.001));
+        let Certificate::Cut { ranks, capacity, .. } = &egress.certificate else { panic!("a cut, not {egress:?}") };
+        assert_eq!((ranks.as_slice(), capacity.0), (&[topology::Rank(2)][..], 0.001));
     }
 
     /// What is left out for want of time weakens the best bound, and a chunk count that inherits bounds has the others' best.
