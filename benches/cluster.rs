@@ -22,6 +22,7 @@ mod fabric;
 mod ours;
 #[path = "../tests/cluster/peers/mod.rs"]
 mod peers;
+mod tables;
 
 use fabric::{Cluster, Place, Spec};
 use ours::Plan;
@@ -29,6 +30,23 @@ use peers::{Cell, Peers, ROUNDS, Times};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// The tables: of places on this computer, and of hosts, for which there are plans and bounds.
+const HEADS: [&[&str]; 2] = [
+    &["where", "collective, size", "Open MPI", "best forced", "Gloo", "ours", "best of theirs / ours"],
+    &[
+        "where",
+        "collective, size",
+        "Open MPI",
+        "best forced",
+        "Gloo",
+        "ours",
+        "planned",
+        "bound",
+        "bound / ours",
+        "best of theirs / ours",
+    ],
+];
 
 /// About how long a measurement repeats in each turn, and in the contest of Open MPI's algorithms.
 const SECONDS: [f64; 2] = [0.15, 0.03];
@@ -93,20 +111,24 @@ fn main() {
     let asked = |shape: &Shape| given.iter().any(|name| name == shape.name);
     let wanted = |(rare, shape): &(bool, Shape)| if given.is_empty() { !rare } else { asked(shape) };
     let all = usual.into_iter().map(|shape| (false, shape)).chain(more.into_iter().map(|shape| (true, shape)));
-    println!("times in µs");
-    println!("| place | collective, bytes | Open MPI | best forced | Gloo | ours | planned | bound | theirs / ours |");
-    println!("|---|---|---|---|---|---|---|---|---|");
+    let [mut here, mut hosts] = [tables::head(HEADS[0]), tables::head(HEADS[1])];
     for (_, shape) in all.filter(wanted) {
         let begin = Instant::now();
         match &shape.site {
-            Site::Memory => measure(&shape, Place::Here(shape.ranks), None, &peers, folder.path()),
-            Site::Loopback => measure(&shape, Place::Loopback(shape.ranks), None, &peers, folder.path()),
+            Site::Memory => here += &measure(&shape, Place::Here(shape.ranks), None, &peers, folder.path()),
+            Site::Loopback => here += &measure(&shape, Place::Loopback(shape.ranks), None, &peers, folder.path()),
             Site::Hosts(spec) => {
                 let Some(cluster) = Cluster::or_skip(spec) else { return };
-                measure(&shape, Place::Hosts(&cluster, shape.ranks), Some(spec), &peers, folder.path());
+                let place = Place::Hosts(&cluster, shape.ranks);
+                hosts += &measure(&shape, place, Some(spec), &peers, folder.path());
             }
         }
         eprintln!("{} took {:.0} s", shape.name, begin.elapsed().as_secs_f64());
+    }
+    println!("times in µs\n{here}\n{hosts}");
+    if given.is_empty() {
+        tables::write_between("on-this-computer", &here);
+        tables::write_between("between-hosts", &hosts);
     }
 }
 
@@ -120,8 +142,8 @@ struct Results {
     planned: Times,
 }
 
-/// Measures everything in one shape, and prints its rows.
-fn measure(shape: &Shape, place: Place<'_>, spec: Option<&Spec>, peers: &Peers, folder: &Path) {
+/// Measures everything in one shape; its rows.
+fn measure(shape: &Shape, place: Place<'_>, spec: Option<&Spec>, peers: &Peers, folder: &Path) -> String {
     let cells: Vec<Cell> =
         COLLECTIVES.iter().flat_map(|&collective| shape.sizes.iter().map(move |&size| (collective, size))).collect();
     let plan = |&cell: &Cell| Some((cell, Plan::make(&spec?.topology(shape.ranks, ALPHA), cell, folder)));
@@ -145,7 +167,7 @@ fn measure(shape: &Shape, place: Place<'_>, spec: Option<&Spec>, peers: &Peers, 
             better(&mut results.planned, planned);
         }
     }
-    cells.iter().for_each(|cell| println!("{}", row(shape.name, cell, &results, (&chosen, &plans))));
+    cells.iter().map(|cell| row(shape.name, cell, &results, (&chosen, &plans))).collect()
 }
 
 /// Keeps the better time of each cell.
@@ -177,24 +199,44 @@ fn row(
     (chosen, plans): (&BTreeMap<Cell, u32>, &BTreeMap<Cell, Plan>),
 ) -> String {
     let of = |times: &Times| times.get(cell).copied();
-    let show = |time: Option<f64>| time.map_or_else(|| "–".to_owned(), |time| format!("{time:.1}"));
     let least = |times: &[&Times]| times.iter().filter_map(|times| of(times)).min_by(f64::total_cmp);
+    let ratio = |over: Option<f64>, under: Option<f64>| over.zip(under).map(|(over, under)| over / under);
+    let none = || "–".to_owned();
     let forced = chosen.get(cell).map_or_else(String::new, |round| format!(" ({round})"));
-    let bound = plans.get(cell).map(|plan| plan.bound);
     let theirs = least(&[&results.default, &results.forced, &results.gloo]);
-    let wins = theirs.zip(least(&[&results.classic, &results.planned])).map(|(theirs, ours)| theirs / ours);
-    format!(
-        "| {name} | {} {} | {} | {}{forced} | {} | {} | {} | {} | {}× |",
-        cell.0,
-        cell.1,
-        show(of(&results.default)),
-        show(of(&results.forced)),
-        show(of(&results.gloo)),
-        show(of(&results.classic)),
-        show(of(&results.planned)),
-        show(bound),
-        wins.map_or_else(|| "–".to_owned(), |wins| format!("{wins:.2}"))
-    )
+    let ours = least(&[&results.classic, &results.planned]);
+    let mut cells = vec![
+        name.to_owned(),
+        format!("{} {}", cell.0, size(cell.1)),
+        micros(of(&results.default)),
+        micros(of(&results.forced)) + &forced,
+        micros(of(&results.gloo)),
+        micros(of(&results.classic)),
+    ];
+    if let Some(plan) = plans.get(cell) {
+        let share = ratio(Some(plan.bound), ours).map_or_else(none, |share| format!("{:.0} %", share * 100.0));
+        cells.extend([micros(of(&results.planned)), micros(Some(plan.bound)), share]);
+    }
+    cells.push(ratio(theirs, ours).map_or_else(none, |wins| format!("{wins:.2}×")));
+    tables::row(cells.iter().map(String::as_str))
+}
+
+/// `64 KiB`.
+fn size(bytes: u64) -> String {
+    if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
+}
+
+/// Three digits or more, in groups of three from ten thousand on.
+fn micros(time: Option<f64>) -> String {
+    match time {
+        None => "–".to_owned(),
+        Some(time) if time < 99.95 => format!("{time:.1}"),
+        Some(time) if time < 9999.5 => format!("{time:.0}"),
+        Some(time) => {
+            let whole = time.round() as u64;
+            format!("{} {:03}", whole / 1000, whole % 1000)
+        }
+    }
 }
 
 /// How often to repeat what takes about so many µs.

@@ -2,8 +2,10 @@
 //!
 //! For each machine and collective: a plan, its makespan times the slowdown that makes it about [`aim`], and the median
 //! of what local processes take over paced links. Run it with `cargo bench -p antiphon --bench emulation`; machines given
-//! as arguments replace the list.
+//! as arguments replace the list. Without arguments it writes the table of `BENCHMARKS.md`.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
+
+mod tables;
 
 use serde_json::Value;
 use std::process::Command;
@@ -39,7 +41,9 @@ const COLLECTIVES: &[&str] = &["allgather", "allreduce", "alltoall", "broadcast"
 
 fn main() {
     let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let machines = if given.is_empty() { MACHINES.iter().map(ToString::to_string).collect() } else { given };
+    let is_whole = given.is_empty();
+    let machines = if is_whole { MACHINES.iter().map(ToString::to_string).collect() } else { given };
+    let mut table = tables::head(&[&["machine"], COLLECTIVES].concat());
     let folder = tempfile::tempdir().expect("a place for plans");
     let plan = folder.path().join("plan.json");
     let plan = plan.to_str().expect("a path in UTF-8");
@@ -48,6 +52,7 @@ fn main() {
     for machine in &machines {
         let shown = antiphon(&format!("topology show {machine} --json"));
         let aim = aim(shown[0]["ranks"].as_u64().expect("a topology has ranks"));
+        let mut row = vec![format!("`{machine}`")];
         for collective in COLLECTIVES {
             let line = format!("synth --topology {machine} --collective {collective} --size 1MB --chunks 1");
             let report = antiphon(&format!("{line} --strategy matching --json --force -o {plan}"));
@@ -60,7 +65,12 @@ fn main() {
             worst = worst.max(error.abs());
             let (predicted, measured, error) = (aim / 1e3, measured / 1e3, error * 100.0);
             println!("{machine:<52} {collective:<10} {predicted:>12.2} {measured:>12.2} {error:>8.2}%");
+            row.push(format!("{error:.2} %"));
         }
+        table.push_str(&tables::row(row.iter().map(String::as_str)));
+    }
+    if is_whole {
+        tables::write_between("emulation", &table);
     }
     println!("largest error: {:.2} %", worst * 100.0);
 }

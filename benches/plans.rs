@@ -1,12 +1,14 @@
 //! The planner against its published peers, and against itself as machines grow and seconds pass.
 //!
 //! `cargo bench -p antiphon --bench plans` plans every row with the binary, lets the checker of the tests judge it, and writes
-//! the tables of `BENCHMARKS.md` between their markers. Arguments name the tables to write (`published`, `growth`, `anytime`).
+//! the tables of `BENCHMARKS.md` (see `tables`). Arguments name the tables to write (`published`, `growth`, `anytime`).
 #![expect(clippy::print_stdout, reason = "the rows are the progress")]
 
 #[path = "../tests/checker.rs"]
 #[expect(clippy::unwrap_used, reason = "a test that finds nonsense panics")]
 mod checker;
+#[expect(dead_code, reason = "its rows are written one by one, as they are found")]
+mod tables;
 
 use checker::{Wish, judge};
 use serde_json::Value;
@@ -14,6 +16,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
+use tables::write_between;
 use tempfile::TempDir;
 
 /// The costs of the published measurements on tori and meshes.
@@ -246,15 +249,4 @@ fn short(value: &Value) -> String {
 
 fn gap(value: &Value) -> String {
     value.as_f64().map_or_else(|| "–".to_owned(), |gap| format!("{:.2} %", gap * 100.0))
-}
-
-/// Replaces what stands between the markers of `name`.
-fn write_between(name: &str, table: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md");
-    let text = std::fs::read_to_string(&path).expect("BENCHMARKS.md is there");
-    let (open, close) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
-    let start = text.find(&open).expect("the table has a marker") + open.len();
-    let end = start + text[start..].find(&close).expect("and one at its end");
-    let written = format!("{}{table}{}", &text[..start], &text[end..]);
-    std::fs::write(&path, written).expect("BENCHMARKS.md can be written");
 }

@@ -55,6 +55,31 @@ fn comments_name_pages_that_exist() {
     }
 }
 
+/// A table is written by the command that the comment before it names, or says when and by what it was measured once.
+#[test]
+fn every_table_of_benchmarks_names_its_command() {
+    let text = page("BENCHMARKS.md");
+    let benches: String = sources("benches").into_iter().map(|source| source.text).collect();
+    let (mut before, mut count) = ("", 0);
+    for paragraph in text.split("\n\n").map(str::trim) {
+        let table = paragraph.lines().position(|line| line.starts_with('|'));
+        if let Some(first) = table {
+            count += 1;
+            match paragraph.lines().next().filter(|_| first > 0).and_then(|line| line.strip_prefix("<!-- ")) {
+                Some(comment) => {
+                    let (name, command) = comment.trim_end_matches(" -->").split_once(": ").unwrap();
+                    assert!(benches.contains(&format!("\"{name}\"")), "no benchmark writes the table {name}");
+                    assert!(command.starts_with("cargo bench ") || command.starts_with("make "), "{comment}");
+                    assert!(paragraph.ends_with(&format!("<!-- /{name} -->")), "{name} has no end");
+                }
+                None => assert!(before.starts_with("Measured once, 20"), "no command before the table\n{paragraph}"),
+            }
+        }
+        before = paragraph;
+    }
+    assert!(count > 20);
+}
+
 #[test]
 fn every_decision_has_its_page_and_its_line_in_the_index() {
     let index = page("docs/decisions/README.md");
