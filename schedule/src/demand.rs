@@ -537,7 +537,7 @@ mod tests {
         );
         check(
             Request { members: [Rank(9)].into_iter().collect(), ..good() },
-            expect!["rank 9 does not exist; there are 6 ranks, numbered from 0"],
+            expect!["rank 9 does not exist; ranks are 0-5"],
         );
         check(
             Request { members: [].into_iter().collect(), ..good() },
@@ -561,7 +561,7 @@ mod tests {
         check(Request { root: None, ..request(Collective::Reduce, &[0, 1], 1) }, expect!["reduce needs a root"]);
         check(
             Request { root: Some(Rank(2)), ..request(Collective::Reduce, &[0, 1], 1) },
-            expect!["root 2 is not a member"],
+            expect!["root 2 is not among the members, which are 0-1"],
         );
         check(
             request(Collective::Custom, &[0, 1], 1),
@@ -588,7 +588,7 @@ mod tests {
         check(Chunk { holders: RankSet::all(0), ..good() }, expect!["chunk 0 has no holder"]);
         check(
             Chunk { wanted_by: RankSet::all(7), ..good() },
-            expect!["rank 6 does not exist; there are 6 ranks, numbered from 0"],
+            expect!["rank 6 does not exist; ranks are 0-5"],
         );
         check(
             Chunk { bytes: Some(Bytes(-1.0)), ..good() },
