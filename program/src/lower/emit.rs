@@ -8,6 +8,7 @@ use super::place::{Landing, Placement};
 use super::{Connections, Slices};
 use crate::{Buffer, ConnectionId, Instruction, Layout, RankProgram, Slice, Slot, Step, StepRef, Threadblock};
 use schedule::{CausalOrder, Schedule, VerifiedSchedule};
+use std::collections::BTreeMap;
 use topology::Rank;
 
 pub(super) struct Emitter<'a> {
@@ -169,13 +170,16 @@ impl<'a> Emitter<'a> {
             if homings.is_empty() {
                 continue;
             }
+            let homings = readers_first(homings);
             let threadblocks = &mut self.ranks[index].threadblocks;
             threadblocks.push(Threadblock::default());
             let local = threadblocks.len() as u32 - 1;
             let slices = self.slices;
             let joins = |a: &Homing, b: &Homing| {
                 let last = |slot: Slot| slot.plus(a.count - 1);
-                a.ready == b.ready && slices.joins(last(a.src), b.src) && slices.joins(last(a.dst), b.dst)
+                // Within one buffer a slice and its copy might overlap.
+                let apart = a.src.buffer != a.dst.buffer;
+                apart && a.ready == b.ready && slices.joins(last(a.src), b.src) && slices.joins(last(a.dst), b.dst)
             };
             for run in homings.chunk_by(joins) {
                 let count = run.iter().map(|homing| homing.count).sum();
@@ -210,6 +214,25 @@ impl<'a> Emitter<'a> {
         let (src, dst, count) = (slot(own.input), slot(own.output), own.output.count);
         Some(Homing { ready: None, src, dst, count, after: Vec::new() })
     }
+}
+
+/// The copies of one rank, in an order in which each is made before its source is overwritten; otherwise as they come.
+/// There is such an order: only a chunk of the input can be in the output slot of another, and both buffers list chunks
+/// ascending, so of copies that depend on each other all move up or all move down.
+fn readers_first(homings: Vec<Homing>) -> Vec<Homing> {
+    let reader: BTreeMap<Slot, usize> = homings.iter().enumerate().map(|(index, homing)| (homing.src, index)).collect();
+    let mut left: Vec<Option<Homing>> = homings.into_iter().map(Some).collect();
+    let mut ordered = Vec::with_capacity(left.len());
+    for first in 0..left.len() {
+        let begin = ordered.len();
+        let mut next = Some(first);
+        while let Some(homing) = next.and_then(|index| left[index].take()) {
+            next = reader.get(&homing.dst).copied();
+            ordered.push(homing);
+        }
+        ordered[begin..].reverse();
+    }
+    ordered
 }
 
 fn empty(layout: &Layout, rank: Rank) -> RankProgram {

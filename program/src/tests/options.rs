@@ -103,6 +103,34 @@ fn listed_chunks_are_exchanged_in_place() {
     }
 }
 
+/// What a rank holds and wants overlaps, one or more slots apart: a copy to its place reads what another overwrites.
+#[test]
+fn chunks_move_to_their_slots_in_place() {
+    let random = &mut Random(15);
+    for (chunks, distance) in [(3, 1), (7, 1), (7, 3), (9, 4)] {
+        for up in [false, true] {
+            let (held, wanted) = if up { (0, distance) } else { (distance, 0) };
+            let of_first = |chunk: u32, from: u32| (from..from + chunks - distance).contains(&chunk);
+            let chunk = |chunk: u32| Chunk {
+                holders: [Rank(u32::from(!of_first(chunk, held)))].into_iter().collect(),
+                // Neighbours differ in who wants them, so all are cut alike.
+                wanted_by: [of_first(chunk, wanted).then_some(Rank(0)), Some(Rank(2 + chunk % 2))]
+                    .into_iter()
+                    .flatten()
+                    .collect(),
+                combine: false,
+                bytes: Some(Bytes(4.0)),
+            };
+            let request = Request::new(Collective::Custom, 4, 4 * u64::from(chunks));
+            let demand = Arc::new(Demand::from_chunks(request, (0..chunks).map(chunk).collect()).unwrap());
+            let schedule = schedules::random_trees(&schedules::clique(4), &demand, random);
+            for instances in [1, 2] {
+                road(&schedule, &LowerOptions { in_place: true, instances, ..LowerOptions::default() }, random);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_ring_is_one_threadblock_of_fused_steps() {
     for ranks in [2, 3, 5] {
