@@ -21,7 +21,7 @@ pub(super) const MAX_COUNT: u32 = 71;
 /// The last chunk that a step can start at: offsets are 16 bits with a sign.
 const MAX_OFFSET: u32 = i16::MAX as u32;
 /// The last threadblock that can be waited for: its number is 8 bits with a sign.
-const MAX_AWAITED_BLOCK: u32 = i8::MAX as u32;
+pub(super) const MAX_AWAITED_BLOCK: u32 = i8::MAX as u32;
 /// Elements that a reader keeps; it needs one more to read on.
 const MAX_ELEMENTS: u64 = 4095;
 /// Elements inside one.
@@ -74,18 +74,18 @@ pub fn check(algorithm: &Algorithm, dialect: Dialect) -> Vec<Violation> {
     limits.violations
 }
 
-struct Limits<'a> {
+pub(super) struct Limits<'a> {
     algorithm: &'a Algorithm,
     dialect: Dialect,
-    violations: Vec<Violation>,
+    pub(super) violations: Vec<Violation>,
 }
 
 impl Limits<'_> {
-    fn broken(&mut self, at: Place, rule: Rule) {
+    pub(super) fn broken(&mut self, at: Place, rule: Rule) {
         self.violations.push(Violation::new(at, rule));
     }
 
-    fn limit(&mut self, at: Place, what: &'static str, given: u64, limit: u64) {
+    pub(super) fn limit(&mut self, at: Place, what: &'static str, given: u64, limit: u64) {
         if given > limit {
             self.broken(at, Rule::Limit { what, given, limit, dialect: self.dialect });
         }
@@ -169,9 +169,11 @@ impl Limits<'_> {
         self.limit(gpu.at, "the number of elements for this rank", elements, MAX_ELEMENTS);
         self.block_ids(gpu);
         self.channel_load(gpu);
+        self.shared_ends(gpu);
         for block in &gpu.blocks {
             self.block(gpu, block);
         }
+        self.waits(gpu);
     }
 
     /// microsoft/msccl refuses files whose buffers are not what the header says.
@@ -225,6 +227,22 @@ impl Limits<'_> {
         }
     }
 
+    /// Every threadblock opens its connections, used or not, and at its end writes back how many messages it has counted
+    /// there; so of two that share one, the idle one writes back a number that is too small.
+    fn shared_ends(&mut self, gpu: &Gpu) {
+        let mut ends: BTreeMap<(bool, u32, u32), Place> = BTreeMap::new();
+        for block in &gpu.blocks {
+            let Some(channel) = block.channel else { continue };
+            for (send, peer) in [(true, block.send), (false, block.recv)] {
+                let Some(peer) = peer else { continue };
+                if let Some(first) = ends.insert((send, peer, channel), block.at) {
+                    let rule = Rule::SharedEnd { rank: gpu.id, peer, channel, send };
+                    self.violations.push(Violation { at: block.at, with: vec![first], rule });
+                }
+            }
+        }
+    }
+
     fn block(&mut self, gpu: &Gpu, block: &Block) {
         let Algorithm { ranks, channels, .. } = *self.algorithm;
         for peer in [block.send, block.recv].into_iter().flatten().filter(|&peer| peer == gpu.id || peer >= ranks) {
@@ -239,9 +257,7 @@ impl Limits<'_> {
                 self.broken(step.at, Rule::StepNumber { given: step.number, expected });
             }
             self.step(gpu, block, step);
-            self.dependency(gpu, block, expected, step);
         }
-        self.chains(block);
         self.fusion(block);
     }
 
@@ -279,39 +295,6 @@ impl Limits<'_> {
             self.broken(step.at, Rule::Bounds { what, slice: slice.to_string(), count: step.count, chunks });
         }
         self.limit(step.at, "an offset", slice.offset.unwrap_or(0).into(), MAX_OFFSET.into());
-    }
-
-    fn dependency(&mut self, gpu: &Gpu, block: &Block, place: usize, step: &Step) {
-        let Some((awaited, number)) = step.after else { return };
-        let target = gpu.blocks.iter().find(|block| block.id == awaited);
-        let target = target.and_then(|target| target.steps.get(number as usize));
-        let reason = match target {
-            None => "which does not exist",
-            Some(_) if awaited == block.id && number as usize >= place => "which does not come before it",
-            Some(target) if target.kind == Kind::Nop => "a nop, of which nobody is told when it ends",
-            Some(target) => {
-                if !target.announces {
-                    let mut violation = Violation::new(step.at, Rule::Silent { block: awaited, step: number });
-                    violation.with.push(target.at);
-                    self.violations.push(violation);
-                }
-                let what = "the number of a threadblock that is waited for";
-                return self.limit(step.at, what, awaited.into(), MAX_AWAITED_BLOCK.into());
-            }
-        };
-        self.broken(step.at, Rule::Dependency { block: awaited, step: number, reason });
-    }
-
-    /// Several dependencies are a row of nops and a step, each with one.
-    fn chains(&mut self, block: &Block) {
-        for step in block.steps.iter().filter(|step| step.kind == Kind::Nop && step.after.is_none()) {
-            self.broken(step.at, Rule::IdleNop);
-        }
-        for pair in block.steps.windows(2) {
-            if pair[0].kind == Kind::Nop && pair[1].kind != Kind::Nop && pair[1].after.is_none() {
-                self.broken(pair[1].at, Rule::BrokenChain);
-            }
-        }
     }
 
     /// Consecutive reductions into one place become one, as the readers do it.

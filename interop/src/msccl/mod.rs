@@ -16,6 +16,7 @@ mod limits;
 mod parse;
 mod spell;
 mod violation;
+mod waits;
 mod write;
 
 pub use document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Protocol, Space, Step};

@@ -29,7 +29,11 @@ impl Violation {
     /// The rank it is about, where it is about one.
     pub fn rank(&self) -> Option<u32> {
         match &self.rule {
-            Rule::BlockIds { rank, .. } | Rule::SameBlock { rank, .. } | Rule::Peer { rank, .. } => Some(*rank),
+            Rule::BlockIds { rank, .. }
+            | Rule::SameBlock { rank, .. }
+            | Rule::Peer { rank, .. }
+            | Rule::SharedEnd { rank, .. }
+            | Rule::WaitCycle { rank, .. } => Some(*rank),
             Rule::Program { violation, .. } => violation.rank().map(|rank| rank.0),
             _ => None,
         }
@@ -156,6 +160,26 @@ pub enum Rule {
         /// How many there are.
         channels: u32,
     },
+    /// Two threadblocks of a rank with the same peer on the same channel.
+    #[error("another threadblock of rank {rank} {} rank {peer} on channel {channel} as well; the runtimes lose count of the messages", if *.send { "sends to" } else { "receives from" })]
+    SharedEnd {
+        /// The rank.
+        rank: u32,
+        /// The peer.
+        peer: u32,
+        /// The channel.
+        channel: u32,
+        /// In which direction.
+        send: bool,
+    },
+    /// Steps of one rank that wait for each other.
+    #[error("deadlock: {steps} steps of rank {rank} wait for each other in a cycle")]
+    WaitCycle {
+        /// The rank.
+        rank: u32,
+        /// How many there are; the first is where the violation is, the others are beside it.
+        steps: usize,
+    },
     /// Steps that are not numbered 0, 1, 2, … in the order of the file.
     #[error("this step has number {given}, but is the {expected}th from 0")]
     StepNumber {
@@ -254,6 +278,8 @@ impl Rule {
             Self::BlockIds { .. } | Self::SameBlock { .. } => "threadblock_ids",
             Self::Peer { .. } => "peer",
             Self::Channel { .. } => "channel",
+            Self::SharedEnd { .. } => "shared_connection",
+            Self::WaitCycle { .. } => "deadlock",
             Self::StepNumber { .. } => "step_number",
             Self::NoPeer { .. } => "no_peer",
             Self::Count { .. } => "count",
@@ -280,6 +306,8 @@ impl Rule {
             | Self::Count { .. }
             | Self::Bounds { .. }
             | Self::Dependency { .. }
+            | Self::SharedEnd { .. }
+            | Self::WaitCycle { .. }
             | Self::TooLarge { .. } => true,
             Self::Missing { name, .. } => *name == "coll",
             Self::Limit { what, .. } => *what == limits::CHUNKS,

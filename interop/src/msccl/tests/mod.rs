@@ -3,3 +3,4 @@
 mod files;
 mod mutants;
 mod round_trip;
+mod waits;

@@ -1,0 +1,108 @@
+//! What steps wait for: `depid`, `deps` and `hasdep`, and that no rank's steps wait for each other in a cycle.
+//!
+//! The entry is `Limits::waits`, one part of [`super::check`]. The runtimes wait before every step, whatever its type. So
+//! steps that do nothing count here, though they have no place in the program that [`super::import`] makes: `nop`s, and
+//! copies of a slice to itself. A cycle through them would never show in that program; a cycle through other ranks as
+//! well has messages, and [`program::check`] finds it.
+
+use super::document::{Block, Gpu, Kind, Place, Step};
+use super::limits::{Limits, MAX_AWAITED_BLOCK};
+use super::violation::{Rule, Violation};
+use std::collections::BTreeMap;
+
+impl Limits<'_> {
+    /// The rules about what the steps of a rank wait for.
+    pub(super) fn waits(&mut self, gpu: &Gpu) {
+        let mut blocks: BTreeMap<u32, &Block> = BTreeMap::new();
+        for block in &gpu.blocks {
+            blocks.entry(block.id).or_insert(block);
+        }
+        for block in &gpu.blocks {
+            for (place, step) in block.steps.iter().enumerate() {
+                self.dependency(&blocks, block, place, step);
+            }
+            self.chains(block);
+        }
+        let mut cycle = cycle(&blocks);
+        if !cycle.is_empty() {
+            let (at, steps) = (cycle.remove(0), cycle.len() + 1);
+            self.violations.push(Violation { at, with: cycle, rule: Rule::WaitCycle { rank: gpu.id, steps } });
+        }
+    }
+
+    fn dependency(&mut self, blocks: &BTreeMap<u32, &Block>, block: &Block, place: usize, step: &Step) {
+        let Some((awaited, number)) = step.after else { return };
+        let target = blocks.get(&awaited).and_then(|target| target.steps.get(number as usize));
+        let reason = match target {
+            None => "which does not exist",
+            Some(_) if awaited == block.id && number as usize >= place => "which does not come before it",
+            Some(target) if target.kind == Kind::Nop => "a nop, of which nobody is told when it ends",
+            Some(target) => {
+                if !target.announces {
+                    let mut violation = Violation::new(step.at, Rule::Silent { block: awaited, step: number });
+                    violation.with.push(target.at);
+                    self.violations.push(violation);
+                }
+                let what = "the number of a threadblock that is waited for";
+                return self.limit(step.at, what, awaited.into(), MAX_AWAITED_BLOCK.into());
+            }
+        };
+        self.broken(step.at, Rule::Dependency { block: awaited, step: number, reason });
+    }
+
+    /// Several dependencies are a row of nops and a step, each with one.
+    fn chains(&mut self, block: &Block) {
+        for step in block.steps.iter().filter(|step| step.kind == Kind::Nop && step.after.is_none()) {
+            self.broken(step.at, Rule::IdleNop);
+        }
+        for pair in block.steps.windows(2) {
+            if pair[0].kind == Kind::Nop && pair[1].kind != Kind::Nop && pair[1].after.is_none() {
+                self.broken(pair[1].at, Rule::BrokenChain);
+            }
+        }
+    }
+}
+
+/// Steps that wait for each other, each for the next; none where there is no cycle.
+fn cycle(blocks: &BTreeMap<u32, &Block>) -> Vec<Place> {
+    let steps: Vec<(&Block, usize)> =
+        blocks.values().flat_map(|block| (0..block.steps.len()).map(move |step| (*block, step))).collect();
+    let mut firsts = BTreeMap::new();
+    for (number, &(block, step)) in steps.iter().enumerate().rev() {
+        firsts.insert(block.id, number - step);
+    }
+    // What a step waits for: the one before it, and the one that it names.
+    let waits_for = |number: usize| {
+        let (block, step) = steps[number];
+        let named = block.steps[step].after.and_then(|(awaited, named)| {
+            let exists = blocks.get(&awaited).is_some_and(|block| block.steps.len() > named as usize);
+            exists.then(|| firsts[&awaited] + named as usize)
+        });
+        step.checked_sub(1).map(|_| number - 1).into_iter().chain(named)
+    };
+    let mut waiting: Vec<u32> = (0..steps.len()).map(|number| waits_for(number).count() as u32).collect();
+    let mut waited_by = vec![Vec::new(); steps.len()];
+    (0..steps.len()).for_each(|number| waits_for(number).for_each(|before| waited_by[before].push(number)));
+    let mut done: Vec<usize> = (0..steps.len()).filter(|&number| waiting[number] == 0).collect();
+    while let Some(number) = done.pop() {
+        for &next in &waited_by[number] {
+            waiting[next] -= 1;
+            if waiting[next] == 0 {
+                done.push(next);
+            }
+        }
+    }
+    // Whoever is stuck waits for someone who is; going on from one to the next comes back to one that was there before.
+    let mut trail: Vec<usize> = Vec::new();
+    let mut position = vec![None; steps.len()];
+    let mut here = (0..steps.len()).find(|&number| waiting[number] > 0);
+    while let Some(number) = here {
+        if let Some(start) = position[number].replace(trail.len()) {
+            trail.drain(..start);
+            break;
+        }
+        trail.push(number);
+        here = waits_for(number).find(|&before| waiting[before] > 0);
+    }
+    trail.into_iter().map(|number| steps[number].0.steps[steps[number].1].at).collect()
+}
