@@ -586,10 +586,7 @@ mod tests {
             bytes: Some(Bytes(1.0)),
         };
         check(Chunk { holders: RankSet::all(0), ..good() }, expect!["chunk 0 has no holder"]);
-        check(
-            Chunk { wanted_by: RankSet::all(7), ..good() },
-            expect!["rank 6 does not exist; ranks are 0-5"],
-        );
+        check(Chunk { wanted_by: RankSet::all(7), ..good() }, expect!["rank 6 does not exist; ranks are 0-5"]);
         check(
             Chunk { bytes: Some(Bytes(-1.0)), ..good() },
             expect!["chunk 0 has -1 B; a size is between 0 and 1125899906842624 bytes"],

@@ -25,7 +25,7 @@ pub(super) fn conclude(
     let candidates: Vec<Candidate> = searches.iter().flat_map(|search| search.candidates.clone()).collect();
     let milestones = milestones(&searches);
     let search = searches.swap_remove(winner);
-    let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_good_enough());
+    let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_within(options.gap));
     let Some(best) = search.best else {
         // Why one strategy has nothing is not why there is no answer if others were left untried.
         let refusal = search.refusals.into_iter().next().filter(|_| !out_of_time);

@@ -97,6 +97,10 @@ pub fn synthesize_from(
         if searches.iter().any(Search::is_good_enough) {
             break;
         }
+        let is_spared = kind == StrategyKind::Milp && options.strategy.is_none();
+        if is_spared && searches.iter().any(|search| search.is_within(options.gap)) {
+            break;
+        }
         match kind {
             StrategyKind::Improve | StrategyKind::Milp => session.refine(&mut searches, kind)?,
             // Where the same search on orbits leads, it has been at every chunk count already.

@@ -5,7 +5,9 @@
 
 use crate::bounds::Bounds;
 use crate::polish::prefer::reluctance;
-use crate::problem::{Cancel, Candidate, Deadline, Milestone, Problem, StopReason, StrategyKind, SynthError};
+use crate::problem::{
+    Cancel, Candidate, DEFAULT_GAP, Deadline, Milestone, Problem, StopReason, StrategyKind, SynthError,
+};
 use crate::sketch::obey;
 use crate::strategies::Attempt;
 use crate::strategies::exact::{Effort, horizon};
@@ -54,6 +56,8 @@ impl<'a> Search<'a> {
     /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`; the whole began at `started`.
     pub(super) fn new(problem: &'a Problem, bounds: Bounds, counts: usize, gap: f64, started: Instant) -> Self {
         let bound = bounds.best();
+        // A gap as fine as the default ends no search but the solver's.
+        let gap = if gap <= DEFAULT_GAP { 0.0 } else { gap };
         let claim = if counts > 1 { bounds.best_at_any_chunking() } else { bound.clone() };
         Self {
             problem,
@@ -90,7 +94,12 @@ impl<'a> Search<'a> {
 
     /// Whether the gap is small enough: nothing needs to be tried any more, at any chunk count.
     pub(super) fn is_good_enough(&self) -> bool {
-        self.makespan().is_some_and(|makespan| makespan.0 <= self.claim.value.0 * (1.0 + self.gap) * (1.0 + EQUAL))
+        self.is_within(self.gap)
+    }
+
+    /// Whether the best is so close (relative) to what it is compared with.
+    pub(super) fn is_within(&self, gap: f64) -> bool {
+        self.makespan().is_some_and(|makespan| makespan.0 <= self.claim.value.0 * (1.0 + gap) * (1.0 + EQUAL))
     }
 
     /// How far above the bound for this chunk count (relative) a strategy may stop.

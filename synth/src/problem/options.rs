@@ -232,7 +232,8 @@ impl Default for Limits {
     }
 }
 
-/// How far above the bound (relative) a makespan is good enough where nobody says anything else.
+/// How far above the bound (relative) a makespan is good enough where nobody says anything else. So close, only the solver is
+/// spared, which takes the longest and finds the least there; a larger gap ends every search.
 pub const DEFAULT_GAP: f64 = 1e-3;
 
 /// How hard to look.
