@@ -24,7 +24,8 @@ fn every_machine_and_sketch_says_why_it_exists() {
 #[test]
 fn every_machine_is_built_in_and_resolves() {
     let listed = antiphon("topology list --json").ok().json();
-    let forms: Vec<&str> = listed["topologies"].as_array().unwrap().iter().filter_map(|entry| entry["form"].as_str()).collect();
+    let forms: Vec<&str> =
+        listed["topologies"].as_array().unwrap().iter().filter_map(|entry| entry["form"].as_str()).collect();
     for path in files_under("machines", "yaml") {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let is_it = |form: &&&str| form.strip_suffix("xN").unwrap_or(form) == name;
