@@ -1,37 +1,11 @@
 //! What can go wrong while bytes move.
 
-use crate::memory::board::Verdict;
-use serde::{Deserialize, Serialize};
+use crate::verdict::{Phase, Verdict};
 use std::fmt;
 use topology::{LinkId, Micros, Rank};
 
 /// The result of anything that executes.
 pub type RunResult<T> = Result<T, RunError>;
-
-/// Where in a trial a rank was.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Loading the plan, allocating, comparing hashes.
-    Prepare,
-    /// Waiting for the common start.
-    Start,
-    /// Moving bytes.
-    Work,
-    /// Checking the answer and reporting it.
-    Report,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Prepare => "getting ready",
-            Self::Start => "the common start",
-            Self::Work => "the work",
-            Self::Report => "the report",
-        })
-    }
-}
 
 /// What an epoch and a plan look like on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,18 +9,19 @@
 //! rank and the phase; no wait is without a deadline.
 //!
 //! # Rooms
-//! Every room uses those above it in this list, never one below:
+//! Every room uses those above it in this list, never one below; the project's house test reads the code and says so.
 //!
 //! ```text
-//! clock, dtype, error, group    values that every room uses
-//! memory                        memory that the ranks of one computer share
-//! transport                     lanes of bytes between two ranks: shared memory, TCP
-//! pacing                        when a message may begin
-//! interpreter                   one rank's part of one program
-//! execution                     one rank's part of the programs that run at the same time
-//! measure                       timed and judged runs
-//! control                       what the parties of a job say to each other, and what each decides
-//! launch                        ranks as threads, processes, or started by another launcher
+//! clock, reduction, dtype, verdict, error, group    values that every room uses
+//! memory         memory that the ranks of one computer share, and how they wake each other
+//! transport      lanes of bytes between two ranks: a folder for each transport
+//! plan           what one rank executes of a program, and where it lies in its buffers
+//! pacing         when a message may begin
+//! interpreter    one rank's part of one program
+//! execution      one rank's part of the programs that run at the same time
+//! measure        timed runs of collectives, whose answers are checked
+//! control        what the parties of a job say to each other, and what each decides
+//! launch         ranks as threads, as processes, or started by another launcher
 //! ```
 
 mod clock;
@@ -34,28 +35,32 @@ mod launch;
 mod measure;
 mod memory;
 mod pacing;
+mod plan;
 mod reduction;
 mod transport;
+mod verdict;
 
 pub use clock::Moment;
 pub use dtype::DType;
-pub use error::{Phase, RunError, RunResult, Stamp};
+pub use error::{RunError, RunResult, Stamp};
+pub use execution::executor::Sample;
 pub use execution::options::Options;
-pub use execution::work::{Assignment, Loaded};
+pub use execution::work::Loaded;
 pub use group::{Choice, Group, NamedTwice};
 pub use interpreter::buffers::Call;
 pub use launch::agent::attend;
 pub use launch::files::SharedFile;
 pub use launch::launcher::{Job, JobSpec, Source};
 pub use launch::machine::Machine;
+pub use launch::probe::ThreadProbe;
 pub use launch::rendezvous::Rendezvous;
 pub use launch::threads::{run_threads, try_threads, try_together};
 pub use launch::watch::Watch;
 pub use launch::worker::{Loader, control_from_stdin, serve};
-pub use measure::probe::ThreadProbe;
-pub use measure::trial::{Check, RankReport, Sample, Trial, TrialReport};
-pub use memory::board::{Cause, Verdict};
+pub use measure::assignment::Assignment;
+pub use measure::trial::{Check, RankReport, Trial, TrialReport};
 pub use pacing::pace::Emulation;
+pub use transport::hosts::Hosts;
 pub use transport::interfaces::Interface;
 pub use transport::tcp::Secret;
-pub use transport::wiring::Hosts;
+pub use verdict::{Cause, Phase, Verdict};

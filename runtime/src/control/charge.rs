@@ -5,7 +5,7 @@
 use crate::clock::Moment;
 use crate::control::judge::LAST_WORDS;
 use crate::control::messages::ToAgent;
-use crate::memory::board::Verdict;
+use crate::verdict::Verdict;
 use std::time::Duration;
 
 /// What an agent knows of its job.

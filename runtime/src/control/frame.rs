@@ -219,7 +219,8 @@ mod tests {
     use super::*;
     use crate::clock::Moment;
     use crate::control::messages::{Answer, Command, Finding};
-    use crate::measure::trial::{MOST_REPETITIONS, RankReport, Sample};
+    use crate::execution::executor::Sample;
+    use crate::measure::trial::{MOST_REPETITIONS, RankReport};
 
     #[test]
     fn the_longest_report_fits_a_message() {

@@ -5,20 +5,20 @@
 //! ended is taken for the present one.
 
 use crate::clock::Moment;
-use crate::error::Phase;
+use crate::execution::flows::{Arrivals, Wanted};
 use crate::group::Group;
-use crate::measure::probe::{Arrivals, Wanted};
 use crate::measure::trial::{RankReport, Trial};
-use crate::memory::board::{BoardShape, Verdict};
 use crate::memory::region::Place;
+use crate::memory::segment::SegmentShape;
+use crate::transport::hosts::Hosts;
 use crate::transport::tcp::{Doors, Secret};
-use crate::transport::wiring::Hosts;
+use crate::verdict::{Phase, Verdict};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use topology::Rank;
 
-/// Changes whenever a frame, the board or a ring changes its meaning.
+/// Changes whenever a frame, the segment or a ring changes its meaning.
 pub(crate) const PROTOCOL: u32 = 9;
 
 /// What the launcher says to a worker.
@@ -86,7 +86,7 @@ pub(crate) struct Welcome {
 pub(crate) struct Terms {
     pub(crate) protocol: u32,
     pub(crate) rank: Rank,
-    pub(crate) board: BoardShape,
+    pub(crate) segment: SegmentShape,
     /// Whether it is the first of its machine, who prepares the shared memory for all.
     pub(crate) first_here: bool,
     pub(crate) ring_bytes: usize,
@@ -109,7 +109,7 @@ pub(crate) enum Answer {
         /// What its machine is called.
         machine: String,
         /// Where others of its machine find the shared memory, if this one made it.
-        board: Option<Place>,
+        segment: Option<Place>,
     },
     /// From an agent: a file has arrived, and lies there for all workers of its machine.
     Kept {
@@ -173,7 +173,7 @@ pub(crate) enum ToAgent {
 pub(crate) struct Muster {
     /// Tells jobs with the same secret apart.
     pub(crate) job: [u8; 32],
-    pub(crate) board: BoardShape,
+    pub(crate) segment: SegmentShape,
     /// Where the machine's shared memory is; the first agent of a machine makes it.
     pub(crate) place: Option<Place>,
     /// Ranks of other machines.

@@ -1,7 +1,7 @@
 //! The coordinator's connections with the agents of other processes.
 //!
 //! The principal type is [`Plane`]. One thread hears each agent; what is urgent is done there: signs of life are noted on
-//! the coordinator's board, clocks are read, and when all machines have come to a round, it is released everywhere, each
+//! the coordinator's segment, clocks are read, and when all machines have come to a round, it is released everywhere, each
 //! in the time of its own clock. All else becomes an event for the [`Job`](crate::Job). A thread of its own pings.
 
 use crate::clock::Moment;
@@ -10,7 +10,7 @@ use crate::control::frame::{Inbox, Post};
 use crate::control::judge::{Event, Heard};
 use crate::control::messages::{FromAgent, ToAgent};
 use crate::error::{RunError, RunResult};
-use crate::memory::board::Board;
+use crate::memory::segment::Segment;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
@@ -45,7 +45,7 @@ struct Agent {
 /// Where an epoch is.
 struct Present {
     epoch: u64,
-    board: Option<Board>,
+    segment: Option<Segment>,
     /// To which round each machine has come.
     arrived: Vec<u64>,
     released: u64,
@@ -86,7 +86,7 @@ impl Plane {
         let arrived = vec![0; leaders.len()];
         let over = Arc::new(AtomicBool::new(true));
         let present =
-            Mutex::new(Present { epoch: 0, board: None, arrived, released: 0, listening: agents.len(), over });
+            Mutex::new(Present { epoch: 0, segment: None, arrived, released: 0, listening: agents.len(), over });
         let plane = Arc::new(Self { agents, leaders, present, read: Condvar::new(), events });
         for (rank, mut inbox) in inboxes {
             let plane = plane.clone();
@@ -174,18 +174,19 @@ impl Plane {
     }
 
     /// From now on only what belongs to this epoch is heard.
-    pub(crate) fn begin(self: &Arc<Self>, epoch: u64, board: &Board) -> io::Result<()> {
+    pub(crate) fn begin(self: &Arc<Self>, epoch: u64, segment: &Segment) -> io::Result<()> {
         let over = Arc::new(AtomicBool::new(false));
         let mut present = self.present();
         present.over.store(true, Ordering::Relaxed);
         let arrived = vec![0; self.leaders.len()];
         let listening = present.listening;
-        *present = Present { epoch, board: Some(board.clone()), arrived, released: 0, listening, over: over.clone() };
+        *present =
+            Present { epoch, segment: Some(segment.clone()), arrived, released: 0, listening, over: over.clone() };
         drop(present);
         if self.leaders.len() > 1 {
-            let (plane, board) = (Arc::downgrade(self), board.clone());
+            let (plane, segment) = (Arc::downgrade(self), segment.clone());
             let carry = move || {
-                board.carry(&over, |round, lead| {
+                segment.barrier.relay(&over, |round, lead| {
                     if let Some(plane) = plane.upgrade() {
                         plane.arrived(0, epoch, round, lead);
                     }
@@ -248,7 +249,7 @@ impl Plane {
     }
 
     fn ping_all(&self) {
-        let activity = self.present().board.as_ref().map_or(0, Board::activity);
+        let activity = self.present().segment.as_ref().map_or(0, |segment| segment.activity.sum());
         for agent in self.agents.values() {
             if agent.answered.swap(false, Ordering::Relaxed) {
                 // One to whom something is on its way hears from the coordinator anyway. The next may wait for nobody.
@@ -266,9 +267,10 @@ impl Plane {
             FromAgent::Pong { at, here } => return self.pong(rank, at, here),
             FromAgent::Beat { epoch, beats, moves, progress, phase } => {
                 let present = self.present();
-                if let Some(board) = present.board.as_ref().filter(|_| present.epoch == epoch && self.machine(rank) > 0)
+                if let Some(segment) =
+                    present.segment.as_ref().filter(|_| present.epoch == epoch && self.machine(rank) > 0)
                 {
-                    board.mirror(rank, beats, (moves, progress), phase);
+                    segment.activity.mirror(rank, beats, (moves, progress), phase);
                 }
                 return;
             }
@@ -323,7 +325,7 @@ impl Plane {
         }
         present.released = all;
         // Nobody else is to wait for somebody who takes his time to hear.
-        let board = present.board.clone();
+        let segment = present.segment.clone();
         drop(present);
         let clocks: Vec<Clock> = (0..self.leaders.len()).map(|machine| self.clock(machine)).collect();
         let farthest = clocks.iter().map(Clock::round_trip).max().unwrap_or_default();
@@ -333,8 +335,8 @@ impl Plane {
             // A broken connection is an event of its own.
             let _ = self.tell(*leader, &ToAgent::Release { epoch, round: all, start: clock.there(start) });
         }
-        if let Some(board) = &board {
-            board.release(all, start);
+        if let Some(segment) = &segment {
+            segment.barrier.release(all, start);
         }
     }
 }
@@ -349,7 +351,7 @@ impl Drop for Plane {
 mod tests {
     use super::super::frame::sealed;
     use super::*;
-    use crate::memory::board::BoardShape;
+    use crate::memory::segment::SegmentShape;
     use crate::transport::tcp::{Proven, Secret};
     use std::io::Write;
     use std::net::TcpListener;
@@ -370,8 +372,8 @@ mod tests {
         let (events, _heard) = channel();
         let joined = Joined { rank: Rank(1), machine: 1, post, inbox };
         let plane = Plane::new(vec![joined], vec![Rank(0), Rank(1)], events).unwrap();
-        let board = Board::create(BoardShape { ranks: 2, clocks: 0, arena: 64, spread: true }).unwrap();
-        plane.begin(1, &board).unwrap();
+        let segment = Segment::create(SegmentShape { ranks: 2, clocks: 0, room: 64, spread: true }).unwrap();
+        plane.begin(1, &segment).unwrap();
         std::thread::scope(|scope| {
             let released = scope.spawn(|| (0..2).for_each(|machine| plane.arrived(machine, 1, 1, Duration::ZERO)));
             let deadline = Moment::now().after(LONG / 2);
@@ -379,10 +381,11 @@ mod tests {
                 assert!(Moment::now() < deadline && !released.is_finished(), "the message was sent");
             }
             // Others give signs of life meanwhile, and get some.
-            let beat = FromAgent::Beat { epoch: 1, beats: 7, moves: 1, progress: 1, phase: crate::error::Phase::Work };
+            let beat =
+                FromAgent::Beat { epoch: 1, beats: 7, moves: 1, progress: 1, phase: crate::verdict::Phase::Work };
             plane.heard(Rank(1), beat);
             plane.ping_all();
-            assert_eq!(board.beats(Rank(1)).load(Ordering::Relaxed), 7);
+            assert_eq!(segment.activity.beats(Rank(1)).load(Ordering::Relaxed), 7);
             assert!(plane.agents[&Rank(1)].post.is_busy() && Moment::now() < deadline);
             drop(far);
             released.join().unwrap();

@@ -6,8 +6,7 @@
 //! heard the order that followed, and is told again.
 
 use crate::control::messages::{Answer, Command, PROTOCOL};
-use crate::error::Phase;
-use crate::memory::board::Cause;
+use crate::verdict::{Cause, Phase};
 use topology::Rank;
 
 /// How much of a digest is shown: what lanes compare, too.

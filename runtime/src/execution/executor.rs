@@ -5,22 +5,24 @@
 //! waits delays no other.
 
 use crate::clock::Moment;
-use crate::error::{Phase, RunError, RunResult};
+use crate::error::{RunError, RunResult};
+use crate::execution::flows::Flows;
 use crate::execution::options::Options;
 use crate::execution::seat::{Place, Seat};
 use crate::execution::watch::Watch;
 use crate::execution::work::Ensemble;
 use crate::interpreter::buffers::Call;
-use crate::interpreter::geometry::Geometry;
-use crate::interpreter::{Interpreter, Poll, RankPlan};
-use crate::measure::probe::Flows;
-use crate::measure::trial::Sample;
-use crate::memory::board::Board;
-use crate::memory::heap::{Heap, PeerHeap};
+use crate::interpreter::{Interpreter, Poll};
+use crate::memory::heap::Heap;
+use crate::memory::segment::Segment;
 use crate::pacing::pace::Emulation;
-use crate::transport::wiring::Wiring;
+use crate::plan::RankPlan;
+use crate::plan::geometry::Geometry;
+use crate::transport::Transports;
+use crate::transport::tcp::Tcp;
+use crate::verdict::Phase;
+use serde::{Deserialize, Serialize};
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::time::Duration;
 use topology::Rank;
 
@@ -29,6 +31,15 @@ const EMULATED_LEAD: Duration = Duration::from_micros(500);
 
 /// How long after the last arrival a run starts: waking up must not look like latency.
 const LEAD: Duration = Duration::from_micros(300);
+
+/// When one rank started and ended one repetition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Its start.
+    pub start: Moment,
+    /// Its end.
+    pub end: Moment,
+}
 
 /// One run of one rank.
 pub(crate) struct Run {
@@ -48,12 +59,11 @@ pub(crate) struct Ran {
 
 /// One rank, ready to run.
 pub(crate) struct Executor<'a> {
-    board: &'a Board,
+    segment: &'a Segment,
     rank: Rank,
     emulation: Option<&'a Emulation>,
-    wiring: Wiring,
+    transports: Transports<'a>,
     is_linked: bool,
-    heap: Heap,
     seats: Vec<Seat<'a>>,
     /// How many works run together; the rank need not have a seat in each.
     works: usize,
@@ -64,50 +74,50 @@ pub(crate) struct Executor<'a> {
 
 impl<'a> Executor<'a> {
     pub(crate) fn new(
-        board: &'a Board,
+        segment: &'a Segment,
         rank: Rank,
         ensemble: &'a Ensemble<'a>,
-        wiring: Wiring,
+        tcp: Option<Tcp>,
         options: &'a Options,
     ) -> RunResult<Self> {
         let plan = |work: usize, number| {
             let work = &ensemble.works()[work];
             RankPlan::new(work, number, work.tiles(options))
         };
-        Self::arrange(board, rank, ensemble, plan, wiring, options)
+        Self::arrange(segment, rank, ensemble, plan, tcp, options)
     }
 
     /// One rank of a probe; `ensemble` has its program alone.
     pub(crate) fn of_flows(
-        board: &'a Board,
+        segment: &'a Segment,
         rank: Rank,
         (ensemble, flows): (&'a Ensemble<'a>, &Flows),
-        wiring: Wiring,
+        tcp: Option<Tcp>,
         options: &'a Options,
     ) -> RunResult<Self> {
         let plan = |work: usize, number| {
             let geometry = Geometry::of_slots(flows.slots(number));
             Ok(RankPlan::of_geometry(&ensemble.works()[work], number, geometry))
         };
-        Self::arrange(board, rank, ensemble, plan, wiring, options)
+        Self::arrange(segment, rank, ensemble, plan, tcp, options)
     }
 
     fn arrange(
-        board: &'a Board,
+        segment: &'a Segment,
         rank: Rank,
         ensemble: &'a Ensemble<'a>,
         plan: impl Fn(usize, Rank) -> RunResult<RankPlan<'a>>,
-        wiring: Wiring,
+        tcp: Option<Tcp>,
         options: &'a Options,
     ) -> RunResult<Self> {
         let (emulation, works) = (options.emulation.as_ref(), ensemble.works().len());
-        if emulation.is_some() || wiring.poller.is_some() {
+        if emulation.is_some() || tcp.is_some() {
             // Emulated arrivals are timers, and turns between computers: the default slack of 50 µs would be a measurable part.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
                 .map_err(std::io::Error::from)
                 .map_err(RunError::system("sharpening timers"))?;
         }
-        let (arenas, _) = ensemble.arenas(board, options)?;
+        let (arenas, _) = ensemble.arenas(segment, options)?;
         let place = |(work, number): (usize, Rank)| {
             let plan = plan(work, number)?;
             if let Some(emulation) = emulation {
@@ -123,11 +133,12 @@ impl<'a> Executor<'a> {
         let places: Vec<Place<'a>> = places.collect::<RunResult<_>>()?;
         let lengths: Vec<_> = places.iter().map(Place::areas).collect();
         let (heap, areas) = Heap::new(&lengths).map_err(RunError::system("making buffers"))?;
-        board.publish_heap(rank, heap.place().map_err(RunError::system("publishing buffers"))?);
+        let transports = Transports::new(segment, rank, heap, tcp);
+        transports.publish()?;
         let seats = places.into_iter().zip(areas).map(|(place, areas)| Seat::new(place, areas, emulation)).collect();
         let lead = if emulation.is_some() { EMULATED_LEAD } else { LEAD };
         let limit = options.work_limit;
-        Ok(Self { board, rank, emulation, wiring, is_linked: false, heap, seats, works, limit, lead })
+        Ok(Self { segment, rank, emulation, transports, is_linked: false, seats, works, limit, lead })
     }
 
     /// This rank's seats, in the order of the works.
@@ -141,17 +152,12 @@ impl<'a> Executor<'a> {
 
     /// Opens the lanes, when all ranks are here.
     fn link(&mut self, epoch: u64) -> RunResult<()> {
-        let Self { board, rank, emulation, works, .. } = *self;
-        board.meet(rank, 2 * epoch - 1, Duration::ZERO, self.limit)?;
-        let peer = |from| {
-            let reads =
-                !self.wiring.hosts.apart(from, rank) && self.seats.iter().any(|seat| seat.reads(from, emulation));
-            // A heap that cannot be read is copied through the ring.
-            reads.then(|| PeerHeap::open(board.heap(from)).ok().map(Arc::new)).flatten()
-        };
-        let peers: Vec<_> = (0..board.rank_count()).map(Rank::from_index).map(peer).collect();
+        let Self { segment, rank, emulation, works, .. } = *self;
+        segment.barrier.wait(rank, 2 * epoch - 1, Duration::ZERO, self.limit)?;
+        let in_place: Vec<_> = self.seats.iter().flat_map(|seat| seat.read_in_place(emulation)).collect();
+        self.transports.attach(&in_place);
         for seat in &mut self.seats {
-            let linked = seat.link(board, &self.heap, &peers, emulation, &mut self.wiring);
+            let linked = seat.link(emulation, &mut self.transports);
             linked.map_err(RunError::in_work(seat.place.work, works))?;
         }
         self.is_linked = true;
@@ -161,9 +167,9 @@ impl<'a> Executor<'a> {
     /// Runs every program once, together with all other ranks; `calls` are for the seats, in their order. `epoch` is the
     /// same on all ranks, and larger each time.
     pub(crate) fn run(&mut self, calls: Vec<Call<'_>>, epoch: u64) -> RunResult<Run> {
-        let Self { board, rank, emulation, works, limit, .. } = *self;
+        let Self { segment, rank, emulation, works, limit, .. } = *self;
         self.seats.iter().zip(&calls).try_for_each(|(seat, call)| seat.check_call(call))?;
-        board.enter(rank, Phase::Start);
+        segment.activity.enter(rank, Phase::Start);
         if !self.is_linked {
             self.link(epoch)?;
         }
@@ -171,12 +177,12 @@ impl<'a> Executor<'a> {
         let mut players = Vec::with_capacity(calls.len());
         for (seat, call) in self.seats.iter_mut().zip(calls) {
             let work = seat.place.work;
-            let interpreter = seat.prepare(board, call, emulation, epoch)?;
+            let interpreter = seat.prepare(segment, call, emulation, epoch)?;
             players.push(Player { work, interpreter, moved: Moment::default(), moves: false, end: None });
         }
-        let mut watch = Watch::new(board, rank, self.wiring.poller.as_ref());
-        let announced = board.meet(rank, 2 * epoch, self.lead, limit)?;
-        board.enter(rank, Phase::Work);
+        let mut watch = Watch::new(segment, rank, self.transports.poller());
+        let announced = segment.barrier.wait(rank, 2 * epoch, self.lead, limit)?;
+        segment.activity.enter(rank, Phase::Work);
         let start = match emulation {
             // Its messages start at the announced moment, whenever this computer lets the rank run.
             Some(_) => announced,
@@ -189,8 +195,8 @@ impl<'a> Executor<'a> {
         };
         let seats = players.into_iter().map(ran).collect();
         // What ranks do afterwards must not slow down those that still work.
-        board.enter(rank, Phase::Report);
-        board.meet(rank, 2 * epoch + 1, Duration::ZERO, limit)?;
+        segment.activity.enter(rank, Phase::Report);
+        segment.barrier.wait(rank, 2 * epoch + 1, Duration::ZERO, limit)?;
         Ok(Run { announced, seats })
     }
 }

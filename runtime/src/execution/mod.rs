@@ -3,7 +3,7 @@
 //! The principal type is [`Executor`](executor::Executor).
 
 pub(crate) mod executor;
-pub(crate) mod footprint;
+pub(crate) mod flows;
 pub(crate) mod options;
 pub(crate) mod seat;
 pub(crate) mod watch;

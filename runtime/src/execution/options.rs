@@ -1,7 +1,7 @@
 //! How programs are executed, as opposed to which.
 
 use crate::pacing::pace::Emulation;
-use crate::transport::wiring::Hosts;
+use crate::transport::hosts::Hosts;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -52,12 +52,4 @@ impl Default for Options {
             spare_interfaces: false,
         }
     }
-}
-
-/// Lets this process have as many open files as the system allows: a rank has a socket for every lane.
-pub(crate) fn raise_open_files() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where it is refused, whoever opens too many hears of the limit.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }

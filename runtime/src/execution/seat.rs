@@ -5,21 +5,21 @@
 
 use crate::error::{RunError, RunResult, Stamp};
 use crate::execution::work::Work;
-use crate::interpreter::buffers::{Call, Memory, Span};
-use crate::interpreter::geometry::Geometry;
+use crate::interpreter::buffers::{Call, Memory};
 use crate::interpreter::lanes::Lanes;
-use crate::interpreter::{Interpreter, Order, RankPlan};
-use crate::memory::arena::Arena;
-use crate::memory::board::Board;
-use crate::memory::heap::{Area, Heap, PeerHeap};
+use crate::interpreter::{Interpreter, Order};
+use crate::memory::heap::Area;
+use crate::memory::segment::Segment;
 use crate::pacing::order::ResourceOrder;
 use crate::pacing::pace::{Emulation, Pacer};
 use crate::pacing::turns::{Keeper, Turns};
-use crate::transport::ring::Rings;
-use crate::transport::wiring::{Wires, Wiring};
+use crate::plan::RankPlan;
+use crate::plan::Span;
+use crate::plan::geometry::Geometry;
+use crate::transport::shared::arena::Arena;
+use crate::transport::{InTurn, LaneRequest, MemoryKind, Transports};
 use program::{Buffer, Connection, Layout, Program};
 use schedule::ReduceOp;
-use std::sync::Arc;
 use topology::Rank;
 
 /// Bytes before and behind a buffer that no program writes.
@@ -139,34 +139,29 @@ impl<'a> Seat<'a> {
         emulation.is_none() && self.place.backlog == 0
     }
 
-    /// Whether this rank may read memory of `from`.
-    pub(crate) fn reads(&self, from: Rank, emulation: Option<&Emulation>) -> bool {
-        let to = self.place.plan.rank;
-        let mut connections = self.place.plan.connections.iter();
-        self.is_direct(emulation) && connections.any(|lane: &Connection| (lane.from, lane.to) == (from, to))
+    /// The connections whose messages this rank may read where they lie.
+    pub(crate) fn read_in_place(&self, emulation: Option<&Emulation>) -> impl Iterator<Item = Connection> {
+        let (to, direct) = (self.place.plan.rank, self.is_direct(emulation));
+        let connections = self.place.plan.connections.iter().copied();
+        connections.filter(move |connection| direct && connection.to == to)
     }
 
-    /// Opens the lanes, when all ranks are here; `peers` are the heaps that this rank can read.
-    pub(crate) fn link(
-        &mut self,
-        board: &Board,
-        heap: &Heap,
-        peers: &[Option<Arc<PeerHeap>>],
-        emulation: Option<&Emulation>,
-        wiring: &mut Wiring,
-    ) -> RunResult<()> {
+    /// Opens the lanes, when all ranks are here.
+    pub(crate) fn link(&mut self, emulation: Option<&Emulation>, transports: &mut Transports<'_>) -> RunResult<()> {
         if self.lanes.is_some() {
             return Ok(());
         }
-        let (heap, peers) = if self.is_direct(emulation) { (Some(heap), peers) } else { (None, &[][..]) };
+        let direct = self.is_direct(emulation);
         let &Place { ref arena, first, backlog, ref plan, .. } = &self.place;
-        let rings = Rings { board, arena, heap, peers };
         // A sender that must run ahead of its receiver waits for nobody's turn.
-        let ordered = emulation.is_none() && backlog == 0;
-        self.turns = ordered.then(|| Turns::of(plan, |lane| wiring.hosts.apart(lane.from, lane.to))).flatten();
+        let on_network = |lane: &Connection| transports.memory(lane) == MemoryKind::Network;
+        self.turns = direct.then(|| Turns::of(plan, on_network)).flatten();
         let rates = self.turns.as_ref().map(|turns| turns.rates());
-        self.lanes =
-            Some(Lanes::new(plan.rank, &plan.connections, &mut Wires { rings, wiring, first, backlog, rates })?);
+        let request = |id, connection| {
+            let in_turn = rates.as_ref().map(|rates| InTurn { rate: rates.get(&id).copied() });
+            LaneRequest { id, first, connection, arena, direct, backlog, in_turn }
+        };
+        self.lanes = Some(Lanes::new(plan.rank, &plan.connections, transports, request)?);
         Ok(())
     }
 
@@ -176,7 +171,7 @@ impl<'a> Seat<'a> {
     /// [`RunError::Program`] if the lanes are not open.
     pub(crate) fn prepare<'s>(
         &'s mut self,
-        board: &'s Board,
+        segment: &'s Segment,
         call: Call<'s>,
         emulation: Option<&'s Emulation>,
         epoch: u64,
@@ -184,7 +179,7 @@ impl<'a> Seat<'a> {
         let plan = &self.place.plan;
         let unlinked = || RunError::Program { rank: plan.rank, fault: "it runs before its lanes are open".to_owned() };
         let lanes = self.lanes.as_mut().ok_or_else(unlinked)?;
-        let pacer = emulation.map(|of| Pacer::new(board, &self.place.arena, of, plan, &self.order, epoch));
+        let pacer = emulation.map(|of| Pacer::new(segment, &self.place.arena, of, plan, &self.order, epoch));
         let keeper = self.turns.as_ref().map(|turns| Keeper::new(turns, plan));
         let memory = Memory { call, scratch: &mut self.scratch };
         let stamp = Stamp::new(epoch, self.place.digest, self.place.work);

@@ -2,16 +2,16 @@
 
 use crate::clock::Moment;
 use crate::error::RunResult;
-use crate::memory::board::Board;
 use crate::memory::doorbell::Waiter;
-use crate::transport::tcp::Poller;
+use crate::memory::poller::Poller;
+use crate::memory::segment::Segment;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topology::Rank;
 
 /// One rank's connection with its job while it works.
 pub(crate) struct Watch<'a> {
-    board: &'a Board,
+    segment: &'a Segment,
     rank: Rank,
     waiter: Waiter<'a>,
     /// Steps that earlier runs finished.
@@ -22,10 +22,10 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub(crate) fn new(board: &'a Board, rank: Rank, poller: Option<&'a Poller>) -> Self {
-        let waiter = Waiter::new(board.bell(rank), board.patience()).with_poller(poller);
-        let before = board.progress(rank).load(Ordering::Relaxed);
-        Self { board, rank, waiter, before, activity: (0, Moment(0)), looked: Moment(0) }
+    pub(crate) fn new(segment: &'a Segment, rank: Rank, poller: Option<&'a Poller>) -> Self {
+        let waiter = Waiter::new(segment.bells.of(rank), segment.patience()).with_poller(poller);
+        let before = segment.activity.progress(rank).load(Ordering::Relaxed);
+        Self { segment, rank, waiter, before, activity: (0, Moment(0)), looked: Moment(0) }
     }
 
     /// When any rank moved last, as far as a look in every quarter of `limit` shows: who waits for a slow one is not
@@ -33,7 +33,7 @@ impl<'a> Watch<'a> {
     pub(crate) fn moved_anywhere(&mut self, now: Moment, limit: Duration) -> Moment {
         if now.since(self.looked) >= limit / 4 {
             self.looked = now;
-            let activity = self.board.activity();
+            let activity = self.segment.activity.sum();
             if activity != self.activity.0 {
                 self.activity = (activity, now);
             }
@@ -49,14 +49,14 @@ impl<'a> Watch<'a> {
     /// # Errors
     /// The coordinator's verdict, if there is one.
     pub(crate) fn check(&self) -> RunResult<()> {
-        self.board.check_verdict()
+        self.segment.verdict.check()
     }
 
     /// Something moved; this run has finished so many steps.
     pub(crate) fn progressed(&mut self, finished: u64) {
         self.waiter.progressed();
-        self.board.progress(self.rank).store(self.before + finished, Ordering::Relaxed);
-        self.board.moves(self.rank).fetch_add(1, Ordering::Relaxed);
+        self.segment.activity.progress(self.rank).store(self.before + finished, Ordering::Relaxed);
+        self.segment.activity.moves(self.rank).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Nothing moved, and nothing will before `until` unless a peer rings.
@@ -68,14 +68,14 @@ impl<'a> Watch<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::board::BoardShape;
+    use crate::memory::segment::SegmentShape;
 
     #[test]
     fn a_watch_is_made_without_asking_the_kernel() {
-        let board = Board::create(BoardShape { ranks: 2, clocks: 0, arena: 64, spread: false }).unwrap();
+        let segment = Segment::create(SegmentShape { ranks: 2, clocks: 0, room: 64, spread: false }).unwrap();
         let make = |_| {
             let begin = Moment::now();
-            let _watch = Watch::new(&board, Rank(0), None);
+            let _watch = Watch::new(&segment, Rank(0), None);
             Moment::now().since(begin)
         };
         // The best of many, because other tests share the cores. Counting cores reads files: tens of microseconds.

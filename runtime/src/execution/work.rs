@@ -8,28 +8,16 @@ use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::execution::options::Options;
 use crate::group::Group;
-use crate::interpreter::geometry::{Geometry, tiles_of};
-use crate::measure::trial::{RankReport, Trial, TrialReport};
-use crate::memory::arena::Arena;
-use crate::memory::board::Board;
+use crate::memory::segment::Segment;
 use crate::pacing::order::transfer_count;
-use crate::transport::ring;
+use crate::plan::geometry::{Geometry, tiles_of};
+use crate::transport::shared::arena::Arena;
+use crate::transport::shared::ring;
 use program::{Connection, Excerpt, Program, VerifiedProgram, digest};
 use topology::Rank;
 
 /// The most works of an ensemble: their numbers are part of what messages are stamped with.
 const MOST_WORKS: usize = 1 << 16;
-
-/// A collective to try, among some of a job's ranks.
-#[derive(Clone, Debug)]
-pub struct Assignment<'a> {
-    /// What to run.
-    pub program: &'a VerifiedProgram,
-    /// By whom: the program's rank r is number r of the group.
-    pub group: Group,
-    /// How often, and on what. Collectives that are tried together have as many repetitions, warming up included.
-    pub trial: Trial,
-}
 
 /// What a rank of a job loads to execute.
 #[derive(Clone, Debug)]
@@ -39,11 +27,6 @@ pub enum Loaded {
     /// Its own excerpt of one. It votes with the digest that it comes to from that, and runs nothing unless its coordinator
     /// comes to the same digest from a program that it has verified. For ranks that share memory.
     Excerpt(Excerpt),
-}
-
-/// The trials of assignments.
-pub(crate) fn each_trial<'t>(assignments: &'t [Assignment<'_>]) -> Vec<&'t Trial> {
-    assignments.iter().map(|assignment| &assignment.trial).collect()
 }
 
 /// A program at one element count.
@@ -67,19 +50,14 @@ impl<'a> Work<'a> {
     }
 
     /// What a rank of a job has loaded.
-    pub(crate) fn loaded(loaded: &'a Loaded, group: Group, trial: &Trial) -> Self {
+    pub(crate) fn loaded(loaded: &'a Loaded, group: Group, count: u64, dtype: DType) -> Self {
         match loaded {
-            Loaded::Whole(program) => Self { group, ..Self::new(program, trial.count, trial.dtype) },
+            Loaded::Whole(program) => Self { group, ..Self::new(program, count, dtype) },
             Loaded::Excerpt(excerpt) => {
-                let (program, digest, &Trial { count, dtype, .. }) = (excerpt.program(), Some(excerpt.digest()), trial);
+                let (program, digest) = (excerpt.program(), Some(excerpt.digest()));
                 Self { program, window: 0, digest, count, dtype, group }
             }
         }
-    }
-
-    pub(crate) fn assigned(assignment: &Assignment<'a>) -> Self {
-        let Assignment { program, group, trial } = assignment;
-        Self { group: group.clone(), ..Self::new(program, trial.count, trial.dtype) }
     }
 
     /// Its lanes, between ranks of the job.
@@ -176,27 +154,6 @@ impl<'a> Ensemble<'a> {
         Ok(Self { works, connections, digests })
     }
 
-    /// What these assignments make.
-    ///
-    /// # Errors
-    /// As for [`Self::tried`].
-    pub(crate) fn assigned(assignments: &[Assignment<'a>], ranks: usize) -> RunResult<Self> {
-        Self::tried(assignments.iter().map(Work::assigned).collect(), &each_trial(assignments), ranks)
-    }
-
-    /// Works of trials.
-    ///
-    /// # Errors
-    /// As for [`Self::new`], and if they do not have as many repetitions.
-    pub(crate) fn tried(works: Vec<Work<'a>>, trials: &[&Trial], ranks: usize) -> RunResult<Self> {
-        let times = |trial: &Trial| (trial.warmups, trial.repetitions);
-        if trials.windows(2).any(|pair| times(pair[0]) != times(pair[1])) {
-            let what = "collectives that run together have as many repetitions".to_owned();
-            return Err(RunError::Mismatch { what });
-        }
-        Self::new(works, ranks)
-    }
-
     pub(crate) fn works(&self) -> &[Work<'a>] {
         &self.works
     }
@@ -220,23 +177,11 @@ impl<'a> Ensemble<'a> {
         works.filter_map(move |(index, work)| Some((index, work.group.number(rank)?)))
     }
 
-    /// What each work's ranks found, of what all ranks of the job did in their seats.
-    pub(crate) fn reports(&self, found: Vec<Vec<RankReport>>) -> Vec<TrialReport> {
-        let empty = |work: &Work<'_>| TrialReport { ranks: vec![RankReport::default(); work.group.ranks().len()] };
-        let mut reports: Vec<TrialReport> = self.works.iter().map(empty).collect();
-        for (index, found) in found.into_iter().enumerate() {
-            for ((work, number), found) in self.seats(Rank::from_index(index)).zip(found) {
-                reports[work].ranks[number.index()] = found;
-            }
-        }
-        reports
-    }
-
     /// The layout of the shared memory: for each work, and of all. There are rings for lanes within a machine.
     ///
     /// # Errors
     /// [`RunError::TooManyConnections`] if it is too small; those of [`Geometry::new`].
-    pub(crate) fn arenas(&self, board: &Board, options: &Options) -> RunResult<(Vec<Arena>, Arena)> {
+    pub(crate) fn arenas(&self, segment: &Segment, options: &Options) -> RunResult<(Vec<Arena>, Arena)> {
         // Of all machines: in a local launch, ranks that only pretend to be on several have one memory.
         let is_ring = |lane: &Connection| !options.hosts.apart(lane.from, lane.to);
         let rings: Vec<bool> = self.connections.iter().map(is_ring).collect();
@@ -252,7 +197,7 @@ impl<'a> Ensemble<'a> {
         // Senders that may wait for their receivers offer what is large.
         let offers = options.emulation.is_none() && least == 0;
         let most = if offers { options.ring_bytes.min(ring::SHORT) } else { options.ring_bytes.max(least) };
-        let arena = board.lay_out(&rings, [least, most], self.works.iter().map(flags).sum())?;
+        let arena = Arena::lay_out(segment.room(), &rings, [least, most], self.works.iter().map(flags).sum())?;
         let (mut lane, mut flag) = (0, 0);
         let share = |work: &Work<'_>| {
             let (lanes, own) = (work.program.connections.len(), flags(work));

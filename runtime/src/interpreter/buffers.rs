@@ -4,6 +4,7 @@
 //! wrong, can alias memory; operands that overlap without being equal are refused.
 
 use crate::dtype::Kernel;
+use crate::plan::Span;
 use program::Buffer;
 use std::ops::Range;
 
@@ -18,13 +19,6 @@ pub enum Call<'a> {
     },
     /// Input and output are the same memory, laid out like the larger of the two.
     InPlace(&'a mut [u8]),
-}
-
-/// Bytes of a buffer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Span {
-    pub(crate) buffer: Buffer,
-    pub(crate) bytes: Range<usize>,
 }
 
 /// An access that no verified program makes.

@@ -2,7 +2,8 @@
 
 use super::{Cursor, Extent, Interpreter, PIECE};
 use crate::error::{RunError, RunResult};
-use crate::interpreter::buffers::{MemoryFault, Span};
+use crate::interpreter::buffers::MemoryFault;
+use crate::plan::Span;
 use program::{Buffer, Instruction, Slice, Step};
 
 impl Interpreter<'_> {

@@ -5,8 +5,7 @@
 //! Words are aligned to their own size, so that no window of a lane ends inside them.
 
 use crate::error::{RunError, RunResult};
-use crate::transport::wiring::Wires;
-use crate::transport::{ReceiveLane, SendLane, Transport};
+use crate::transport::{LaneRequest, ReceiveLane, SendLane, Transports};
 use program::{Connection, ConnectionId};
 use std::io;
 use topology::Rank;
@@ -38,15 +37,20 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Takes `rank`'s ends of a program's connections.
-    pub(crate) fn new(rank: Rank, connections: &[Connection], transport: &mut Wires<'_>) -> RunResult<Self> {
-        let (count, remote) = (connections.len(), transport.is_remote());
+    /// Takes `rank`'s ends of a program's connections, each as `request` wants it.
+    pub(crate) fn new<'r>(
+        rank: Rank,
+        connections: &'r [Connection],
+        transports: &mut Transports<'_>,
+        request: impl Fn(ConnectionId, &'r Connection) -> LaneRequest<'r>,
+    ) -> RunResult<Self> {
+        let (count, remote) = (connections.len(), transports.poller().is_some());
         let mut outgoing: Ends<dyn SendLane> = Ends::new(rank, count);
         let mut incoming: Ends<dyn ReceiveLane> = Ends::new(rank, count);
         for (index, connection) in connections.iter().enumerate() {
-            let id = ConnectionId(index as u32);
-            outgoing.add(connection.from, connection.to, || transport.sender(id, connection))?;
-            incoming.add(connection.to, connection.from, || transport.receiver(id, connection))?;
+            let lane = request(ConnectionId(index as u32), connection);
+            outgoing.add(connection.from, connection.to, || transports.sender(&lane))?;
+            incoming.add(connection.to, connection.from, || transports.receiver(&lane))?;
         }
         Ok(Self { remote, outgoing, incoming })
     }

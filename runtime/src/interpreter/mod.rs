@@ -9,51 +9,22 @@
 
 pub(crate) mod buffers;
 mod carry;
-pub(crate) mod geometry;
 pub(crate) mod lanes;
 
 use crate::clock::Moment;
-use crate::dtype::{DType, Kernel};
-use crate::error::{Phase, RunError, RunResult, Stamp};
-use crate::interpreter::buffers::{Memory, Span};
-use crate::interpreter::geometry::Geometry;
+use crate::error::{RunError, RunResult, Stamp};
+use crate::interpreter::buffers::Memory;
 use crate::interpreter::lanes::Lanes;
 use crate::pacing::pace::{Pacer, Turn};
 use crate::pacing::turns::Keeper;
-use program::{Connection, ConnectionId, Instruction, Program, RankProgram, Step, StepRef};
+use crate::plan::{RankPlan, Span};
+use crate::verdict::Phase;
+use program::{ConnectionId, Instruction, RankProgram, Step, StepRef};
 use std::time::Duration;
-use topology::Rank;
 
 /// The most bytes that one step moves before the next threadblock has its turn: large enough to amortise a
 /// poll, small enough to stay in a core's cache between writer and reader.
 const PIECE: usize = 128 << 10;
-
-/// What a rank executes again and again.
-pub(crate) struct RankPlan<'a> {
-    /// Which rank of the job this is, and of the program.
-    pub(crate) rank: Rank,
-    pub(crate) number: Rank,
-    pub(crate) program: &'a Program,
-    /// The program's connections, between ranks of the job.
-    pub(crate) connections: Vec<Connection>,
-    pub(crate) geometry: Geometry,
-    pub(crate) dtype: DType,
-    /// Absent where nothing is reduced.
-    pub(crate) kernel: Option<Kernel>,
-    /// What is divided once the program is done, and by what.
-    pub(crate) averages: Vec<(Span, u64)>,
-}
-
-impl<'a> RankPlan<'a> {
-    pub(crate) fn own(&self) -> &'a RankProgram {
-        &self.program.ranks[self.number.index()]
-    }
-
-    /// The bytes that one tile of a message has, whose steps are these.
-    pub(crate) fn message_bytes(&self, steps: &[Step], tile: usize) -> usize {
-        steps.iter().map(|step| self.geometry.slice_bytes(step.instruction.shape(), tile)).sum()
-    }
-}
 
 /// How much of a slice is done: whole slots, and bytes of the next.
 #[derive(Clone, Copy, PartialEq, Default)]

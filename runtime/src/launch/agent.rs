@@ -2,7 +2,7 @@
 //!
 //! The principal function is [`attend`]. An agent joins at the rendezvous, starts its worker over a socket pair as a
 //! launcher does, and carries messages between both. It gives signs of life, pronounces the coordinator's verdicts on
-//! its machine's board, and ends its worker: so even one that is stuck can be replaced. The first agent of a machine
+//! its machine's segment, and ends its worker: so even one that is stuck can be replaced. The first agent of a machine
 //! makes the machine's shared memory and keeps what its workers read; the others find both under `/proc`.
 
 use crate::clock::Moment;
@@ -10,12 +10,13 @@ use crate::control::charge::{Charge, Overdue};
 use crate::control::frame::{Inbox, Post, sealed, send, send_descriptor};
 use crate::control::judge::{BEAT, LAST_WORDS, distant_beat};
 use crate::control::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcome};
-use crate::error::{Phase, RunError, RunResult};
+use crate::error::{RunError, RunResult};
 use crate::launch::files::Receiving;
 use crate::launch::muster::data_secret;
 use crate::launch::nursery::{Newborn, Nursery};
 use crate::launch::rendezvous::Rendezvous;
-use crate::memory::board::{Board, Cause, Verdict};
+use crate::memory::segment::Segment;
+use crate::verdict::{Cause, Phase, Verdict};
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -55,7 +56,7 @@ struct Worker {
 /// What belongs to one epoch.
 struct Epoch {
     job: [u8; 32],
-    board: Board,
+    segment: Segment,
     /// Whether this agent made it.
     leads: bool,
     worker: Option<Worker>,
@@ -122,9 +123,9 @@ impl Agent<'_> {
         match message {
             ToAgent::Ping { at, activity } => {
                 self.say(&FromAgent::Pong { at, here: Moment::now() });
-                // The coordinator's own board is what it counts.
+                // The coordinator's own segment is what it counts.
                 if let Some(epoch) = self.epoch.as_ref().filter(|epoch| epoch.leads) {
-                    epoch.board.heard_of(activity);
+                    epoch.segment.activity.heard_of(activity);
                 }
             }
             ToAgent::Muster { epoch, muster } => self.muster(epoch, muster)?,
@@ -132,7 +133,7 @@ impl Agent<'_> {
             ToAgent::Order { command, .. } => self.order(&command),
             ToAgent::Release { round, start, .. } => {
                 if let Some(epoch) = &self.epoch {
-                    epoch.board.release(round, start);
+                    epoch.segment.barrier.release(round, start);
                 }
             }
             ToAgent::Verdict { verdict, .. } => self.heed(verdict),
@@ -146,32 +147,32 @@ impl Agent<'_> {
     /// Begins an epoch: the machine's memory is made, or found.
     fn muster(&mut self, number: u64, muster: Muster) -> RunResult<()> {
         self.end_worker(Duration::ZERO);
-        let Muster { job, board: shape, place, absent, .. } = muster;
-        let board = match place {
-            None => Board::create(shape)?,
+        let Muster { job, segment: shape, place, absent, .. } = muster;
+        let segment = match place {
+            None => Segment::create(shape)?,
             Some(place) => {
                 let file = place.open(OFlags::RDWR).map_err(RunError::system("opening the machine's shared memory"))?;
-                Board::open(OwnedFd::from(file), shape)?
+                Segment::open(OwnedFd::from(file), shape)?
             }
         };
         let over = Arc::new(AtomicBool::new(false));
         let made = if place.is_none() {
-            board.excuse(absent);
-            self.start_courier(number, &board, &over)?;
-            Some(board.place()?)
+            segment.barrier.excuse(absent);
+            self.start_courier(number, &segment, &over)?;
+            Some(segment.place()?)
         } else {
             None
         };
-        self.epoch = Some(Epoch { job, board, leads: made.is_some(), worker: None, over });
-        let answer = Answer::Mustered { machine: self.at.machine.name().to_owned(), board: made };
+        self.epoch = Some(Epoch { job, segment, leads: made.is_some(), worker: None, over });
+        let answer = Answer::Mustered { machine: self.at.machine.name().to_owned(), segment: made };
         self.say(&FromAgent::Answer { epoch: number, answer });
         Ok(())
     }
 
-    fn start_courier(&self, epoch: u64, board: &Board, over: &Arc<AtomicBool>) -> RunResult<()> {
-        let (post, board, over) = (self.post.clone(), board.clone(), over.clone());
+    fn start_courier(&self, epoch: u64, segment: &Segment, over: &Arc<AtomicBool>) -> RunResult<()> {
+        let (post, segment, over) = (self.post.clone(), segment.clone(), over.clone());
         let carry = move || {
-            board.carry(&over, |round, lead| {
+            segment.barrier.relay(&over, |round, lead| {
                 let _ = post.send(&FromAgent::Arrived { epoch, round, lead_ns: lead.as_nanos() as u64 });
             });
         };
@@ -192,7 +193,7 @@ impl Agent<'_> {
         }
         let secret = data_secret(&self.at.secret, &epoch.job, self.charge.epoch());
         let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.charge.epoch());
-        let (post, board) = (self.post.clone(), &epoch.board);
+        let (post, segment) = (self.post.clone(), &epoch.segment);
         let start = || {
             let Newborn { child, stream, inbox } = self.nursery.start((self.command)(), limit)?;
             let child = Arc::new(Mutex::new(child));
@@ -200,7 +201,7 @@ impl Agent<'_> {
             let hear = move || hear(inbox, &watched, &post, job);
             std::thread::Builder::new().name("worker".to_owned()).spawn(hear)?;
             // Who is gone already shows where its answers are read.
-            let _ = send_descriptor(&stream, board.descriptor())
+            let _ = send_descriptor(&stream, segment.descriptor())
                 .and_then(|()| send(&stream, &crate::control::messages::Command::Welcome(Welcome { terms, secret })));
             Ok(Worker { child, stream })
         };
@@ -226,16 +227,23 @@ impl Agent<'_> {
 
     fn beat(&self) {
         let Some(epoch) = &self.epoch else { return };
-        let (board, rank) = (&epoch.board, self.at.rank);
-        let beats = board.beats(rank).load(Ordering::Relaxed);
-        let [moves, progress] = [board.moves(rank), board.progress(rank)].map(|word| word.load(Ordering::Relaxed));
-        self.say(&FromAgent::Beat { epoch: self.charge.epoch(), beats, moves, progress, phase: board.phase(rank) });
+        let (segment, rank) = (&epoch.segment, self.at.rank);
+        let beats = segment.activity.beats(rank).load(Ordering::Relaxed);
+        let [moves, progress] =
+            [segment.activity.moves(rank), segment.activity.progress(rank)].map(|word| word.load(Ordering::Relaxed));
+        self.say(&FromAgent::Beat {
+            epoch: self.charge.epoch(),
+            beats,
+            moves,
+            progress,
+            phase: segment.activity.phase(rank),
+        });
     }
 
     /// Makes a verdict known here. The worker may say its last word, if it runs.
     fn heed(&mut self, verdict: Verdict) {
         let Some(epoch) = &self.epoch else { return };
-        epoch.board.pronounce(verdict);
+        epoch.segment.verdict.pronounce(verdict);
         epoch.over.store(true, Ordering::Relaxed);
         if (verdict.rank, verdict.cause) == (self.at.rank, Cause::Silent) {
             return self.end_worker(Duration::ZERO);
@@ -289,8 +297,8 @@ impl Agent<'_> {
         let rank = self.at.rank;
         let (mut phase, mut finished) = (Phase::Prepare, 0);
         if let Some(epoch) = &self.epoch {
-            phase = epoch.board.phase(rank);
-            finished = epoch.board.progress(rank).load(Ordering::Relaxed);
+            phase = epoch.segment.activity.phase(rank);
+            finished = epoch.segment.activity.progress(rank).load(Ordering::Relaxed);
         }
         self.end_worker(LAST_WORDS);
         let machine = self.at.machine.name().to_owned();

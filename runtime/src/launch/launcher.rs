@@ -6,21 +6,23 @@ use crate::control::judge::{Heard, Judge};
 use crate::control::messages::{Answer, Command as Order, Finding, Ordered, Task, ToAgent};
 use crate::control::plane::{Joined, Plane};
 use crate::control::question::Question;
-use crate::error::{Phase, RunError, RunResult};
-use crate::execution::footprint;
-use crate::execution::options::{Options, raise_open_files};
-use crate::execution::work::{Assignment, Ensemble};
+use crate::error::{RunError, RunResult};
+use crate::execution::flows::{Arrivals, Flows, Wanted};
+use crate::execution::options::Options;
+use crate::execution::work::Ensemble;
 use crate::group::Group;
 use crate::launch::files::{Library, SharedFile};
 use crate::launch::member::Member;
 use crate::launch::nursery::Nursery;
 use crate::launch::rendezvous::Rendezvous;
-use crate::measure::probe::{Arrivals, Flows, Wanted};
+use crate::measure::assignment::Assignment;
+use crate::measure::footprint;
 use crate::measure::trial::{Trial, TrialReport};
-use crate::memory::board::{Board, BoardShape, Cause, Verdict};
+use crate::memory::segment::{Segment, SegmentShape};
 use crate::pacing::pace::Emulation;
-use crate::transport::tcp::Secret;
-use crate::transport::wiring::Hosts;
+use crate::transport::hosts::Hosts;
+use crate::transport::tcp::{Secret, raise_open_files};
+use crate::verdict::{Cause, Phase, Verdict};
 use program::VerifiedProgram;
 
 use std::io;
@@ -54,7 +56,7 @@ pub struct Source<'a> {
 
 /// Running workers, one per rank. Dropping it ends them all.
 pub struct Job {
-    pub(crate) board: Board,
+    pub(crate) segment: Segment,
     pub(crate) options: Options,
     pub(crate) emulated_source: String,
     pub(crate) members: Vec<Member>,
@@ -144,11 +146,11 @@ impl Job {
         plane: Option<Arc<Plane>>,
         (sender, events): (Sender<Heard>, Receiver<Heard>),
     ) -> RunResult<Self> {
-        let shape = BoardShape::new(spec.ranks, options.emulation.as_ref(), options.arena_bytes);
+        let shape = SegmentShape::new(spec.ranks, options.emulation.as_ref(), options.arena_bytes);
         let spread = plane.as_ref().is_some_and(|plane| plane.leaders().len() > 1);
         let id = crate::transport::tcp::nonce().map_err(RunError::system("naming the job"))?;
         Ok(Self {
-            board: Board::create(BoardShape { spread, ..shape })?,
+            segment: Segment::create(SegmentShape { spread, ..shape })?,
             options,
             emulated_source: spec.emulated_source.clone(),
             members: Vec::with_capacity(spec.ranks),
@@ -179,7 +181,7 @@ impl Job {
         self.members.iter_mut().for_each(Member::reap);
         self.members.clear();
         self.epoch += 1;
-        self.board = Board::create(self.board.shape())?;
+        self.segment = Segment::create(self.segment.shape())?;
         self.over = None;
         self.muster(command)
     }
@@ -295,7 +297,7 @@ impl Job {
             return Err(RunError::Verdict(verdict));
         }
         // Refused here before any rank allocates.
-        ensemble.arenas(&self.board, &self.options)?;
+        ensemble.arenas(&self.segment, &self.options)?;
         let paths = self.provide(files)?;
         self.tasks += 1;
         let (job, plan) = (self.tasks, ensemble.digest());

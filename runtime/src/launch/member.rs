@@ -8,7 +8,7 @@ use crate::control::judge::{Event, Heard};
 use crate::control::messages::{Command as Order, ToAgent, Welcome};
 use crate::control::plane::Plane;
 use crate::launch::nursery::{Newborn, Nursery};
-use crate::memory::board::Board;
+use crate::memory::segment::Segment;
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -66,10 +66,10 @@ impl Member {
     }
 
     /// Lets the worker join. An agent knows the secret by itself.
-    pub(crate) fn welcome(&self, board: &Board, welcome: Welcome) -> io::Result<()> {
+    pub(crate) fn welcome(&self, segment: &Segment, welcome: Welcome) -> io::Result<()> {
         match &self.line {
             Line::Child { stream, .. } => {
-                send_descriptor(stream, board.descriptor())?;
+                send_descriptor(stream, segment.descriptor())?;
                 send(stream, &Order::Welcome(welcome))
             }
             Line::Agent(plane) => plane.tell(self.rank, &ToAgent::Enlist { epoch: self.epoch, terms: welcome.terms }),

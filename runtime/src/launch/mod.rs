@@ -15,7 +15,7 @@
 //! ```text
 //! coordinator                       agent (between machines)            worker
 //!                    ◀─────────────  claim, proof                       rendezvous
-//!   Muster           ─────────────▶  makes or finds the board
+//!   Muster           ─────────────▶  makes or finds the segment
 //!   memory, Welcome  ──────────────  secret derived ──────────────────▶
 //!                    ◀────────────────────────────────────────────────  Hello         protocol compared
 //!   Prepare(plan)    ─────────────────────────────────────────────────▶               loads, allocates
@@ -32,6 +32,7 @@ pub(crate) mod member;
 pub(crate) mod muster;
 pub(crate) mod nursery;
 mod parent;
+pub(crate) mod probe;
 pub(crate) mod rendezvous;
 #[cfg(test)]
 mod simulation;

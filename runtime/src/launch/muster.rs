@@ -17,7 +17,7 @@ use topology::Rank;
 impl Job {
     /// Makes the workers of an epoch join: machines first, so that their memory is there.
     pub(crate) fn muster(&mut self, mut command: impl FnMut(Rank) -> Command) -> RunResult<()> {
-        let ranks = self.board.rank_count();
+        let ranks = self.segment.rank_count();
         let limit = self.options.ready_limit;
         let plane = self.plane.clone();
         // A worker that is stopped reads nothing. A send that fills its channel waits twice: after the part that
@@ -33,32 +33,32 @@ impl Job {
         }
         self.judge = self.judge.next(self.epoch, Moment::now(), self.members.iter().map(Member::machine));
         if let Some(plane) = plane {
-            plane.begin(self.epoch, &self.board).map_err(RunError::system("starting the courier"))?;
+            plane.begin(self.epoch, &self.segment).map_err(RunError::system("starting the courier"))?;
             self.muster_machines(&plane)?;
             plane.read_clocks(limit)?;
         }
         for rank in (0..ranks).map(Rank::from_index) {
             let welcome = Welcome { terms: self.terms(rank), secret: self.data_secret() };
             // A worker that is gone already shows as `Gone`, with how it ended.
-            let _ = self.members[rank.index()].welcome(&self.board, welcome);
+            let _ = self.members[rank.index()].welcome(&self.segment, welcome);
         }
         self.gather(Question::Hello, limit, |_| true, None).map(drop)
     }
 
-    /// Has a board made on every other machine, and tells the agents of each where it is.
+    /// Has a segment made on every other machine, and tells the agents of each where it is.
     fn muster_machines(&mut self, plane: &Plane) -> RunResult<()> {
-        let (limit, ranks) = (self.options.ready_limit, self.board.rank_count());
+        let (limit, ranks) = (self.options.ready_limit, self.segment.rank_count());
         let all = || (0..ranks).map(Rank::from_index);
         let agents: Vec<Rank> = all().skip(1).collect();
-        let mut places = BTreeMap::from([(0, self.board.place()?)]);
-        self.board.excuse(all().filter(|&rank| plane.machine(rank) != 0));
+        let mut places = BTreeMap::from([(0, self.segment.place()?)]);
+        self.segment.barrier.excuse(all().filter(|&rank| plane.machine(rank) != 0));
         for leading in [true, false] {
             let of_turn = |rank: Rank| agents.contains(&rank) && leading == plane.leaders().contains(&rank);
             for &rank in agents.iter().filter(|&&rank| of_turn(rank)) {
                 let machine = plane.machine(rank);
                 let muster = Muster {
                     job: self.id,
-                    board: self.board.shape(),
+                    segment: self.segment.shape(),
                     place: places.get(&machine).copied(),
                     absent: all().filter(|&other| plane.machine(other) != machine).collect(),
                     silence_ms: self.options.work_limit.max(LEAST_SILENCE).as_millis() as u64,
@@ -67,9 +67,9 @@ impl Job {
                 let _ = plane.tell(rank, &ToAgent::Muster { epoch: self.epoch, muster });
             }
             for (rank, answer) in self.gather(Question::Mustered, limit, of_turn, None)? {
-                let Answer::Mustered { machine, board } = answer else { continue };
+                let Answer::Mustered { machine, segment } = answer else { continue };
                 self.machines[rank.index()] = machine;
-                places.extend(board.map(|place| (plane.machine(rank), place)));
+                places.extend(segment.map(|place| (plane.machine(rank), place)));
             }
         }
         Ok(())
@@ -82,7 +82,7 @@ impl Job {
         Terms {
             protocol: PROTOCOL,
             rank,
-            board: self.board.shape(),
+            segment: self.segment.shape(),
             first_here,
             ring_bytes: options.ring_bytes,
             tile_bytes: options.tile_bytes,

@@ -7,7 +7,8 @@ use crate::clock::Moment;
 use crate::control::frame::Inbox;
 use crate::control::messages::Command;
 use crate::launch::worker::BACKSTOP;
-use crate::memory::board::{Board, Cause, Verdict};
+use crate::memory::segment::Segment;
+use crate::verdict::{Cause, Verdict};
 use rustix::process::{Pid, getppid};
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
@@ -23,7 +24,7 @@ const GLANCE: Duration = Duration::from_millis(250);
 /// `limit` or than a later command says.
 pub(super) fn listen(
     mut inbox: Inbox<UnixStream>,
-    board: &Board,
+    segment: &Segment,
     (rank, mut limit): (Rank, Duration),
     commands: Sender<Command>,
 ) {
@@ -43,11 +44,11 @@ pub(super) fn listen(
             Ok(None) => {}
             Err(error) => break error.kind(),
         }
-        board.beats(rank).fetch_add(1, Ordering::Relaxed);
+        segment.activity.beats(rank).fetch_add(1, Ordering::Relaxed);
     };
     let is_orphaned = matches!(gone, ErrorKind::UnexpectedEof | ErrorKind::TimedOut);
     let cause = if is_orphaned { Cause::Orphaned } else { Cause::Failed };
-    board.abandon(Verdict { rank, cause, phase: board.phase(rank) });
+    segment.verdict.abandon(Verdict { rank, cause, phase: segment.activity.phase(rank) });
     // Ends a wait for the next command.
     drop(commands);
     // The main thread may be deep in a loader; nobody is left who could wait for it.

@@ -8,10 +8,11 @@
 use crate::clock::Moment;
 use crate::control::frame::sealed;
 use crate::control::messages::{Answer, FromAgent, PROTOCOL, ToAgent};
-use crate::error::{Phase, RunError, RunResult};
+use crate::error::{RunError, RunResult};
 use crate::launch::machine::Machine;
 use crate::transport::interfaces::{self, Interface};
 use crate::transport::tcp::{Claim, Gate, Proven, Secret, introduce};
+use crate::verdict::Phase;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, ToSocketAddrs};

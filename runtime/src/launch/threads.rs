@@ -1,19 +1,21 @@
 //! Ranks as threads of this process.
 //!
-//! The same board, rings and interpreter as between processes; only the launch differs. Used by tests, by the
+//! The same segment, rings and interpreter as between processes; only the launch differs. Used by tests, by the
 //! profiler, and wherever one process owns all buffers.
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use crate::execution::executor::Executor;
-use crate::execution::footprint;
+use crate::execution::executor::{Executor, Sample};
 use crate::execution::options::Options;
-use crate::execution::work::{Assignment, Ensemble, Work, each_trial};
+use crate::execution::work::{Ensemble, Work};
 use crate::group::Group;
 use crate::interpreter::buffers::Call;
-use crate::measure::trial::{Sample, Trial, TrialReport, run_rank};
-use crate::memory::board::{Board, BoardShape, Cause, Verdict};
-use crate::transport::wiring::{Hosts, Wiring};
+use crate::measure::assignment::{Assignment, each_trial};
+use crate::measure::footprint;
+use crate::measure::trial::{Trial, TrialReport, run_rank};
+use crate::memory::segment::{Segment, SegmentShape};
+use crate::transport::hosts::Hosts;
+use crate::verdict::{Cause, Verdict};
 use program::VerifiedProgram;
 use topology::Rank;
 
@@ -37,12 +39,12 @@ fn run_work(work: Work<'_>, calls: Vec<Call<'_>>, options: &Options) -> RunResul
         let what = format!("{ranks} ranks need a call each, not {}", calls.len());
         return Err(RunError::Mismatch { what });
     }
-    let (ensemble, board) = (Ensemble::new(vec![work], ranks)?, board(ranks, options)?);
+    let (ensemble, segment) = (Ensemble::new(vec![work], ranks)?, segment(ranks, options)?);
     let run = |rank, call| {
-        let mut executor = Executor::new(&board, rank, &ensemble, Wiring::default(), options)?;
+        let mut executor = Executor::new(&segment, rank, &ensemble, None, options)?;
         executor.run(vec![call], 1)
     };
-    let runs = each_rank(&board, calls, run)?;
+    let runs = each_rank(&segment, calls, run)?;
     Ok(runs.into_iter().flat_map(|run| run.seats).map(|ran| ran.sample).collect())
 }
 
@@ -72,12 +74,12 @@ fn try_works(
 ) -> RunResult<Vec<TrialReport>> {
     let options = &together(options);
     footprint::check(&ensemble, trials.first().map_or(0, |trial| trial.repetitions), options, |_| true)?;
-    let board = board(ranks, options)?;
+    let segment = segment(ranks, options)?;
     let run = |rank, ()| {
-        let mut executor = Executor::new(&board, rank, &ensemble, Wiring::default(), options)?;
+        let mut executor = Executor::new(&segment, rank, &ensemble, None, options)?;
         run_rank(&mut executor, trials, 0)
     };
-    Ok(ensemble.reports(each_rank(&board, vec![(); ranks], run)?))
+    Ok(ensemble.reports(each_rank(&segment, vec![(); ranks], run)?))
 }
 
 /// Threads share memory, whatever is asked for.
@@ -85,13 +87,13 @@ fn together(options: &Options) -> Options {
     Options { hosts: Hosts::One, ..options.clone() }
 }
 
-fn board(ranks: usize, options: &Options) -> RunResult<Board> {
-    Board::create(BoardShape::new(ranks, options.emulation.as_ref(), options.arena_bytes))
+fn segment(ranks: usize, options: &Options) -> RunResult<Segment> {
+    Segment::create(SegmentShape::new(ranks, options.emulation.as_ref(), options.arena_bytes))
 }
 
 /// Runs `work` for every rank in a thread of its own. Where one fails, the others hear of it.
 pub(crate) fn each_rank<T: Send, R: Send>(
-    board: &Board,
+    segment: &Segment,
     lent: Vec<T>,
     work: impl Fn(Rank, T) -> RunResult<R> + Sync,
 ) -> RunResult<Vec<R>> {
@@ -102,7 +104,11 @@ pub(crate) fn each_rank<T: Send, R: Send>(
             scope.spawn(move || {
                 let result = work(rank, lent);
                 if result.is_err() {
-                    board.pronounce(Verdict { rank, cause: Cause::Failed, phase: board.phase(rank) });
+                    segment.verdict.pronounce(Verdict {
+                        rank,
+                        cause: Cause::Failed,
+                        phase: segment.activity.phase(rank),
+                    });
                 }
                 result
             })
@@ -277,13 +283,13 @@ mod tests {
     fn ranks_with_different_plans_notice_at_the_first_message() {
         let programs = [line_reduce(2, 1, ReduceOp::Sum), line_reduce(2, 1, ReduceOp::Max)];
         let options = Options::default();
-        let board = board(2, &options).unwrap();
+        let segment = segment(2, &options).unwrap();
         let run = |rank, program| {
             let ensemble = Ensemble::new(vec![work(program, 10, DType::F32)], 2)?;
-            let mut executor = Executor::new(&board, rank, &ensemble, Wiring::default(), &options)?;
+            let mut executor = Executor::new(&segment, rank, &ensemble, None, &options)?;
             run_rank(&mut executor, &[&Trial::once(10, DType::F32)], 0)
         };
-        let error = each_rank(&board, programs.iter().collect(), run).unwrap_err();
+        let error = each_rank(&segment, programs.iter().collect(), run).unwrap_err();
         let RunError::Stamp { rank: Rank(0), peer: Rank(1), expected, found } = error else { panic!("{error}") };
         assert!(expected.epoch == found.epoch && expected.plan != found.plan);
     }

@@ -5,10 +5,11 @@ use crate::control::judge::{Decision, LAST_WORDS, Sight};
 use crate::control::messages::{Answer, Command as Order, ToAgent};
 use crate::control::plane::Plane;
 use crate::control::question::Question;
-use crate::error::{Phase, RunError, RunResult};
+use crate::error::{RunError, RunResult};
 use crate::launch::launcher::Job;
 use crate::launch::member::Member;
-use crate::memory::board::{Board, Cause, Verdict};
+use crate::memory::segment::Segment;
+use crate::verdict::{Cause, Phase, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,13 +20,13 @@ const GLANCE: Duration = Duration::from_millis(20);
 
 /// Where the coordinator sees its ranks.
 pub(crate) struct Eyes {
-    board: Board,
+    segment: Segment,
     plane: Option<Arc<Plane>>,
 }
 
 impl Sight for Eyes {
     fn beats(&self, rank: Rank) -> u64 {
-        self.board.beats(rank).load(Ordering::Relaxed)
+        self.segment.activity.beats(rank).load(Ordering::Relaxed)
     }
 
     fn messages(&self, rank: Rank) -> u64 {
@@ -33,21 +34,21 @@ impl Sight for Eyes {
     }
 
     fn progress(&self, rank: Rank) -> u64 {
-        self.board.progress(rank).load(Ordering::Relaxed)
+        self.segment.activity.progress(rank).load(Ordering::Relaxed)
     }
 
     fn phase(&self, rank: Rank) -> Phase {
-        self.board.phase(rank)
+        self.segment.activity.phase(rank)
     }
 
     fn activity(&self) -> u64 {
-        self.board.activity()
+        self.segment.activity.sum()
     }
 }
 
 impl Job {
     fn eyes(&self) -> Eyes {
-        Eyes { board: self.board.clone(), plane: self.plane.clone() }
+        Eyes { segment: self.segment.clone(), plane: self.plane.clone() }
     }
 
     /// The answer of every rank that is `asked`, by rank; or a verdict. Who repeats its last answer is told once more
@@ -122,11 +123,11 @@ impl Job {
 
     /// Pronounces a verdict, hears the live ranks, and ends all processes.
     pub(crate) fn end(&mut self, verdict: Verdict, evidence: String) -> RunError {
-        let verdict = self.board.pronounce(verdict);
+        let verdict = self.segment.verdict.pronounce(verdict);
         self.over = Some(verdict);
         let how = if verdict.cause == Cause::Died { self.end_of(verdict.rank) } else { None };
         let evidence = how.unwrap_or(evidence);
-        let finished = self.board.progress(verdict.rank).load(Ordering::Relaxed);
+        let finished = self.segment.activity.progress(verdict.rank).load(Ordering::Relaxed);
         let place = match self.machine_of(verdict.rank) {
             machine if machine.is_empty() => String::new(),
             machine => format!(" on machine {machine}"),

@@ -10,19 +10,19 @@ use crate::control::duty::{Duty, Heed, Patience};
 use crate::control::frame::{Inbox, receive_descriptor, send};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
-use crate::error::{Phase, RunError, RunResult};
+use crate::error::{RunError, RunResult};
 use crate::execution::executor::Executor;
-use crate::execution::options::{Options, raise_open_files};
+use crate::execution::flows::{Arrivals, Flows, Wanted};
+use crate::execution::options::Options;
 use crate::execution::work::{Ensemble, Loaded, Work};
 use crate::group::Group;
 use crate::launch::nursery::end_with_parent;
 use crate::launch::parent::listen;
-use crate::measure::probe::{Arrivals, Flows, Wanted};
 use crate::measure::trial::{RankReport, Trial, first_epoch, run_rank};
-use crate::memory::board::{Board, Cause, Verdict};
+use crate::memory::segment::Segment;
 use crate::pacing::pace::Emulation;
-use crate::transport::tcp::{self, Closed, Handles, Meeting, Poller, Secret};
-use crate::transport::wiring::Wiring;
+use crate::transport::tcp::{self, Closed, Handles, Meeting, Secret, Tcp, raise_open_files};
+use crate::verdict::{Cause, Phase, Verdict};
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
@@ -92,13 +92,13 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     if terms.protocol != PROTOCOL {
         return Err(broken(format!("the launcher speaks protocol {}, this worker {PROTOCOL}", terms.protocol)));
     }
-    let board = Board::open(memory, terms.board)?;
+    let segment = Segment::open(memory, terms.segment)?;
     let options = options(&terms, loader)?;
     control.set_read_timeout(Some(BEAT)).map_err(channel_error("preparing the control channel"))?;
     let patience = Some(options.ready_limit.max(BACKSTOP));
     control.set_write_timeout(patience).map_err(channel_error("preparing the control channel"))?;
     let (commands, received) = channel();
-    let (watched, limit) = (board.clone(), options.work_limit);
+    let (watched, limit) = (segment.clone(), options.work_limit);
     std::thread::Builder::new()
         .name("control".to_owned())
         .spawn(move || listen(inbox, &watched, (rank, limit), commands))
@@ -106,7 +106,7 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     // Everybody has that long for each of three answers, and the coordinator for the verdict.
     let duty = Duty::new(3 * options.ready_limit + BACKSTOP);
     Worker {
-        board,
+        segment,
         rank,
         duty: RefCell::new(duty),
         options,
@@ -162,7 +162,7 @@ fn programs(ordered: &[Ordered], rank: Rank, loader: &dyn Loader) -> RunResult<V
 }
 
 struct Worker {
-    board: Board,
+    segment: Segment,
     rank: Rank,
     duty: RefCell<Duty>,
     options: Options,
@@ -183,7 +183,8 @@ impl Worker {
     fn work(mut self, loader: &dyn Loader) -> RunResult<()> {
         let result = self.trials(loader).map_err(|error| self.explained(error));
         if let Err(error) = &result {
-            let (phase, reason, peers) = (self.board.phase(self.rank), error.chain(), self.lost_peers(error));
+            let (phase, reason, peers) =
+                (self.segment.activity.phase(self.rank), error.chain(), self.lost_peers(error));
             self.answer(&Answer::Failed { phase, reason, peers })?;
             self.await_verdict(BACKSTOP);
         }
@@ -195,7 +196,7 @@ impl Worker {
     fn await_verdict(&self, limit: Duration) -> Option<RunError> {
         let deadline = Moment::now().after(limit);
         loop {
-            let verdict = self.board.check_verdict().err();
+            let verdict = self.segment.verdict.check().err();
             if verdict.is_some() || Moment::now() >= deadline {
                 return verdict;
             }
@@ -225,7 +226,7 @@ impl Worker {
                 return Err(self.unexpected(&command, "what to prepare"));
             };
             self.options.work_limit = Duration::from_millis(limit_ms) + BACKSTOP;
-            self.board.enter(self.rank, Phase::Prepare);
+            self.segment.activity.enter(self.rank, Phase::Prepare);
             let finding = match task {
                 Task::Trial(ordered) => {
                     Finding::Trial(self.trial(job, &ordered, &programs(&ordered, self.rank, loader)?)?)
@@ -235,7 +236,7 @@ impl Worker {
             self.connections.take();
             self.answer(&Answer::Done { job, finding })?;
         }
-        match self.board.check_verdict() {
+        match self.segment.verdict.check() {
             Err(RunError::Verdict(Verdict { cause: Cause::Orphaned, .. })) => Ok(()),
             verdict => verdict,
         }
@@ -243,29 +244,31 @@ impl Worker {
 
     fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
         let has_excerpts = programs.iter().any(|program| matches!(**program, Loaded::Excerpt(_)));
-        let all = Group::all(self.board.rank_count());
+        let all = Group::all(self.segment.rank_count());
         if has_excerpts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
             let what = "ranks that do not share memory, or imitate a machine, need whole programs".to_owned();
             return Err(RunError::Mismatch { what });
         }
-        let work = |(order, program): (&Ordered, _)| Work::loaded(program, order.group.clone(), &order.trial);
+        let work = |(order, program): (&Ordered, _)| {
+            Work::loaded(program, order.group.clone(), order.trial.count, order.trial.dtype)
+        };
         let works = ordered.iter().zip(programs.iter().map(AsRef::as_ref)).map(work).collect();
         let trials: Vec<&Trial> = ordered.iter().map(|order| &order.trial).collect();
-        let ensemble = Ensemble::tried(works, &trials, self.board.rank_count())?;
+        let ensemble = Ensemble::tried(works, &trials, self.segment.rank_count())?;
         self.clear(&ensemble)?;
-        let wiring = self.connect(job, &ensemble)?;
-        let mut executor = Executor::new(&self.board, self.rank, &ensemble, wiring, &self.options)?;
+        let tcp = self.connect(job, &ensemble)?;
+        let mut executor = Executor::new(&self.segment, self.rank, &ensemble, tcp, &self.options)?;
         self.await_run(job, &ensemble)?;
         run_rank(&mut executor, &trials, job)
     }
 
     fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
-        let flows = Flows::new(wanted, self.board.rank_count(), machine)?;
+        let flows = Flows::new(wanted, self.segment.rank_count(), machine)?;
         let ensemble = flows.ensemble()?;
         self.clear(&ensemble)?;
-        let wiring = self.connect(job, &ensemble)?;
-        let mut executor = Executor::of_flows(&self.board, self.rank, (&ensemble, &flows), wiring, &self.options)?;
+        let tcp = self.connect(job, &ensemble)?;
+        let mut executor = Executor::of_flows(&self.segment, self.rank, (&ensemble, &flows), tcp, &self.options)?;
         self.await_run(job, &ensemble)?;
         flows.run_rank(&mut executor, first_epoch(job))
     }
@@ -274,16 +277,16 @@ impl Worker {
     /// are gone, and nobody touches those of this one before all are ready.
     fn clear(&self, ensemble: &Ensemble<'_>) -> RunResult<()> {
         if self.first_here {
-            self.board.reset(&ensemble.arenas(&self.board, &self.options)?.1);
+            ensemble.arenas(&self.segment, &self.options)?.1.reset(self.segment.region());
         }
         Ok(())
     }
 
     /// Connects with ranks of other computers, if there are any.
-    fn connect(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<Wiring> {
-        let (hosts, board) = (&self.options.hosts, &self.board);
-        if !hosts.any_apart(Group::all(board.rank_count()).ranks()) {
-            return Ok(Wiring::default());
+    fn connect(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<Option<Tcp>> {
+        let (hosts, segment) = (&self.options.hosts, &self.segment);
+        if !hosts.any_apart(Group::all(segment.rank_count()).ranks()) {
+            return Ok(None);
         }
         let failed = || RunError::system("listening for other ranks");
         let Options { interfaces, spare_interfaces, .. } = &self.options;
@@ -300,14 +303,13 @@ impl Worker {
             secret: &self.secret,
             task: job,
             deadline: Moment::now().after(self.options.ready_limit.mul_f64(MEETING)),
-            check: &|| board.check_verdict(),
+            check: &|| segment.verdict.check(),
             closed: &self.closed,
         };
         let streams = meeting.hold(listeners, &doors)?;
         self.connections
             .replace(streams.handles(ensemble.connections()).map_err(RunError::system("keeping connections open"))?);
-        let poller = Poller::new().map_err(RunError::system("preparing to wait for sockets"))?;
-        Ok(Wiring { hosts: hosts.clone(), streams, poller: Some(poller) })
+        Tcp::new(hosts.clone(), streams).map(Some).map_err(RunError::system("preparing to wait for sockets"))
     }
 
     /// Says that this rank is ready, and waits for the others to be.
@@ -323,7 +325,7 @@ impl Worker {
     fn next(&self) -> RunResult<Command> {
         self.hear()?.map_or_else(
             || {
-                self.board.check_verdict()?;
+                self.segment.verdict.check()?;
                 Err(RunError::Protocol { rank: self.rank, fault: "the launcher left without a word".to_owned() })
             },
             Ok,
@@ -353,7 +355,8 @@ impl Worker {
     }
 
     fn undecided(&self, waited: Duration) -> RunError {
-        let (rank, phase, place) = (self.rank, self.board.phase(self.rank), "the launcher's decision".to_owned());
+        let (rank, phase, place) =
+            (self.rank, self.segment.activity.phase(self.rank), "the launcher's decision".to_owned());
         RunError::Deadline { rank, peer: None, phase, place, waited_ms: waited.as_millis() as u64, finished: 0 }
     }
 

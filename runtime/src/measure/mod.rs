@@ -1,9 +1,9 @@
-//! Timed and judged runs: trials of programs, and exchanges between pairs of ranks.
+//! Timed runs of collectives, whose answers are compared with the definition.
 //!
-//! The principal types are [`Trial`](trial::Trial), [`Reference`](reference::Reference) and
-//! [`ThreadProbe`](probe::ThreadProbe).
+//! The principal types are [`Trial`](trial::Trial) and [`Reference`](reference::Reference).
 
+pub(crate) mod assignment;
+pub(crate) mod footprint;
 pub(crate) mod listed;
-pub(crate) mod probe;
 pub(crate) mod reference;
 pub(crate) mod trial;

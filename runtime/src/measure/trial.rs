@@ -4,10 +4,9 @@
 //! process. Buffers are refilled before every repetition, outside the timed part (in place, values would grow
 //! otherwise), and guard bytes around them show writes out of bounds.
 
-use crate::clock::Moment;
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
-use crate::execution::executor::Executor;
+use crate::execution::executor::{Executor, Sample};
 use crate::execution::seat::{Buffers, GUARD, Seat};
 use crate::interpreter::buffers::Call;
 use crate::measure::reference::Reference;
@@ -53,15 +52,6 @@ impl Trial {
     pub fn once(count: u64, dtype: DType) -> Self {
         Self { count, dtype, warmups: 0, repetitions: 1, seed: 0, check: Check::FirstAndLast }
     }
-}
-
-/// When one rank started and ended one repetition.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Sample {
-    /// Its start.
-    pub start: Moment,
-    /// Its end.
-    pub end: Moment,
 }
 
 /// What one rank found.

@@ -12,8 +12,8 @@
 //! ```
 
 use crate::clock::Moment;
+use crate::memory::poller::{Pipe, Poller, Ringer};
 use crate::memory::region::{Place, Region};
-use crate::transport::tcp::{Pipe, Poller, Ringer};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::sync::Arc;

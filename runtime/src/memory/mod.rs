@@ -1,11 +1,18 @@
 //! Memory that the ranks of one computer share, and how they wake each other through it.
 //!
-//! The principal types are [`Region`](region::Region), mapped memory, and [`Board`](board::Board), what lies in it.
+//! The principal types are [`Region`](region::Region), mapped memory, and [`Segment`](segment::Segment), which lends the
+//! parts that lie in it.
 
-pub(crate) mod arena;
-pub(crate) mod board;
+pub(crate) mod activity;
+pub(crate) mod barrier;
+pub(crate) mod clocks;
 pub(crate) mod doorbell;
 #[expect(unsafe_code, reason = "lends shared memory as slices")]
 pub(crate) mod heap;
+pub(crate) mod heaps;
+pub(crate) mod poller;
 #[expect(unsafe_code, reason = "maps shared memory")]
 pub(crate) mod region;
+pub(crate) mod segment;
+pub(crate) mod socket;
+pub(crate) mod stop;

@@ -14,10 +14,10 @@
 
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
-use crate::interpreter::RankPlan;
-use crate::memory::arena::Arena;
-use crate::memory::board::{Board, BoardShape};
+use crate::memory::segment::{Segment, SegmentShape};
 use crate::pacing::order::ResourceOrder;
+use crate::plan::RankPlan;
+use crate::transport::shared::arena::Arena;
 use program::{ConnectionId, Step};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,9 +126,9 @@ fn one_message(a: &Step, b: &Step) -> bool {
     to.is_some() && b.instruction.sends_to() == to && a.transfer.is_some() && a.transfer == b.transfer
 }
 
-impl BoardShape {
-    pub(crate) fn new(ranks: usize, emulation: Option<&Emulation>, arena: usize) -> Self {
-        Self { ranks, clocks: emulation.map_or(0, Emulation::clocks), arena: arena.next_multiple_of(64), spread: false }
+impl SegmentShape {
+    pub(crate) fn new(ranks: usize, emulation: Option<&Emulation>, room: usize) -> Self {
+        Self { ranks, clocks: emulation.map_or(0, Emulation::clocks), room: room.next_multiple_of(64), spread: false }
     }
 }
 
@@ -163,7 +163,7 @@ struct InFlight {
 
 /// One rank's share in an emulated machine, for one run.
 pub(crate) struct Pacer<'a> {
-    board: &'a Board,
+    segment: &'a Segment,
     arena: &'a Arena,
     emulation: &'a Emulation,
     plan: &'a RankPlan<'a>,
@@ -176,7 +176,7 @@ pub(crate) struct Pacer<'a> {
 
 impl<'a> Pacer<'a> {
     pub(crate) fn new(
-        board: &'a Board,
+        segment: &'a Segment,
         arena: &'a Arena,
         emulation: &'a Emulation,
         plan: &'a RankPlan<'a>,
@@ -186,7 +186,7 @@ impl<'a> Pacer<'a> {
         let blocks = &plan.own().threadblocks;
         let stamps = blocks.iter().map(|block| vec![Moment::default(); block.steps.len()]).collect();
         let in_flight = vec![InFlight::default(); blocks.len()];
-        Self { board, arena, emulation, plan, order, epoch, stamps, in_flight }
+        Self { segment, arena, emulation, plan, order, epoch, stamps, in_flight }
     }
 
     /// Before the first step: nothing is ready earlier than `start`.
@@ -241,8 +241,9 @@ impl<'a> Pacer<'a> {
     /// Claims link and resources for the message that step `index` begins, if it is this message's turn.
     pub(crate) fn claim(&mut self, block: usize, index: usize, tile: usize, to: ConnectionId, ready: Moment) -> Turn {
         let neighbours = self.order.around(self.steps(block)[index].transfer);
-        let claimed =
-            |&earlier: &u32| self.board.flag(self.arena, earlier as usize).load(Ordering::Acquire) == self.epoch;
+        let claimed = |&earlier: &u32| {
+            self.arena.flag(self.segment.region(), earlier as usize).load(Ordering::Acquire) == self.epoch
+        };
         if !neighbours.is_none_or(|neighbours| neighbours.before.iter().all(claimed)) {
             return Turn::Later;
         }
@@ -256,16 +257,16 @@ impl<'a> Pacer<'a> {
         };
         let links = topology.links().len();
         let shared = link.resources.iter().map(|&id| (links + id.index(), topology.resource(id)));
-        let departure = self.board.try_exclusive(|| {
-            let own = self.board.clock(id.index());
+        let departure = self.segment.clocks.try_exclusive(|| {
+            let own = self.segment.clocks.of(id.index());
             let start = shared.clone().fold(ready.0.max(own.load(Ordering::Relaxed)), |start, (clock, _)| {
-                start.max(self.board.clock(clock).load(Ordering::Relaxed))
+                start.max(self.segment.clocks.of(clock).load(Ordering::Relaxed))
             });
             let sent = start.saturating_add(cost(&|bytes| link.occupancy(bytes)));
             own.store(sent, Ordering::Relaxed);
             for (clock, resource) in shared {
                 let busy = start.saturating_add(cost(&|bytes| resource.occupancy(link, bytes)));
-                self.board.clock(clock).store(busy, Ordering::Relaxed);
+                self.segment.clocks.of(clock).store(busy, Ordering::Relaxed);
             }
             let arrival = start.saturating_add(cost(&|bytes| link.transfer_time(bytes)));
             Departure { sent: Moment(sent), arrival: Moment(arrival) }
@@ -273,8 +274,8 @@ impl<'a> Pacer<'a> {
         let Some(departure) = departure else { return Turn::Contended };
         self.in_flight[block].departure = Some(departure);
         if let Some(neighbours) = neighbours {
-            self.board.flag(self.arena, neighbours.transfer as usize).store(self.epoch, Ordering::Release);
-            neighbours.next.iter().for_each(|&rank| self.board.bell(rank).ring());
+            self.arena.flag(self.segment.region(), neighbours.transfer as usize).store(self.epoch, Ordering::Release);
+            neighbours.next.iter().for_each(|&rank| self.segment.bells.of(rank).ring());
         }
         Turn::Now(departure)
     }

@@ -17,8 +17,8 @@
 //! order; what another queue waits for, and is not there yet, they do not wait for.
 
 use crate::clock::Moment;
-use crate::interpreter::RankPlan;
 use crate::pacing::order::line_up;
+use crate::plan::RankPlan;
 use program::{Connection, ConnectionId, Program, RankProgram, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -413,7 +413,7 @@ impl<'a> Keeper<'a> {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::interpreter::geometry::Geometry;
+    use crate::plan::geometry::Geometry;
     use program::{Buffer, Instruction, Shape, Slice, Tempo, Threadblock};
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;

@@ -6,8 +6,7 @@
 
 use super::{BEAT, Complaint, DISTANCE, Decision, Judge, LEAST_SILENCE, MISSED, Seat, Sight, distant_beat};
 use crate::clock::Moment;
-use crate::error::Phase;
-use crate::memory::board::{Cause, Verdict};
+use crate::verdict::{Cause, Phase, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use topology::Rank;

@@ -7,9 +7,9 @@ use crate::clock::Moment;
 use crate::control::judge::{Decision, Event, Heard, LAST_WORDS, Sight};
 use crate::control::messages::{Answer, Command, Muster, PROTOCOL, Task, Terms, ToAgent};
 use crate::control::question::Question;
-use crate::error::Phase;
-use crate::memory::board::BoardShape;
-use crate::transport::wiring::Hosts;
+use crate::memory::segment::SegmentShape;
+use crate::transport::hosts::Hosts;
+use crate::verdict::Phase;
 use std::time::Duration;
 use topology::Rank;
 
@@ -60,7 +60,7 @@ impl World {
         self.seen.0 = vec![(0, 0, Phase::Prepare); ranks];
         for rank in 1..ranks {
             let silence_ms = LIMIT.as_millis() as u64;
-            let muster = Muster { job: [0; 32], board: shape(ranks), place: None, absent: Vec::new(), silence_ms };
+            let muster = Muster { job: [0; 32], segment: shape(ranks), place: None, absent: Vec::new(), silence_ms };
             self.tell(rank, ToAgent::Muster { epoch: self.epoch, muster });
         }
         self.ask(Question::Mustered, None);
@@ -169,15 +169,15 @@ impl World {
     }
 }
 
-fn shape(ranks: usize) -> BoardShape {
-    BoardShape { ranks, clocks: 0, arena: 0, spread: true }
+fn shape(ranks: usize) -> SegmentShape {
+    SegmentShape { ranks, clocks: 0, room: 0, spread: true }
 }
 
 fn terms(rank: usize, ranks: usize) -> Terms {
     Terms {
         protocol: PROTOCOL,
         rank: Rank::from_index(rank),
-        board: shape(ranks),
+        segment: shape(ranks),
         first_here: true,
         ring_bytes: 0,
         tile_bytes: None,

@@ -5,7 +5,7 @@ use super::naive;
 use super::play;
 use super::setup::{FOR_EVER, Fault, Party, Setup};
 use super::world::{State, World};
-use crate::memory::board::{Cause, Verdict};
+use crate::verdict::{Cause, Verdict};
 use topology::Rank;
 
 /// What befalls one of the ranks, or makes it differ from the others.

@@ -10,9 +10,8 @@ use crate::control::charge::{Charge, Overdue};
 use crate::control::duty::{Duty, Heed, Patience};
 use crate::control::judge::{BEAT, Event, Heard, LAST_WORDS, Sight};
 use crate::control::messages::{Answer, Command, Finding, PROTOCOL, ToAgent};
-use crate::error::Phase;
-use crate::memory::board::{Cause, Verdict};
 use crate::transport::tcp::Doors;
+use crate::verdict::{Cause, Phase, Verdict};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use topology::Rank;
@@ -51,7 +50,7 @@ pub(super) struct Host {
     duty: Duty,
     /// What it has prepared.
     plan: String,
-    /// What its board says.
+    /// What its segment says.
     pub(super) verdict: Option<Verdict>,
     /// The launcher of the worker is gone.
     orphaned: bool,
@@ -158,9 +157,9 @@ impl World {
             ToAgent::Muster { epoch, .. } => {
                 self.kill_worker(rank);
                 let host = &mut self.hosts[rank];
-                // Its board is a new one.
+                // Its segment is a new one.
                 (host.verdict, host.epoch, host.phase, host.beats, host.steps) = (None, epoch, Phase::Prepare, 0, 0);
-                let answer = Answer::Mustered { machine: String::new(), board: None };
+                let answer = Answer::Mustered { machine: String::new(), segment: None };
                 self.answer_as(rank, epoch, answer);
             }
             ToAgent::Enlist { epoch, .. } => self.start_worker(rank, epoch),

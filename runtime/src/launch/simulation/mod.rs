@@ -12,7 +12,7 @@ mod setup;
 mod world;
 
 use crate::clock::Moment;
-use crate::memory::board::Cause;
+use crate::verdict::Cause;
 use host::Parting;
 use setup::{FOR_EVER, Fault, Party, Random, Setup};
 use std::time::Duration;

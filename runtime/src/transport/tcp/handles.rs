@@ -29,6 +29,14 @@ impl Handles {
     }
 }
 
+/// Lets this process have as many open files as the system allows: a rank has a socket for every lane.
+pub(crate) fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Where it is refused, whoever opens too many hears of the limit.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::lane::tests::pair;

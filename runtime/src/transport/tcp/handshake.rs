@@ -416,7 +416,7 @@ pub(super) mod tests {
     #[test]
     fn whose_proof_has_come_is_heard_before_others_are_let_in() {
         const ALL: usize = 2 * STRANGERS + 1;
-        crate::execution::options::raise_open_files();
+        crate::transport::tcp::raise_open_files();
         let secret = Secret::random().unwrap();
         let (listener, address) = listener();
         let mut gate = Gate::new(vec![listener], &secret);
@@ -435,7 +435,7 @@ pub(super) mod tests {
     #[test]
     fn a_crowd_that_says_nothing_keeps_nobody_out() {
         const CROWD: usize = 3 * STRANGERS;
-        crate::execution::options::raise_open_files();
+        crate::transport::tcp::raise_open_files();
         let secret = Secret::random().unwrap();
         let (listener, address) = listener();
         let mut gate = Gate::new(vec![listener], &secret);

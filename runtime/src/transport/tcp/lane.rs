@@ -5,8 +5,8 @@
 //! precede a message, and operands of reductions, pass through memory of the lane.
 
 use super::leave::{Admitting, Leave};
-use super::socket::Socket;
 use super::stripes::{Incoming, Outgoing};
+use crate::memory::socket::Socket;
 use crate::transport::{ReceiveLane, SendLane};
 use std::collections::VecDeque;
 use std::io;
@@ -152,7 +152,7 @@ impl ReceiveLane for TcpReceiver {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::io::ErrorKind;
     use std::net::{TcpListener, TcpStream};

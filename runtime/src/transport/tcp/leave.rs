@@ -4,7 +4,7 @@
 //! all messages that it has admitted so far, and says that number now and then; a sender is always free to send
 //! [`AHEAD`] bytes more, so that small messages wait for nobody.
 
-use super::socket::Socket;
+use crate::memory::socket::Socket;
 use rustix::net::SendFlags;
 use std::io::{self, ErrorKind, IoSlice};
 

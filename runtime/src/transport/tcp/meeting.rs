@@ -582,7 +582,7 @@ mod tests {
 
     #[test]
     fn attackers_of_all_kinds_at_once_hold_up_nobody_and_none_is_let_in() {
-        crate::execution::options::raise_open_files();
+        crate::transport::tcp::raise_open_files();
         let (secret, over) = (Secret::random().unwrap(), AtomicBool::new(false));
         let attempts = ATTACKS.map(|_| AtomicUsize::new(0));
         let (secret, over, attempts) = (&secret, &over, &attempts);

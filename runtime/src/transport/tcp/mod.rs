@@ -9,32 +9,33 @@
 //! * [`lane`] moves bytes without ever blocking, over as many sockets as there are ways ([`stripes`]). Where messages have
 //!   turns, [`leave`] says what may come, and [`options`] keep a socket from taking more, or sending it faster, than its
 //!   plan counts on.
-//! * [`poller`] lets a rank sleep until one of its sockets, or a rank of its own computer, has something for it.
+//! * [`transport`] makes all of them one [`Transport`](crate::transport::Transport). A rank with sockets sleeps in a
+//!   [`Poller`] until one of them, or a rank of its own computer, has something for it.
 //! * [`handles`] keep sockets open while it is found out who was cut off, and say which have ended.
 
 mod handles;
 mod handshake;
-mod lane;
+pub(crate) mod lane;
 mod leave;
 mod meeting;
 #[expect(unsafe_code, reason = "sets options of sockets that have no safe form")]
 mod options;
-mod poller;
 mod secret;
-mod socket;
 mod stripes;
+mod transport;
 
-pub(crate) use handles::Handles;
+pub(crate) use handles::{Handles, raise_open_files};
 pub(crate) use handshake::{Claim, Gate, Proven, introduce};
 pub(crate) use meeting::{Closed, Doors, Meeting, listen};
-pub(crate) use poller::{Pipe, Poller, Ringer};
 pub use secret::Secret;
 pub(crate) use secret::nonce;
+pub(crate) use transport::Tcp;
 
-use crate::transport::{ReceiveLane, SendLane};
+use crate::memory::poller::Poller;
+use crate::memory::socket::Socket;
+use crate::transport::{InTurn, ReceiveLane, SendLane};
 use lane::{TcpReceiver, TcpSender};
 use program::{Connection, ConnectionId};
-use socket::Socket;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
@@ -50,13 +51,6 @@ const PACKETS: [usize; 2] = [4 << 10, 60 << 10];
 
 /// The sockets of each connection.
 type Sockets = BTreeMap<ConnectionId, Vec<TcpStream>>;
-
-/// What the sender of a lane knows where messages have turns.
-#[derive(Clone, Copy)]
-pub(crate) struct InTurn {
-    /// How fast it is to be, in bytes per second, if that matters.
-    pub(crate) rate: Option<f64>,
-}
 
 /// The sockets of one rank, connected and authenticated.
 #[derive(Default)]

@@ -5,7 +5,7 @@
 //! more than a slow one. The receiver hands over turns by their numbers, and keeps what came before its time, up to a limit:
 //! a fast way goes on while a slow one brings what is next. Over one socket only the bytes themselves travel.
 
-use super::socket::Socket;
+use crate::memory::socket::Socket;
 use rustix::net::SendFlags;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, IoSlice};
@@ -299,8 +299,8 @@ fn some_of(read: Option<usize>) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::lane::tests::pair;
-    use super::super::socket::now;
     use super::*;
+    use crate::memory::socket::now;
     use std::io::{Read, Write};
     use std::net::TcpStream;
 

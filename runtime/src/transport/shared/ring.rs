@@ -16,13 +16,10 @@
 //!
 //! [1] Lamport, "Specifying concurrent program modules", TOPLAS 1983.
 
-use crate::memory::arena::Arena;
-use crate::memory::board::Board;
 use crate::memory::doorbell::Doorbell;
 use crate::memory::heap::{Heap, PeerHeap};
 use crate::memory::region::Region;
 use crate::transport::{ReceiveLane, SendLane};
-use program::{Connection, ConnectionId};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -71,29 +68,6 @@ impl RingPlace {
     }
 }
 
-/// The rings that a board has for a program, one per connection.
-pub(crate) struct Rings<'a> {
-    pub(crate) board: &'a Board,
-    pub(crate) arena: &'a Arena,
-    /// What this rank offers from; `None` if a sender must not wait for its receiver.
-    pub(crate) heap: Option<&'a Heap>,
-    /// What this rank can read, by rank.
-    pub(crate) peers: &'a [Option<Arc<PeerHeap>>],
-}
-
-impl Rings<'_> {
-    pub(crate) fn sender(&self, id: ConnectionId, connection: &Connection) -> io::Result<RingSender> {
-        let (memory, place) = (self.board.region().clone(), self.arena.ring(id)?);
-        RingSender::new(memory, place, self.board.bell(connection.to), self.heap.cloned())
-    }
-
-    pub(crate) fn receiver(&self, id: ConnectionId, connection: &Connection) -> io::Result<RingReceiver> {
-        let (memory, place) = (self.board.region().clone(), self.arena.ring(id)?);
-        let peer = self.peers.get(connection.from.index()).cloned().flatten();
-        RingReceiver::new(memory, place, self.board.bell(connection.from), peer)
-    }
-}
-
 /// One end: its own counter is the truth, the peer's is read when needed.
 struct End {
     region: Arc<Region>,
@@ -131,7 +105,7 @@ impl End {
     fn window(&self, available: u64) -> (*mut u8, usize) {
         let capacity = self.place.capacity;
         let at = (self.mine % capacity as u64) as usize;
-        // A peer gone mad must not lead us outside the ring.
+        // A faulty peer may write any counter; the window stays inside the ring.
         let length = (available.min(capacity as u64) as usize).min(capacity - at);
         (self.region.pointer(self.place.offset + DATA + at, length), length)
     }

@@ -85,7 +85,7 @@ impl Poller {
     }
 
     /// Wakes up whenever something changes at this socket.
-    pub(super) fn watch(&self, stream: TcpStream) -> io::Result<Socket> {
+    pub(crate) fn watch(&self, stream: TcpStream) -> io::Result<Socket> {
         let mut states = self.states.borrow_mut();
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         add(&self.epoll, &stream, EventData::new_u64(states.len() as u64), flags)?;

@@ -1,4 +1,4 @@
-//! Timing of messages between pairs of ranks, for the profiler.
+//! Exchanges between pairs of ranks as a program that can be timed.
 //!
 //! The principal type is [`Flows`]: exchanges turned into a program of one threadblock per end, whose slots have
 //! whatever length the messages have. So a probe moves its bytes exactly as collectives do, through the same
@@ -8,23 +8,16 @@ use crate::clock::Moment;
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::execution::executor::Executor;
-use crate::execution::options::Options;
 use crate::execution::work::{Ensemble, Work};
 use crate::group::Group;
 use crate::interpreter::buffers::Call;
-use crate::launch::launcher::Job;
-use crate::launch::threads::each_rank;
-use crate::measure::trial::first_epoch;
-use crate::memory::board::{Board, BoardShape};
-use crate::pacing::pace::Emulation;
-use crate::transport::wiring::Wiring;
 use program::{
     Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Tempo, Threadblock,
 };
 use schedule::{Collective, Demand, Request};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use topology::{Exchange, LinkId, Micros, Probe, ProbeError, Rank, Topology};
+use topology::{LinkId, Micros, ProbeError, Rank, Topology};
 
 /// The most bytes that one probe may move.
 const MOST_BYTES: u64 = 1 << 34;
@@ -47,10 +40,10 @@ pub(crate) struct Wanted {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Flow {
-    from: Rank,
-    to: Rank,
-    bytes: u64,
-    messages: u32,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    pub(crate) bytes: u64,
+    pub(crate) messages: u32,
 }
 
 /// Exchanges that take place at the same time.
@@ -181,85 +174,4 @@ impl Flows {
 fn nothing(ranks: usize) -> RunResult<Arc<Demand>> {
     let demand = Demand::from_chunks(Request::new(Collective::Custom, ranks, 0), Vec::new());
     demand.map(Arc::new).map_err(|error| RunError::Mismatch { what: error.to_string() })
-}
-
-fn wanted(exchanges: &[Exchange], repetitions: u32) -> Wanted {
-    let flow = |&Exchange { from, to, bytes, messages }: &Exchange| Flow { from, to, bytes, messages };
-    Wanted { flows: exchanges.iter().map(flow).collect(), repetitions }
-}
-
-/// Whether the ranks can exchange anything: on this computer and in a network they can.
-fn connects(emulation: Option<&Emulation>, from: Rank, to: Rank) -> bool {
-    emulation.is_none_or(|emulation| emulation.topology().between(from, to).next().is_some())
-}
-
-fn failed(error: RunError) -> ProbeError {
-    ProbeError(error.chain())
-}
-
-/// Ranks as threads, to be profiled.
-pub struct ThreadProbe {
-    ranks: usize,
-    options: Options,
-    /// Kept from run to run, so that its memory is warm; gone after an error.
-    board: Option<Board>,
-    runs: u64,
-}
-
-impl ThreadProbe {
-    /// `ranks` threads, which imitate another machine if `options` say so.
-    pub fn new(ranks: usize, options: Options) -> Self {
-        Self { ranks, options, board: None, runs: 0 }
-    }
-
-    fn arrivals(&mut self, flows: &Flows) -> RunResult<Vec<Arrivals>> {
-        let machine = self.options.emulation.as_ref();
-        let board = match self.board.take() {
-            Some(board) => board,
-            None => Board::create(BoardShape::new(self.ranks, machine, self.options.arena_bytes))?,
-        };
-        let ensemble = flows.ensemble()?;
-        board.reset(&ensemble.arenas(&board, &self.options)?.1);
-        self.runs += 1;
-        let run = |rank, ()| {
-            let wiring = Wiring::default();
-            let mut executor = Executor::of_flows(&board, rank, (&ensemble, flows), wiring, &self.options)?;
-            flows.run_rank(&mut executor, first_epoch(self.runs))
-        };
-        let arrivals = each_rank(&board, vec![(); self.ranks], run)?;
-        self.board = Some(board);
-        Ok(arrivals)
-    }
-}
-
-impl Probe for ThreadProbe {
-    fn rank_count(&self) -> usize {
-        self.ranks
-    }
-
-    fn connects(&self, from: Rank, to: Rank) -> bool {
-        connects(self.options.emulation.as_ref(), from, to)
-    }
-
-    fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
-        let machine = self.options.emulation.as_ref().map(Emulation::topology);
-        let flows = Flows::new(wanted(exchanges, repetitions), self.ranks, machine).map_err(failed)?;
-        let arrivals = self.arrivals(&flows).map_err(failed)?;
-        flows.collect(arrivals)
-    }
-}
-
-impl Probe for Job {
-    fn rank_count(&self) -> usize {
-        Job::rank_count(self)
-    }
-
-    fn connects(&self, from: Rank, to: Rank) -> bool {
-        connects(self.emulation(), from, to)
-    }
-
-    fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError> {
-        let (flows, arrivals) = self.probe(wanted(exchanges, repetitions)).map_err(failed)?;
-        flows.collect(arrivals)
-    }
 }

@@ -3,8 +3,8 @@
 use crate::error::{RunError, RunResult};
 use crate::execution::options::Options;
 use crate::execution::work::{Ensemble, Work};
-use crate::interpreter::geometry::Geometry;
 use crate::measure::trial::MOST_REPETITIONS;
+use crate::plan::geometry::Geometry;
 use program::Buffer;
 use topology::Rank;
 

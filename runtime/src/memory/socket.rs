@@ -1,7 +1,7 @@
 //! A socket of a lane, and whether there is a point in trying it.
 //!
 //! The principal type is [`Socket`]. A rank with many lanes would spend its time on asking the kernel about each of them. So its
-//! [`Poller`](super::Poller) hears which have changed, and a socket that was found empty, or full, is left alone until then.
+//! [`Poller`](super::poller::Poller) hears which have changed, and a socket that was found empty, or full, is left alone until then.
 //! Where a rank has few, trying costs no more than asking, and is never late.
 
 use rustix::event::epoll::EventFlags;
@@ -22,7 +22,7 @@ const HEARD: u8 = 8;
 
 /// What is known of a socket. One thread alone changes it, so no change is lost between reading and writing it.
 #[derive(Default)]
-pub(super) struct Readiness(AtomicU8);
+pub(crate) struct Readiness(AtomicU8);
 
 impl Readiness {
     fn add(&self, bits: u8) {
@@ -39,12 +39,12 @@ impl Readiness {
     }
 
     /// From now on the kernel is listened to; nothing has been tried since it began to speak.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.add(HEARD | READABLE | WRITABLE);
     }
 
     /// What the kernel says.
-    pub(super) fn heard(&self, events: EventFlags) {
+    pub(crate) fn heard(&self, events: EventFlags) {
         let has = |flags: EventFlags| events.intersects(flags);
         self.add(if has(EventFlags::IN) { READABLE } else { 0 });
         self.add(if has(EventFlags::OUT) { WRITABLE } else { 0 });
@@ -53,7 +53,7 @@ impl Readiness {
 }
 
 /// `None` where the kernel has no room, or no data, right now.
-pub(super) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
+pub(crate) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
@@ -62,7 +62,7 @@ pub(super) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
 }
 
 /// A socket that does not block.
-pub(super) struct Socket {
+pub(crate) struct Socket {
     stream: TcpStream,
     state: Arc<Readiness>,
     /// Whether to try to write at any time: the kernel says that there is room again only where there is much.
@@ -71,22 +71,22 @@ pub(super) struct Socket {
 
 impl Socket {
     /// One of which a poller says what changes.
-    pub(super) fn new(stream: TcpStream, state: Arc<Readiness>) -> Self {
+    pub(crate) fn new(stream: TcpStream, state: Arc<Readiness>) -> Self {
         Self { stream, state, is_eager: false }
     }
 
     /// From now on it is written to whenever there is something to write.
-    pub(super) fn write_eagerly(&mut self) {
+    pub(crate) fn write_eagerly(&mut self) {
         self.is_eager = true;
     }
 
     /// What options are set on.
-    pub(super) fn stream(&self) -> &TcpStream {
+    pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
     /// Reads what has come; `None` if nothing has, nothing if the stream has ended.
-    pub(super) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         if !self.state.may(READABLE) {
             return Ok(None);
         }
@@ -102,7 +102,7 @@ impl Socket {
     }
 
     /// Sends what there is room for; `None` if there is none.
-    pub(super) fn send(&self, parts: &[IoSlice<'_>], how: SendFlags) -> io::Result<Option<usize>> {
+    pub(crate) fn send(&self, parts: &[IoSlice<'_>], how: SendFlags) -> io::Result<Option<usize>> {
         if !self.is_eager && !self.state.may(WRITABLE) {
             return Ok(None);
         }
@@ -126,9 +126,9 @@ impl From<TcpStream> for Socket {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lane::tests::pair;
     use super::super::poller::{FEW, Poller};
     use super::*;
+    use crate::transport::tcp::lane::tests::pair;
     use std::io::Write;
     use std::time::{Duration, Instant};
 

@@ -3,10 +3,12 @@
 //! The principal type is [`Arena`]. Every process computes it from the same numbers, so no address is ever exchanged.
 
 use crate::error::{RunError, RunResult};
-use crate::transport::ring::RingPlace;
+use crate::memory::region::Region;
+use crate::transport::shared::ring::RingPlace;
 use program::ConnectionId;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The smallest ring worth having.
 const LEAST_RING: usize = 4096;
@@ -57,18 +59,25 @@ impl Arena {
         self.rings[id.index()].ok_or_else(|| io::Error::other("it has no shared memory"))
     }
 
-    pub(crate) fn rings(&self) -> impl Iterator<Item = RingPlace> {
+    fn rings(&self) -> impl Iterator<Item = RingPlace> {
         self.rings.iter().flatten().copied()
     }
 
-    pub(crate) fn flag_count(&self) -> usize {
-        self.flag_count
-    }
-
     /// Where a flag lies.
-    pub(crate) fn flag(&self, index: usize) -> usize {
+    fn flag_at(&self, index: usize) -> usize {
         assert!(index < self.flag_count, "the arena was laid out for this program");
         self.flags + index * 8
+    }
+
+    /// In which call the message of the `index`-th transfer has claimed its resources.
+    pub(crate) fn flag<'r>(&self, region: &'r Region, index: usize) -> &'r AtomicU64 {
+        region.word64(self.flag_at(index))
+    }
+
+    /// Empties all rings and clears all flags. Only while every rank is idle.
+    pub(crate) fn reset(&self, region: &Region) {
+        self.rings().for_each(|ring| ring.reset(region));
+        (0..self.flag_count).for_each(|index| self.flag(region, index).store(0, Ordering::Release));
     }
 }
 
@@ -87,8 +96,8 @@ mod tests {
         for connections in [1, 2, 7, 15] {
             let arena = all(connections, 0, 100).unwrap();
             let last = arena.rings().last().unwrap();
-            assert!(last.offset + RingPlace::footprint(last.capacity) <= arena.flag(0));
-            assert!(arena.flag(99) + 8 <= ROOM.end);
+            assert!(last.offset + RingPlace::footprint(last.capacity) <= arena.flag_at(0));
+            assert!(arena.flag_at(99) + 8 <= ROOM.end);
         }
         for (connections, least, flags) in [(1000, 0, 0), (2, 1 << 16, 0), (1, 0, 1 << 20)] {
             assert!(matches!(all(connections, least, flags), Err(RunError::TooManyConnections { .. })));

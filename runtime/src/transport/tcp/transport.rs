@@ -1,0 +1,59 @@
+//! TCP as a transport of one rank.
+//!
+//! The principal type is [`Tcp`].
+
+use super::Streams;
+use crate::error::RunResult;
+use crate::memory::poller::Poller;
+use crate::transport::hosts::Hosts;
+use crate::transport::{LaneRequest, MemoryKind, Readiness, ReceiveLane, SendLane, Transport};
+use program::{Connection, ConnectionId};
+use std::collections::BTreeSet;
+use std::io;
+use topology::Rank;
+
+/// One rank's sockets, and what it sleeps on. Addresses were exchanged and sockets connected before
+/// ([`Meeting`](super::Meeting)).
+pub(crate) struct Tcp {
+    hosts: Hosts,
+    streams: Streams,
+    poller: Poller,
+}
+
+impl Tcp {
+    /// For ranks of different `hosts`.
+    ///
+    /// # Errors
+    /// If the operating system has no poller.
+    pub(crate) fn new(hosts: Hosts, streams: Streams) -> io::Result<Self> {
+        Ok(Self { hosts, streams, poller: Poller::new()? })
+    }
+}
+
+impl Transport for Tcp {
+    fn joins(&self, connection: &Connection) -> bool {
+        self.hosts.apart(connection.from, connection.to)
+    }
+
+    fn publish(&self) -> RunResult<()> {
+        Ok(())
+    }
+
+    fn attach(&mut self, _senders: &BTreeSet<Rank>) {}
+
+    fn memory(&self) -> MemoryKind {
+        MemoryKind::Network
+    }
+
+    fn readiness(&self) -> Readiness<'_> {
+        Readiness::Poll(&self.poller)
+    }
+
+    fn sender(&mut self, lane: &LaneRequest<'_>) -> io::Result<Box<dyn SendLane>> {
+        self.streams.sender(ConnectionId(lane.first + lane.id.0), lane.backlog, lane.in_turn, &self.poller)
+    }
+
+    fn receiver(&mut self, lane: &LaneRequest<'_>) -> io::Result<Box<dyn ReceiveLane>> {
+        self.streams.receiver(ConnectionId(lane.first + lane.id.0), &self.poller)
+    }
+}
