@@ -88,7 +88,7 @@ impl Case {
             return matches!(self.victim, Victim::Rank(hit) if hit == 0 || hit == speaker);
         }
         let digits = |rest: &str| rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok();
-        let named: Option<usize> = line.strip_prefix("error: rank ").and_then(digits);
+        let named: Option<usize> = line.strip_prefix("rank ").and_then(digits);
         // A connection has two ends; who was cut off from several others is known.
         named == Some(self.victim.rank()) || named.is_some() && self.deed == Deed::Cut && self.ranks == 2
     }
@@ -205,7 +205,9 @@ fn found(seed: u64, case: &Case, said: &[(usize, Ran)], took: Duration) -> Found
         // Who was killed says nothing.
         let is_dead = case.deed == Deed::Kill && case.victim == Victim::Rank(*speaker);
         // Warnings of refused connections may come before.
-        let first = ran.stderr.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
+        let errors = ran.stderr.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let error = errors.filter_map(|error| Some(error["text"].as_str()?.to_owned())).next().unwrap_or_default();
+        let first = error.lines().next().unwrap_or_default();
         is_named &= if is_dead { ran.code == -1 } else { ran.code == 1 && case.is_named(*speaker, first) };
     }
     Found { over: took.saturating_sub(limit), is_named, words }

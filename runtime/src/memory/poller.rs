@@ -8,7 +8,7 @@
 //! Events are edge-triggered: a rank tries all lanes that it waits for before it sleeps, so what matters is only what
 //! changed since. Where it has more than a [`FEW`] sockets, they also say which of them are worth a try ([`Socket`]).
 
-use super::socket::{Readiness, Socket};
+use super::socket::{SocketState, Socket};
 use crate::memory::region::Place;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -70,7 +70,7 @@ pub(crate) struct Poller {
     _ringer: OwnedFd,
     pipe: Pipe,
     /// What is known of the sockets, by what their events bear.
-    states: RefCell<Vec<Arc<Readiness>>>,
+    states: RefCell<Vec<Arc<SocketState>>>,
     /// Whether what has changed was heard since anybody asked.
     is_fresh: Cell<bool>,
 }
@@ -89,7 +89,7 @@ impl Poller {
         let mut states = self.states.borrow_mut();
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         add(&self.epoll, &stream, EventData::new_u64(states.len() as u64), flags)?;
-        let state = Arc::new(Readiness::default());
+        let state = Arc::new(SocketState::default());
         states.push(state.clone());
         match states.len() {
             ..=FEW => {}

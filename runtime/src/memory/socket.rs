@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bits of a [`Readiness`]. There is something to read, or was when the kernel said so.
+/// Bits of a [`SocketState`]. There is something to read, or was when the kernel said so.
 const READABLE: u8 = 1;
 /// There is room to write.
 const WRITABLE: u8 = 2;
@@ -22,9 +22,9 @@ const HEARD: u8 = 8;
 
 /// What is known of a socket. One thread alone changes it, so no change is lost between reading and writing it.
 #[derive(Default)]
-pub(crate) struct Readiness(AtomicU8);
+pub(crate) struct SocketState(AtomicU8);
 
-impl Readiness {
+impl SocketState {
     fn add(&self, bits: u8) {
         self.0.store(self.0.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
     }
@@ -64,14 +64,14 @@ pub(crate) fn now(result: io::Result<usize>) -> io::Result<Option<usize>> {
 /// A socket that does not block.
 pub(crate) struct Socket {
     stream: TcpStream,
-    state: Arc<Readiness>,
+    state: Arc<SocketState>,
     /// Whether to try to write at any time: the kernel says that there is room again only where there is much.
     is_eager: bool,
 }
 
 impl Socket {
     /// One of which a poller says what changes.
-    pub(crate) fn new(stream: TcpStream, state: Arc<Readiness>) -> Self {
+    pub(crate) fn new(stream: TcpStream, state: Arc<SocketState>) -> Self {
         Self { stream, state, is_eager: false }
     }
 

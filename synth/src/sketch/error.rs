@@ -344,7 +344,7 @@ mod tests {
         check(
             "sizes: {from: 1kb}\n",
             expect![
-                "s.yaml:1:15: `1kb` is not a size: unknown unit `kb`, did you mean `KB`? (accepted: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB)"
+                "s.yaml:1:15: `1kb` is not a size: unknown unit `kb`, did you mean `KB`? (accepted: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, or these without the B)"
             ],
         );
         check(
