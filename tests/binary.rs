@@ -60,6 +60,7 @@ pub(crate) fn repository(folder: &str) -> PathBuf {
 }
 
 /// Says why a test cannot run here, also in the list of `.ci/run` (the file that `ANTIPHON_SKIPPED` names).
+#[expect(clippy::print_stdout, reason = "a test says what it does not do")]
 pub(crate) fn skip(reason: &str) {
     println!("skipped: {reason}");
     if let Some(list) = std::env::var_os("ANTIPHON_SKIPPED") {

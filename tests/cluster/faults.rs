@@ -29,7 +29,7 @@ fn broken(victim: usize, break_it: impl FnOnce(&Cluster)) {
             assert_eq!(rank, victim, "rank {rank}: {ended:?}");
             continue;
         };
-        let names = [format!("error: rank {victim} "), format!("lost the coordinator, rank {victim},")];
+        let names = [format!("\"text\":\"rank {victim} "), format!("lost the coordinator, rank {victim},")];
         let is_named = names.iter().any(|name| ended.stderr.contains(name));
         assert!(code == 1 && is_named, "rank {rank}: {ended:?}");
     }
@@ -67,6 +67,6 @@ fn a_host_whose_data_is_swallowed_is_named_with_the_reason() {
         let ended = guest.wait(2 * TIMEOUT + GRACE);
         let told = &ended.stderr;
         assert_eq!(ended.status.code(), Some(1), "rank {rank}: {ended:?}");
-        assert!(told.contains("error: rank 3 was cut off") && told.contains("connect"), "rank {rank}: {told}");
+        assert!(told.contains("\"text\":\"rank 3 was cut off") && told.contains("connect"), "rank {rank}: {told}");
     }
 }

@@ -193,7 +193,7 @@ struct Declared<'a> {
 
 /// The declaration that a line of code begins.
 fn declared(line: &str) -> Option<Declared<'_>> {
-    let mut words = line.trim_start().split_whitespace().skip_while(|word| word.starts_with("pub("));
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub("));
     let first = words.next()?;
     let is_public = first == "pub" || line.trim_start().starts_with("pub(");
     let keyword = match first {

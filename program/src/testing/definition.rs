@@ -28,7 +28,7 @@ impl Call<'_> {
         let cut = |end: u32| bytes(end) * self.count / self.request.size_bytes as usize;
         let combine = self.demand.chunk(id).combine;
         let mut random = Random(if combine { 100 + u64::from(holder.0) } else { 99 } * 10_000 + u64::from(id.0));
-        (0..cut(id.0 + 1) - cut(id.0)).map(|_| random.next()).collect()
+        (0..cut(id.0 + 1) - cut(id.0)).map(|_| random.draw()).collect()
     }
 
     fn listed_input(&self, rank: Rank) -> Vec<u64> {
@@ -69,7 +69,7 @@ impl Call<'_> {
             _ => self.count,
         };
         let mut random = Random(1000 + u64::from(rank.0));
-        (0..length).map(|_| random.next()).collect()
+        (0..length).map(|_| random.draw()).collect()
     }
 
     pub(super) fn output_length(&self, rank: Rank) -> usize {

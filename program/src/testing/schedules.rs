@@ -11,7 +11,7 @@ use topology::{Bytes, Latency, Link, LinkId, Micros, MicrosPerByte, Rank, Topolo
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -20,7 +20,7 @@ impl Random {
     }
 
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        (self.draw() % bound as u64) as usize
     }
 }
 
@@ -222,7 +222,7 @@ fn tree(topology: &Topology, root: Rank, leaves: &RankSet, random: &mut Random) 
 /// A demand of any standard collective over a random subset of the ranks.
 pub fn random_demand(collective: Collective, ranks: usize, random: &mut Random) -> Arc<Demand> {
     let mut request = Request::new(collective, ranks, 1000).with_chunks(1 + random.below(3) as u32);
-    let keep = random.next();
+    let keep = random.draw();
     let members: RankSet = (0..ranks as u32).map(Rank).filter(|rank| keep >> rank.0 & 3 != 0).collect();
     if !members.is_empty() {
         request.members = members;
@@ -238,7 +238,7 @@ pub fn random_listed(ranks: usize, random: &mut Random) -> Arc<Demand> {
     let request = |collective| Request::new(collective, ranks, 20).with_chunks(chunks);
     if random.below(2) == 0 {
         let mut request = request(Collective::AllToAllV);
-        let keep = random.next();
+        let keep = random.draw();
         request.members = (0..ranks as u32).map(Rank).filter(|rank| rank.0 < 2 || keep >> rank.0 & 1 == 1).collect();
         let sizes = [0, 1, 2, 4, 9];
         let row = |random: &mut Random| (0..request.members.len()).map(|_| sizes[random.below(5)]).collect();
@@ -249,7 +249,7 @@ pub fn random_listed(ranks: usize, random: &mut Random) -> Arc<Demand> {
     request.op = Some(ReduceOp::Sum);
     let some = |random: &mut Random| {
         let first = random.below(ranks);
-        let keep = random.next();
+        let keep = random.draw();
         (0..ranks).filter(|&rank| rank == first || keep >> rank & 3 == 0).map(Rank::from_index).collect()
     };
     let chunk = |random: &mut Random| Chunk {

@@ -50,7 +50,7 @@ struct Run<'p> {
 }
 
 fn hash(call: u64, rank: u64, chunk: u64) -> u64 {
-    Random(call * 1_000_003 + rank * 1009 + chunk).next()
+    Random(call * 1_000_003 + rank * 1009 + chunk).draw()
 }
 
 /// Runs a plan `runs` times; the first thing that goes wrong.

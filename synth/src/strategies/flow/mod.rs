@@ -155,7 +155,7 @@ impl Search<'_> {
     }
 
     /// Plays every order along `routes` that there is time for.
-    fn try_orders(&mut self, quotient: &Quotient<'_>, routes: &Vec<Vec<LinkId>>, hops: usize) {
+    fn try_orders(&mut self, quotient: &Quotient<'_>, routes: &[Vec<LinkId>], hops: usize) {
         let (problem, links) = (self.problem, self.problem.topology.links().len());
         let merges: &[usize] = if merging_pays(problem) { &[1, usize::MAX, 4] } else { &[1] };
         if merges.len() > 1 || hops > MOST_MESSAGES {
@@ -209,7 +209,7 @@ impl Search<'_> {
         self.best.as_ref().is_some_and(|best| close(best) || cut && links * chunks > MOST_BALANCED)
     }
 
-    fn try_priorities(&mut self, routes: &Vec<Vec<LinkId>>, priorities: &Priorities, name: &'static str) {
+    fn try_priorities(&mut self, routes: &[Vec<LinkId>], priorities: &Priorities, name: &'static str) {
         let strict = self.context.deadline.clone().strict();
         let deadline = if self.best.is_some() { &strict } else { self.context.deadline };
         if let Some(order) = order(self.problem, routes, priorities, deadline) {
