@@ -12,7 +12,7 @@
 #![allow(clippy::print_stderr, reason = "what is missing, and how far it is, are no part of the table")]
 
 #[path = "../tests/binary.rs"]
-#[allow(dead_code, reason = "the tests need more of it")]
+#[allow(dead_code, clippy::unwrap_used, reason = "the tests need more of it, and stop at the first surprise")]
 mod binary;
 #[path = "../tests/cluster/fabric/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests need more of it")]

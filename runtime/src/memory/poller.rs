@@ -8,7 +8,7 @@
 //! Events are edge-triggered: a rank tries all lanes that it waits for before it sleeps, so what matters is only what
 //! changed since. Where it has more than a [`FEW`] sockets, they also say which of them are worth a try ([`Socket`]).
 
-use super::socket::{SocketState, Socket};
+use super::socket::{Socket, SocketState};
 use crate::memory::region::Place;
 use rustix::event::epoll::{CreateFlags, Event, EventData, EventFlags, add, create, wait};
 use rustix::event::{PollFd, PollFlags, poll};
