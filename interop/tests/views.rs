@@ -1,5 +1,7 @@
 //! What people look at: trace, graph and page.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use expect_test::expect;
 use interop::view;
 use schedule::{ChunkId, Collective, Demand, Message, Request, Schedule, Timeline, TransferKind, VerifiedSchedule};
