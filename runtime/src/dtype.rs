@@ -439,7 +439,7 @@ mod tests {
 
         /// NaNs of every kind, infinities, both zeroes, the smallest and largest of all kinds, ordinary numbers.
         fn special(&self) -> Vec<u64> {
-            let (infinity, one) = (self.infinity(), self.infinity() / 2 & !((1 << self.significand) - 1));
+            let (infinity, one) = (self.infinity(), (self.infinity() / 2) & !((1 << self.significand) - 1));
             let least_normal = 1 << self.significand;
             let numbers =
                 [0, 1, least_normal - 1, least_normal, least_normal + 1, one, one + 1, infinity - 1, infinity];

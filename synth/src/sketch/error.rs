@@ -353,7 +353,9 @@ mod tests {
         );
         check(
             "time_limit: 5 parsecs\n",
-            expect!["s.yaml:1:13: `5 parsecs` is not a duration: unknown unit `parsecs` (accepted: ns, us, µs, ms, s)"],
+            expect![
+                "s.yaml:1:13: `5 parsecs` is not a duration: unknown unit `parsecs` (accepted: ns, us, ms, s, m, h)"
+            ],
         );
         check("time_limit: 0s\n", expect!["s.yaml:1:13: `0s` is not a time limit above zero"]);
         check(

@@ -616,7 +616,7 @@ mod tests {
         let enough = limit_descriptors(0);
         let check = || {
             if asked.fetch_add(1, Ordering::Relaxed) == 20 {
-                setrlimit(Resource::Nofile, enough.clone()).unwrap();
+                setrlimit(Resource::Nofile, enough).unwrap();
             }
             Ok(())
         };
