@@ -1,7 +1,7 @@
 # Every target sets up what it needs. One build profile throughout, so that HiGHS is compiled once.
 CARGO ?= cargo
 
-.PHONY: all setup build demo test test-long mpi-test cluster-test cluster-bench lint bench install clean
+.PHONY: all setup build demo readme-table test test-long mpi-test cluster-test cluster-bench lint bench install clean
 
 all: build
 
@@ -14,6 +14,10 @@ build: setup
 # Profile this computer, plan under a sketch, verify, run, check, compare; leaves demo-out/.
 demo: build
 	target/release/antiphon demo
+
+# The table of the README, out of a demo on this computer (leave it alone meanwhile).
+readme-table: setup
+	ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p antiphon --test end_to_end -- the_demo_leaves
 
 test: setup
 	$(CARGO) test --release --locked --workspace

@@ -1,6 +1,11 @@
-//! The main job, end to end, as a person sees it first.
+//! The main job, end to end, as a person sees it first; and the table that the README shows of it.
+//!
+//! With `ANTIPHON_UPDATE` set (`make readme-table`) the README gets the table of this run.
 
-use crate::binary::antiphon_in;
+use crate::binary::{antiphon_in, repository};
+
+/// What stands around the table in the README.
+const MARKERS: [&str; 2] = ["<!-- demo: make readme-table -->\n", "\n<!-- /demo -->"];
 
 #[test]
 fn the_demo_leaves_what_it_promises() {
@@ -27,4 +32,61 @@ fn the_demo_leaves_what_it_promises() {
     let table = std::fs::read_to_string(left.join("table.md")).unwrap();
     assert_eq!(table.lines().filter(|line| line.starts_with("| all")).count(), 18, "{table}");
     assert!(results["cells"].as_array().unwrap().iter().all(|cell| cell["wrong"] == 0), "{results}");
+    // The first part is about this computer, and differs from one to the next.
+    let emulated = table[table.find("emulated: ").expect("the demo emulates a cluster")..].trim();
+    let readme = repository("README.md");
+    let text = std::fs::read_to_string(&readme).unwrap();
+    let (before, rest) = text.split_once(MARKERS[0]).unwrap();
+    let (shown, after) = rest.split_once(MARKERS[1]).unwrap();
+    if std::env::var_os("ANTIPHON_UPDATE").is_some() {
+        std::fs::write(&readme, [before, MARKERS[0], emulated, MARKERS[1], after].concat()).unwrap();
+    } else {
+        compare(&rows(shown), &rows(emulated));
+    }
+}
+
+/// A line of the table, as far as it does not depend on this computer.
+#[derive(Debug)]
+struct Row {
+    cell: String,
+    stock: String,
+    /// As printed.
+    stock_takes: String,
+    planned_us: f64,
+    bound_us: f64,
+}
+
+fn rows(table: &str) -> Vec<Row> {
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (stock, planned) = cells[5].split_once(" → ").unwrap();
+        let planned_us = micros(planned);
+        let gap: f64 = cells[4].trim_end_matches('%').trim().parse().unwrap();
+        Row {
+            cell: cells[1].to_owned(),
+            stock: cells[2].to_owned(),
+            stock_takes: stock.to_owned(),
+            planned_us,
+            bound_us: planned_us / (1.0 + gap / 100.0),
+        }
+    };
+    table.lines().filter(|line| line.starts_with("| all")).map(row).collect()
+}
+
+fn micros(time: &str) -> f64 {
+    let (number, unit) = time.split_once(char::is_whitespace).unwrap();
+    let scale = ["µs", "ms", "s"].iter().position(|known| *known == unit).unwrap();
+    number.parse::<f64>().unwrap() * 1000_f64.powi(scale as i32)
+}
+
+/// Stock and bounds must be those of the README. What is planned in less than a second depends on how busy this computer
+/// is, so it may take longer than there, though never as much as this.
+fn compare(readme: &[Row], demo: &[Row]) {
+    assert_eq!(readme.len(), demo.len(), "the README has other rows: make readme-table");
+    for (shown, found) in readme.iter().zip(demo) {
+        let same = (&shown.cell, &shown.stock, &shown.stock_takes) == (&found.cell, &found.stock, &found.stock_takes);
+        assert!(same, "the README shows {shown:?}, the demo {found:?}: make readme-table");
+        assert!((shown.bound_us / found.bound_us - 1.0).abs() < 0.005, "{shown:?}, {found:?}");
+        assert!(found.planned_us < shown.planned_us * 1.6, "{shown:?}, {found:?}");
+    }
 }
