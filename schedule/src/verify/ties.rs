@@ -2,7 +2,7 @@
 //!
 //! Where messages take no time, or less than the tolerance, their stated starts do not say which comes first: the file may list
 //! what forwards a chunk before what brings it. [`in_causal_order`] looks for the order in which every message, with all its chunks
-//! at once, comes after what brings them. Messages that wait for each other in a circle have none.
+//! at once, comes after what brings them. Messages that wait for each other in a cycle have none.
 
 use super::clearly_before;
 use super::moments::Moments;
