@@ -1,6 +1,5 @@
 //! Sizes, durations, bandwidths and ranges of ranks as people write them: `8MB`, `0.5us`, `50GBps`, `0-3`.
 //!
-//! The principal functions are [`parse_bytes`], [`parse_duration`] and [`parse_bandwidth`]; SPECs, machine files,
 //! The principal functions are [`parse_bytes`], [`parse_duration`] and [`parse_bandwidth`]. SPECs, machine files,
 //! sketches and the command line read all numbers with them, and print them with `show_…`. Units are case-sensitive,
 //! because `200Gbps` (bits) is `25GBps` (bytes), and a wrong guess would not be noticed. Sizes are exact integers.

@@ -9,7 +9,6 @@
 //!    nothing else explains the times.
 //! 5. [`sweep`]: every pair is measured until it is known well enough, in rounds whose pairs do not slow each other down.
 //! 6. [`check`] (optional): predicts exchanges that were not used, and times them.
-//! [`check`] predicts exchanges that were not used.
 
 mod bench;
 mod check;
