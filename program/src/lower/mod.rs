@@ -32,24 +32,24 @@ use schedule::{Schedule, Transfer, VerifiedSchedule};
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
-/// How to lower. The default is best for ranks that are threads or processes of one computer: it needs no buffers and
-/// never lets one link wait for another.
+/// How to lower. The defaults are best for ranks that are threads or processes of one computer: the program needs no
+/// buffers, and no link waits for another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerOptions {
     /// Whether input and output are the same memory ([`Layout`] says how for each collective).
     pub in_place: bool,
-    /// What shares a threadblock.
+    /// How steps are grouped into threadblocks.
     pub threadblocks: Threadblocks,
     /// Whether a paired threadblock's receive and the send of the same data become one instruction.
     pub fuse: bool,
-    /// How many messages of a connection paired threadblocks may rely on to be under way; at least 1.
+    /// With paired threadblocks: how many messages of a connection may be under way; at least 1.
     pub window: u32,
-    /// Paired threadblocks: the most that a rank should have; more are paired, though nothing is handed on between them,
-    /// until that is reached or none is left to pair.
+    /// With paired threadblocks: the most threadblocks of a rank. Further threadblocks are paired, even if the one does
+    /// not hand data to the other, until this number is reached or no more can be paired.
     pub max_threadblocks: Option<u32>,
-    /// Lanes per link, which its messages take in turn; at least 1.
+    /// Connections per link; messages of the link use them in turn. At least 1.
     pub channels: u32,
-    /// Copies of the program, each for its share of every chunk, on lanes of their own; at least 1.
+    /// Copies of the program, each for its share of every chunk, with their own connections; at least 1.
     pub instances: u32,
 }
 
@@ -67,17 +67,17 @@ impl Default for LowerOptions {
     }
 }
 
-/// What shares a threadblock.
+/// How steps are grouped into threadblocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Threadblocks {
-    /// Every end of a connection has its own.
+    /// Every end of a connection has its own threadblock.
     #[default]
     PerConnection,
-    /// The receiving end of one connection and the sending end of another, of the same channel.
+    /// The receiving end of one connection and the sending end of another, of the same channel, share a threadblock.
     Paired,
 }
 
-/// Turns a schedule into what every rank does.
+/// Turns a schedule into the program of every rank.
 ///
 /// Takes O(n log n) for n chunks carried. The result is the same for every element count; [`super::check`]
 /// proves it independently.
@@ -112,14 +112,14 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
     replicate(program, options.instances)
 }
 
-/// Threadblocks that receive and send, in the order of the schedule's times: departures at their start, arrivals at
+/// Pairs threadblocks. Their steps are in the order of the schedule's times: departures at their start, arrivals at
 /// their end, local steps last.
 fn paired(program: Program, schedule: &Schedule, options: &LowerOptions) -> Program {
     let when = |step: &Step| {
         let transfer = step.transfer.map(|transfer| &schedule.transfers[transfer as usize]);
         let sends = step.instruction.sends_to().is_some();
         let time = transfer.map_or(f64::INFINITY, |transfer| if sends { transfer.start.0 } else { transfer.end.0 });
-        // Times are not negative, so their bits are ordered as they are.
+        // Times are not negative, so their bit patterns have the same order.
         (time.to_bits(), sends, step.transfer)
     };
     let pairing = Pairing {
@@ -131,19 +131,20 @@ fn paired(program: Program, schedule: &Schedule, options: &LowerOptions) -> Prog
         fuse: options.fuse,
     };
     let mut program = pair(program, &pairing, when);
-    // It succeeds, because every connection had a channel of its own between its ranks.
+    // This succeeds, because every connection had its own channel between its ranks.
     assign(&mut program, usize::MAX);
     program
 }
 
-/// The connections, and which one each transfer takes.
+/// The connections, and the connection of each transfer.
 struct Connections {
     list: Vec<Connection>,
     of: BTreeMap<u32, ConnectionId>,
 }
 
 impl Connections {
-    /// `channels` connections for each link that carries as many messages, links ascending; its messages take turns.
+    /// `channels` connections for each link (fewer if the link has fewer messages), links ascending; the messages of a
+    /// link use them in turn.
     fn of(schedule: &Schedule, flow: &Flow, channels: u32) -> Self {
         let mut used: Vec<u32> = flow.live.iter().map(|&id| flow[id].transfer).collect();
         used.dedup();
@@ -169,11 +170,11 @@ impl Connections {
     }
 }
 
-/// Which slots may be one slice.
+/// Which slots may form one slice.
 #[derive(Clone, Copy)]
 struct Slices<'a> {
     layout: &'a Layout,
-    /// Whether no slice may reach from one block of a caller's buffer into the next.
+    /// Whether a slice must stay within one block of a caller's buffer.
     within_blocks: bool,
 }
 
