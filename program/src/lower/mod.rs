@@ -1,21 +1,21 @@
 //! From a verified schedule to the program that carries it out.
 //!
 //! The principal function is [`lower`]. Decisions:
-//! * One threadblock per (rank, connection) and one connection per link used, so a message never queues behind
-//!   another link's. Local copies share one more threadblock. Other targets want fewer threadblocks, which receive
-//!   and send ([`Threadblocks::Paired`]), several lanes per link, or several instances of the whole.
-//! * A value lands in its output slot if the rank wants the chunk and the slot is free, otherwise in a scratch
-//!   slot; what a rank wants and has elsewhere is copied home at the end. Nothing but output slots and scratch
-//!   is ever written, so the input survives even in place, except where it is the output.
-//! * **No deadlock, by potential.** Transfers are numbered in their order of landing, which the verifier hands over; that numbering is the order
-//!   on each connection and puts every transfer after those whose chunks it forwards. A step waits only for steps of
-//!   transfers with smaller numbers. Hence a receive may overwrite a slot only if all readers of the old value
-//!   have smaller numbers; if one leaves before this message arrives but arrives after it, the message lands in
-//!   scratch. With the lexicographic order (tile, number) the same holds for tiles; and a tile touches only its own
-//!   part of every slot, so tiles never conflict.
-//! * A message is one step for each run of slots that are neighbours at both ends. Two messages never become one: that
-//!   saves an α and delays what the first brings, which is the planner's to weigh.
-//! * A scratch slot is used again once its last reader, by that numbering, is done.
+//! * There is one threadblock per (rank, connection) and one connection per link used, so a message never queues behind
+//!   another link's message. Local copies of a rank share one more threadblock. Other targets want fewer threadblocks that
+//!   receive and send ([`Threadblocks::Paired`]), several connections per link, or several instances of the whole program.
+//! * A value lands in its output slot if the rank wants the chunk and the slot is free, otherwise in a scratch slot. Chunks
+//!   that a rank wants and has elsewhere are copied to the output at the end. Only output slots and scratch are written,
+//!   so the input survives even in place, except where it is the output.
+//! * **No deadlock.** Transfers are numbered in their order of landing, which the verifier hands over. On each connection,
+//!   messages are in this order, and every transfer comes after the transfers whose chunks it forwards. A step waits only
+//!   for steps of transfers with smaller numbers. So a receive may overwrite a slot only if all readers of the old value
+//!   have smaller numbers; if a reader leaves before this message arrives but arrives after it, the message lands in
+//!   scratch. With the lexicographic order (tile, number) the same holds for tiles. A tile uses only its own part of every
+//!   slot, so tiles never conflict.
+//! * A message is one step for each run of slots that are neighbours at both ends. Two messages are never merged: this
+//!   would save an α but delay the chunks of the first, and only the planner can compare the two.
+//! * A scratch slot is used again after its last reader, in the order of landing.
 //! * A dependency that follows from the others is not emitted.
 
 mod emit;
