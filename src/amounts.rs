@@ -3,7 +3,7 @@
 use runtime::{DType, Trial};
 use schedule::{Collective, Request};
 
-/// The bytes that one element of a block makes in all blocks.
+/// The bytes of all blocks together for each element of a block.
 fn unit(request: &Request, dtype: DType) -> u64 {
     let blocks = match request.collective {
         Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => request.members.len(),
@@ -19,8 +19,8 @@ pub(crate) fn bytes(request: &Request, trial: &Trial) -> u64 {
     trial.count.saturating_mul(unit(request, trial.dtype))
 }
 
-/// How many elements of `dtype` a block has for a total of at most `size_bytes`, and the bytes in all. The elements are
-/// a multiple of `granularity`, at least one.
+/// How many elements of `dtype` a block has if all blocks have at most `size_bytes`, and the bytes in all. The number
+/// of elements is a multiple of `granularity`, and at least one.
 pub(crate) fn count(request: &Request, size_bytes: u64, dtype: DType, granularity: u64) -> (u64, u64) {
     let unit = unit(request, dtype);
     let count = match (size_bytes / unit, granularity) {

@@ -1,4 +1,4 @@
-//! What every answer for machines begins with: its format, what was asked, and for which topology.
+//! The first keys of every JSON answer: its format, the topology, and the request.
 //!
 //! | key | meaning |
 //! |---|---|

@@ -1,13 +1,14 @@
-//! What is to be moved where the collective does not say it: the byte matrix of an alltoallv, the chunks of a custom one.
+//! The data to be moved where it does not follow from the collective: the byte matrix of an alltoallv, the chunks of a
+//! custom collective.
 //!
-//! The principal type is [`Content`], read from the files of `--matrix` and `--demand`. [`differences`] compares the chunks
-//! that a schedule lists itself with it.
+//! The principal type is [`Content`], read from the files of `--matrix` and `--demand`. [`differences`] compares it
+//! with the chunks that a schedule lists.
 
 use crate::failure::{Failure, Outcome, read_text};
 use schedule::{Chunk, Collective, Demand, DemandError, Findings, ReduceOp, Request, Violation};
 use std::path::Path;
 
-/// What a request does not say by itself.
+/// The content of a request.
 pub(crate) enum Content {
     /// Nothing: the chunks follow from the collective.
     Standard,
@@ -33,7 +34,7 @@ impl Content {
         })
     }
 
-    /// The size to ask for, where `given` is what the user says: it follows from chunks that have sizes of their own.
+    /// The size of the request; `given` is the user's size. If chunks have their own sizes, it follows from them.
     pub(crate) fn size(&self, given: Option<u64>) -> Outcome<u64> {
         let follows = match self {
             Self::Standard => false,
@@ -44,13 +45,13 @@ impl Content {
         if follows { Ok(given.unwrap_or(0)) } else { given.ok_or_else(needed) }
     }
 
-    /// The demand of a request that this completes.
+    /// The demand of a request with this content.
     pub(crate) fn demand(&self, request: Request) -> Result<Demand, DemandError> {
         match self {
             Self::Standard => Demand::new(request),
             Self::Matrix(matrix) => Demand::from_matrix(request, matrix),
             Self::Listed(chunks) => {
-                // Chunks that combine are summed unless the user says otherwise.
+                // The default reduction of combining chunks is the sum.
                 let sum = chunks.iter().any(|chunk| chunk.combine).then_some(ReduceOp::Sum);
                 Demand::listed(Request { op: request.op.or(sum), ..request }, chunks.clone())
             }
@@ -58,7 +59,7 @@ impl Content {
     }
 }
 
-/// How a schedule's demand differs from the matrix or the demand file that the user names; `None` where none is named.
+/// The differences between a schedule's demand and the user's matrix or demand file; `None` if the user gives none.
 pub(crate) fn differences(
     claimed: &Demand,
     matrix: Option<&Path>,
@@ -74,7 +75,7 @@ pub(crate) fn differences(
     Ok(Some(schedule::check_asked(claimed, &asked)))
 }
 
-/// Whether the flags that list chunks go with the collective.
+/// Checks that `--matrix` and `--demand` are used only with their collectives.
 pub(crate) fn check_flags(collective: Collective, matrix: bool, demand: bool, needed: bool) -> Outcome {
     let flags = [(Collective::AllToAllV, matrix, "--matrix"), (Collective::Custom, demand, "--demand")];
     for (of, given, flag) in flags {

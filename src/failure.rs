@@ -1,4 +1,4 @@
-//! How a command fails: what, where, evidence, hints, and the exit code, decided in one place.
+//! Failures of commands: text, place, evidence, hints, and the exit code, decided in one file.
 //!
 //! | exit code | meaning |
 //! |---|---|
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     No,
     /// The input is bad.
     BadInput,
-    /// The user did not wait for an answer.
+    /// The user interrupted before there was an answer.
     Interrupted,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Failure {
     afterwards: Option<Afterwards>,
 }
 
-/// What is left to do when a failure has been shown: somebody else waits to hear of it.
+/// A function that is called with the text of the failure after it was shown, because somebody else waits for it.
 struct Afterwards(Box<dyn FnOnce(&str)>);
 
 impl fmt::Debug for Afterwards {
@@ -76,7 +76,7 @@ impl Failure {
         Self { kind: Kind::Interrupted, ..Self::no(anyhow::anyhow!("interrupted")) }
     }
 
-    /// Says what was being done, before the cause.
+    /// Adds what was being done, in front of the cause.
     #[must_use]
     pub(crate) fn context(mut self, what: impl fmt::Display + Send + Sync + 'static) -> Self {
         self.error = self.error.context(what);
@@ -90,7 +90,7 @@ impl Failure {
         self
     }
 
-    /// Adds advice, where there is some.
+    /// Adds advice, if there is any.
     #[must_use]
     pub(crate) fn hint_if(self, hint: Option<impl Into<String>>) -> Self {
         match hint {
@@ -99,14 +99,14 @@ impl Failure {
         }
     }
 
-    /// Once it has been shown, `tell` is called with its text.
+    /// Calls `tell` with the text of the failure after it was shown.
     #[must_use]
     pub(crate) fn and_tell(mut self, tell: impl FnOnce(&str) + 'static) -> Self {
         self.afterwards = Some(Afterwards(Box::new(tell)));
         self
     }
 
-    /// What is left to do when it has been shown; the exit code of the process.
+    /// Calls the function of [`Self::and_tell`], if there is one; returns the exit code of the process.
     pub(crate) fn finish(mut self) -> ExitCode {
         if let Some(Afterwards(tell)) = self.afterwards.take() {
             tell(&self.to_string());
@@ -118,7 +118,7 @@ impl Failure {
         }
     }
 
-    /// For people, or as an object for machines.
+    /// The text for people, or a JSON object.
     pub(crate) fn shown(&self, is_json: bool) -> String {
         if !is_json {
             return self.to_string();
@@ -128,7 +128,7 @@ impl Failure {
     }
 }
 
-/// A command line that makes no sense, as an object.
+/// The JSON object for a wrong command line.
 pub(crate) fn misuse(text: &str) -> Value {
     object(Kind::BadInput, text, &[])
 }
@@ -179,7 +179,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Errors of user input become exit code 2 wherever `?` meets them.
+/// Converts errors of user input to exit code 2 wherever `?` is used.
 macro_rules! bad_input {
     ($($error:ty),+ $(,)?) => {
         $(impl From<$error> for Failure {
@@ -195,7 +195,7 @@ bad_input!(schedule::DemandError, topology::TopologyError);
 /// Reads a whole text file the user named.
 ///
 /// # Errors
-/// Bad input, with the path and what the system said.
+/// Bad input, with the path and the error of the system.
 pub(crate) fn read_text(path: &std::path::Path) -> Outcome<String> {
     Ok(topology::read_text(&path.to_string_lossy())?)
 }
@@ -203,7 +203,7 @@ pub(crate) fn read_text(path: &std::path::Path) -> Outcome<String> {
 /// Writes a file that the user named, through a buffer.
 ///
 /// # Errors
-/// Bad input, with the path and what the system said.
+/// Bad input, with the path and the error of the system.
 pub(crate) fn write_to(path: &std::path::Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
     let written = File::create(path).and_then(|file| {
         let mut out = BufWriter::new(file);

@@ -1,6 +1,6 @@
-//! Plans in other people's formats on the command line: recognised by their content, judged, and opened.
+//! Plans in the formats of other tools: recognised by their content, judged, and opened.
 //!
-//! The principal type is [`ForeignPlan`]; every command that takes a schedule takes one as well, through
+//! The principal type is [`ForeignPlan`]. Every command that takes a schedule also takes such a plan, through
 //! [`crate::plan::open_any`].
 
 use crate::failure::{Failure, Outcome};
@@ -14,25 +14,25 @@ use std::fmt;
 use std::sync::Arc;
 use topology::Topology;
 
-/// The size of a call for which a plan is judged, where nobody says.
+/// The size of a call for which a plan is judged, if the user gives none.
 const USUAL_SIZE: u64 = 1 << 20;
 
 /// A plan from a file of another tool.
 pub(crate) struct ForeignPlan {
-    /// What it is and for whom, for people.
+    /// A title for people.
     pub title: String,
-    /// What is wrong with it.
+    /// The rules that it breaks.
     pub violations: Findings<Finding>,
-    /// What a reader should know.
+    /// Notes for people.
     pub notes: Vec<String>,
-    /// For every kind of call that it serves rightly, what it does; never empty without violations.
+    /// The program for every kind of call that it serves correctly; never empty without violations.
     pub programs: Vec<VerifiedProgram>,
 }
 
-/// Something wrong, and where.
+/// A violation and its place.
 pub(crate) struct Finding {
     kind: String,
-    /// With the place, as compilers print it.
+    /// The text, with the place in the form that compilers print.
     text: String,
     place: Option<(usize, usize)>,
     rank: Option<u32>,
@@ -45,7 +45,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// A violation as `docs/formats.md` spells it.
+    /// A violation as JSON (see `docs/formats.md`).
     pub(crate) fn as_json(&self) -> Value {
         let mut object = json!({"kind": self.kind, "text": self.text});
         if let Some(rank) = self.rank {
@@ -59,7 +59,7 @@ impl Finding {
     }
 }
 
-/// Whether a text is a plan of another tool, judged by how it starts.
+/// Whether a text is a plan of another tool, from its beginning.
 pub(crate) fn is_foreign(text: &str) -> bool {
     is_xml(text) || mscclpp::detects(text)
 }
@@ -68,7 +68,7 @@ fn is_xml(text: &str) -> bool {
     text.trim_start_matches('\u{feff}').trim_start().starts_with('<')
 }
 
-/// What a file of ours is that is no plan, and what to do with it.
+/// The error for one of our files that is not a plan, with the command that reads it.
 pub(crate) fn no_plan(text: &str, origin: &str) -> Option<Failure> {
     const START: usize = 1000;
     let start: String = text.chars().take(START).collect();
@@ -87,10 +87,10 @@ pub(crate) fn no_plan(text: &str, origin: &str) -> Option<Failure> {
     Some(Failure::bad_input(anyhow::anyhow!("{origin}: this is {what} (antiphon-{kind}), not a plan")).hint(hint))
 }
 
-/// Reads and judges a plan for calls of `size` bytes (default: one that it serves).
+/// Reads and judges a plan for calls of `size` bytes (default: a size that it serves).
 ///
 /// # Errors
-/// A text that is not of its format; what is wrong with a plan that can be read is in the result.
+/// A text that is not of its format. If the plan can be read, its violations are in the result.
 pub(crate) fn read(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignPlan> {
     if is_xml(text) { read_msccl(text, origin, size) } else { read_mscclpp(text, origin, size) }
 }
@@ -159,8 +159,8 @@ fn read_mscclpp(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignP
 }
 
 impl ForeignPlan {
-    /// The programs, if the plan does what it should in any kind of call; what else is wrong with it concerns other
-    /// runtimes and is noted.
+    /// The programs, if the plan is correct in any kind of call. Its other violations concern only other runtimes and
+    /// become notes.
     ///
     /// # Errors
     /// The answer "no", with the first violations.
@@ -180,7 +180,7 @@ impl ForeignPlan {
         Ok(std::mem::take(&mut self.programs))
     }
 
-    /// Whether every connection of its programs has a link.
+    /// Checks that every connection of its programs has a link.
     pub(crate) fn check_links(&mut self, topology: &Topology) {
         let first = self.programs.first().map(|program| program.program().clone());
         if let Some(Err(error)) = first.map(|mut program| program.bind(topology)) {
@@ -194,7 +194,7 @@ impl ForeignPlan {
     }
 }
 
-/// The program over the links of a topology, and with another reduction.
+/// The program on the links of a topology, with the given reduction.
 pub(crate) fn bound(program: &VerifiedProgram, topology: &Topology, op: Option<ReduceOp>) -> Outcome<VerifiedProgram> {
     let mut program: Program = program.program().clone();
     let ranks = program.ranks.len();

@@ -1,6 +1,7 @@
-//! Ctrl-C: a planner returns its best answer so far; whoever measures says that it was interrupted, and ends.
+//! Ctrl-C: a planner returns its best answer so far; a measuring command says that it was interrupted, and ends.
 //!
-//! The principal functions are [`cancels`] and [`ends`]. The first one called in a process decides what Ctrl-C does.
+//! The principal functions are [`cancels`] and [`ends`]. The first one called in a process decides the effect of
+//! Ctrl-C.
 
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -8,7 +9,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use synth::Cancel;
 
-/// The exit code of what a signal ended, as shells have it.
+/// The exit code of a process that Ctrl-C ended, as in shells.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 static RAISED: AtomicBool = AtomicBool::new(false);
@@ -22,7 +23,7 @@ pub(crate) fn was_raised() -> bool {
 pub(crate) fn cancels() -> Cancel {
     let cancel = Cancel::default();
     let raised = cancel.clone();
-    // A second handler cannot be set; the first one already raises a cancellation.
+    // A second handler cannot be set; the first one raises a cancellation already.
     drop(ctrlc::set_handler(move || {
         if raised.is_cancelled() {
             std::process::exit(i32::from(EXIT_CODE));
@@ -33,7 +34,7 @@ pub(crate) fn cancels() -> Cancel {
     cancel
 }
 
-/// Ctrl-C ends the program and says so. Ranks notice that their launcher is gone, and end as well.
+/// Makes Ctrl-C end the program with a message. Ranks notice that their launcher has ended, and end as well.
 pub(crate) fn ends(screen: &Screen) {
     let is_json = screen.is_json();
     static SAID: AtomicBool = AtomicBool::new(false);
@@ -41,7 +42,7 @@ pub(crate) fn ends(screen: &Screen) {
         if !SAID.swap(true, Ordering::Relaxed) {
             let mut stderr = std::io::stderr().lock();
             if stderr.is_terminal() {
-                // The progress line is in the way.
+                // Removes the progress line first.
                 drop(write!(stderr, "\r\x1b[K"));
             }
             drop(writeln!(stderr, "{}", Failure::interrupted().shown(is_json)));

@@ -1,28 +1,31 @@
-//! What is known of ranks that nobody has profiled: which of them share a machine, and so its way to the others.
+//! A topology for ranks that were not profiled: only the machines are known, and that ranks of a machine share its
+//! network interface.
 //!
-//! The principal function is [`machines`]. How fast all that is nobody knows; the rates are of the usual order, and high
-//! enough that the runtime does not hold anybody to them.
+//! The principal function is [`machines`]. Its rates are guesses of the usual order, and high enough that the runtime
+//! does not slow any message down to them.
 //!
-//! Many ranks are linked to few others each: that messages cost the time of a core, and connections memory, no link says.
+//! For many ranks, each rank has links to only a few others. Links do not express that messages take the time of a core
+//! and that connections take memory.
 
 use crate::failure::Outcome;
 use schedule::Collective;
 use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
-/// A message in a machine, and between two.
+/// The α of a message within a machine, and between two.
 const ALPHA: [Micros; 2] = [Micros(1.0), Micros(30.0)];
 /// 10 GB/s in a machine, 3 GB/s between two.
 const BETA: [MicrosPerByte; 2] = [MicrosPerByte(1e-4), MicrosPerByte(1.0 / 3e3)];
 
-/// What a message costs beyond that where ranks outnumber cores: to be woken up for, and for each of those that wait for a
-/// core as well.
+/// The additional cost of a message if ranks outnumber cores: waking up the receiver, and the same for each rank that
+/// waits for a core.
 const TURN: Micros = Micros(5.0);
-/// So many ranks are all linked to each other in any case.
+/// Up to this many ranks, any two have links.
 const FEW: usize = 8;
-/// And so many where every one has a core, or has something for every other.
+/// The same limit where every rank has a core, or has data for every other rank.
 const SOME: usize = 128;
 
-/// Machines of these ranks, each with one interface that all its ranks share, and the links that `collective` may use.
+/// A topology of these machines, each with one interface that all its ranks share, and with the links that `collective`
+/// may use.
 pub(crate) fn machines(machines: &[Vec<Rank>], collective: Collective) -> Outcome<Topology> {
     let ranks: usize = machines.iter().map(Vec::len).sum();
     let longest = machines.iter().map(Vec::len).max().unwrap_or_default();
@@ -59,7 +62,7 @@ pub(crate) fn machines(machines: &[Vec<Rank>], collective: Collective) -> Outcom
     })?)
 }
 
-/// Whether every pair of ranks has data of its own, so that ways over others carry it more than once.
+/// Whether every pair of ranks has its own data, so that paths over other ranks carry it more than once.
 fn is_personal(collective: Collective) -> bool {
     match collective {
         Collective::AllToAll | Collective::AllToAllV | Collective::Gather | Collective::Scatter => true,
@@ -68,7 +71,7 @@ fn is_personal(collective: Collective) -> bool {
     }
 }
 
-/// Whether a power of two apart: rings, trees, doubling and Bruck's algorithm need no other links.
+/// Whether the distance is a power of two: rings, trees, doubling and Bruck's algorithm need no other links.
 fn are_near(from: usize, to: usize, ranks: usize) -> bool {
     let apart = from.abs_diff(to);
     apart.is_power_of_two() || (ranks - apart).is_power_of_two()
@@ -98,7 +101,7 @@ mod tests {
         };
         assert_eq!(of(8, Collective::AllReduce), 8 * 7);
         assert_eq!(of(100, Collective::AllToAll), 100 * 99);
-        // Distances of 1, 2, 4 … 512 both ways, of which 512 is the same.
+        // Distances of 1, 2, 4 … 512 in both directions; for 512 both directions are the same.
         assert_eq!(of(1024, Collective::AllReduce), 1024 * 19);
         assert_eq!(of(1024, Collective::AllToAll), 1024 * 19);
     }

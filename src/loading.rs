@@ -1,7 +1,7 @@
-//! What workers are told to load, and how they do it.
+//! The orders by which workers load programs, and how they do it.
 //!
-//! The principal types are [`Source`], the words of whoever decides, and [`Files`], which finds what they refer to. Whole plans are
-//! verified and lowered on both sides by the same code, in one [`Form`].
+//! The principal types are [`Source`], the order of the coordinator, and [`Files`], which finds the files that it
+//! names. Both sides verify and lower whole plans with the same code, in one [`Form`].
 
 use crate::cli::LoweringArgs;
 use crate::failure::{Failure, Outcome, read_text};
@@ -18,11 +18,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use topology::{Rank, Topology};
 
-/// A plan of another tool, as the ranks need it.
+/// A plan of another tool, in the form that the ranks need.
 pub(crate) struct ForeignSource<'a> {
     /// The file's text.
     pub text: &'a str,
-    /// What it is called in errors.
+    /// Its name in errors.
     pub origin: &'a str,
     /// The reduction to use.
     pub op: Option<ReduceOp>,
@@ -48,23 +48,23 @@ pub(crate) enum Memory {
     InPlace,
 }
 
-/// What plans are made into.
+/// How plans become programs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Form {
-    /// As the command line says.
+    /// The options of the command line.
     pub lowering: LoweringArgs,
-    /// Without fused steps, which an emulated machine does not have: it stores and forwards.
+    /// Without fused steps, because an emulated machine stores and forwards.
     pub unfused: bool,
 }
 
-/// What a worker is told to load.
+/// The order to load a program.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Source {
-    /// From the files of a plan and of its topology.
+    /// From the files of a plan and its topology.
     Plan { kind: PlanKind, memory: Memory, form: Form },
-    /// Its excerpt of the program with this digest, from the file of all.
+    /// The rank's excerpt of the program with this digest, from the file of all excerpts.
     Excerpt { of: String },
 }
 
@@ -104,7 +104,7 @@ impl Form {
         self.finish(lowered::timed(schedule, &self.lowering.options(memory == Memory::InPlace))?)
     }
 
-    /// What a plan of another tool does in one kind of call; `None` if it does not serve it.
+    /// The program of another tool's plan for one kind of call; `None` if it does not serve this kind.
     pub(crate) fn foreign(
         &self,
         source: &ForeignSource<'_>,
@@ -125,7 +125,7 @@ impl Form {
     }
 }
 
-/// Finds what the launcher's words refer to, on the worker's side.
+/// Finds the files that an order names, on the worker's side.
 pub(crate) struct Files;
 
 impl runtime::Loader for Files {

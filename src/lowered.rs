@@ -1,4 +1,4 @@
-//! Schedules as verified programs, in the form that the command line asks for.
+//! Schedules as verified programs, in the form that the command line selects.
 
 use crate::failure::{Failure, Outcome};
 use program::{LowerOptions, Program, VerifiedProgram, check, lower, replicate};
@@ -19,12 +19,12 @@ pub(crate) fn replicated(program: &VerifiedProgram, instances: u32) -> Outcome<V
     checked(replicate(program.program().clone(), instances).map_err(Failure::no)?)
 }
 
-/// The program with every fused step as two.
+/// The program with every fused step as two steps.
 pub(crate) fn unfused(program: &VerifiedProgram) -> Outcome<VerifiedProgram> {
     checked(program.program().clone().unfused())
 }
 
-/// The program, if it is right.
+/// The program, after checking it.
 pub(crate) fn checked(program: Program) -> Outcome<VerifiedProgram> {
     check(program).map_err(|violations| Failure::no(anyhow::anyhow!("the program is wrong:\n{violations}")))
 }

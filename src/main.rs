@@ -1,5 +1,5 @@
-//! The command line: parse, do, print, exit. Everything interesting happens in the crates; this one wires them
-//! together, owns the terminal, and decides the exit code.
+//! The command line: parse, run, print, exit. The work is in the crates; this one connects them, owns the terminal, and
+//! decides the exit code.
 
 mod amounts;
 mod answer;
@@ -41,9 +41,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// A command line that makes no sense: if this process is one of several ranks, the others hear that it does not come.
+/// Reports a wrong command line. If this process is one of several ranks, the others learn that it does not come.
 fn refused(error: &clap::Error) -> ExitCode {
-    // The words themselves, since they make no sense.
+    // Searches the words themselves, because they could not be parsed.
     let is_json = std::env::args_os().any(|word| word == "--json");
     if is_json && error.use_stderr() {
         let text = error.to_string();

@@ -1,4 +1,4 @@
-//! From what the user typed to what the crates take: topologies, requests, sketches, schedule files.
+//! From the words of the user to the values that the crates take: topologies, requests, sketches, schedule files.
 
 use crate::cli::{Chunks, RequestArgs, SearchArgs};
 use crate::content::{self, Content};
@@ -21,7 +21,7 @@ pub(crate) fn topology(spec: &str) -> Outcome<Arc<Topology>> {
     Ok(Arc::new(::topology::load(spec)?))
 }
 
-/// What is to be planned, resolved.
+/// A planning task, resolved.
 pub(crate) struct Task {
     /// One problem per chunk count worth trying, or one for the pinned count; never empty.
     pub problems: Vec<Problem>,
@@ -72,7 +72,7 @@ pub(crate) fn problems(
     counts.into_iter().map(problem).collect()
 }
 
-/// What the user asks for, before a chunk count is chosen.
+/// The request of the user, before a chunk count is chosen.
 pub(crate) fn request(args: &RequestArgs, topology: &Topology, size: u64) -> Outcome<Request> {
     let mut request = Request::new(args.collective, topology.rank_count(), size);
     if let Some(members) = &args.members {
@@ -96,13 +96,13 @@ pub(crate) fn sketch(path: &Path, topology: &Topology) -> Outcome<Sketch> {
     file.and_then(|file| file.resolve(topology)).map_err(sketch_failure)
 }
 
-/// A mistake in a sketch, with what to do about it.
+/// A mistake in a sketch, with advice.
 pub(crate) fn sketch_failure(error: SketchError) -> Failure {
     let hint = error.hint();
     Failure::bad_input(error).hint_if(hint)
 }
 
-/// Planner options from the command line, then from the sketch; Ctrl-C raises the cancellation.
+/// Planner options from the command line, then from the sketch; Ctrl-C cancels the search.
 pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
     let cancel = interrupt::cancels();
     if let Some(threads) = args.threads {
@@ -119,18 +119,18 @@ pub(crate) fn options(args: &SearchArgs, sketch: Option<&Sketch>) -> Options {
     }
 }
 
-/// What a plan file is.
+/// The kinds of plan files.
 pub(crate) enum Opened {
-    /// A schedule of ours.
+    /// A schedule of Antiphon.
     Schedule(Box<Claim>),
-    /// One that is orbit-compressed.
+    /// A compressed schedule.
     Compressed(Box<Claim<CompressedFile>>),
     /// A plan of another tool.
     Foreign(ForeignPlan),
 }
 
-/// Opens a plan file, whatever its format, and judges it for calls of `size` bytes. A schedule's topology is `spec`,
-/// else what the file describes or names.
+/// Opens a plan file of any format, and judges it for calls of `size` bytes. A schedule's topology is `spec`, else the
+/// one that the file describes or names.
 pub(crate) fn open_any(path: &Path, spec: Option<&str>, size: Option<u64>) -> Outcome<Opened> {
     let (text, origin) = (read_text(path)?, path.display().to_string());
     if foreign::is_foreign(&text) {
@@ -146,9 +146,9 @@ pub(crate) fn open_any(path: &Path, spec: Option<&str>, size: Option<u64>) -> Ou
 
 /// A schedule file and the topology it is for, not yet verified.
 pub(crate) struct Claim<F = ScheduleFile> {
-    /// As read.
+    /// The file as it was read.
     pub file: F,
-    /// From `--topology`, else what the file describes, or the SPEC that it names.
+    /// The topology of `--topology`, else the one that the file describes, or the SPEC that it names.
     pub topology: Arc<Topology>,
 }
 
@@ -176,9 +176,9 @@ fn claim(text: &str, origin: &str, spec: Option<&str>) -> Outcome<Opened> {
 
 /// A plan that was verified.
 pub(crate) enum Verified {
-    /// A schedule of ours.
+    /// A schedule of Antiphon.
     Schedule(Box<VerifiedSchedule>),
-    /// What a plan of another tool does, in every kind of call that it serves rightly; never empty.
+    /// The programs of another tool's plan, one for every kind of call that it serves correctly; never empty.
     Programs(Vec<VerifiedProgram>),
 }
 
@@ -218,7 +218,7 @@ pub(crate) fn open_compressed(path: &Path, spec: Option<&str>) -> Outcome<Option
     }
 }
 
-/// Every transfer of a compressed schedule, judged by the plain verifier as well.
+/// The plain form of a compressed schedule, verified by the plain verifier as well.
 pub(crate) fn expanded(compressed: &VerifiedCompressed, origin: &str) -> Outcome<VerifiedSchedule> {
     let schedule = compressed.expand(MOST_PLAIN_TRANSFERS).map_err(|error| {
         Failure::no(error)
@@ -241,13 +241,13 @@ impl Claim {
 }
 
 impl Claim<CompressedFile> {
-    /// Without expanding it.
+    /// Verifies it without expanding it.
     fn verified(self, origin: &str) -> Outcome<VerifiedCompressed> {
         self.file.verify(&self.topology).map_err(|rejection| invalid(rejection, origin))
     }
 }
 
-/// The topology for a plan that names none.
+/// The topology for a plan that does not name one.
 pub(crate) fn needed_topology(spec: Option<&str>) -> Outcome<Arc<Topology>> {
     match spec {
         Some(spec) => topology(spec),
@@ -261,7 +261,7 @@ pub(crate) fn save(schedule: &VerifiedSchedule, path: &Path) -> Outcome {
     write_to(path, |out| file::write(schedule, out))
 }
 
-/// Writes a verified compressed schedule, with every transfer if there are few enough.
+/// Writes a verified compressed schedule; in plain form if it has few enough transfers.
 pub(crate) fn save_compressed(schedule: &VerifiedCompressed, path: &Path) -> Outcome {
     if schedule.transfers() <= MOST_PLAIN_TRANSFERS as u64 {
         return save(&expanded(schedule, &path.display().to_string())?, path);

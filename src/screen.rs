@@ -1,7 +1,6 @@
 //! The terminal: results on stdout, everything else on stderr.
 //!
-//! With `--json` stdout carries exactly the machine-readable result. A closed pipe ends output quietly, as
-//! other Unix tools do.
+//! With `--json` stdout gets exactly the JSON answer. A closed pipe ends output quietly, as in other Unix tools.
 
 use crate::cli::{ColorChoice, OutputArgs};
 use crate::failure::{Failure, Outcome};
@@ -43,22 +42,23 @@ impl Screen {
         Self { json, quiet, verbose: verbose > 0, color, force, lost: RefCell::new(None) }
     }
 
-    /// Whether the result is wanted as JSON.
+    /// Whether the result is printed as JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Whether the user asked for nothing.
+    /// Whether the user asked for `--quiet`.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Whether the user asked for more.
+    /// Whether the user asked for `--verbose`.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbose
     }
 
-    /// Refuses to replace a file that holds something, unless the user allows it; before any work is done for it.
+    /// Refuses to replace a file that is not empty, unless the user allows it. Called before any work is done for the
+    /// file.
     ///
     /// # Errors
     /// Bad input that names the file, and how to replace it.
@@ -73,10 +73,10 @@ impl Screen {
         }
     }
 
-    /// Prints the result: `text` for people, who may have asked for quiet, `value` for machines.
+    /// Prints the result: `text` for people (not with `--quiet`), `value` as JSON.
     ///
     /// # Errors
-    /// If the value cannot be serialised, which would be a defect of ours.
+    /// If the value cannot be serialised, which would be a defect of this program.
     pub(crate) fn result(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
         if self.json {
             self.line(&serde_json::to_string(value).map_err(Failure::no)?);
@@ -90,24 +90,24 @@ impl Screen {
     pub(crate) fn line(&self, text: &str) {
         let mut out = std::io::stdout().lock();
         match writeln!(out, "{text}").and_then(|()| out.flush()) {
-            // A reader that has gone away has read all it wanted.
+            // A reader that has closed the pipe needs no more lines.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => *self.lost.borrow_mut() = Some(error),
             _ => {}
         }
     }
 
-    /// Whether results are shown in colours.
+    /// Whether results are coloured.
     pub(crate) fn has_colours(&self) -> bool {
         wants_colors(self.color, std::io::stdout().is_terminal())
     }
 
-    /// How many columns text may have: those of the terminal, what `COLUMNS` says, or what fits most windows.
+    /// The number of columns for text: that of the terminal, of `COLUMNS`, or one that fits most windows.
     pub(crate) fn width(&self) -> usize {
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         columns.or_else(|| terminal_size::terminal_size().map(|(width, _)| width.0.into())).unwrap_or(100)
     }
 
-    /// Whether everything that was printed arrived.
+    /// Checks that all output was written.
     ///
     /// # Errors
     /// If stdout could not be written.
@@ -132,7 +132,7 @@ impl Screen {
         }
     }
 
-    /// Prints on stderr what only those want to know who asked for more.
+    /// Prints details on stderr, with `--verbose` only.
     pub(crate) fn detail(&self, text: &str) {
         if self.verbose {
             self.note(text);
@@ -144,7 +144,7 @@ impl Screen {
         drop(writeln!(std::io::stderr().lock(), "{}", failure.shown(self.json)));
     }
 
-    /// A progress line on stderr; invisible when stderr is no terminal, with `--quiet`, or for short work.
+    /// A progress line on stderr; invisible if stderr is not a terminal, with `--quiet`, or for short work.
     pub(crate) fn progress(&self, what: &str) -> Bar {
         let target = if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(None, target);
@@ -156,7 +156,7 @@ impl Screen {
     }
 }
 
-/// Whether what goes to a terminal, or elsewhere, has colours.
+/// Whether output to a terminal, or elsewhere, is coloured.
 fn wants_colors(choice: ColorChoice, is_terminal: bool) -> bool {
     match choice {
         ColorChoice::Auto => is_terminal && std::env::var_os("NO_COLOR").is_none_or(|wish| wish.is_empty()),
@@ -169,7 +169,7 @@ fn wants_colors(choice: ColorChoice, is_terminal: bool) -> bool {
 pub(crate) struct Bar {
     bar: ProgressBar,
     started: Instant,
-    /// What was told last, where every step is wanted as a line.
+    /// The last state that was printed, with `-vvv`, where every step is a line.
     told: Option<Mutex<(String, Option<f64>)>>,
 }
 
@@ -199,7 +199,7 @@ impl Bar {
         self.bar.set_message(parts.join(" · "));
     }
 
-    /// Prints something else, without the progress line in between.
+    /// Prints something else, with the progress line removed meanwhile.
     pub(crate) fn pause(&self, print: impl FnOnce()) {
         self.bar.suspend(print);
     }
@@ -236,7 +236,7 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     aligned(header, rows, header.len())
 }
 
-/// The same with words in the last column, on the left; lines end at `width` columns.
+/// The same, with words in the last column, aligned to the left; lines end at `width` columns.
 pub(crate) fn table_with_remarks(header: &[&str], rows: &[Vec<String>], width: usize) -> String {
     let cut = |line: &str| match line.char_indices().nth(width) {
         Some(_) => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
@@ -245,7 +245,7 @@ pub(crate) fn table_with_remarks(header: &[&str], rows: &[Vec<String>], width: u
     aligned(header, rows, header.len() - 1).lines().map(cut).collect::<Vec<String>>().join("\n")
 }
 
-/// The first column and those from `words` on to the left, the others to the right.
+/// Aligns the first column and those from `words` on to the left, the others to the right.
 fn aligned(header: &[&str], rows: &[Vec<String>], words: usize) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());

@@ -1,8 +1,9 @@
-//! Plans on real buffers: starts local ranks or gathers those of a launcher, hands them plans, measures and checks.
+//! Runs plans on real buffers: starts local ranks or gathers those of a launcher, gives them plans, measures and
+//! checks.
 //!
-//! The principal type is [`Workbench`]. A plan reaches the ranks as files without a name, which vanish with this
-//! process however it ends. Ranks that share memory with the one that decides read their excerpts of the program that it has
-//! verified; all others load, verify and lower the plan for themselves. The runtime compares the hashes of what came out.
+//! The principal type is [`Workbench`]. Ranks get a plan as files without a name, which vanish when this process ends.
+//! Ranks that share memory with the coordinator read their excerpts of the program that it has verified. All others
+//! load, verify and lower the plan themselves. The runtime compares the hashes of the results.
 
 use crate::amounts::bytes;
 use crate::cli::{LoweringArgs, TransportChoice};
@@ -22,15 +23,15 @@ use topology::{Micros, Probe, Rank, Topology};
 
 /// What to measure on.
 pub(crate) struct Setup {
-    /// Who starts the ranks, and how many there are.
+    /// How the ranks are started, and how many there are.
     pub launch: Launch,
     /// Processes or threads.
     pub transport: TransportChoice,
-    /// Topology (a SPEC or a path) whose links are paced, and by which factor they are slowed down.
+    /// The topology (a SPEC or a path) whose links are paced, and the factor by which they are slowed down.
     pub emulate: Option<(String, f64)>,
     /// How long all ranks together may take to get ready.
     pub ready_timeout: Duration,
-    /// How long the ranks may go without progress, if that is not to follow from what they do.
+    /// How long the ranks may be without progress; `None` if this follows from their work.
     pub timeout: Option<Duration>,
     /// How plans become programs.
     pub lowering: LoweringArgs,
@@ -55,17 +56,17 @@ pub(crate) struct Installed {
     topology: SharedFile,
     kind: PlanKind,
     request: Request,
-    /// How long it takes at the size that it was made for, by the model.
+    /// Its predicted time at the size that it was made for.
     predicted: Micros,
-    /// For the kinds of calls that the plan serves.
+    /// The program for each kind of call that the plan serves.
     out_of_place: Option<Compiled>,
     in_place: Option<Compiled>,
 }
 
-/// What a plan does in one kind of call.
+/// The program of a plan for one kind of call.
 struct Compiled {
     program: VerifiedProgram,
-    /// Where ranks that share memory find their excerpts of it, and its digest.
+    /// The file of its excerpts for ranks that share memory, and its digest.
     excerpts: Option<(SharedFile, String)>,
 }
 
@@ -114,14 +115,14 @@ impl Workbench {
         Ok(Self { ranks, form, timeout: setup.timeout, slowdown })
     }
 
-    /// Ends the job because of `failure`, which all ranks hear.
+    /// Ends the job because of `failure`, and tells all ranks.
     pub(crate) fn call_off(&mut self, failure: &Failure) {
         if let Ranks::Processes(job) = &mut self.ranks {
             job.call_off(&failure.to_string());
         }
     }
 
-    /// How long trials at the same time may go without any progress.
+    /// How long trials that run together may be without progress.
     fn patience(&self, trials: &[(&Installed, Group, Trial)]) -> Duration {
         let predicted = trials.iter().map(|(plan, _, trial)| plan.predicted(trial).0).sum::<f64>();
         let handled = |(plan, group, trial): &(&Installed, Group, Trial)| {
@@ -131,7 +132,7 @@ impl Workbench {
         patience(Micros(predicted * self.slowdown), trials.iter().map(handled).sum(), lanes)
     }
 
-    /// Writes a plan where the ranks find it, and lowers it both ways.
+    /// Writes a plan where the ranks can read it, and lowers it for both kinds of calls.
     pub(crate) fn install(&self, schedule: &VerifiedSchedule) -> Outcome<Installed> {
         let request = schedule.schedule().demand.request().clone();
         let serves_in_place = Layout::new(schedule.schedule().demand.clone(), true).is_ok();
@@ -147,7 +148,7 @@ impl Workbench {
         })
     }
 
-    /// The program, and its excerpts where all ranks share memory with this process.
+    /// The program, with its excerpts if all ranks share memory with this process.
     fn compiled(&self, program: VerifiedProgram) -> Outcome<Compiled> {
         let is_shared = self.machines().is_some_and(|machines| machines.len() == 1) && has_excerpts(&program);
         let excerpts = || -> Outcome<_> {
@@ -158,7 +159,7 @@ impl Workbench {
         Ok(Compiled { excerpts: is_shared.then(excerpts).transpose()?, program })
     }
 
-    /// Writes a plan of another tool where the ranks find it.
+    /// Writes a plan of another tool where the ranks can read it.
     pub(crate) fn install_foreign(&self, source: &ForeignSource<'_>, topology: &Arc<Topology>) -> Outcome<Installed> {
         let kind = PlanKind::Foreign(source.op);
         let of = |memory| -> Outcome<_> {
@@ -179,7 +180,7 @@ impl Workbench {
         })
     }
 
-    /// Which ranks share a computer; `None` if they imitate other machines.
+    /// The ranks of each computer; `None` if the ranks emulate other machines.
     pub(crate) fn machines(&self) -> Option<Vec<Vec<Rank>>> {
         match &self.ranks {
             Ranks::Processes(job) if !self.form.unfused => Some(job.machines()),
@@ -187,7 +188,7 @@ impl Workbench {
         }
     }
 
-    /// The ranks as something that times exchanges.
+    /// The ranks as a probe, which times exchanges.
     pub(crate) fn probe(&mut self) -> Outcome<&mut dyn Probe> {
         match &mut self.ranks {
             Ranks::Processes(job) => Ok(&mut **job),
@@ -239,18 +240,19 @@ impl Workbench {
     }
 }
 
-/// The longest that ranks go without progress who do nothing that takes long.
+/// How long ranks may be without progress if nothing that they do takes long.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A message, during which nothing need move, may take so many times as long as the whole plan is predicted to.
+/// A message may take this many times as long as the whole plan is predicted to take; during a message, no progress is
+/// seen.
 const SLACK: f64 = 2.0;
 /// How many bytes per second all ranks of a slow computer fill and check together.
 const HANDLING: f64 = 2e8;
 
-/// How many connections per second all ranks of a slow computer prepare together before anything moves over them.
+/// How many connections per second all ranks of a slow computer prepare together before data moves.
 const PREPARING: f64 = 1e3;
 
-/// How long ranks may go without any progress that are predicted to take so long, with so many bytes in all buffers, over
-/// so many connections.
+/// How long ranks may be without progress, for this predicted time, this many bytes in all buffers, and this many
+/// connections.
 fn patience(predicted: Micros, bytes: f64, lanes: usize) -> Duration {
     let longest = SLACK * predicted.0 * 1e-6 + bytes / HANDLING + lanes as f64 / PREPARING;
     PATIENCE.saturating_add(Duration::try_from_secs_f64(longest).unwrap_or(Duration::MAX))
@@ -258,7 +260,7 @@ fn patience(predicted: Micros, bytes: f64, lanes: usize) -> Duration {
 
 const SECRETS: &str = "all ranks need the same secret: --secret-file F, ANTIPHON_SECRET, or a shared home folder";
 
-/// A fault of a run: the answer is "no", and the hint depends on what happened.
+/// A fault of a run as the answer "no"; the hint depends on the fault.
 pub(crate) fn fault(error: RunError) -> Failure {
     let late = match &error {
         RunError::Deadline { phase, .. } => Some(*phase),
@@ -291,7 +293,7 @@ pub(crate) fn fault(error: RunError) -> Failure {
     })
 }
 
-/// A file without a name, with what `write` puts into it.
+/// A file without a name, with the content that `write` gives it.
 fn unnamed(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome<SharedFile> {
     let written = tempfile::tempfile().and_then(|file| {
         let mut out = BufWriter::new(&file);
@@ -304,18 +306,18 @@ fn unnamed(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome<Shar
 }
 
 impl Installed {
-    /// What the plan answers.
+    /// The request of the plan.
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }
 
-    /// How long a trial's collective takes, by the model: no longer than in proportion to its size.
+    /// The predicted time of a trial's collective: at most in proportion to its size.
     fn predicted(&self, trial: &Trial) -> Micros {
         let ratio = bytes(&self.request, trial) as f64 / (self.request.size_bytes.max(1)) as f64;
         self.predicted * ratio.max(1.0)
     }
 
-    /// Whether it can be called in this way.
+    /// Whether it serves this kind of call.
     pub(crate) fn serves(&self, memory: Memory) -> bool {
         self.compiled(memory).is_some()
     }
@@ -327,13 +329,13 @@ impl Installed {
         }
     }
 
-    /// How many connections its programs have at most.
+    /// The most connections of its programs.
     fn lanes(&self) -> usize {
         let both = [&self.out_of_place, &self.in_place].into_iter().flatten();
         both.map(|compiled| compiled.program.program().connections.len()).max().unwrap_or(0)
     }
 
-    /// What the number of elements of a block must be a multiple of.
+    /// The number of elements of a block must be a multiple of this.
     pub(crate) fn granularity(&self) -> u64 {
         let both = [&self.out_of_place, &self.in_place].into_iter().flatten();
         let programs = both.map(|compiled| compiled.program.program());

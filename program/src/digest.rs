@@ -1,9 +1,9 @@
-//! The plan hash: equal digests mean equal programs. What each rank does is hashed by itself, so that whoever has one rank's
-//! steps, and the hashes of the others, comes to the same digest.
+//! The plan hash: equal digests mean equal programs. The part of each rank is hashed separately, so a rank can compute
+//! the digest from its own steps and the hashes of the other ranks' parts.
 //!
-//! Ranks compare it before they move a byte, so it covers all that decides what they do: who takes part in
-//! which collective, the reduction, and every step. The size it was planned for is not part of it, because a
-//! program serves every element count.
+//! Ranks compare digests before they move a byte, so the digest covers everything that decides what they do: the
+//! collective, its members, the reduction, and every step. The size that the program was planned for is not included,
+//! because a program serves every element count.
 
 use super::{Connection, Program, RankProgram, Shape};
 use schedule::{Collective, RankSet, ReduceOp};
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use std::io::{self, Write};
 use topology::Rank;
 
-/// What is hashed, as JSON in this order.
+/// The values that are hashed, as JSON in this order.
 #[derive(Serialize)]
 struct Identity<'a> {
     format: &'static str,
@@ -33,12 +33,12 @@ pub fn digest(program: &Program) -> String {
     digest_of(program, &program.ranks.iter().map(rank_hash).collect::<Vec<_>>())
 }
 
-/// The same over what one rank does.
+/// The hash of one rank's part.
 pub(super) fn rank_hash(rank: &RankProgram) -> String {
     sha256(rank)
 }
 
-/// The digest of a program whose ranks' hashes are these; what its ranks do is not looked at.
+/// The digest of a program whose parts have these hashes; the parts in `program` are ignored.
 pub(super) fn digest_of(program: &Program, ranks: &[String]) -> String {
     let request = program.demand.request();
     let identity = Identity {
@@ -64,7 +64,7 @@ fn sha256(of: &impl Serialize) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hashes what is written.
+/// A writer that hashes what is written.
 struct Hashing<'a>(&'a mut Sha256);
 
 impl Write for Hashing<'_> {

@@ -1,12 +1,12 @@
-//! One rank's excerpt of a program: what it needs to carry the program out, and to find out by itself which program that is.
+//! One rank's excerpt of a program: what it needs to run its part, and to compute the digest of the whole program.
 //!
-//! The principal type is [`Excerpt`]. The [`digest`](super::digest()) of a program is a hash over what all ranks share and over
-//! hashes of what each rank does. So who has its own steps and the hashes of the others' comes to the digest of the whole
-//! from what it will do, and from nothing that is said about it: with other steps it would come to another one. Ranks that run
-//! only what a coordinator, which verified the whole, names by its digest run nothing unverified, though none of them
-//! has read the plan.
+//! The principal type is [`Excerpt`]. The [`digest`](super::digest()) of a program is a hash over what all ranks share
+//! and over the hashes of all parts. A rank computes it from the steps that it will execute and from the hashes of the
+//! other parts. With other steps it would get another digest. So a rank that compares this digest with that of a
+//! program which the coordinator has verified runs only verified steps, although it has never read the whole plan.
 //!
-//! All excerpts of a program are in one text ([`write_excerpts`]): a line for all ranks, and a line for each. It is no format to keep.
+//! All excerpts of a program are in one text ([`write_excerpts`]): a line for all ranks, and a line for each rank. It
+//! is a temporary format.
 
 use super::digest::{digest_of, rank_hash};
 use super::{Connection, Program, RankProgram, Shape, Tempo, VerifiedProgram};
@@ -19,7 +19,7 @@ use topology::Rank;
 /// One rank's excerpt of a program that was verified as a whole.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Excerpt {
-    /// The other ranks do nothing in it.
+    /// In this program the other ranks do nothing.
     program: Program,
     digest: String,
 }
@@ -34,21 +34,22 @@ struct Head {
     shape: Shape,
     uniform: bool,
     connections: Vec<Connection>,
-    /// Of each rank's line: the hash of what it says, and its length in bytes.
+    /// For each rank: the hash of its part, and the length of its line in bytes.
     ranks: Vec<(String, u64)>,
 }
 
-/// Whether a program has excerpts. It has none where sends need room, which follows from all steps, or where chunks are listed,
-/// which no request says. The times of its schedule are in none, so ranks that keep those need the whole.
+/// Whether a program has excerpts. It has none where sends need room, because the room follows from all steps, and none
+/// where chunks are listed, because the request does not contain them. Excerpts do not contain the times of the
+/// schedule, so ranks that use those need the whole program.
 pub fn has_excerpts(program: &VerifiedProgram) -> bool {
     let demand = &program.program().demand;
     program.window() == 0 && Demand::new(demand.request().clone()).is_ok_and(|same| same == **demand)
 }
 
-/// Writes the excerpts of all ranks of a program that [has excerpts](has_excerpts); its digest, which takes the same hashes.
+/// Writes the excerpts of all ranks of a program that [has excerpts](has_excerpts), and returns its digest.
 ///
 /// # Errors
-/// What the writer says.
+/// Errors of the writer.
 pub fn write_excerpts(program: &VerifiedProgram, out: &mut dyn Write) -> io::Result<String> {
     let program = program.program();
     let (mut lines, mut lengths) = (Vec::new(), Vec::with_capacity(program.ranks.len()));
@@ -76,10 +77,10 @@ pub fn write_excerpts(program: &VerifiedProgram, out: &mut dyn Write) -> io::Res
 }
 
 impl Excerpt {
-    /// Reads the excerpt of a rank, or of none: what all share.
+    /// Reads the excerpt of a rank; with `None`, only what all ranks share.
     ///
     /// # Errors
-    /// What the reader says; `InvalidData` if these are not excerpts of the program with this digest, which this finds out.
+    /// Errors of the reader; `InvalidData` if these are not excerpts of the program with this digest.
     pub fn read(from: &mut (impl BufRead + Seek), rank: Option<Rank>, digest: &str) -> io::Result<Self> {
         let invalid = |what: &str| io::Error::new(ErrorKind::InvalidData, format!("the excerpts of a program {what}"));
         let mut line = Vec::new();
@@ -110,7 +111,7 @@ impl Excerpt {
         }
     }
 
-    /// The program, in which only the rank that the excerpt is for does anything.
+    /// The program, in which only the rank of the excerpt has steps.
     pub fn program(&self) -> &Program {
         &self.program
     }

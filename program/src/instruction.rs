@@ -1,18 +1,18 @@
 //! What one step of a threadblock does.
 //!
-//! The principal type is [`Instruction`], a closed set: the executor has one arm for each. A fused instruction is
-//! exactly two others one after the other ([`Instruction::halves`]); whoever need not care looks at the halves.
+//! The principal type is [`Instruction`], a closed set: the executor has one match arm for each. A fused instruction is
+//! exactly two others one after the other ([`Instruction::halves`]); most code uses the halves.
 
 use super::ConnectionId;
 use serde::{Deserialize, Serialize};
 
-/// Which of a rank's buffers.
+/// The buffers of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Buffer {
-    /// What the caller sends; never written unless the call is in place.
+    /// The data that the caller sends; never written unless the call is in place.
     Input,
-    /// What the caller receives.
+    /// The data that the caller receives.
     Output,
     /// Private to the program.
     Scratch,
@@ -37,14 +37,14 @@ pub enum Instruction {
     Send {
         /// Over which connection.
         to: ConnectionId,
-        /// What.
+        /// The data.
         src: Slice,
     },
     /// Receive into `dst`.
     Receive {
         /// From which connection.
         from: ConnectionId,
-        /// Where to.
+        /// The place of the data.
         dst: Slice,
     },
     /// `dst = src ⊕ received`.
@@ -58,16 +58,16 @@ pub enum Instruction {
     },
     /// `dst = src`, locally.
     Copy {
-        /// From.
+        /// The source.
         src: Slice,
-        /// To.
+        /// The destination.
         dst: Slice,
     },
     /// `dst = dst ⊕ src`, locally.
     Reduce {
-        /// What is added.
+        /// The value that is added.
         src: Slice,
-        /// What it is added to.
+        /// The value that it is added to.
         dst: Slice,
     },
     /// `Receive` into `dst`, then `Send` of `dst`.
@@ -76,7 +76,7 @@ pub enum Instruction {
         from: ConnectionId,
         /// Over which connection.
         to: ConnectionId,
-        /// What is stored, and sent on.
+        /// The place where the data is stored, and from which it is sent on.
         dst: Slice,
     },
     /// `ReceiveReduce` of `src` into `dst`, then `Send` of `dst`.
@@ -93,7 +93,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// The instruction without its send, and the send, where one is fused to it; otherwise itself.
+    /// A fused instruction as two: without its send, and the send. Another instruction is returned as it is.
     pub fn halves(self) -> (Self, Option<Self>) {
         match self {
             Self::ReceiveSend { from, to, dst } => (Self::Receive { from, dst }, Some(Self::Send { to, src: dst })),
@@ -108,7 +108,8 @@ impl Instruction {
         }
     }
 
-    /// The same on other slices and connections: those it sends over and those it receives from.
+    /// The same with other slices and connections: `slice` maps slices, `out` the connections that it sends over, and
+    /// `into` those that it receives from.
     #[must_use]
     pub fn mapped(
         self,
@@ -131,7 +132,7 @@ impl Instruction {
         }
     }
 
-    /// Whether it is two in one.
+    /// Whether it is a fused instruction.
     pub fn is_fused(self) -> bool {
         self.halves().1.is_some()
     }
@@ -155,7 +156,7 @@ impl Instruction {
         }
     }
 
-    /// What it reads of what was there before; [`Self::destination`] too, if it is a `Reduce`.
+    /// The slice whose old content it reads; a `Reduce` also reads [`Self::destination`].
     pub fn source(&self) -> Option<Slice> {
         match *self {
             Self::Send { src, .. }
@@ -167,7 +168,7 @@ impl Instruction {
         }
     }
 
-    /// What it writes.
+    /// The slice that it writes.
     pub fn destination(&self) -> Option<Slice> {
         match *self {
             Self::Receive { dst, .. }
@@ -185,13 +186,13 @@ impl Instruction {
         matches!(self, Self::ReceiveReduce { .. } | Self::ReceiveReduceSend { .. } | Self::Reduce { .. })
     }
 
-    /// Whether the rank itself copies or adds, beyond what it sends and receives.
+    /// Whether the rank copies or adds locally, in addition to sending and receiving.
     pub fn works(&self) -> bool {
         use Instruction::{Copy, ReceiveReduce, ReceiveReduceSend, Reduce};
         matches!(self, ReceiveReduce { .. } | ReceiveReduceSend { .. } | Copy { .. } | Reduce { .. })
     }
 
-    /// A slice with the shape of all its slices.
+    /// One of its slices; all have the same shape.
     pub fn shape(&self) -> Slice {
         match *self {
             Self::Send { src, .. } => src,

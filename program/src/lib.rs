@@ -1,7 +1,7 @@
 //! What each rank does: the physical plan that the interpreter runs.
 //!
-//! The principal type is [`Program`]: per rank, threadblocks of steps over three buffers, with explicit
-//! dependencies, in the sense of MSCCL \[1\] but free of its limits (no step cap, any number of dependencies).
+//! The principal type is [`Program`]: for each rank, threadblocks of steps over three buffers, with explicit
+//! dependencies. It is like an MSCCL program \[1\] without MSCCL's limits (no step cap, any number of dependencies).
 //!
 //! Decisions:
 //! * Buffers are addressed in **slots** (one chunk each), never in bytes, so one program serves every count. A
@@ -61,21 +61,21 @@ impl ConnectionId {
     }
 }
 
-/// An ordered lane of bytes from one rank to another. Sends and receives on it match in order.
+/// An ordered stream of bytes from one rank to another. The n-th receive on it takes the n-th send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Connection {
     /// The sender.
     pub from: Rank,
     /// The receiver.
     pub to: Rank,
-    /// Distinguishes lanes between the same two ranks.
+    /// Distinguishes connections between the same two ranks.
     pub channel: u32,
-    /// The topology's link this lane stands for (what an emulated cluster paces).
+    /// The link of the topology that carries it (an emulated cluster paces this link).
     pub link: LinkId,
 }
 
-/// What happens to a payload between buffer and wire. Identity today; compression and fused epilogues later
-/// change no format.
+/// How a payload changes between buffer and wire. Today there is only the identity; compression and fused epilogues can
+/// be added later without a new format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transform {
@@ -93,18 +93,18 @@ pub struct StepRef {
     pub step: u32,
 }
 
-/// An instruction and what must have finished before it (for the same tile).
+/// An instruction and the steps that must have finished before it (for the same tile).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Step {
-    /// What to do.
+    /// The instruction.
     pub instruction: Instruction,
     /// Steps of *other* threadblocks of this rank that must have finished this tile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<StepRef>,
     /// Payload transform.
     pub transform: Transform,
-    /// Index of the schedule's transfer this step carries out; `None` for local steps. Consecutive steps of
-    /// one transfer are one message (one α). Of a fused step it is the transfer received.
+    /// Index of the schedule's transfer that this step carries out; `None` for local steps. Consecutive steps of one
+    /// transfer are one message (one α). For a fused step, this is the transfer that it receives.
     pub transfer: Option<u32>,
     /// The transfer that the send of a fused step carries out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,7 +125,7 @@ pub struct Threadblock {
     pub steps: Vec<Step>,
 }
 
-/// What one rank does.
+/// The part of one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RankProgram {
     /// For each slot of the input buffer, the part p whose shape it has.
@@ -139,7 +139,7 @@ pub struct RankProgram {
 }
 
 impl RankProgram {
-    /// For each slot of a buffer, the part whose shape it has. Slots lie one after the other.
+    /// For each slot of a buffer, the part with its shape. Slots lie one after the other.
     pub fn parts(&self, buffer: Buffer) -> &[u32] {
         match buffer {
             Buffer::Input => &self.input_parts,
@@ -149,10 +149,10 @@ impl RankProgram {
     }
 }
 
-/// A lowered collective: what every rank does, for any element count.
+/// A lowered collective: the part of every rank, for any element count.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Program {
-    /// What it must achieve.
+    /// The demand that it meets.
     pub demand: Arc<Demand>,
     /// The reduction, where the collective reduces.
     pub op: Option<ReduceOp>,
@@ -160,43 +160,43 @@ pub struct Program {
     pub in_place: bool,
     /// How many elements a slot has, by its part.
     pub shape: Shape,
-    /// Whether all parts are equal, because the element count divides: slots of any two parts may then hold the
-    /// same data. Programs from elsewhere often assume so; lowered ones do not, and serve every count.
+    /// Whether all parts are equal, because the element count divides. Slots of different parts may then hold the same
+    /// data. Programs of other tools often assume this; lowered programs do not, and serve every count.
     pub uniform: bool,
-    /// The lanes between ranks.
+    /// The connections between ranks.
     pub connections: Vec<Connection>,
     /// One per rank of the topology; ranks without work have no threadblocks.
     pub ranks: Vec<RankProgram>,
-    /// How early and how fast. Nothing else that a rank does depends on it, so the digest leaves it out.
+    /// Times and rates of the messages. They do not change what a rank does, so the digest does not include them.
     pub tempo: Tempo,
 }
 
-/// What is known about the times of a program's messages.
+/// Times and rates of a program's messages, as far as they are known.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Tempo {
-    /// When the schedule has each transfer on its link, from start to end, at the size that it was made for; empty
-    /// without a schedule.
+    /// Start and end of each transfer in the schedule, at the size that it was made for; empty without a schedule.
     pub times: Vec<[Micros; 2]>,
-    /// What a byte takes on each connection; empty where that is not known.
+    /// The β of each connection; empty where it is not known.
     pub rates: Vec<MicrosPerByte>,
-    /// What a byte takes of the slowest resource that each connection shares with others of its sender; 0 if there is
-    /// none, empty where that is not known.
+    /// For each connection, the β of the slowest resource that it shares with other connections of its sender; 0 if
+    /// there is none, and an empty list where it is not known.
     pub ports: Vec<MicrosPerByte>,
-    /// What holds each connection up, as its sender and as its receiver see it: of its slowest resources the one that most of
-    /// the rank's connections pass; empty where that is not known.
+    /// For each connection, the resource that limits it, from the view of its sender and of its receiver: of its
+    /// slowest resources the one that most of the rank's connections use. Empty where it is not known.
     pub bottlenecks: Vec<[Option<ResourceId>; 2]>,
 }
 
-/// Resources are equally slow if one takes less than this many times as long as the other: measured rates differ a little.
+/// Two resources count as equally slow if their β differ by less than this factor, because measured rates differ a
+/// little.
 const EQUALLY_SLOW: f64 = 1.25;
 
 impl Program {
-    /// The same program, lowered for this topology, with the rates of its links and of what these share.
+    /// The same program, lowered for this topology, with the rates of its links and of their resources.
     #[must_use]
     pub fn with_rates(mut self, topology: &Topology) -> Self {
-        // Never below that of a resource.
+        // The rate of a link is never faster than that of its resources.
         let rate = |lane: &Connection| topology.link(lane.link).beta;
-        // Of the connections that a rank sends over, and of those it receives from.
+        // Among the connections that a rank sends over, and among those that it receives from.
         let mut users: BTreeMap<(bool, Rank, ResourceId), usize> = BTreeMap::new();
         for lane in &self.connections {
             for &id in &topology.link(lane.link).resources {
@@ -226,7 +226,7 @@ impl Program {
         self
     }
 
-    /// The same program with every fused step as two.
+    /// The same program with every fused step as two steps.
     #[must_use]
     pub fn unfused(mut self) -> Self {
         for rank in &mut self.ranks {
@@ -241,7 +241,7 @@ impl RankProgram {
         if !self.threadblocks.iter().flat_map(|block| &block.steps).any(|step| step.instruction.is_fused()) {
             return;
         }
-        // Where each step ends up; of a fused one, its send, because only then has it finished.
+        // The new place of each step. For a fused step, the place of its send, because the step has finished only then.
         let moved: Vec<Vec<u32>> = self.threadblocks.iter().map(Threadblock::ends).collect();
         for block in &mut self.threadblocks {
             let mut steps = Vec::with_capacity(block.steps.len());

@@ -1,7 +1,7 @@
-//! How many elements the slots of a program have.
+//! The number of elements in each slot of a program.
 //!
-//! The principal type is [`Shape`]. Slots are sized by *parts*: two slots of one part have the same size for every
-//! element count, so data may move between them.
+//! The principal type is [`Shape`]. Each slot has a *part*, which determines its size: two slots with the same part
+//! have the same size for every element count, so data may move between them.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -10,15 +10,15 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
-    /// A block of `count` elements is cut into equal parts, as far as it divides ([`balanced`]).
+    /// A block of `count` elements is cut into parts that are as equal as possible ([`balanced`]).
     Equal {
-        /// How many.
+        /// The number of parts.
         parts: u32,
     },
-    /// Parts of given sizes, scaled: of `unit` weights, `count` elements are made. Exact if `unit / count` divides
-    /// every cut, else those are rounded down; so parts that are cut alike always have one size.
+    /// Parts with given weights: `unit` weights are `count` elements. The lengths are exact if `unit / count` divides
+    /// every cut; otherwise cuts are rounded down. Parts with equal cuts always have equal lengths.
     Weighted {
-        /// For each part, between which weights it is cut from what it belongs to; ascending.
+        /// For each part, its start and its end as weights within the piece that it is cut from; ascending.
         cuts: Vec<(u64, u64)>,
         /// The weight that `count` elements have.
         unit: u64,
@@ -62,8 +62,8 @@ impl Shape {
     }
 }
 
-/// The elements of a block of `count` that its part `part` of `parts` covers. Parts differ by at most one
-/// element, and are empty where there are more parts than elements.
+/// The elements of part `part` of `parts` in a block of `count`. Parts differ by at most one element, and some are
+/// empty where there are more parts than elements.
 pub fn balanced(count: u64, parts: u32, part: u32) -> Range<u64> {
     let cut = |part: u32| (u128::from(count) * u128::from(part) / u128::from(parts.max(1))) as u64;
     cut(part)..cut(part + 1)

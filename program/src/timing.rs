@@ -1,9 +1,9 @@
-//! When a program's messages move on a machine: the program played under the topology's cost model.
+//! When a program's messages move on a machine: plays the program under the topology's cost model.
 //!
-//! The principal function is [`play`]. It is event driven: every threadblock does its steps in order; a step starts
-//! when those it waits for have finished; a message leaves when its link and the link's resources are free, earliest
-//! first, and occupies its threadblock as long as its link. Local steps take no time, and lanes hold any number of
-//! messages. Slots move as wholes: what the pipelining of tiles gains comes on top.
+//! The principal function is [`play`]. It is event driven. Every threadblock executes its steps in order. A step starts
+//! when the steps that it waits for have finished. A message leaves when its link and the link's resources are free,
+//! earliest first, and occupies its threadblock as long as its link. Local steps take no time, and connections hold any
+//! number of messages. Slots move as a whole; pipelining by tiles makes real executions faster.
 
 use super::{ConnectionId, Instruction, Program, Slice, StepRef, VerifiedProgram};
 use schedule::explain::{Cause, CriticalPath, Wait, chain};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use topology::{Bytes, FreeTimes, LinkId, Micros, Rank, Topology};
 
-/// Ranks between which a program sends, but the topology has no link.
+/// The program sends between ranks that have no link.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the program sends where the topology has no link: {}", list(.pairs))]
 pub struct NoLink {
@@ -31,8 +31,8 @@ fn list(pairs: &[(Rank, Rank)]) -> String {
 }
 
 impl Program {
-    /// Gives every connection its link: of several between its ranks, the one that it names already, else by its
-    /// channel, around.
+    /// Gives every connection its link. Of several links between its ranks, it keeps the one that it has; otherwise its
+    /// channel selects one.
     ///
     /// # Errors
     /// [`NoLink`] with all pairs of ranks that are not linked, or do not exist.
@@ -51,7 +51,7 @@ impl Program {
     }
 }
 
-/// A program that was played.
+/// The result of playing a program.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Played {
     /// Its messages.
@@ -82,14 +82,14 @@ pub fn play(program: &VerifiedProgram, topology: &Arc<Topology>) -> Result<Playe
     Ok(Played { timeline, path })
 }
 
-/// A moment, and the message that brought it about.
+/// A time, and the message that caused it.
 #[derive(Clone, Copy)]
 struct Moment {
     at: Micros,
     by: Option<By>,
 }
 
-/// What happened to a message.
+/// The event of a message that caused a moment.
 #[derive(Clone, Copy)]
 enum By {
     Arrival(usize),
@@ -99,7 +99,7 @@ enum By {
 impl Moment {
     const START: Self = Self { at: Micros::ZERO, by: None };
 
-    /// The later; the first of two at once.
+    /// The later of two moments; the first if they are equal.
     fn or_later(self, other: Self) -> Self {
         if other.at > self.at { other } else { self }
     }
@@ -114,29 +114,29 @@ impl Moment {
     }
 }
 
-/// A threadblock in execution.
+/// The state of a threadblock.
 #[derive(Clone)]
 struct Worker {
     rank: usize,
     threadblock: u32,
-    /// When each finished step finished.
+    /// The moment at which each finished step finished.
     done: Vec<Moment>,
     /// From when on the next message may leave, once its step is reached.
     sending: Option<Moment>,
 }
 
-/// A connection in execution.
+/// The state of a connection.
 #[derive(Clone, Default)]
 struct Lane {
     /// For each of its receives whether it adds.
     reduces: Vec<bool>,
-    /// Sends of the message that has not left yet: their bytes, the first slice, how many.
+    /// The sends of the message that has not left yet: their bytes, the first slice, their number.
     staged: Option<(Bytes, Slice, usize)>,
     /// Arrivals, one for each send whose message has left.
     arrived: Vec<Moment>,
     /// How many receives are done.
     received: usize,
-    /// The worker that waits for a message.
+    /// The threadblock that waits for a message.
     receiver: Option<usize>,
 }
 
@@ -144,12 +144,12 @@ struct Player<'a> {
     program: &'a Program,
     topology: &'a Topology,
     workers: Vec<Worker>,
-    /// For each rank the number of its first worker.
+    /// For each rank the index of its first threadblock.
     first: Vec<usize>,
     lanes: Vec<Lane>,
-    /// Workers that wait for a step.
+    /// The threadblocks that wait for a step.
     waiting: BTreeMap<(usize, StepRef), Vec<usize>>,
-    /// Messages that could leave: when, the transfer, whose.
+    /// Messages that can leave: time, transfer, threadblock.
     open: BinaryHeap<Reverse<(u64, u32, usize)>>,
     free: FreeTimes,
     /// The last message of each link, and of each resource.
@@ -211,7 +211,7 @@ impl<'a> Player<'a> {
         self.program.ranks[rank].threadblocks[threadblock as usize].steps.get(done.len())
     }
 
-    /// Does steps until one has to wait.
+    /// Executes steps until one has to wait.
     fn go_on(&mut self, worker: usize) {
         let mut open = vec![worker];
         while let Some(worker) = open.pop() {
@@ -221,7 +221,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Notes that the next step has finished, and who can go on.
+    /// Records that the next step has finished, and collects the threadblocks that can continue.
     fn finish(&mut self, worker: usize, moment: Moment, open: &mut Vec<usize>) {
         let Worker { rank, threadblock, ref mut done, .. } = self.workers[worker];
         let step = StepRef { threadblock, step: done.len() as u32 };
@@ -229,7 +229,7 @@ impl<'a> Player<'a> {
         open.extend(self.waiting.remove(&(rank, step)).unwrap_or_default());
     }
 
-    /// When the next step finishes, if that is known; else what it waits for will wake the worker.
+    /// When the next step finishes, if that is known; otherwise the event that it waits for will wake this threadblock.
     fn try_step(&mut self, worker: usize) -> Option<Moment> {
         if self.workers[worker].sending.is_some() {
             return None;
@@ -361,7 +361,7 @@ mod tests {
     use crate::testing::{STANDARD, checked, lowered};
     use schedule::{Collective, VerifiedSchedule};
 
-    /// A schedule and its program take the same time, with the same messages.
+    /// Checks that a schedule and its program take the same time, with the same messages.
     fn agree(schedule: &VerifiedSchedule, topology: &Arc<Topology>) {
         let played = play(&checked(lowered(schedule, false)), topology).unwrap();
         let stated = Timeline::of(schedule);

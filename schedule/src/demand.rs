@@ -1,8 +1,8 @@
 //! What must move: a request and the chunks that follow from it.
 //!
-//! The principal type is [`Demand`]. For every standard collective the chunks are a function of the
-//! [`Request`] alone, in a fixed order, so a schedule read from a file is always re-expressed over the demand
-//! derived here; a file cannot redefine what its collective means.
+//! The principal type is [`Demand`]. For every standard collective the chunks are a function of the [`Request`] alone,
+//! in a fixed order. A schedule from a file is always expressed with the chunks derived here, so a file cannot redefine
+//! its collective.
 //!
 //! | collective | chunk ids (k members, C per rank, m = index of a member, c < C) |
 //! |---|---|
@@ -83,7 +83,7 @@ impl Request {
         self
     }
 
-    /// Into how many equal parts the size is cut; a chunk is one part.
+    /// Into how many equal parts (chunks) the size is cut.
     pub fn parts(&self) -> u64 {
         let per_rank = u64::from(self.chunks_per_rank);
         match self.collective {
@@ -98,7 +98,8 @@ impl Request {
         }
     }
 
-    /// How many chunks a standard collective has, and one that lists them for each member; nothing is allocated to find out.
+    /// How many chunks a standard collective has; for a listed one, as if it had C chunks for each member. Nothing is
+    /// allocated.
     pub fn chunk_count(&self) -> u64 {
         let k = self.members.len() as u64;
         let blocks = match self.collective {
@@ -125,9 +126,9 @@ impl Request {
 /// A piece of data that moves as one.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Chunk {
-    /// Who starts with it; for a combining chunk, who contributes a partial value.
+    /// The ranks that start with it; for a combining chunk, the ranks that contribute a value.
     pub holders: RankSet,
-    /// Who must end with it, those that start with it included.
+    /// The ranks that must end with it, including those that start with it.
     pub wanted_by: RankSet,
     /// Whether the holders' values are reduced into one.
     pub combine: bool,
@@ -136,7 +137,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Those that want it and do not start with it, in ascending order.
+    /// The ranks that want it and do not start with it, in ascending order.
     pub fn lacking(&self) -> impl Iterator<Item = Rank> + '_ {
         self.wanted_by.iter().copied().filter(|&rank| !self.holders.has(rank))
     }
@@ -152,7 +153,7 @@ impl Chunk {
 pub struct Demand {
     request: Request,
     chunk_bytes: Bytes,
-    /// Whether no chunk has a size of its own: sizes are asked for more often than anything else.
+    /// Whether all chunks have the common size; kept because sizes are asked for very often.
     uniform: bool,
     chunks: Vec<Chunk>,
 }
@@ -178,8 +179,8 @@ impl Demand {
         Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform: true, chunks })
     }
 
-    /// A demand whose chunks somebody lists one by one (`alltoallv`, `custom`): they must be what the collective can list,
-    /// and where they all have sizes of their own, the request's size is what follows from them.
+    /// A demand whose chunks are listed one by one (`alltoallv`, `custom`). The chunks must be allowed for the
+    /// collective. Where all of them have their own sizes, the request's size follows from them.
     ///
     /// # Errors
     /// Any [`DemandError`].
@@ -193,10 +194,10 @@ impl Demand {
         Ok(demand)
     }
 
-    /// A demand made of another one, whose chunks are listed one by one; its size is the request's.
+    /// A demand derived from another one, with chunks listed one by one; its size is that of the request.
     ///
     /// # Errors
-    /// Any [`DemandError`] about the request, or about a chunk that its collective cannot have.
+    /// Any [`DemandError`] about the request, or about a chunk that is not allowed for its collective.
     pub fn from_chunks(request: Request, chunks: Vec<Chunk>) -> Result<Self, DemandError> {
         check(&request)?;
         check_count(chunks.len() as u64)?;
@@ -205,9 +206,9 @@ impl Demand {
         Ok(Self { chunk_bytes: request.chunk_bytes(), request, uniform, chunks })
     }
 
-    /// A demand for `alltoallv`: `matrix[i][j]` bytes from member i to member j, cut into C chunks each. What a
-    /// member keeps for itself is a chunk as well; it travels nowhere, but its memory is part of the buffers. The size of
-    /// the request follows from the matrix: the most that a member sends.
+    /// A demand for `alltoallv`: `matrix[i][j]` bytes from member i to member j, cut into C chunks each. The bytes that
+    /// a member keeps for itself are chunks as well; they do not move, but their memory is part of the buffers. The
+    /// size of the request follows from the matrix: the most that a member sends.
     ///
     /// # Errors
     /// Any [`DemandError`]; `BadMatrix` unless the matrix is square over the members.
@@ -268,7 +269,7 @@ impl Demand {
         &self.chunks[id.index()]
     }
 
-    /// The size of chunks that do not say otherwise.
+    /// The size of chunks that have no size of their own.
     pub fn chunk_bytes(&self) -> Bytes {
         self.chunk_bytes
     }

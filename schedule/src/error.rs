@@ -69,13 +69,13 @@ pub enum DemandError {
         /// The most that is accepted.
         limit: u64,
     },
-    /// The collective's chunks do not follow from the request.
+    /// The chunks of this collective do not follow from the request.
     #[error("{collective} needs its chunks listed (a byte matrix or a demand file)")]
     NeedsChunks {
         /// The collective.
         collective: Collective,
     },
-    /// A listed chunk that nobody starts with.
+    /// A listed chunk without a holder.
     #[error("chunk {chunk} has no holder")]
     NoHolder {
         /// Position in the list.
@@ -89,7 +89,7 @@ pub enum DemandError {
         /// The rank.
         rank: Rank,
     },
-    /// A chunk that is no part of an entry of a byte matrix.
+    /// A chunk that belongs to no entry of a byte matrix.
     #[error(
         "chunk {chunk} is no part of an alltoallv: each of its chunks goes from one member to one member and is not reduced"
     )]
@@ -97,7 +97,7 @@ pub enum DemandError {
         /// Position in the list.
         chunk: usize,
     },
-    /// What a pair exchanges is cut into another number of chunks than the request says.
+    /// The data of a pair is cut into another number of chunks than the request says.
     #[error(
         "the chunks from rank {from} to rank {to} are {count}, but the request cuts what a pair exchanges into {expected}"
     )]
@@ -111,7 +111,7 @@ pub enum DemandError {
         /// How many the request makes it.
         expected: u32,
     },
-    /// What a pair exchanges is cut into unequal chunks.
+    /// The data of a pair is cut into unequal chunks.
     #[error("the chunks from rank {from} to rank {to} are of different sizes; each is an equal part of a matrix entry")]
     UnequalPair {
         /// The sender.
@@ -147,7 +147,7 @@ pub enum DemandError {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// A message leaves before anything earlier in the order brought its chunk.
+    /// A message sends a chunk that no earlier message of the order brought to its sender.
     #[error("message {message} sends chunk {chunk} from rank {rank}, which no earlier message brought there")]
     NotHeld {
         /// Position in the order.
@@ -157,7 +157,7 @@ pub enum ReplayError {
         /// The sender.
         rank: Rank,
     },
-    /// A sum arrives before the receiver's own value of the same round has left, however long it is put off.
+    /// A sum always arrives before the receiver's own value of the same round has left, even if it is delayed.
     #[error("message {message} arrives before its receiver could send what it had when the round began")]
     Exchange {
         /// Position in the order.

@@ -1,8 +1,8 @@
-//! Why a plan takes as long as it does: the chain of messages in which each waited for the one before.
+//! Why a plan takes as long as it does: the chain of messages in which each one waited for the one before.
 //!
-//! The principal type is [`CriticalPath`]. It is read backwards from the transfer that arrives last: of all that
-//! a transfer had to wait for (its chunks, its link, its resources), the last to be ready is what it waited for. A
-//! program that is played says so itself ([`crate::program::play`]).
+//! The principal type is [`CriticalPath`]. It is found backwards from the transfer that arrives last. A transfer waits
+//! for its chunks, its link and its resources; the step before it in the chain is the one that was ready last. When a
+//! program is played, the player records this itself ([`crate::program::play`]).
 
 use crate::{CausalOrder, ChunkId, Origin, Schedule, TimedMessage, Timeline, VerifiedSchedule};
 use std::fmt;
@@ -16,9 +16,9 @@ pub struct CriticalPath {
     pub steps: Vec<CriticalStep>,
     /// Time on the path that is α.
     pub latency: Micros,
-    /// Time on the path in which bytes move, or wait behind bytes that do.
+    /// Time on the path during which bytes move, or wait for other bytes on the same link or resource.
     pub bandwidth: Micros,
-    /// Time on the path in which nothing that it waits for happens.
+    /// Time on the path during which neither happens.
     pub idle: Micros,
 }
 
@@ -31,42 +31,42 @@ pub struct CriticalStep {
     pub message: TimedMessage,
     /// What it waited for.
     pub waited_for: Wait,
-    /// How long it stood idle after that was there.
+    /// How long the transfer did not start although that was ready.
     pub idle: Micros,
 }
 
 /// What a transfer had to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Nothing: its chunks were there from the beginning.
+    /// Nothing: the sender had its chunks from the beginning.
     Nothing,
     /// A chunk, which another transfer brought.
     Chunk {
         /// The chunk.
         chunk: ChunkId,
-        /// What brought it.
+        /// The transfer that brought it.
         brought_by: usize,
     },
-    /// What it sends, which another message brought (programs).
+    /// The data that it sends, which another message brought (programs).
     Data {
-        /// What brought it.
+        /// The message that brought it.
         brought_by: usize,
     },
-    /// Its threadblock, or a step that it must come after, which another message kept busy (programs).
+    /// Its threadblock, or a step that must finish first, which another message kept busy (programs).
     Threadblock {
-        /// What kept it busy.
+        /// The message that kept it busy.
         behind: usize,
     },
     /// Its link, which another transfer kept busy.
     Link {
-        /// What kept it busy.
+        /// The transfer that kept it busy.
         behind: usize,
     },
     /// A resource of its link, which another transfer kept busy.
     Resource {
         /// The resource.
         resource: ResourceId,
-        /// What kept it busy.
+        /// The transfer that kept it busy.
         behind: usize,
     },
 }
@@ -107,13 +107,14 @@ pub fn critical_path(schedule: &VerifiedSchedule) -> CriticalPath {
     chain(&timeline, |message| history.cause(message))
 }
 
-/// The chain of causes that ends with the last arrival.
+/// The chain of waits that ends with the last arrival.
 pub fn chain(timeline: &Timeline, cause: impl Fn(usize) -> Cause) -> CriticalPath {
     let mut path =
         CriticalPath { steps: Vec::new(), latency: Micros::ZERO, bandwidth: Micros::ZERO, idle: Micros::ZERO };
     let ends = timeline.messages.iter().enumerate();
     let mut next = ends.reduce(|last, t| if t.1.end > last.1.end { t } else { last }).map(|(index, _)| index);
-    // Until when the message at hand matters: its arrival, or only until it leaves what the next one waits for.
+    // Up to when the current message matters: its arrival, or the time at which it frees the link or resource that the
+    // next message waits for.
     let mut until = timeline.makespan();
     while let Some(transfer) = next {
         let message = timeline.messages[transfer].clone();
@@ -136,13 +137,13 @@ pub fn chain(timeline: &Timeline, cause: impl Fn(usize) -> Cause) -> CriticalPat
 /// The last thing a transfer waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct Cause {
-    /// When what it waits for is there.
+    /// When that is ready.
     pub ready: Micros,
-    /// What it waits for.
+    /// What the transfer waits for.
     pub wait: Wait,
 }
 
-/// Who used a link or resource, in order of departure.
+/// The transfers that used each link and resource, in order of departure.
 struct History<'a> {
     schedule: &'a Schedule,
     order: &'a CausalOrder,
@@ -185,7 +186,7 @@ impl<'a> History<'a> {
                 cause = Cause { ready, wait };
             }
         };
-        // Chunks first: where a chunk and the link are ready at the same time, the chunk is the better story.
+        // Chunks first: where a chunk and the link are ready at the same time, the chunk explains more.
         for &chunk in &message.chunks {
             if let Some(brought_by) = self.brought(chunk, transfer) {
                 let ready = self.schedule.transfers[brought_by].end;
@@ -208,8 +209,9 @@ impl<'a> History<'a> {
         cause
     }
 
-    /// What brought the value of `chunk` that a transfer carries: the first to bring it, or for a combining chunk the last of
-    /// those whose contributions it counts. `None` where the sender had it from the beginning.
+    /// The transfer that brought the value of `chunk` that a transfer carries: the first that brought it or, for a
+    /// combining chunk, the last of those whose contributions it counts. `None` where the sender had it from the
+    /// beginning.
     fn brought(&self, chunk: ChunkId, transfer: usize) -> Option<usize> {
         let deliveries = self.order.deliveries(chunk);
         match deliveries.iter().find(|it| it.transfer as usize == transfer)?.source() {
@@ -218,7 +220,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// The entry ahead of `transfer` in a list that contains it, in order of departure.
+    /// The entry before `transfer` in a list that contains it, in order of departure.
     fn before(&self, list: &[u32], transfer: usize) -> Option<usize> {
         let place = list.partition_point(|&other| self.departed[other as usize] < self.departed[transfer]);
         Some(list[place.checked_sub(1)?] as usize)

@@ -1,11 +1,11 @@
-//! A list of what is wrong that stays short: it ends with "and N more".
+//! A list of defects that stays short: it ends with "and N more".
 //!
-//! The principal type is [`Findings`]. Whoever judges a file that somebody else wrote collects into one, so that neither
-//! memory nor output grows beyond a fixed number of entries, however much is wrong.
+//! The principal type is [`Findings`]. Code that judges a file from outside collects defects in such a list, so that
+//! neither memory nor output exceeds a fixed number of entries, however much is wrong.
 
 use std::fmt;
 
-/// So many entries are kept; the others are counted.
+/// At most this many entries are kept; the others are only counted.
 const MOST_LISTED: usize = 1000;
 
 /// The first entries of a list, and how many more there were.
@@ -27,12 +27,12 @@ impl<T> Findings<T> {
         if self.has_room() { self.listed.push(entry) } else { self.more += 1 }
     }
 
-    /// Whether the next entry would be listed; if not, [`count`](Self::count) it, and save the time to describe it.
+    /// Whether the next entry would be listed. If not, [`count`](Self::count) it, which saves the time to describe it.
     pub fn has_room(&self) -> bool {
         self.listed.len() < MOST_LISTED
     }
 
-    /// Adds `count` entries that nobody will list.
+    /// Counts entries that are not listed.
     pub fn count(&mut self, count: u64) {
         self.more = self.more.saturating_add(count);
     }
@@ -63,7 +63,7 @@ impl<T> Findings<T> {
         self.total() == 0
     }
 
-    /// The same list of something else, such as the texts.
+    /// The same list with each entry converted, for example to text.
     pub fn map<U>(&self, each: impl FnMut(&T) -> U) -> Findings<U> {
         Findings { listed: self.listed.iter().map(each).collect(), more: self.more }
     }

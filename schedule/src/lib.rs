@@ -1,8 +1,7 @@
-//! What an answer is: the narrow waist between those who plan and those who execute.
+//! Demands and schedules: the one interface between planning and execution.
 //!
-//! A [`Demand`] says what must move, a [`Schedule`] says when each [`Transfer`] moves which chunks over which
-//! link, a [`Program`] says what each rank does. Everything before this crate produces a `Schedule`,
-//! everything after it consumes a verified one.
+//! A [`Demand`] says what must move. A [`Schedule`] says when each [`Transfer`] moves which chunks over which link. All
+//! planning code produces a `Schedule`, and all later stages take a verified one.
 //!
 //! This crate does no IO beyond text, and knows no solver and no device.
 

@@ -1,15 +1,15 @@
-//! What collectives whose chunks are listed one by one (`alltoallv`, `custom`) may list, and the size that follows.
+//! Checks chunks that are listed one by one (`alltoallv`, `custom`), and computes the size that follows from them.
 //!
-//! The principal functions are [`check`], [`check_pairs`] and [`size`]. An alltoallv is its byte matrix: what member i sends member j is
-//! one entry, cut into C equal chunks. Its size is, as for alltoall, what a member sends in all, its own share
-//! included: the largest row. A custom collective whose chunks all have sizes of their own is as large as the largest
-//! buffer that a rank starts or ends with.
+//! The principal functions are [`check`], [`check_pairs`] and [`size`]. An alltoallv is its byte matrix: the data from
+//! member i to member j is one entry, cut into C equal chunks. Its size is, as for alltoall, the data that a member
+//! sends in all, its own share included: the largest row. The size of a custom collective whose chunks all have their
+//! own sizes is the largest buffer that a rank starts or ends with.
 
 use crate::{Chunk, Collective, DemandError, MAX_SIZE, Request};
 use std::collections::BTreeMap;
 use topology::{Bytes, Rank};
 
-/// Whether chunks have holders, sizes and an operation, and are of members only.
+/// Checks that chunks have holders, valid sizes and an operation, and name only members.
 pub(crate) fn check(request: &Request, chunks: &[Chunk]) -> Result<(), DemandError> {
     for (index, chunk) in chunks.iter().enumerate() {
         let mut all = chunk.holders.iter().chain(chunk.wanted_by.iter());
@@ -32,7 +32,7 @@ pub(crate) fn check(request: &Request, chunks: &[Chunk]) -> Result<(), DemandErr
     Ok(())
 }
 
-/// Every chunk of an alltoallv goes from one member to one, and what a pair exchanges is cut into C equal chunks.
+/// Checks an alltoallv: every chunk goes from one member to one, and the data of each pair is cut into C equal chunks.
 pub(crate) fn check_pairs(request: &Request, chunks: &[Chunk]) -> Result<(), DemandError> {
     if request.collective != Collective::AllToAllV {
         return Ok(());
@@ -56,11 +56,11 @@ pub(crate) fn check_pairs(request: &Request, chunks: &[Chunk]) -> Result<(), Dem
     }
 }
 
-/// The size in bytes that follows from the chunks; `None` where they have sizes that follow from it.
+/// The size in bytes that follows from the chunks; `None` where the sizes of chunks follow from it.
 pub(crate) fn size(request: &Request, chunks: &[Chunk]) -> Result<Option<u64>, DemandError> {
     let is_own = |chunk: &Chunk| chunk.bytes.is_some();
     let of = |chunk: &Chunk| chunk.bytes.unwrap_or_else(|| request.chunk_bytes()).0;
-    // Of each rank what it starts and what it ends with.
+    // For each rank, the bytes that it starts with and that it ends with.
     let mut buffers = vec![[0.0_f64; 2]; request.ranks];
     for chunk in chunks {
         chunk.holders.iter().for_each(|rank| buffers[rank.index()][0] += of(chunk));
@@ -73,7 +73,7 @@ pub(crate) fn size(request: &Request, chunks: &[Chunk]) -> Result<Option<u64>, D
         }
         _ => return Ok(None),
     };
-    // Equal parts of whole numbers add up to whole numbers again, but for what doubles round.
+    // Equal parts of a whole number add up to it again, except for the rounding of doubles.
     let is_whole = (largest - largest.round()).abs() <= ROUNDING.max(largest * 1e-15);
     let size_bytes = if is_whole { largest.round() } else { largest.ceil() } as u64;
     if size_bytes > MAX_SIZE {
@@ -82,7 +82,7 @@ pub(crate) fn size(request: &Request, chunks: &[Chunk]) -> Result<Option<u64>, D
     Ok(Some(size_bytes))
 }
 
-/// By how many bytes sums of fractions may miss a whole number.
+/// The largest rounding error of such a sum, in bytes.
 const ROUNDING: f64 = 1e-6;
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
         // Rank 2 ends with two chunks.
         let listed = vec![chunk(&[0], &[1, 2], 3.0), chunk(&[1], &[2], 2.5)];
         assert_eq!(size(Collective::Custom, listed.clone()), 6);
-        // Where a chunk follows from the size, the size is as asked for.
+        // Where the size of a chunk follows from the request's size, that size stays as it was asked for.
         let some = [listed, vec![Chunk { bytes: None, ..chunk(&[1], &[2], 0.0) }]].concat();
         assert_eq!(size(Collective::Custom, some), 999);
     }

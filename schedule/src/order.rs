@@ -1,15 +1,15 @@
 //! The order in which the messages of a verified schedule leave and land, and the value that each delivery reads.
 //!
-//! The principal type is [`CausalOrder`]. The verifier works it out once and hands it over with the schedule; lowering,
-//! simulation and explanation read it, and nobody compares stated times again to find out what follows what.
+//! The principal type is [`CausalOrder`]. The verifier works it out once and hands it over with the schedule. Lowering,
+//! simulation and explanation read it, so that stated times are compared in one place only.
 //!
-//! A *delivery* is one chunk of one message. It reads the value that its sender has when the message leaves: what the sender
-//! had from the start, or what an earlier delivery made there. In the order of landing every message comes after all whose
-//! deliveries it reads or adds to.
+//! A *delivery* is one chunk of one message. It reads the value that its sender has when the message leaves: the value
+//! that the sender had from the start, or the value that an earlier delivery made there. In the order of landing, every
+//! message comes after the messages whose deliveries it reads or adds to.
 
 use crate::ChunkId;
 
-/// A delivery: position in the list of its chunk.
+/// A delivery, by its position in the list of its chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DeliveryId(pub u32);
 
@@ -20,7 +20,7 @@ impl DeliveryId {
     }
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// The rank had it from the start.
@@ -29,18 +29,18 @@ pub enum Origin {
     Delivery(DeliveryId),
 }
 
-/// What a delivery does at the receiver.
+/// The effect of a delivery at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Nothing: the receiver has the same already.
+    /// None: the receiver has this value already.
     Nothing,
-    /// The receiver's value becomes what was read.
+    /// The receiver's value is replaced by the value that was read.
     Stores,
-    /// What was read is added to this value of the receiver.
+    /// The value that was read is added to this value of the receiver.
     AddsTo(Origin),
 }
 
-/// One chunk of one message. Twelve bytes, for there are tens of millions in large schedules.
+/// One chunk of one message. It has twelve bytes, because large schedules have tens of millions of deliveries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delivery {
     /// The message, by its position in the schedule.
@@ -49,13 +49,13 @@ pub struct Delivery {
     effect: u32,
 }
 
-/// Numbers that are no delivery: lists are far shorter.
+/// A number that is no delivery: lists are far shorter.
 const START: u32 = u32::MAX;
 const STORES: u32 = u32::MAX - 1;
 const NOTHING: u32 = u32::MAX - 2;
 
 impl Delivery {
-    /// One of `transfer` that does nothing yet.
+    /// A delivery of `transfer` without an effect yet.
     pub(crate) fn new(transfer: u32) -> Self {
         Self { transfer, source: START, effect: NOTHING }
     }
@@ -77,7 +77,7 @@ impl Delivery {
         origin(self.source)
     }
 
-    /// What it does at the receiver.
+    /// Its effect at the receiver.
     pub fn effect(&self) -> Effect {
         match self.effect {
             NOTHING => Effect::Nothing,
@@ -98,19 +98,19 @@ fn origin(number: u32) -> Origin {
     if number == START { Origin::Start } else { Origin::Delivery(DeliveryId(number)) }
 }
 
-/// What follows what in a verified schedule.
+/// The order of departures and landings in a verified schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CausalOrder {
     departures: Vec<u32>,
     /// For each transfer its place in the order of landing.
     places: Vec<u32>,
-    /// Where the deliveries of each chunk start, and the end.
+    /// Where the list of each chunk starts in `deliveries`, and the end of the last.
     starts: Vec<u32>,
     deliveries: Vec<Delivery>,
 }
 
 impl CausalOrder {
-    /// Of transfers by their positions: in order of departure, in order of landing; and the deliveries chunk by chunk.
+    /// `departures` and `landings` are transfers by position, in these orders; the deliveries are grouped by chunk.
     pub(crate) fn new(departures: Vec<u32>, landings: &[u32], starts: Vec<u32>, deliveries: Vec<Delivery>) -> Self {
         let mut places = vec![0; landings.len()];
         for (place, &transfer) in (0..).zip(landings) {

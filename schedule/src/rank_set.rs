@@ -1,4 +1,4 @@
-//! Sets of ranks: who holds a chunk, who wants it, who takes part.
+//! Sets of ranks: holders of a chunk, its receivers, members of a collective.
 //!
 //! The principal type is [`RankSet`].
 
@@ -9,20 +9,20 @@ use std::ops::Deref;
 use std::sync::Arc;
 use topology::Rank;
 
-/// An ascending set of ranks, cheap to clone (a thousand chunks wanted by everybody share one).
+/// An ascending set of ranks. It is cheap to clone: a thousand chunks with the same receivers share one list.
 #[derive(Clone, Eq, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RankSet(Arc<[Rank]>);
 
 impl PartialEq for RankSet {
-    /// Sets that share their memory, as those of most chunks do, are equal without a look at their ranks.
+    /// Sets that share their memory, as those of most chunks do, are equal without comparing their ranks.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
 
 impl Ord for RankSet {
-    /// As lists; a set that two chunks share is not looked at.
+    /// Compares as lists; two sets that share their memory are equal at once.
     fn cmp(&self, other: &Self) -> Ordering {
         if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
     }
@@ -63,7 +63,7 @@ impl RankSet {
         self.0.binary_search(&rank).is_ok()
     }
 
-    /// How many ranks are in both sets; in proportion to the smaller one.
+    /// How many ranks are in both sets. Takes time in proportion to the smaller set.
     pub fn common(&self, other: &Self) -> usize {
         if Arc::ptr_eq(&self.0, &other.0) {
             return self.len();
@@ -74,7 +74,7 @@ impl RankSet {
 }
 
 impl fmt::Display for RankSet {
-    /// Runs as ranges: `0-3,6`; of many runs the first ones.
+    /// Prints runs as ranges: `0-3,6`; of many runs only the first ones.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 64;
         for (index, run) in self.0.chunk_by(|a, b| a.0 + 1 == b.0).enumerate() {

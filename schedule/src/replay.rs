@@ -1,10 +1,10 @@
 //! Gives an order of messages its times.
 //!
-//! Strategies decide *what* goes over *which* link and in *which order*; [`replay`] is the one place that
-//! turns such an order into start and end times under the topology's cost model. It is a list scheduler:
-//! every message starts as soon as its chunks are at the sender, its link and its resources are free, and
-//! everything earlier in the order on the same link or resource has left. [`replay_rounds`] does the same for
-//! algorithms whose ranks exchange sums, which no order of single messages can say.
+//! Strategies decide *what* goes over *which* link and in *which order*. [`replay`] is the only function that turns
+//! such an order into start and end times under the topology's cost model. It is a list scheduler: every message starts
+//! as soon as its chunks are at the sender, its link and its resources are free, and all earlier messages of the order
+//! on the same link or resource have left. [`replay_rounds`] does the same for algorithms whose ranks exchange sums,
+//! which no order of single messages can express.
 
 use crate::verify::clearly_before;
 use crate::{ChunkId, ChunkList, Demand, ReplayError, Transfer, TransferKind};
@@ -28,27 +28,28 @@ impl From<&Transfer> for Message {
     }
 }
 
-/// What replay remembers of a chunk at a rank.
+/// The state of a chunk at a rank during replay.
 #[derive(Clone, Copy)]
 struct Holding {
-    /// From when on its value may leave; `None` while there is none.
+    /// When its value can leave; `None` while there is none.
     from: Option<Micros>,
-    /// The latest departure so far: a later message must not change the value before it.
+    /// The latest departure so far: a later message must not change the value before that time.
     last_departure: Micros,
 }
 
-/// Who holds what, one row per chunk.
+/// The ranks that hold each chunk, one row per chunk.
 struct Holdings<'a> {
     demand: &'a Demand,
-    /// Whether any chunk combines: of the others only arrivals matter.
+    /// Whether any chunk combines. For other chunks only arrivals matter.
     combines: bool,
     rows: Vec<Row>,
-    /// Where all chunks are carried onwards from where they came last, for each chunk when that was; else empty, and rows count.
+    /// If every chunk is sent only from where it arrived last: for each chunk the time of that arrival. Otherwise
+    /// empty, and the rows count.
     came: Vec<Micros>,
 }
 
-/// A chunk that many messages carry has a place for every rank; one that few carry has places for the ranks that
-/// they touch. A table of chunks × ranks would be N³ for an AllToAll among N ranks.
+/// A chunk that many messages carry has an entry for every rank. A chunk that few messages carry has entries only for
+/// the ranks that they touch: a table of chunks × ranks would have N³ entries for an AllToAll among N ranks.
 #[derive(Clone)]
 enum Row {
     Dense(Box<[Option<Holding>]>),
@@ -77,7 +78,7 @@ impl<'a> Holdings<'a> {
         self.combines && self.demand.chunk(chunk).combine
     }
 
-    /// From when on a rank can send a chunk; `None` while it has none.
+    /// When a rank can send a chunk; `None` while it does not hold it.
     fn from(&mut self, chunk: ChunkId, rank: Rank) -> Option<Micros> {
         match self.came.get(chunk.index()) {
             Some(&came) => Some(came),
@@ -103,7 +104,8 @@ impl<'a> Holdings<'a> {
     }
 }
 
-/// Whether every chunk starts at its only holder and is sent only from where it came last, as chunks of one destination are.
+/// Whether every chunk starts at its only holder and is always sent from where it arrived last, as chunks with one
+/// destination are.
 fn all_go_on(demand: &Demand, topology: &Topology, messages: &[Message]) -> bool {
     let mut at: Vec<Option<Rank>> = vec![None; demand.chunks().len()];
     messages.iter().all(|message| {
@@ -121,11 +123,11 @@ fn all_go_on(demand: &Demand, topology: &Topology, messages: &[Message]) -> bool
 
 /// Times `messages` in the given order, each as early as the order allows.
 ///
-/// The result has the same order and length as `messages`. For a combining chunk a message carries
-/// everything that earlier messages of the order brought to its sender, and waits for it.
+/// The result has the same order and length as `messages`. A message with a combining chunk waits for everything that
+/// earlier messages of the order bring to its sender, and carries it.
 ///
 /// # Errors
-/// [`ReplayError::NotHeld`] where a message sends what no earlier one brought.
+/// [`ReplayError::NotHeld`] where a message sends a chunk that no earlier message brought.
 pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Result<Vec<Transfer>, ReplayError> {
     let mut player = Player::new(demand, topology, messages);
     let mut transfers = Vec::with_capacity(messages.len());
@@ -138,14 +140,14 @@ pub fn replay(demand: &Demand, topology: &Topology, messages: &[Message]) -> Res
     Ok(transfers)
 }
 
-/// Times `messages` round by round: within a round everybody sends what it had when the round began, so that two
-/// ranks can exchange their sums. `rounds` are the lengths of the rounds.
+/// Times `messages` round by round. Within a round every rank sends what it had when the round began, so that two ranks
+/// can exchange their sums. `rounds` are the numbers of messages in the rounds.
 ///
 /// The result has the same order and length as `messages`.
 ///
 /// # Errors
-/// [`ReplayError::NotHeld`], and [`ReplayError::Exchange`] where some arrival would come before a departure of the
-/// same round that must not carry it, however long it is put off: where ports send one message after the other.
+/// [`ReplayError::NotHeld`], and [`ReplayError::Exchange`] where an arrival would come before a departure of the same
+/// round that must not carry it, even if it is delayed. This happens where ports send one message after the other.
 pub fn replay_rounds(
     demand: &Demand,
     topology: &Topology,
@@ -163,10 +165,10 @@ pub fn replay_rounds(
     Ok(transfers)
 }
 
-/// How often a round is played again because an arrival came too early.
+/// How often a round is played again because a value arrived too early.
 const MOST_DELAYS: usize = 8;
 
-/// A topology in use.
+/// The state of links and resources during replay.
 struct Player<'a> {
     topology: &'a Topology,
     holdings: Holdings<'a>,
@@ -178,7 +180,7 @@ impl<'a> Player<'a> {
         Self { topology, holdings: Holdings::new(demand, topology, messages), free: FreeTimes::new(topology) }
     }
 
-    /// When a message can leave at the earliest; `index` is its position, for the evidence.
+    /// The earliest time at which a message can leave; `index` is its position, for the error.
     fn start(&mut self, index: usize, message: &Message) -> Result<Micros, ReplayError> {
         let link = self.topology.link(message.link);
         let mut start = self.free.earliest(self.topology, message.link);
@@ -204,7 +206,7 @@ impl<'a> Player<'a> {
         Transfer { chunks, from: link.from, to: link.to, link: message.link, kind, start, end }
     }
 
-    /// Lets a message leave its sender's values alone from its start on, and arrive.
+    /// Records that a message reads its sender's values from its start on, and that it arrives.
     fn deliver(&mut self, transfer: &Transfer) {
         for &chunk in &transfer.chunks {
             if let Some(came) = self.holdings.came.get_mut(chunk.index()) {
@@ -241,7 +243,7 @@ impl<'a> Player<'a> {
                 let departure = |chunk: &ChunkId| departures.get(&(*chunk, transfer.to)).copied();
                 let Some(last) = transfer.chunks.iter().filter_map(departure).reduce(Micros::max) else { continue };
                 if !clearly_before(last, transfer.end) {
-                    // To leave when the other does is late enough wherever a message takes any time.
+                    // If a message takes any time, it is late enough to leave together with the other one.
                     not_before[offset] = last;
                     early = Some(first + offset);
                 }
@@ -341,7 +343,7 @@ mod tests {
         assert_eq!(times(&topology, &demand, TransferKind::Reduce, &[(&[0], 2), (&[0], 5)]), [(0.0, 2.0), (0.0, 2.0)]);
     }
 
-    /// Two ranks exchange their values at once; a third gets the sum in the next round.
+    /// Two ranks exchange their values in one round; a third rank gets the sum in the next.
     #[test]
     fn a_round_sends_what_was_there_when_it_began() {
         let demand = Demand::new(Request::new(Collective::AllReduce, 3, 300)).unwrap();

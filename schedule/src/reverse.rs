@@ -1,15 +1,15 @@
-//! ReduceScatter and Reduce by playing a gather backwards.
+//! ReduceScatter and Reduce as a gather in reversed order.
 //!
-//! An AllGather on the reversed topology sends every rank's chunk down a tree; the same tree with its arrows
-//! turned around sums towards the root. This file turns the *order* around; times are computed anew, because
-//! intervals start at departure and mirrored ones can clash where α or β differ on a shared resource.
+//! An AllGather on the reversed topology sends every rank's chunk down a tree. The same tree with reversed links sums
+//! towards the root. This file reverses only the *order*. Times are computed anew: intervals start at departure, so
+//! mirrored intervals can overlap where α or β differ on a shared resource.
 
 use crate::{ChunkId, Demand, Message, Transfer, TransferKind};
 
-/// The reducing messages that mirror `gather`, whose transfers spread each chunk of `forward` from its holders
-/// on the *reversed* topology; in playing order.
+/// The reducing messages, in playing order, that reverse `gather`. The transfers of `gather` spread each chunk of
+/// `forward` from its holders on the *reversed* topology.
 ///
-/// Deliveries of a chunk to a rank that already has it are dropped: reversed, they would add twice.
+/// Deliveries of a chunk to a rank that already has it are left out, because reversed they would add it twice.
 pub fn reduce_of_gather(gather: &[Transfer], forward: &Demand, ranks: usize) -> Vec<Message> {
     let mut has = vec![false; forward.chunks().len() * ranks];
     for (id, chunk) in forward.chunk_ids().zip(forward.chunks()) {
@@ -39,7 +39,7 @@ mod tests {
     use crate::{Collective, Request};
     use topology::{LinkId, Micros, Rank};
 
-    /// A gather's transfer as it is stated: only the receiver and the times matter to the reversal.
+    /// A transfer of a gather, as it is stated; the reversal uses only the receiver and the times.
     fn transfer(chunks: &[u32], (from, to): (u32, u32), link: u32, start: f64) -> Transfer {
         Transfer {
             chunks: chunks.iter().copied().map(ChunkId).collect(),

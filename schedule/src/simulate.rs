@@ -1,14 +1,14 @@
-//! Plays a verified schedule and measures what it uses.
+//! Plays a verified schedule and measures the use of links and resources.
 //!
-//! The principal type is [`Simulation`]. Stated times may leave gaps (a schedule from a file, an optimizer on a
-//! grid of epochs), so the order is played again as early as it allows; but an order alone does not say which
-//! contributions a combining message carries (two ranks may exchange theirs at the same time), so the new times
-//! count only if the verifier accepts them and nothing is lost. Otherwise the stated ones stand.
+//! The principal type is [`Simulation`]. Stated times may leave gaps (a schedule from a file, an optimizer on a grid of
+//! epochs), so the order is played again as early as possible. But an order alone does not say which contributions a
+//! combining message carries (two ranks may exchange theirs at the same time). So the new times are used only if the
+//! verifier accepts them and they are not slower; otherwise the stated times stand.
 
 use crate::{Message, Schedule, Timeline, VerifiedSchedule, replay, verify};
 use topology::{Bytes, LinkId, Micros, ResourceId};
 
-/// What happens when a schedule is played.
+/// The result of playing a schedule.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Simulation {
     /// The schedule with the times of this simulation.
@@ -17,9 +17,9 @@ pub struct Simulation {
     pub makespan: Micros,
     /// The makespan that the schedule stated; never below `makespan`.
     pub stated_makespan: Micros,
-    /// For each link what it did.
+    /// The use of each link.
     pub links: Vec<Usage>,
-    /// For each resource what it did.
+    /// The use of each resource.
     pub resources: Vec<Usage>,
 }
 
@@ -30,14 +30,14 @@ pub struct Usage {
     pub busy: Micros,
     /// The part of the makespan that it was busy, 0 to 1.
     pub utilisation: f64,
-    /// What it carried.
+    /// The bytes that it carried.
     pub bytes: Bytes,
-    /// In how many messages.
+    /// The number of messages.
     pub messages: usize,
 }
 
 impl Usage {
-    /// Counts one message that keeps it busy for so long.
+    /// Counts one message that keeps it busy for `busy`.
     pub fn add(&mut self, busy: Micros, bytes: Bytes) {
         self.busy += busy;
         self.bytes += bytes;
@@ -67,7 +67,7 @@ pub fn simulate(schedule: &VerifiedSchedule) -> Simulation {
     Simulation { timeline, makespan, stated_makespan, links, resources }
 }
 
-/// The same order, played as early as possible; `None` where that would be another schedule, or a slower one.
+/// The same order, played as early as possible; `None` where this would be another schedule, or a slower one.
 fn retimed(schedule: &VerifiedSchedule) -> Option<VerifiedSchedule> {
     let (order, topology, schedule) = (schedule.order(), schedule.topology(), schedule.schedule());
     let messages: Vec<Message> =

@@ -1,7 +1,7 @@
-//! Messages with their times: what simulations, explanations and exports are made of.
+//! Messages with their times: the input of simulations, explanations and exports.
 //!
-//! The principal type is [`Timeline`]. A schedule states its times; a program is played to get them. Everything that
-//! people look at is drawn from this one list.
+//! The principal type is [`Timeline`]. A schedule states its times; a program is played to get them. All pictures and
+//! tables are made from this one list.
 
 use crate::{ChunkList, Schedule, Transfer, TransferKind, Usage, VerifiedCompressed, VerifiedSchedule};
 use std::fmt;
@@ -34,12 +34,12 @@ pub struct TimedMessage {
 pub enum Cargo {
     /// Chunks of a schedule.
     Chunks(ChunkList),
-    /// A place in a buffer of a program's sender, as people read it, and its index.
+    /// A place in a buffer of the sender (programs), as people read it, and its index.
     Place(Box<str>, u32),
 }
 
 impl Cargo {
-    /// A number that tells cargoes apart; equal chunks have equal colours.
+    /// A number that distinguishes cargoes; equal chunks have equal colours.
     pub fn colour(&self) -> u32 {
         match self {
             Self::Chunks(chunks) => chunks.first().map_or(0, |chunk| chunk.0),
@@ -68,13 +68,13 @@ impl fmt::Display for Cargo {
 /// All messages of a collective.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Timeline {
-    /// What is carried out, for people: `allgather`.
+    /// The name of the collective, for people: `allgather`.
     pub title: String,
     /// The size of the collective in bytes.
     pub size_bytes: u64,
     /// A proven lower limit of every makespan.
     pub bound: Option<Micros>,
-    /// The machine on which it happens.
+    /// The machine on which it runs.
     pub topology: Arc<Topology>,
     /// In order of departure.
     pub messages: Vec<TimedMessage>,
@@ -107,7 +107,7 @@ impl Timeline {
         self.messages.iter().map(|message| message.end).fold(Micros::ZERO, Micros::max)
     }
 
-    /// What every link and every resource does.
+    /// The use of every link and every resource.
     pub fn usage(&self) -> (Vec<Usage>, Vec<Usage>) {
         let topology = &self.topology;
         let mut links = vec![Usage::default(); topology.links().len()];
@@ -125,7 +125,7 @@ impl Timeline {
     }
 }
 
-/// A transfer with what it weighs.
+/// A transfer with its bytes.
 fn timed(schedule: &Schedule, transfer: &Transfer) -> TimedMessage {
     let Transfer { from, to, link, start, end, kind, .. } = *transfer;
     let bytes = schedule.demand.message_bytes(&transfer.chunks);
@@ -133,7 +133,7 @@ fn timed(schedule: &Schedule, transfer: &Transfer) -> TimedMessage {
 }
 
 impl TimedMessage {
-    /// What it keeps busy, and for how long from its start: its link, and the link's resources.
+    /// The link of a message and the link's resources, and how long each is busy from the message's start.
     pub fn occupied<'a>(
         &self,
         topology: &'a Topology,

@@ -1,4 +1,4 @@
-//! The answer: a [`Schedule`] of timed [`Transfer`]s, and where it came from.
+//! The answer of the planner: a [`Schedule`] of timed [`Transfer`]s, and its provenance.
 
 use crate::{ChunkId, Demand};
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::{LinkId, Micros, Rank, Topology};
 
-/// The chunks of one message; one or two of them need no allocation.
+/// The chunks of one message; up to four need no allocation.
 pub type ChunkList = SmallVec<[ChunkId; 4]>;
 
-/// What a transfer does at the receiver.
+/// The effect of a transfer at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransferKind {
-    /// The receiver's value becomes the sender's at departure.
+    /// The receiver's value is replaced by the sender's value at departure.
     Copy,
     /// The sender's value at departure is added to the receiver's (stored where the receiver has none).
     Reduce,
@@ -57,7 +57,7 @@ impl TopologyRef {
     }
 }
 
-/// Who made a schedule, and with what, so that it can be made again.
+/// How a schedule was made, so that it can be made again.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
@@ -66,10 +66,10 @@ pub struct Provenance {
     /// The seed.
     #[serde(default)]
     pub seed: u64,
-    /// The options that mattered.
+    /// The options that influenced it.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
-    /// Everybody who tried, and what became of it.
+    /// All strategies that tried, and their results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<Rival>,
     /// The version of Antiphon.
@@ -77,21 +77,21 @@ pub struct Provenance {
     pub version: String,
 }
 
-/// An attempt at the same collective, for whoever asks why this schedule won.
+/// A strategy's attempt at the same collective; it shows why this schedule won.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rival {
-    /// Such as `classic/ring`.
+    /// The strategy, such as `classic/ring`.
     pub strategy: String,
     /// Chunks per rank it used.
     pub chunks_per_rank: u32,
-    /// Its verified makespan, if it has any.
+    /// Its verified makespan; absent if it found no schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub makespan_us: Option<f64>,
     /// Why it stopped, such as `optimal` or `time limit`.
     #[serde(alias = "stopped")]
     pub stop_reason: String,
-    /// What else a person should know.
+    /// A note for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -116,13 +116,13 @@ pub struct Schedule {
     pub transfers: Vec<Transfer>,
     /// The bound it is compared with, if one was computed.
     pub bound: Option<LowerBound>,
-    /// Who made it.
+    /// How it was made.
     pub produced_by: Provenance,
 }
 
 impl Schedule {
-    /// A schedule of `transfers`, which are sorted by start here; those that start together keep their order,
-    /// which is the order of cause and effect where they take no time.
+    /// A schedule of `transfers`, which are sorted by start here. Those that start together keep their order, because
+    /// transfers that take no time depend on each other in that order.
     pub fn new(topology: &Topology, demand: Arc<Demand>, mut transfers: Vec<Transfer>, strategy: &str) -> Self {
         transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
         let produced_by = Provenance {

@@ -1,4 +1,4 @@
-//! What is shown below the help of each command, and on its man page. Each line is parsed by a test.
+//! The examples below the help of each command and on its man page. A test parses each line.
 
 pub(super) const DEMO: &str = "\
 Examples:

@@ -1,4 +1,4 @@
-//! How schedules become programs, as `run` and `export` take it.
+//! The options of `run` and `export` about how schedules become programs.
 
 use clap::Args;
 use program::{LowerOptions, Threadblocks};
@@ -7,16 +7,17 @@ use serde::{Deserialize, Serialize};
 /// How schedules become programs.
 #[derive(Args, Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct LoweringArgs {
-    /// Lanes per link, which its messages take in turn (schedules).
+    /// Connections per link; messages of the link use them in turn (schedules).
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
     pub channels: u32,
-    /// Copies of the program, each for its share of every block, on lanes of their own.
+    /// Copies of the program, each for its share of every block, with their own connections.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=32))]
     pub instances: u32,
-    /// One threadblock receives and sends, and passes on in one step what comes in (schedules).
+    /// One threadblock receives and sends, and sends received data on in one step (schedules).
     #[arg(long)]
     pub fuse: bool,
-    /// Above this many threadblocks of a rank, receivers and senders share them (schedules; MSCCL: all, default 108).
+    /// If a rank has more threadblocks than this, receivers and senders share them (schedules; MSCCL: all plans,
+    /// default 108).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_threadblocks: Option<u32>,
 }

@@ -47,13 +47,13 @@ pub(crate) struct Cli {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
-    /// Print the answer for machines on stdout, and nothing else there; errors are objects on stderr.
+    /// Print the answer as JSON on stdout, and nothing else there; errors are JSON objects on stderr.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Say more on stderr: what is tried; -vv how, -vvv every step.
+    /// Say more on stderr: -v what is tried, -vv how, -vvv every step.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Print nothing but errors, and what was asked for by --json or is a document (export, man).
+    /// Print only errors, the answer of --json, and documents (export, man).
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
     /// Colours: `auto` where there is a terminal and NO_COLOR is not set.
@@ -64,7 +64,7 @@ pub(crate) struct OutputArgs {
     pub force: bool,
 }
 
-/// When there are colours.
+/// When output is coloured.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ColorChoice {
     /// On a terminal, unless NO_COLOR is set.
@@ -75,7 +75,7 @@ pub(crate) enum ColorChoice {
     Never,
 }
 
-/// What there is to do; the order is the order of work.
+/// The commands, in the order of work.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// The main job end to end on this computer: profile, plan under a sketch, verify, run, check, compare.
@@ -113,14 +113,14 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Plans many problems: every combination of topologies, collectives, sketches, chunk counts and sizes.
     ///
-    /// Every combination is a cell; time limit and strategy are those of one cell. Cells are planned by worker processes;
-    /// one that dies costs its cell another try, of three. The folder holds each cell's record and plan, results.json
-    /// with all of them, and for every series of sizes an index as of `synth --sizes`. The same command continues a
-    /// sweep that was interrupted or killed, and tries cells again whose workers died. A size starts from the plans of the
-    /// two sizes that it halves the interval of, so the answer does not depend on the number of workers. Under
-    /// `mpirun` (built with the feature `mpi`) process 0 hands out the cells and all hosts must see the folder; a
-    /// worker that dies is replaced there as well, but if a process of MPI or a host dies, mpirun ends all of them:
-    /// then the same command continues.
+    /// Every combination is a cell. Time limit and strategy are those of one cell. Cells are planned by worker
+    /// processes; a cell whose worker dies is tried again, three times in all. The folder holds each cell's record and
+    /// plan, results.json with all of them, and for every series of sizes an index like that of `synth --sizes`. The
+    /// same command continues a sweep that was interrupted or killed, and tries cells again whose workers died. A size
+    /// starts from the plans of the two sizes around it, which follow from the list alone, so the answer does not
+    /// depend on the number of workers. Under `mpirun` (built with the feature `mpi`) process 0 hands out the cells,
+    /// and all hosts must see the folder. A worker that dies is replaced there as well. If a process of MPI or a host
+    /// dies, mpirun ends all of them; the same command then continues.
     #[command(after_help = examples::SWEEP)]
     Sweep(SweepArgs),
     /// Prints shell completions.

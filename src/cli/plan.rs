@@ -1,4 +1,4 @@
-//! What the commands take that read a plan: `antiphon verify`, `simulate` and `explain`.
+//! The arguments of the commands that read a plan: `antiphon verify`, `simulate` and `explain`.
 
 use super::values::size;
 use clap::Args;
@@ -9,7 +9,8 @@ use std::path::PathBuf;
 pub(crate) struct VerifyArgs {
     /// The plan file: schedule JSON, MSCCL XML (either dialect) or MSCCL++ JSON.
     pub file: PathBuf,
-    /// The topology (default: the SPEC that a schedule names; for plans of other tools, whether it has the links).
+    /// The topology (default: the one that a schedule describes or names; plans of other tools need one only to check
+    /// links).
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,
     /// Also check that the schedule obeys this sketch.
@@ -31,10 +32,10 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct PlanArgs {
     /// The plan file: schedule JSON, MSCCL XML or MSCCL++ JSON.
     pub file: PathBuf,
-    /// The topology (default: the SPEC that the file names).
+    /// The topology (default: the one that the file describes or names).
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,
-    /// The size of the call, for plans of other tools, which have none (default: one that the plan serves).
+    /// The size of the call, for plans of other tools, which do not state one (default: a size that the plan serves).
     #[arg(long, value_parser = size)]
     pub size: Option<u64>,
 }

@@ -17,10 +17,10 @@ pub(crate) struct ProfileArgs {
     /// Where to draw the costs of all pairs.
     #[arg(long, value_name = "F.svg")]
     pub svg: Option<PathBuf>,
-    /// How ranks talk.
+    /// How ranks exchange data.
     #[arg(long, default_value = "auto")]
     pub transport: TransportChoice,
-    /// How many exchanges that were not measured are predicted and then timed; 0 for none.
+    /// How many held-out exchanges are predicted and then timed; 0 for none.
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub check: u32,
     /// Few repetitions and wide margins.
@@ -29,7 +29,7 @@ pub(crate) struct ProfileArgs {
     /// Make the local ranks behave like this topology first.
     #[arg(long, value_name = "SPEC")]
     pub emulate: Option<String>,
-    /// Slow the emulated links down by this factor; what is measured is divided by it again.
+    /// Slow the emulated links down by this factor; measured times are divided by it again.
     #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
     pub slowdown: f64,
 }

@@ -3,7 +3,7 @@
 use topology::Rank;
 use topology::quantity::{RankSpan, listed};
 
-/// Ranks in ascending order, each once; ranges count both their ends.
+/// Ranks in ascending order, each once; a range includes both its ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RankList(pub Vec<Rank>);
 
@@ -12,12 +12,12 @@ pub(crate) struct RankList(pub Vec<Rank>);
 pub(crate) enum Split {
     /// These groups, each in ascending order.
     Listed(Vec<Vec<Rank>>),
-    /// Neighbours, so many together; the last group may be smaller.
+    /// Neighbours in groups of this size; the last group may be smaller.
     Size(usize),
 }
 
 impl Split {
-    /// The groups, of so many ranks.
+    /// The groups, for this many ranks.
     pub(crate) fn groups(&self, ranks: usize) -> Vec<Vec<Rank>> {
         match self {
             Self::Listed(groups) => groups.clone(),
@@ -73,7 +73,7 @@ mod tests {
         let ranks = |text: &str| text.parse::<RankList>().map(|list| list.0.iter().map(|rank| rank.0).collect());
         assert_eq!(ranks("6,0-3"), Ok(vec![0, 1, 2, 3, 6]));
         assert_eq!(ranks("2-2"), Ok(vec![2]));
-        // As YAML files had ranges before, without their ends.
+        // The old form of ranges in YAML files, which excludes the end.
         assert!(ranks("0..4").is_err_and(|error: String| error.contains("0-3")));
     }
 

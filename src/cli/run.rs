@@ -18,14 +18,14 @@ pub(crate) struct RunArgs {
     /// The operation (default: the schedule's).
     #[arg(long, value_parser = collective(), required_unless_present = "files")]
     pub collective: Option<Collective>,
-    /// Sizes, such as 1KiB or 1KB,1MB or 1KB..1GB (each twice the one before) or 1KB..1GB:4 (default: the schedule's, or what
-    /// the matrix adds up to). Listed chunks are scaled to them.
+    /// Sizes, such as 1KiB or 1KB,1MB or 1KB..1GB (each twice the one before) or 1KB..1GB:4 (default: the schedule's,
+    /// or the size of the matrix). Listed chunks are scaled to them.
     #[arg(long, value_name = "A..B[:F]|LIST", required_unless_present_any = ["files", "matrix", "demand"])]
     pub size: Option<SizeList>,
     /// Who starts the ranks (default: as many local processes as the schedule has ranks).
     #[command(flatten, next_help_heading = "Who starts the ranks")]
     pub launch: LaunchArgs,
-    /// The topology the schedule was made for (default: the SPEC that the file names).
+    /// The topology of the schedule (default: the one that the file describes or names).
     #[arg(long, value_name = "SPEC")]
     pub topology: Option<String>,
     /// The element type.
@@ -40,9 +40,9 @@ pub(crate) struct RunArgs {
     /// The ranks that take part, such as 0-3,6 (default: all); the others may relay.
     #[arg(long, value_name = "RANKS", conflicts_with = "files")]
     pub members: Option<RankList>,
-    /// Run in each of these groups of ranks at the same time: 0,2,4/1,3,5, or 0-3/4-7, or size=4 (neighbours). Each counts
-    /// its ranks from zero, as plan and root do; who is in no group has nothing to do. With several plan files, one for
-    /// each group.
+    /// Run in each of these groups of ranks at the same time: 0,2,4/1,3,5, or 0-3/4-7, or size=4 (neighbours). Plan and
+    /// root count the ranks of each group from zero. Ranks in no group do nothing. With several plan files, one file
+    /// for each group.
     #[arg(long, value_name = "GROUPS", conflicts_with = "members")]
     pub split: Option<Split>,
     /// Byte counts of an alltoallv: one CSV row per sending member. A plan file is checked against them.
@@ -63,16 +63,16 @@ pub(crate) struct RunArgs {
     /// Slow the emulated links down by this factor.
     #[arg(long, default_value_t = 1.0, requires = "emulate", value_name = "K", value_parser = slowdown)]
     pub slowdown: f64,
-    /// Print lines for spreadsheets, with the names of the columns above.
+    /// Print CSV, with the names of the columns in the first line.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
     /// How the plan becomes a program.
     #[command(flatten, next_help_heading = "How the plan becomes a program")]
     pub lowering: LoweringArgs,
-    /// How local ranks talk.
+    /// How local ranks exchange data.
     #[arg(long, default_value = "auto")]
     pub transport: TransportChoice,
-    /// Give up when no rank makes progress for this long (default: 10 s, and more for what is predicted to take long).
+    /// Give up when no rank makes progress for this long (default: 10 s, and more if the predicted time is long).
     #[arg(long, value_name = "T", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// Seed of the input data.
@@ -80,7 +80,7 @@ pub(crate) struct RunArgs {
     pub seed: u64,
 }
 
-/// How local ranks talk.
+/// How local ranks exchange data.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TransportChoice {
     /// The fastest way for each pair of ranks: shared memory on one computer, TCP between computers.

@@ -1,10 +1,10 @@
-//! How several sizes are written: `1KB,64KB,1MB`, `1KB..1GB`, `1KB..1GB:4`, and lists of these.
+//! Lists of sizes: `1KB,64KB,1MB`, `1KB..1GB`, `1KB..1GB:4`, and combinations of these.
 
 use super::values::size;
 
-/// How far apart the sizes of a range are where nothing else is said.
+/// The default factor between the sizes of a range.
 const FACTOR: u64 = 2;
-/// A list of more sizes is a mistake.
+/// The most sizes of a list; a longer list is a mistake.
 const MOST: usize = 256;
 
 /// Sizes in bytes, ascending, each once; never empty.
@@ -30,7 +30,7 @@ impl std::str::FromStr for SizeList {
     }
 }
 
-/// The first size, its multiples by powers of the factor below the last, and the last.
+/// The first size, its multiples by powers of the factor that are below the last size, and the last size.
 fn range(from: &str, to: &str, sizes: &mut Vec<u64>) -> Result<(), String> {
     let (to, factor) = match to.split_once(':') {
         Some((to, factor)) => {

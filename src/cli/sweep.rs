@@ -18,7 +18,7 @@ pub(crate) struct SweepArgs {
     /// Sizes, such as 1KB,64KB,1MB or 1KB..1GB (each twice the one before) or 1KB..1GB:4 (four times).
     #[arg(long, value_name = "A..B[:F]|LIST")]
     pub sizes: SizeList,
-    /// Sketches, separated by commas (default: none); `none` is a cell without one.
+    /// Sketches, separated by commas (default: none); the word `none` stands for cells without a sketch.
     #[arg(long, value_delimiter = ',', value_name = "F,G")]
     pub sketch: Vec<PathBuf>,
     /// Chunks per rank, separated by commas; `auto` searches.
@@ -27,9 +27,9 @@ pub(crate) struct SweepArgs {
     /// How hard to look in every cell.
     #[command(flatten, next_help_heading = "How hard to look")]
     pub search: SearchArgs,
-    /// Worker processes (default: one for each core, divided by the threads of each, which are 1). One that is busy with a
-    /// cell for twice the time limit and a minute, or without a limit for an hour, is ended. Under mpirun every process
-    /// but the first has one worker.
+    /// Worker processes (default: the number of cores divided by the threads of a worker; a worker has 1 thread by
+    /// default). A worker that is busy with a cell for twice the time limit and a minute, or without a limit for an
+    /// hour, is ended. Under mpirun every process but the first has one worker.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: Option<u16>,
     /// The folder for all results. A folder with an interrupted sweep of the same cells is continued.

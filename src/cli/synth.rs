@@ -1,4 +1,4 @@
-//! What is to be planned, and how hard to look: `antiphon synth` and `antiphon bound`.
+//! The arguments of `antiphon synth` and `antiphon bound`: what to plan, and how to search.
 
 use super::values::{Chunks, PointChoice, StrategyChoice, collective, duration, op, percent, size};
 use super::{RankList, SizeList};
@@ -7,7 +7,7 @@ use schedule::{Collective, ReduceOp};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What to plan, but for its size.
+/// The request without its size.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RequestArgs {
     /// The machine: `name[:params][,key=value]…`, or a path to a topology file.
@@ -48,7 +48,7 @@ pub(crate) struct SearchArgs {
     /// Stop after this time with the best so far, such as 30s or 1h30m; results then depend on the machine's speed.
     #[arg(long, value_name = "T", value_parser = duration)]
     pub time_limit: Option<Duration>,
-    /// Stop as soon as the makespan is this close to the bound, such as 2%; 0 to go on.
+    /// Stop as soon as the makespan is this close to the bound, such as 2%; 0 never stops early.
     #[arg(long, default_value = "0.1%", value_name = "PERCENT", value_parser = percent)]
     pub gap: f64,
     /// Seed of every random choice: same seed, same bytes.
@@ -60,7 +60,7 @@ pub(crate) struct SearchArgs {
 }
 
 impl SearchArgs {
-    /// The arguments that say the same on a command line.
+    /// The same arguments as words of a command line.
     pub(crate) fn to_words(&self) -> Vec<String> {
         let Self { strategy, time_limit, gap, seed, threads } = self;
         let strategy = strategy.0.map_or("auto", ::synth::StrategyKind::as_str);
@@ -82,8 +82,8 @@ pub(crate) struct BoundArgs {
     /// where all chunks have sizes.
     #[arg(long, value_parser = size, required_unless_present_any = ["matrix", "demand"])]
     pub size: Option<u64>,
-    /// How long all bounds together may take, such as 60s. Without it, only those that take a proof by the solver are limited,
-    /// to 2s.
+    /// How long all bounds together may take, such as 60s. Without it, only bounds that need a proof by the solver are
+    /// limited, to 2s.
     #[arg(long, value_name = "T", value_parser = duration)]
     pub time_limit: Option<Duration>,
 }
@@ -104,18 +104,19 @@ pub(crate) struct SynthArgs {
         allow_hyphen_values = true
     )]
     pub size: Option<u64>,
-    /// Many sizes, such as 1KB,64KB,1MB or 1KB..1GB (each twice the one before) or 1KB..1GB:4 (four times): few plans,
-    /// each for a window of sizes and there within 1 % of the best found. A time limit is for all of them.
+    /// Many sizes, such as 1KB,64KB,1MB or 1KB..1GB (each twice the one before) or 1KB..1GB:4 (four times). Gives a few
+    /// plans, each for a window of sizes in which it is within 1 % of the best found. A time limit is for all of them
+    /// together.
     ///
-    /// The index (`antiphon-sweep/1`) lists `windows`: `from_bytes`, `to_bytes` (exclusive), `file` and what the plan is; and
-    /// `sizes`: `makespan_us` of the window's plan, `best_us` of all plans, `lower_bound_us`, `gap`, and whether the size
-    /// was `searched` or is served by plans of others. Windows are disjoint and leave no hole.
+    /// The index (`antiphon-sweep/1`) lists `windows`: `from_bytes`, `to_bytes` (exclusive), `file` and facts about the
+    /// plan; and `sizes`: `makespan_us` of the window's plan, `best_us` of all plans, `lower_bound_us`, `gap`, and
+    /// whether the size was `searched` or uses plans of other sizes. Windows are disjoint and leave no size out.
     #[arg(long, value_name = "A..B[:F]|LIST")]
     pub sizes: Option<SizeList>,
     /// How hard to look.
     #[command(flatten, next_help_heading = "How hard to look")]
     pub search: SearchArgs,
-    /// With `--strategy exact`: every number of chunks, synchronous steps and rounds worth having, certified; up to
+    /// With `--strategy exact`: all Pareto points (chunks, synchronous steps, rounds), certified, with at most
     /// `--chunks` chunks (default: 6). The fastest at this size is written.
     #[arg(long, conflicts_with = "sizes")]
     pub pareto: bool,

@@ -29,10 +29,10 @@ pub(crate) enum TopologyCommand {
     Import(ImportArgs),
 }
 
-/// What `topology import` reads, and what the file does not say.
+/// The arguments of `topology import`.
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// The foreign file, whose format is seen from its text; or /sys, or a copy of it.
+    /// The file, whose text shows its format; or /sys, or a copy of it.
     pub file: PathBuf,
     /// Where to write the topology (YAML, or JSON if it ends in `.json`); stdout if absent.
     #[arg(short, long, value_name = "OUT")]
@@ -49,7 +49,7 @@ pub(crate) struct ImportArgs {
     /// TACCL: the kind of topology, if the name does not say it (DGX2, NDv2, HubAndSpoke, custom).
     #[arg(long, value_name = "KIND")]
     pub kind: Option<String>,
-    /// Bandwidths of what the file names without a speed: `nvlink=25GBps,pcie=24GBps,smp=10GBps,nic=25GBps`.
+    /// Bandwidths of parts that the file names without a speed: `nvlink=25GBps,pcie=24GBps,smp=10GBps,nic=25GBps`.
     #[arg(long, value_name = "LIST")]
     pub assume: Option<topology::import::Assumed>,
 }
@@ -65,14 +65,14 @@ pub(crate) enum SketchCommand {
         #[arg(long, value_name = "SPEC")]
         topology: String,
     },
-    /// Translates a TACCL sketch (JSON); prints it where no output is named.
+    /// Translates a TACCL sketch (JSON); prints it if no output is named.
     Import {
         /// The TACCL sketch.
         file: PathBuf,
-        /// Where to write the sketch; its name is the sketch's.
+        /// Where to write the sketch; the file name is its name.
         #[arg(short, long, value_name = "OUT.yaml")]
         output: Option<PathBuf>,
-        /// The topology it is for: says what it was translated for, and is checked against it.
+        /// The topology that it is for; it is written into the sketch, and the sketch is checked against it.
         #[arg(long, value_name = "SPEC")]
         topology: Option<String>,
     },

@@ -59,7 +59,7 @@ pub(super) fn op() -> impl clap::builder::TypedValueParser<Value = ReduceOp> {
     spelled(ReduceOp::ALL.iter().map(|value| value.as_str()))
 }
 
-/// A parser that knows the accepted spellings, so that help and completions list them.
+/// A parser that knows all accepted words, so that help and completions list them.
 fn spelled<T>(names: impl Iterator<Item = &'static str>) -> impl clap::builder::TypedValueParser<Value = T>
 where
     T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -72,7 +72,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     topology::quantity::parse_bytes(text).map_err(|error| error.to_string())
 }
 
-/// Sums of durations up to here are moments that clocks can tell.
+/// The longest duration: sums of durations up to this are times that clocks can represent.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -84,7 +84,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `2%` or `0.5 %`, as a fraction; nothing needs no sign.
+/// `2%` or `0.5 %`, as a fraction; `0` needs no percent sign.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     if text == "0" {
         return Ok(0.0);

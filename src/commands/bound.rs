@@ -11,10 +11,10 @@ use std::time::Duration;
 use synth::{Certificate, Deadline, Effort, Proof, Scope};
 use topology::quantity::show_bandwidth;
 
-/// How long the solver may look for a proof, where nobody says.
+/// How long the solver may search for a proof, if the user gives no limit.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs the command. With `--chunks auto` only those bounds count that hold however the data is cut.
+/// Runs the command. With `--chunks auto` only bounds that hold for every chunk count are used.
 pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
     let mut request = args.request.clone();
     let searched = request.chunks == Chunks::Auto;
@@ -76,7 +76,7 @@ fn scope(scope: Scope) -> &'static str {
 }
 
 pub(super) fn evidence(certificate: &Certificate) -> String {
-    /// Longer lists are for `--json`.
+    /// Longer lists are only in the answer of `--json`.
     const SHOWN: usize = 12;
     let list = |names: Vec<String>| match names.len() {
         count if count > SHOWN => format!("{}, … ({count})", names[..SHOWN].join(", ")),

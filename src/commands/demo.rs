@@ -1,8 +1,8 @@
 //! `antiphon demo`: the main job, end to end, on this computer.
 //!
-//! Two arenas: this computer as it is, profiled a moment ago, and an unequal cluster emulated on it with paced
-//! links. In each, for three collectives and three sizes: the best classic algorithm (stock) and our plan, both under
-//! the same sketch, verified, run by real processes on real buffers, checked, measured in turn, and compared.
+//! There are two machines: this computer, profiled at the start, and an unequal cluster that is emulated on it with
+//! paced links. On each, for three collectives and three sizes, the best classic algorithm (stock) is compared with our
+//! plan. Both obey the same sketch, are verified, run by real processes on real buffers, checked, and measured in turn.
 
 use crate::amounts::count;
 use crate::cli::{DemoArgs, LoweringArgs, TransportChoice};
@@ -31,17 +31,17 @@ use tune::{Choice, Entry, Plan, STOCK, Summary, Table, decide, interleaved, summ
 const RANKS: u32 = 8;
 const COLLECTIVES: [Collective; 3] = [Collective::AllGather, Collective::AllReduce, Collective::AllToAll];
 const SIZES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
-/// Emulated links are this much slower than the real ones, so that this computer is not what binds.
+/// Emulated links are slower than the real ones by this factor, so that this computer is not the bottleneck.
 const SLOWDOWN: f64 = 1000.0;
 /// The most time for one plan; most need far less.
 const PLANNING: Duration = Duration::from_millis(900);
-/// Repetitions of each candidate, in this many blocks that take turns.
+/// Repetitions of each candidate, in this many blocks; candidates alternate block by block.
 const REPETITIONS: u32 = 9;
 const BLOCKS: u32 = 3;
-/// The sketch where none is given.
+/// The sketch if the user gives none.
 const SKETCH: &str = include_str!("../../sketches/demo.yaml");
 
-/// Where collectives are compared.
+/// A machine on which collectives are compared.
 struct Arena {
     name: &'static str,
     topology: Arc<Topology>,
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &DemoArgs, screen: &Screen) -> Outcome {
     }
 }
 
-/// Whether what the user names can be used, before anything takes time.
+/// Checks the user's files and names before anything takes time.
 fn check(args: &DemoArgs) -> Outcome {
     let topology = plan::topology(&args.emulate)?;
     match &args.sketch {
@@ -125,7 +125,7 @@ fn check(args: &DemoArgs) -> Outcome {
 /// This computer, profiled now.
 fn local(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
     let path = args.output.join("measured.yaml");
-    // A demo shall be quick; `antiphon profile` takes its time.
+    // The demo should be quick, so the profile is; `antiphon profile` takes more time.
     let subject = profile::Subject::local(RANKS as usize);
     let measured = profile::measure(&subject, ProfileOptions::quick(), 0, screen)?.measured;
     write_text(&path, &measured.to_yaml(&subject.about()))?;
@@ -134,7 +134,7 @@ fn local(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
     arena("this computer", topology, None, args, screen)
 }
 
-/// An unequal cluster, by paced links.
+/// An unequal cluster, emulated by paced links.
 fn emulated(args: &DemoArgs, screen: &Screen) -> Outcome<Arena> {
     let topology = plan::topology(&args.emulate)?;
     arena("emulated", topology, Some((args.emulate.clone(), SLOWDOWN)), args, screen)
@@ -160,7 +160,7 @@ fn arena(
     Ok(Arena { name, topology, sketch, emulate })
 }
 
-/// Plans, runs and measures every cell of an arena.
+/// Plans, runs and measures every cell of a machine.
 fn compare(args: &DemoArgs, arena: &Arena, screen: &Screen) -> Outcome<Vec<Cell>> {
     let setup = Setup {
         launch: Launch::Local(arena.topology.rank_count()),
@@ -193,7 +193,7 @@ fn synthesize(arena: &Arena, request: &Request, options: &Options) -> Outcome<Sy
     synth::synthesize(&problems, options, &|_| {}).map_err(Failure::no)
 }
 
-/// Runs stock and plan in turn, and decides.
+/// Runs stock and plan in turn, and decides which one is better.
 fn measure(args: &DemoArgs, arena: &Arena, bench: &mut Workbench, [stock, planned]: [Synthesis; 2]) -> Outcome<Cell> {
     let request = planned.schedule.schedule().demand.request().clone();
     let (count, size_bytes) = count(&request, request.size_bytes, DType::F32, 1);
@@ -259,7 +259,7 @@ fn heading(arena: &Arena) -> String {
     format!("{}: {what}{sketch}", arena.name)
 }
 
-/// Stock (the best classic algorithm) against planned, predicted and measured.
+/// The columns: stock (the best classic algorithm) and planned, each predicted and measured.
 const HEADER: [&str; 9] = ["", "stock", "planned", "gap", "predicted", "", "measured", "", "wins"];
 
 fn row(cell: &Cell) -> Vec<String> {
@@ -302,7 +302,7 @@ fn correctness(cells: &[Cell]) -> String {
     format!("every result compared with the naive reference: {wrong} wrong elements")
 }
 
-/// The tuning table of an arena: what to use for which size.
+/// The tuning table of a machine: which algorithm to use for which size.
 fn tuning(output: &Path, arena: &Arena, cells: &[Cell]) -> Outcome {
     let entries = cells.iter().map(|cell| {
         let wins = cell.choice == Choice::Candidate;
@@ -320,7 +320,7 @@ fn tuning(output: &Path, arena: &Arena, cells: &[Cell]) -> Outcome {
     Table::new(&arena.topology, entries.collect()).write(&output.join(name)).map_err(Failure::bad_input)
 }
 
-/// A timeline of one plan, to look at.
+/// A timeline of one plan, as a picture.
 fn draw(args: &DemoArgs, arena: &Arena) -> Outcome {
     let name = format!("plans/emulated-allgather-{}-planned.json", SIZES[1]);
     let schedule = plan::open_schedule(&args.output.join(name), Some(arena.topology.name()))?;

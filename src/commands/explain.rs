@@ -1,4 +1,5 @@
-//! `antiphon explain`: the critical path of a plan, what binds, what would help, and who else tried.
+//! `antiphon explain`: the critical path of a plan, the bound of all plans, what would make it faster, and the other
+//! candidates.
 
 use super::{bound, usage};
 use crate::answer::answer;
@@ -16,28 +17,28 @@ use std::time::Duration;
 use synth::{Deadline, Leverage, Problem};
 use topology::{LinkId, Micros, ResourceId};
 
-/// A plan, and why it takes as long as it does.
+/// A plan, and the reason for its makespan.
 struct Explained {
     title: String,
     request: Request,
     timeline: Timeline,
     path: CriticalPath,
-    /// Of the plan as early as its order allows.
+    /// Usage when the plan is played as early as its order allows.
     links: Vec<Usage>,
     resources: Vec<Usage>,
-    /// Who made a schedule, and the bound that it comes with.
+    /// The strategy that made a schedule, and the bound in its file.
     strategy: Option<String>,
     bound: Option<LowerBound>,
     gap: Option<f64>,
-    /// What binds every plan of a schedule's demand, and what would help.
+    /// The bound of all plans for this demand, and the changes of the machine that would lower it.
     leverage: Option<Leverage>,
-    /// Everybody who tried, where a schedule's file says it.
+    /// All candidates, if the schedule's file lists them.
     candidates: Vec<Rival>,
 }
 
-/// How long to look for what would help, kind by kind.
+/// How long to search for such changes.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longer lists are for `--json`.
+/// Longer lists are only in the answer of `--json`.
 const SHOWN: usize = 12;
 
 /// Runs the command.
@@ -178,7 +179,7 @@ fn for_people(explained: &Explained, width: usize) -> String {
     lines.join("\n")
 }
 
-/// What binds, and what would help.
+/// The bound of all plans, and what would lower it.
 fn worth(leverage: &Leverage, makespan: Micros) -> String {
     let evidence = leverage.certificate.as_ref().map_or_else(String::new, |it| format!(": {}", bound::evidence(it)));
     let rows = leverage.levers.iter().map(|lever| {
@@ -203,7 +204,7 @@ fn worth(leverage: &Leverage, makespan: Micros) -> String {
     )
 }
 
-/// How each strategy fared at the chunk count that suited it best.
+/// The result of each strategy at its best chunk count.
 fn rivals(candidates: &[Rival], width: usize) -> String {
     let mut best: Vec<&Rival> = Vec::new();
     let time_of = |rival: &Rival| rival.makespan_us.unwrap_or(f64::INFINITY);

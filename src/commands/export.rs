@@ -15,10 +15,10 @@ use serde_json::json;
 use std::io::{self, Write};
 use topology::{Rank, Topology};
 
-/// What the `format` of an answer says.
+/// The `format` of the answer.
 const FORMAT: &str = "antiphon-export/1";
-/// How many threadblocks of a rank MSCCL's runtimes have room for on the GPUs they were made for: one for each of an
-/// A100's multiprocessors.
+/// The most threadblocks of a rank that MSCCL's runtimes can run on the GPUs they were made for: one for each
+/// multiprocessor of an A100.
 const MAX_THREADBLOCKS: u32 = 108;
 
 /// Runs the command.
@@ -59,7 +59,7 @@ fn timeline(verified: &Verified, args: &ExportArgs) -> Outcome<Timeline> {
 fn program(verified: Verified, args: &ExportArgs) -> Outcome<VerifiedProgram> {
     match verified {
         Verified::Schedule(schedule) => {
-            // Files of MSCCL have their limits anyway, and are made to fit.
+            // MSCCL files have this limit anyway, so the program is made to satisfy it.
             let is_msccl = matches!(args.format, ExportFormat::MscclXml | ExportFormat::MscclXmlExecutor);
             let LoweringArgs { fuse, max_threadblocks, .. } = args.lowering;
             let max_threadblocks = max_threadblocks.filter(|_| fuse || !is_msccl);
@@ -96,7 +96,7 @@ fn msccl_file(verified: Verified, args: &ExportArgs, dialect: msccl::Dialect, sc
     write_or_print(args, screen, |out: &mut dyn Write| msccl::write(&algorithm, out))
 }
 
-/// The sizes that a plan of a sweep is for: the first, and the first that is too large.
+/// The size window of a plan from a sweep: the first size, and the first that is too large.
 fn planned_window(verified: &Verified) -> Option<(u64, u64)> {
     let Verified::Schedule(schedule) = verified else { return None };
     let options = &schedule.schedule().produced_by.options;
@@ -104,9 +104,9 @@ fn planned_window(verified: &Verified) -> Option<(u64, u64)> {
     Some((bytes(synth::FROM_BYTES)?, bytes(synth::TO_BYTES)?)).filter(|(from, to)| from < to)
 }
 
-/// The sizes that a file serves: what the user says, else the window of a sweep's plan, else half an octave around the
-/// size it was planned for, so that files for sizes that double meet and do not overlap. The runtimes count the bytes
-/// of one rank of a gather.
+/// The sizes that a file serves: those that the user gives, else the window of a sweep's plan, else half an octave
+/// around the planned size, so that files for sizes that double have no gaps and do not overlap. For a gather, the
+/// runtimes count the bytes of one rank.
 fn window(args: &ExportArgs, planned: Option<(u64, u64)>, request: &Request, dialect: msccl::Dialect) -> (u64, u64) {
     let ranks = match request.collective {
         Collective::Gather | Collective::Scatter => request.members.len() as f64,
@@ -119,11 +119,11 @@ fn window(args: &ExportArgs, planned: Option<(u64, u64)>, request: &Request, dia
     };
     let least = args.min_bytes.unwrap_or((first / ranks).ceil() as u64);
     let most = args.max_bytes.unwrap_or((last / ranks).floor() as u64);
-    // microsoft/msccl serves sizes below its `maxBytes`.
+    // microsoft/msccl serves only sizes below `maxBytes`.
     (least, if dialect == msccl::Dialect::Msccl { most.saturating_add(1) } else { most })
 }
 
-/// A plan of MSCCL++, with port channels between the machines of a schedule's topology.
+/// An MSCCL++ plan, with port channels between the machines of a schedule's topology.
 fn mscclpp_file(verified: Verified, args: &ExportArgs, screen: &Screen) -> Outcome {
     let machine = |topology: &Topology, rank| topology.machine_of(Rank::from_index(rank)) as u32;
     let machines = match &verified {
@@ -146,7 +146,7 @@ fn mscclpp_file(verified: Verified, args: &ExportArgs, screen: &Screen) -> Outco
     write_or_print(args, screen, |out: &mut dyn Write| out.write_all(mscclpp::write(&plan).as_bytes()))
 }
 
-/// Writes to a file, or to stdout where none is named. With `--json` stdout is an object (`antiphon-export/1`) with the
+/// Writes to a file, or to stdout if none is named. With `--json` stdout gets an object (`antiphon-export/1`) with the
 /// name of the file, or with the content.
 fn write_or_print(args: &ExportArgs, screen: &Screen, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Outcome {
     let format = args.format.to_possible_value().map(|value| value.get_name().to_owned());

@@ -57,13 +57,13 @@ pub(crate) fn man(args: &ManArgs, screen: &Screen) -> Outcome {
     Ok(())
 }
 
-/// A command and all below it, but for those that only this program calls.
+/// A command and all its subcommands, except those that only this program calls.
 fn every<'c>(command: &'c Command, pages: &mut Vec<&'c Command>) {
     pages.push(command);
     command.get_subcommands().filter(|it| !it.is_hide_set()).for_each(|it| every(it, pages));
 }
 
-/// As `Man::render` does it, with the examples as they are written.
+/// Like `Man::render`, but with the examples unchanged.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
     let mut out = Vec::new();

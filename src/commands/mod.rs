@@ -1,4 +1,4 @@
-//! One file per command: from its arguments to its result. The order of help is the order of work.
+//! One file per command: from its arguments to its result.
 
 pub(crate) mod bound;
 pub(crate) mod demo;

@@ -1,4 +1,4 @@
-//! `antiphon synth --pareto`: which numbers of chunks, steps and rounds are worth having.
+//! `antiphon synth --pareto`: the Pareto points of chunks, steps and rounds.
 
 use crate::answer::answer;
 use crate::cli::{Chunks, PointChoice, SynthArgs};

@@ -13,20 +13,20 @@ use topology::concurrent::Sharing;
 use topology::profile::{HeldOut, ProfileOptions, check, profile};
 use topology::{Exchange, Measured, Micros, Probe, ProbeError, Rank, Topology, quantity};
 
-/// Of the questions of the examination: they are the same each time.
+/// The seed of the held-out exchanges, which are therefore the same each time.
 const SEED: u64 = 1;
 
-/// How many ranks are profiled where nobody says it.
+/// How many ranks are profiled by default.
 const RANKS: usize = 8;
-/// How many can be.
+/// The allowed numbers of ranks.
 const LIMITS: RangeInclusive<usize> = 2..=256;
-/// How long ranks may take to get ready, and go without progress.
+/// How long ranks may take to get ready, and how long they may be without progress.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is measured.
+/// The ranks that are measured.
 pub(crate) struct Subject(Setup);
 
-/// A machine, measured and examined.
+/// A measured machine with its held-out exchanges.
 pub(crate) struct Profile {
     pub(crate) measured: Measured,
     /// Exchanges that were predicted, and then timed.
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &ProfileArgs, screen: &Screen) -> Outcome {
     Role::take(&args.launch)?.play(|launch| conduct(args, launch.unwrap_or(Launch::Local(RANKS)), screen))
 }
 
-/// Runs it as the process that decides.
+/// Runs the command on the process that coordinates.
 fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
     interrupt::ends(screen);
     let ranks = launch.ranks();
@@ -85,7 +85,7 @@ fn conduct(args: &ProfileArgs, launch: Launch, screen: &Screen) -> Outcome {
     Ok(())
 }
 
-/// Starts the ranks, measures them, and asks `questions` questions about what was not measured.
+/// Starts the ranks, measures them, and predicts and times `questions` held-out exchanges.
 pub(crate) fn measure(
     subject: &Subject,
     mut options: ProfileOptions,
@@ -93,7 +93,7 @@ pub(crate) fn measure(
     screen: &Screen,
 ) -> Outcome<Profile> {
     let mut bench = Workbench::open(&subject.0)?;
-    // An imitated machine is measured as it would be at its own speed.
+    // An emulated machine is measured as if it ran at full speed.
     let (slowdown, sharing) = match &subject.0.emulate {
         Some((_, slowdown)) => (*slowdown, Sharing::InTurn),
         None => (1.0, Sharing::Fair),
@@ -113,7 +113,7 @@ pub(crate) fn measure(
     Ok(Profile { measured, held_out })
 }
 
-/// A probe of a machine that is imitated in slow motion: its times are divided by the slowdown.
+/// The probe of an emulated machine that is slowed down: measured times are divided by the slowdown.
 struct Slowed<'p> {
     probe: &'p mut dyn Probe,
     slowdown: f64,
@@ -136,7 +136,7 @@ impl Probe for Slowed<'_> {
 }
 
 impl Subject {
-    /// So many local processes, over shared memory.
+    /// This many local processes, over shared memory.
     pub(crate) fn local(ranks: usize) -> Self {
         Self(Setup {
             launch: Launch::Local(ranks),
@@ -148,7 +148,7 @@ impl Subject {
         })
     }
 
-    /// What the file says about when and where it was made.
+    /// The first lines of the file: when and where it was made.
     pub(crate) fn about(&self) -> String {
         let ranks = self.0.launch.ranks();
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -185,7 +185,7 @@ fn utc(seconds: u64) -> String {
     format!("{year}-{:02}-{:02} {:02}:{:02} UTC", month + 1, left + 1, rest / 3600, rest / 60 % 60)
 }
 
-/// How well exchanges were predicted that were not measured before.
+/// How well held-out exchanges were predicted.
 fn examined(held_out: &[HeldOut]) -> Option<String> {
     let (median, worst) = HeldOut::errors(held_out);
     let alone = held_out.iter().filter(|answer| answer.exchanges.len() == 1).count();
@@ -204,7 +204,7 @@ fn examined(held_out: &[HeldOut]) -> Option<String> {
     })
 }
 
-/// One question and its answer.
+/// One held-out exchange, as a line.
 fn asked(answer: &HeldOut) -> String {
     let flow = |exchange: &Exchange| format!("{}→{}", exchange.from, exchange.to);
     let flows: Vec<String> = answer.exchanges.iter().map(flow).collect();
@@ -218,7 +218,7 @@ fn asked(answer: &HeldOut) -> String {
     )
 }
 
-/// One line: ranges of α and bandwidth, and what is shared.
+/// One line: ranges of α and bandwidth, and the shared resources.
 pub(crate) fn summary(measured: &Measured) -> String {
     const MOST: usize = 8;
     let links = measured.topology.links();

@@ -1,4 +1,4 @@
-//! `antiphon simulate`: makespan, and how much every link and resource was used.
+//! `antiphon simulate`: the makespan, and the use of every link and resource.
 
 use super::usage;
 use crate::answer::answer;
@@ -13,14 +13,14 @@ use schedule::{Request, Simulation, Timeline, TopologyRef, Usage, VerifiedCompre
 use serde_json::{Value, json};
 use topology::Micros;
 
-/// Longer tables are for `--json`.
+/// Longer tables are only in the answer of `--json`.
 const SHOWN: usize = 5000;
 
 /// A plan that was played.
 struct Played {
     title: String,
     request: Request,
-    /// Of a compressed schedule the base.
+    /// For a compressed schedule, the timeline of the base.
     timeline: Timeline,
     /// The makespan that a schedule states.
     stated: Option<Micros>,

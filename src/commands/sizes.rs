@@ -1,4 +1,4 @@
-//! `antiphon synth --sizes`: few plans, each for a window of sizes, and the index that says which.
+//! `antiphon synth --sizes`: a few plans, each for a window of sizes, and the index that lists them.
 //!
 //! The principal type is [`Index`], the file `index.json` (`antiphon-sweep/1`):
 //!
@@ -9,7 +9,7 @@
 //! | `windows[]` {from_bytes, to_bytes, file, …} | disjoint and without holes; `to_bytes` is exclusive; `file` is relative to the index and timed for `size_bytes`, the largest size asked of the window |
 //! | `sizes[]` {size_bytes, makespan_us, best_us, lower_bound_us, bound, gap, window, searched} | every size asked: the window's plan there, the best plan found, the bound, and whether the size was searched or served by plans of others |
 //!
-//! The plans themselves carry their window among the options of `produced_by`, so that `export` knows it.
+//! The plans have their window among the options of `produced_by`, so that `export` knows it.
 
 use crate::cli::{Chunks, RequestArgs, SizeList, SynthArgs};
 use crate::failure::{Failure, Outcome, io_failure, write_to};
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &SynthArgs, sizes: &SizeList, screen: &Screen) -> Outcom
     screen.result(&Report { index: &index, seconds }, || report(&index, seconds, args.output.as_deref()))
 }
 
-/// What is printed with `--json`: the index, and how long it took.
+/// The answer of `--json`: the index, and the time of the search.
 #[derive(Serialize)]
 struct Report<'a> {
     #[serde(flatten)]

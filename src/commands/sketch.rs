@@ -46,7 +46,7 @@ fn import(file: &Path, output: Option<&PathBuf>, spec: Option<&str>, screen: &Sc
             write_to(path, |out| out.write_all(imported.yaml.as_bytes()))?;
             screen.result(&value, || format!("written to {}", path.display()))
         }
-        // A document, which is wanted even by those who want to hear nothing else.
+        // This is a document, so it is printed even with `--quiet`.
         None if !screen.is_json() => {
             screen.line(imported.yaml.trim_end());
             Ok(())

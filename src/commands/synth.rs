@@ -1,4 +1,4 @@
-//! `antiphon synth`: plan, verify, save, report.
+//! `antiphon synth`: plans, verifies, saves, reports.
 
 use crate::answer::answer;
 use crate::cli::SynthArgs;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     tell(&synthesis.report, synthesis.schedule.schedule(), args.output.as_deref(), screen)
 }
 
-/// The report, with the memory that it took.
+/// Prints the report, with the memory used.
 fn tell(told: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Screen) -> Outcome {
     let mut value = answer("synth", Some(&schedule.topology), Some(schedule.demand.request()), told)?;
     if let Some(peak) = peak_memory() {
@@ -49,7 +49,8 @@ fn tell(told: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Scre
     Ok(())
 }
 
-/// A compressed plan, where a plain one would be too large and symmetries allow it; the planner says why there is none.
+/// A compressed plan, if a plain one would be too large and symmetries allow it; otherwise the planner says why there
+/// is none.
 fn compressed(problems: &[Problem], options: &Options, screen: &Screen) -> Option<CompressedSynthesis> {
     let is_asked_for = options.strategy.is_none_or(|it| matches!(it, StrategyKind::Orbits | StrategyKind::Symmetric));
     if !is_asked_for || !problems.first().is_some_and(synth::is_too_large_for_plain) {
@@ -81,7 +82,7 @@ pub(crate) fn synthesize(
     outcome.map_err(|error| explain(error, sketch, options.strategy))
 }
 
-/// Why there is no plan: the sketch line to relax, or what else to try.
+/// The reason why there is no plan: the sketch line to relax, or what else to try.
 pub(crate) fn explain(error: SynthError, sketch: Option<&Path>, asked: Option<StrategyKind>) -> Failure {
     let line = match &error {
         SynthError::Infeasible { relax, .. } => relax.map(synth::Hindrance::line),
@@ -104,17 +105,17 @@ pub(crate) fn explain(error: SynthError, sketch: Option<&Path>, asked: Option<St
     }
 }
 
-/// The most memory that this process has had, where the system says it.
+/// The most memory that this process has used, if the system tells it.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// How many of those that lost are listed where nobody asks for all.
+/// How many other candidates are listed without `-v`.
 const RUNNERS_UP: usize = 3;
 
-/// The report for people: the answer first, then who else came close, or all who tried.
+/// The report for people: the answer first, then the closest candidates, or all of them.
 fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Screen) -> String {
     let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates, .. } = report;
     let shown = if screen.is_verbose() { candidates.iter().collect() } else { closest(candidates) };
@@ -148,7 +149,7 @@ fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &
     )
 }
 
-/// The best candidate of the best strategies, the winner first.
+/// The best candidates, one for each strategy, the winner first.
 fn closest(candidates: &[Candidate]) -> Vec<&Candidate> {
     let time = |candidate: &Candidate| candidate.makespan_us.unwrap_or(f64::INFINITY);
     let mut sorted: Vec<&Candidate> = candidates.iter().collect();

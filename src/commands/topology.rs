@@ -1,4 +1,4 @@
-//! `antiphon topology`: what machines are known, and what a SPEC means.
+//! `antiphon topology`: known machines, and the topology of a SPEC.
 
 use crate::cli::{ImportArgs, TopologyCommand};
 use crate::failure::{Outcome, read_text, write_to};
@@ -76,7 +76,7 @@ fn show(topology: &Topology, screen: &Screen) -> Outcome {
     Ok(())
 }
 
-/// What links share, and how fast it is.
+/// The shared resources and their rates.
 fn shared(topology: &Topology) -> String {
     let rows = topology.resources().iter().enumerate().map(|(index, resource)| {
         let users = topology.users(ResourceId::from_index(index)).len();
@@ -85,8 +85,8 @@ fn shared(topology: &Topology) -> String {
     table(&["resource", "bandwidth", "links"], &rows.collect::<Vec<_>>())
 }
 
-/// What is right as it is, but may not be meant: islands, and ranks without a way out of their machine where others of it
-/// have one.
+/// Facts that are valid but may not be intended: islands, and ranks without a link to other machines in a machine where
+/// other ranks have one.
 fn remarks(topology: &Topology) -> Vec<String> {
     let mut remarks = Vec::new();
     let islands = topology.islands().len();

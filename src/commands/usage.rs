@@ -1,4 +1,4 @@
-//! What every link and resource did, as `simulate` and `explain` say it.
+//! The use of every link and resource, as `simulate` and `explain` print it.
 
 use crate::screen::{self, bytes, percent, time};
 use schedule::Usage;

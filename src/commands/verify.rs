@@ -58,7 +58,7 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
     verdict(args, findings.total())
 }
 
-/// A compressed schedule: judged on orbits, and written out where that is asked for.
+/// A compressed schedule: verified on its orbits, and expanded if the user asks for it.
 fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) -> Outcome {
     let Claim { file, topology } = claim;
     if args.sketch.is_some() {
@@ -94,12 +94,12 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
     verdict(args, findings.total())
 }
 
-/// What a file says that was not checked.
+/// Statements of a file that were not checked.
 struct UncheckedClaims {
-    /// A bound is not proved again: that takes whoever plans.
+    /// The bound of a file is not proved again, because only the planner can do this.
     bound: Option<LowerBound>,
     gap: Option<f64>,
-    /// What lists the chunks, where the file does so itself and nobody said what was asked for.
+    /// The name of the list of chunks, if the file lists them itself and the user gave nothing to compare them with.
     chunks: Option<&'static str>,
 }
 
@@ -130,7 +130,7 @@ impl fmt::Display for UncheckedClaims {
     }
 }
 
-/// The answer for machines.
+/// The JSON answer.
 fn judged(
     findings: &Findings<ShownViolation>,
     claims: &UncheckedClaims,
@@ -165,7 +165,7 @@ impl fmt::Display for ShownViolation {
     }
 }
 
-/// The exit of the command.
+/// The exit code of the command.
 fn verdict(args: &VerifyArgs, violations: u64) -> Outcome {
     match violations {
         0 => Ok(()),
@@ -198,7 +198,7 @@ fn foreign(args: &VerifyArgs, mut plan: ForeignPlan, screen: &Screen) -> Outcome
     verdict(args, plan.violations.total())
 }
 
-/// A violation as `docs/formats.md` spells it; what it does not concern is left out.
+/// A violation as JSON (see `docs/formats.md`), without keys that do not apply.
 fn as_json(violation: &Violation) -> Value {
     let mut object = json!({"kind": violation.kind(), "text": violation.to_string()});
     if let Some(chunk) = violation.chunk() {

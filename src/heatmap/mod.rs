@@ -1,8 +1,8 @@
-//! What every pair of ranks costs, as a picture: in the terminal and as SVG.
+//! The costs of all pairs of ranks as a picture: in the terminal and as SVG.
 //!
-//! The principal type is [`HeatMap`]: α and bandwidth of every ordered pair, ranks in the order of their machines.
-//! A sender has a row, a receiver a column. Colours follow the logarithm, so that a link of half the speed looks as far
-//! off in a rack as in a chip.
+//! The principal type is [`HeatMap`]: α and bandwidth of every ordered pair, ranks in the order of their machines. A
+//! sender has a row, a receiver a column. The scale of colours is logarithmic, so half the speed has the same distance
+//! everywhere.
 
 mod svg;
 mod terminal;
@@ -12,7 +12,7 @@ pub(crate) use terminal::terminal;
 
 use topology::{LinkId, Rank, Topology, quantity};
 
-/// What a cell shows.
+/// The quantity that a map shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quantity {
     Alpha,
@@ -22,7 +22,7 @@ pub(crate) enum Quantity {
 /// The costs of a topology by pair.
 pub(crate) struct HeatMap<'t> {
     topology: &'t Topology,
-    /// Ranks as they are drawn.
+    /// Ranks in the order in which they are drawn.
     order: Vec<Rank>,
 }
 
@@ -37,7 +37,7 @@ impl<'t> HeatMap<'t> {
         self.topology.between(from, to).min_by(|one, other| beta(one).total_cmp(&beta(other)))
     }
 
-    /// What is drawn for two ranks: µs, or GB/s.
+    /// The value of two ranks: µs, or GB/s.
     fn value(&self, quantity: Quantity, from: Rank, to: Rank) -> Option<f64> {
         let link = self.topology.link(self.link(from, to)?);
         Some(match quantity {
@@ -46,7 +46,7 @@ impl<'t> HeatMap<'t> {
         })
     }
 
-    /// All values, ascending: an α may be zero, a bandwidth without limit.
+    /// All values, ascending. An α may be zero, and a bandwidth may be unlimited.
     fn values(&self, quantity: Quantity) -> Vec<f64> {
         let pairs = self.order.iter().flat_map(|&from| self.order.iter().map(move |&to| (from, to)));
         let mut values: Vec<f64> = pairs.filter_map(|(from, to)| self.value(quantity, from, to)).collect();
@@ -54,7 +54,7 @@ impl<'t> HeatMap<'t> {
         values
     }
 
-    /// How many ranks precede each machine but the first.
+    /// For each machine but the first, the number of ranks before it.
     fn borders(&self) -> Vec<usize> {
         let ends = self.topology.machines().iter().scan(0, |end, machine| {
             *end += machine.len();
@@ -90,7 +90,7 @@ fn is_on_scale(value: f64) -> bool {
     value.is_finite() && value > 0.0
 }
 
-/// Dark blue to yellow for 0 to 1, of equal steps to the eye, in print and to the colour-blind.
+/// Dark blue to yellow for 0 to 1. Steps look equal, also in print and to colour-blind people.
 fn colour(share: f64) -> [u8; 3] {
     const STOPS: [[f64; 3]; 5] =
         [[68.0, 1.0, 84.0], [59.0, 82.0, 139.0], [33.0, 145.0, 140.0], [94.0, 201.0, 98.0], [253.0, 231.0, 37.0]];

@@ -1,23 +1,23 @@
-//! Heat maps as one SVG without external resources: what a pair costs appears when a pointer rests on it.
+//! Heat maps as one SVG file without external resources; a tooltip shows the cost of a pair.
 
 use super::{HeatMap, Quantity, colour, is_on_scale};
 use std::fmt::Write;
 use topology::{Rank, ResourceId, Topology, quantity};
 
-/// Around everything, in pixels.
+/// The margin around the picture, in pixels.
 const MARGIN: f64 = 24.0;
-/// For the numbers of ranks, and for titles.
+/// The space for the numbers of ranks and for titles, in pixels.
 const LABELS: f64 = 28.0;
 const TITLE: f64 = 44.0;
-/// Of the scale under a map, with its numbers.
+/// The height of the scale below a map, with its numbers, in pixels.
 const SCALE: f64 = 52.0;
 const LINE: f64 = 18.0;
-/// How far the least value above zero is from zero, of the whole scale.
+/// The place of the least value above zero on the scale, as a share of the scale.
 const ABOVE_ZERO: f64 = 0.15;
-/// A map is about so wide.
+/// The approximate width of a map, in pixels.
 const SIDE: f64 = 460.0;
 
-/// The picture of all pairs: bandwidth on the left, α on the right, what is shared below.
+/// The picture of all pairs: bandwidth on the left, α on the right, shared resources below.
 pub(crate) fn svg(map: &HeatMap<'_>) -> String {
     let cell = (SIDE / map.order.len() as f64).clamp(7.0, 40.0);
     let side = cell * map.order.len() as f64;
@@ -51,7 +51,7 @@ fn draw(text: &mut String, map: &HeatMap<'_>, quantity: Quantity, (left, top): (
     let share = |value: f64| match value {
         0.0 => 0.0,
         f64::INFINITY => 1.0,
-        // A little above zeros, where there are any.
+        // A little above zeros, if there are any.
         _ if high > low => {
             ((value / low).ln() / (high / low).ln()).max(if values[0] == 0.0 { ABOVE_ZERO } else { 0.0 })
         }
@@ -116,7 +116,7 @@ fn outlines(text: &mut String, map: &HeatMap<'_>, (left, top): (f64, f64), cell:
     }
 }
 
-/// The colours with what they mean at both ends and in the middle.
+/// The colours with their values at both ends and in the middle.
 fn scale(text: &mut String, quantity: Quantity, (left, top): (f64, f64), width: f64, (low, high): (f64, f64)) {
     const STEPS: usize = 40;
     for step in 0..STEPS {
@@ -153,7 +153,7 @@ fn words(map: &HeatMap<'_>, from: Rank, to: Rank) -> String {
     words
 }
 
-/// Most of what is shared, a line each.
+/// The shared resources (most of them), a line each.
 fn sharing(topology: &Topology) -> Vec<String> {
     const MOST: usize = 40;
     let count = topology.resources().len();

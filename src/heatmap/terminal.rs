@@ -1,16 +1,16 @@
-//! Heat maps of blocks, for terminals and for logs without colours.
+//! Heat maps of block characters, for terminals and for logs without colours.
 
 use super::{HeatMap, Quantity, colour};
 use std::fmt::Write;
 
-/// The least to the most of something.
+/// The characters from the least to the largest value.
 const SHADES: [char; 5] = ['·', '░', '▒', '▓', '█'];
-/// Values that differ by less are of one class.
+/// Values that differ by less than this factor are in one class.
 const STEP: f64 = 1.12;
-/// Between the two maps.
+/// The gap between the two maps.
 const GAP: &str = "    ";
 
-/// The bandwidth and α of all pairs, side by side where `width` columns suffice, with legends; no colour codes unless
+/// The bandwidth and α of all pairs, with legends, side by side if `width` columns suffice; colour codes only if
 /// `coloured`.
 pub(crate) fn terminal(map: &HeatMap<'_>, coloured: bool, width: usize) -> String {
     let blocks = [Quantity::Bandwidth, Quantity::Alpha].map(|quantity| Block::draw(map, quantity, coloured));
@@ -31,7 +31,7 @@ pub(crate) fn terminal(map: &HeatMap<'_>, coloured: bool, width: usize) -> Strin
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// One map, with the columns that each line takes without its colour codes.
+/// One map, with the width of each line without its colour codes.
 struct Block {
     lines: Vec<String>,
     widths: Vec<usize>,
@@ -45,7 +45,7 @@ impl Block {
         let mut block = Self { lines: Vec::new(), widths: Vec::new(), width: 0 };
         let digits = map.order.iter().map(|rank| rank.to_string().len()).max().unwrap_or(1);
         block.line(format!("{}, row → column", quantity.title()), None);
-        // Cells have two columns: longer numbers need the room of several.
+        // Cells have two columns; longer numbers use the space of several cells.
         let every = [1, 2, 4, 4][digits.clamp(1, 4) - 1];
         let mut head = " ".repeat(digits + 1);
         for (place, rank) in map.order.iter().enumerate() {
@@ -98,13 +98,13 @@ impl Block {
     }
 }
 
-/// Values that belong together: the least, the largest and how many, ascending.
+/// Classes of values: the least, the largest and the number of each, ascending.
 struct Classes(Vec<(f64, f64, usize)>);
 
 impl Classes {
-    /// Cuts ascending values at the widest gaps.
+    /// Divides ascending values at the widest gaps.
     fn of(values: &[f64]) -> Self {
-        // From zero to anything, and to what has no limit, the step is without limit as well.
+        // The step from zero to a value, or from a value to an unlimited one, is unlimited as well.
         let gap = |at: usize| if values[at] == values[at - 1] { 1.0 } else { values[at] / values[at - 1] };
         let mut cuts: Vec<usize> = (1..values.len()).filter(|&at| gap(at) >= STEP).collect();
         cuts.sort_by(|&one, &other| gap(other).total_cmp(&gap(one)));
@@ -123,7 +123,7 @@ impl Classes {
         if self.0.len() < 2 { 1.0 } else { class as f64 / (self.0.len() - 1) as f64 }
     }
 
-    /// Two columns.
+    /// The two columns of a cell.
     fn paint(&self, class: usize, coloured: bool) -> String {
         let share = self.share(class);
         if coloured {
@@ -156,7 +156,7 @@ mod tests {
         for line in ["··   0 µs, 1 link", "2.6 µs, 1 link", "██   unlimited, 1 link", "50 GB/s, 2 links"] {
             assert!(drawn.contains(line), "no `{line}` in\n{drawn}");
         }
-        // Rank 0 to rank 1, on the right: the least α.
+        // Rank 0 to rank 1, in the right map: the least α.
         assert!(drawn.lines().any(|line| line.ends_with("0   ··")), "{drawn}");
     }
 

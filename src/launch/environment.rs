@@ -1,8 +1,8 @@
-//! What launchers say in the environment of the processes that they start.
+//! The variables with which launchers describe a job to the processes that they start.
 //!
 //! The principal function is [`launcher`]. Explicit options come first, then torchrun's variables, then those of Open
-//! MPI and of PMI (MPICH, Intel MPI), then Slurm's. A variable that is half set or makes no sense is an error that names
-//! it: a rank that guessed would wait for others who never come.
+//! MPI and of PMI (MPICH, Intel MPI), then Slurm's. A variable that is missing or makes no sense is an error that names
+//! it: a rank with a wrong guess would wait for ranks that never come.
 
 use crate::cli::LaunchArgs;
 use crate::failure::{Failure, Outcome};
@@ -10,27 +10,27 @@ use std::collections::BTreeMap;
 
 /// The most ranks of a launch.
 const MOST_RANKS: u32 = 1 << 20;
-/// Where ports that are made from a job's name begin, below those that systems give away.
+/// The first of the ports that are derived from a job's name; they are below the range that systems assign.
 const FIRST_PORT: u16 = 20_000;
-/// How many there are.
+/// The number of these ports.
 const PORTS: u64 = 10_000;
-/// The step numbers that Slurm uses for batch scripts and the like, in which nothing was started by `srun`.
+/// The step numbers that Slurm uses for batch scripts and the like, in which `srun` started nothing.
 const SLURM_RESERVED: u64 = 0xffff_fff0;
 
 /// Variables of a process.
 pub(super) struct Environment(BTreeMap<String, String>);
 
-/// What a launcher says.
+/// The description of a job by its launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub(super) rank: u32,
     pub(super) ranks: u32,
-    /// Where rank 0 is to be reached, `HOST:PORT`.
+    /// The addresses of rank 0, `HOST:PORT`.
     pub(super) masters: Vec<String>,
 }
 
 impl Environment {
-    /// The variables of this process; what is no text is nothing that a launcher sets.
+    /// The variables of this process; values that are not text are ignored, because no launcher sets such.
     pub(super) fn of_process() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -64,7 +64,7 @@ impl Environment {
         port.ok_or_else(odd).map(Some)
     }
 
-    /// Rank and number of ranks, if either is set.
+    /// Rank and number of ranks, if one of the variables is set.
     fn place(&self, rank: &str, ranks: &str) -> Outcome<Option<(u32, u32)>> {
         match (self.number(rank)?, self.number(ranks)?) {
             (None, None) => Ok(None),
@@ -94,7 +94,8 @@ fn no_master(what: &str) -> Failure {
     bad(format!("{what} does not say where rank 0 is")).hint("--master HOST:PORT names an address of rank 0's machine")
 }
 
-/// What the command line and the environment say; `None` if nobody has launched this process as one of several.
+/// The launch that the command line and the environment describe; `None` if this process was not started as one of
+/// several.
 ///
 /// # Errors
 /// Bad input that names the variable or option.
@@ -123,7 +124,7 @@ pub(super) fn launcher(args: &LaunchArgs, environment: &Environment) -> Outcome<
     Ok(Some(Found { rank, ranks, masters }))
 }
 
-/// An address that is valid on one link only means nothing without the link, which every machine calls otherwise.
+/// An address that is valid on one link only needs the name of the link, which differs from machine to machine.
 fn general(master: &str) -> Outcome {
     let host = master.strip_prefix('[').and_then(|rest| rest.split([']', '%']).next()).unwrap_or_default();
     match host.parse::<std::net::Ipv6Addr>() {
@@ -147,7 +148,7 @@ fn checked(master: &str) -> Outcome<String> {
     }
 }
 
-/// Who launched this process.
+/// The launcher of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Explicit,
@@ -157,7 +158,7 @@ enum Kind {
     Slurm,
 }
 
-/// Rank, number of ranks and launcher, by the variables of the first launcher that set any.
+/// Rank, number of ranks and launcher, from the variables of the first launcher that set any.
 fn started(environment: &Environment) -> Outcome<Option<(u32, u32, Kind)>> {
     let names = [
         ("RANK", "WORLD_SIZE", Kind::Torchrun),
@@ -169,7 +170,7 @@ fn started(environment: &Environment) -> Outcome<Option<(u32, u32, Kind)>> {
             return Ok(Some((rank, ranks, kind)));
         }
     }
-    // A batch script has most of Slurm's variables without being one of several processes.
+    // A batch script has most of Slurm's variables, but is not one of several processes.
     let step = environment.number("SLURM_STEP_ID")?.or(environment.number("SLURM_STEPID")?);
     if environment.get("SLURM_PROCID").is_none() || step.is_none_or(|step| step >= SLURM_RESERVED) {
         return Ok(None);
@@ -180,12 +181,12 @@ fn started(environment: &Environment) -> Outcome<Option<(u32, u32, Kind)>> {
 }
 
 impl Kind {
-    /// Where rank 0 is.
+    /// The addresses of rank 0.
     fn masters(self, ranks: u32, environment: &Environment) -> Outcome<Vec<String>> {
         if let Some(host) = environment.get("MASTER_ADDR") {
             let port = match environment.port("ANTIPHON_PORT", 0)? {
                 Some(port) => port,
-                // The port itself belongs to torchrun's store.
+                // The port itself is used by torchrun's store.
                 None => match environment.port("MASTER_PORT", 1)? {
                     Some(port) => port,
                     None => return Err(half("MASTER_ADDR", "MASTER_PORT")),
@@ -231,7 +232,7 @@ fn address(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// A port that all ranks of a job derive from its name, so that two jobs of one machine seldom have the same.
+/// A port that all ranks of a job derive from its name, so that two jobs on one machine seldom get the same port.
 fn named_port(environment: &Environment, names: &[&str]) -> Outcome<u16> {
     if let Some(port) = environment.port("ANTIPHON_PORT", 0)? {
         return Ok(port);
@@ -244,7 +245,7 @@ fn named_port(environment: &Environment, names: &[&str]) -> Outcome<u16> {
     Ok(FIRST_PORT + (hash % PORTS) as u16)
 }
 
-/// The addresses of the machine that mpirun runs on, from `JOB;tcp://A,B:PORT;tcp6://…`.
+/// The addresses of mpirun's machine, from `JOB;tcp://A,B:PORT;tcp6://…`.
 fn head_addresses(uri: &str) -> Vec<String> {
     let ends = uri.split(';').filter_map(|part| part.strip_prefix("tcp://"));
     let hosts = ends.filter_map(|end| end.rsplit_once(':')).flat_map(|(hosts, _)| hosts.split(','));
@@ -261,7 +262,7 @@ fn first_host(list: &str) -> Option<String> {
             let (ranges, rest) = ranges.split_once(']')?;
             let first = ranges.split([',', '-']).next()?;
             let suffix = rest.split(',').next().unwrap_or_default();
-            // Several brackets in one name: the first of each.
+            // If a name has several brackets: the first entry of each.
             let suffix = if suffix.contains('[') { first_host(rest)? } else { suffix.to_owned() };
             format!("{prefix}{first}{suffix}")
         }
@@ -294,7 +295,7 @@ mod tests {
         &[("SLURM_PROCID", "5"), ("SLURM_NTASKS", "6"), ("SLURM_STEP_ID", "0"), ("ANTIPHON_PORT", "77")];
 
     fn with(base: Pairs, more: Pairs) -> Vec<(&'static str, &'static str)> {
-        // Later ones win.
+        // Later variables replace earlier ones.
         base.iter().filter(|(name, _)| !more.iter().any(|(other, _)| other == name)).chain(more).copied().collect()
     }
 
@@ -327,7 +328,7 @@ mod tests {
             (&[], with(SLURM, &[("SLURM_JOB_NODELIST", "gpu[07-12,20],login")]), Some((5, 6, &["gpu07:77"]))),
             (&[], with(SLURM, &[("SLURM_STEP_NODELIST", "a1"), ("SLURM_JOB_NODELIST", "b")]), Some((5, 6, &["a1:77"]))),
             (&[], with(SLURM, &[("SLURM_STEP_NUM_TASKS", "7"), ("SLURM_NODELIST", "x")]), Some((5, 7, &["x:77"]))),
-            // In a batch script nobody has started several processes.
+            // A batch script is not one of several processes.
             (&[], with(SLURM, &[("SLURM_STEP_ID", "4294967291")]), None),
             (&[], with(SLURM, &[("SLURM_STEP_ID", "")]), None),
         ];

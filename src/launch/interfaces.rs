@@ -1,7 +1,7 @@
-//! Which addresses the interfaces have that a user names, and what interfaces there are.
+//! Finds the addresses of the interfaces that a user names, and all interfaces of the machine.
 //!
-//! The principal functions are [`addresses`] and [`found`]. One interface gives one address, however many it has: data takes turns over
-//! the addresses, and two of one interface would only share it.
+//! The principal functions are [`addresses`] and [`found`]. An interface with several addresses counts once: data is
+//! striped over the addresses, and two addresses of one interface would only share it.
 
 use crate::failure::{Failure, Outcome};
 use if_addrs::IfAddr;
@@ -17,10 +17,10 @@ struct Seen {
     address: IpAddr,
 }
 
-/// The addresses of these interfaces, in the order in which they are named; none for none.
+/// The addresses of these interfaces, in the order in which they are named; empty if none is named.
 ///
 /// # Errors
-/// Bad input if a name, address or network is not of this machine.
+/// Bad input if a name, address or network does not belong to this machine.
 pub(super) fn addresses(named: &[String]) -> Outcome<Vec<IpAddr>> {
     if named.is_empty() {
         return Ok(Vec::new());
@@ -32,7 +32,7 @@ pub(super) fn addresses(named: &[String]) -> Outcome<Vec<IpAddr>> {
     chosen(named, &seen)
 }
 
-/// The interfaces of this machine that are up and lead to others, as far as the system says; none where it does not.
+/// The interfaces of this machine that are up and lead to other machines, if the system tells; otherwise empty.
 pub(super) fn found() -> Vec<Interface> {
     let seen = if_addrs::get_if_addrs().unwrap_or_default();
     let useful = seen.into_iter().filter(|seen| seen.is_oper_up() && !seen.is_loopback() && !seen.is_link_local());
@@ -50,7 +50,7 @@ pub(super) fn found() -> Vec<Interface> {
     useful.map(interface).collect()
 }
 
-/// What the kernel says of a device, if it speaks of this one: a namespace may see the devices of another.
+/// The kernel's folder of a device, if it is this device: a namespace may see the devices of another namespace.
 fn device(name: &str, index: Option<u32>) -> Option<PathBuf> {
     let folder = Path::new("/sys/class/net").join(name);
     (read(&folder.join("ifindex"))?.parse().ok() == index).then_some(folder)
@@ -60,7 +60,7 @@ fn read(file: &Path) -> Option<String> {
     std::fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
 }
 
-/// The devices at the bottom of a bridge, a bond or a VLAN; others are at the bottom themselves.
+/// The devices below a bridge, a bond or a VLAN; for other devices, the device itself.
 fn below(folder: &Path, name: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let lower = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_prefix("lower_")?.to_owned()));
@@ -75,7 +75,7 @@ fn chosen(named: &[String], seen: &[Seen]) -> Outcome<Vec<IpAddr>> {
             (Ok(IpAddr::V6(address)), _) if address.is_unicast_link_local() => {
                 return Err(Failure::bad_input(anyhow::anyhow!("--interface {name}: it is valid on one link only")));
             }
-            // Whether the machine has it is seen when somebody listens there.
+            // Whether the machine has this address is found out when a socket listens there.
             (Ok(address), _) => vec![address],
             (_, Ok(network)) => one_of_each(seen.iter().filter(|seen| network.contains(&seen.address))),
             _ => one_of_each(seen.iter().filter(|seen| seen.name == *name)),

@@ -1,8 +1,8 @@
-//! What all ranks of a launch know and nobody else.
+//! The secret that all ranks of a launch know, and nobody else.
 //!
 //! The principal function is [`secret`]. A file or a variable that the user names comes first, then the key that Open
-//! MPI makes for every job, then a key file of the user, which whoever comes first makes: so ranks of one computer, and
-//! of all that share a home folder, need no set-up.
+//! MPI makes for every job, then a key file of the user, which the first rank makes. So ranks of one computer, and
+//! ranks that share a home folder, need no set-up.
 
 use super::environment::Environment;
 use crate::failure::{Failure, Outcome, io_failure};
@@ -12,15 +12,15 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What is shorter can be guessed.
+/// A shorter secret can be guessed.
 const SHORTEST: usize = 16;
-/// What is longer is not a secret but a mistake.
+/// A longer file is not a secret but a mistake.
 const LONGEST: u64 = 64 << 10;
 
 /// The secret of this launch.
 ///
 /// # Errors
-/// Bad input if what was named is no secret, or others can read it.
+/// Bad input if the named secret is too short, too long, or readable by others.
 pub(super) fn secret(file: Option<&Path>, environment: &Environment) -> Outcome<Secret> {
     if let Some(path) = file {
         return read(path);
@@ -28,7 +28,7 @@ pub(super) fn secret(file: Option<&Path>, environment: &Environment) -> Outcome<
     if let Some(text) = environment.get("ANTIPHON_SECRET") {
         return of_text(text.as_bytes(), "ANTIPHON_SECRET");
     }
-    // 128 random bits; its launcher gives them to the processes of one job only.
+    // 128 random bits, which mpirun gives only to the processes of one job.
     if let Some(key) = environment.get("OMPI_MCA_orte_precondition_transports") {
         return of_text(key.as_bytes(), "OMPI_MCA_orte_precondition_transports");
     }
@@ -39,7 +39,7 @@ pub(super) fn secret(file: Option<&Path>, environment: &Environment) -> Outcome<
     read(&path)
 }
 
-/// Where the user's own key is.
+/// The path of the user's own key.
 fn place(environment: &Environment) -> Option<PathBuf> {
     let state = environment.get("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let state = state.or_else(|| environment.get("HOME").map(|home| Path::new(home).join(".local/state")));
@@ -69,19 +69,20 @@ fn read(path: &Path) -> Outcome<Secret> {
     of_text(&text, &path.display().to_string())
 }
 
-/// Makes the user's key unless it is there: complete, or not at all, whoever else does the same right now.
+/// Makes the user's key if it does not exist: completely or not at all, even if other processes do the same at the same
+/// time.
 fn make(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent().filter(|_| !path.exists()) else { return Ok(()) };
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut random = [0; 40];
     File::open("/dev/urandom")?.read_exact(&mut random)?;
     let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    // The end of the name is for this process alone; the rest is the key.
+    // The end of the random text is part of this process's file name; the rest is the key.
     let draft = folder.join(format!(".secret-{}-{}", std::process::id(), &text[64..]));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     let linked = writeln!(file, "{}", &text[..64]).and_then(|()| file.sync_all()).and_then(|()| {
         match std::fs::hard_link(&draft, path) {
-            // Somebody was faster.
+            // Another process was faster.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             linked => linked,
         }

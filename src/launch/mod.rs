@@ -1,7 +1,7 @@
-//! Who starts the ranks of a command, and what this process is among them.
+//! How the ranks of a command are started, and which of them this process is.
 //!
-//! The principal type is [`Launch`]. A command that has ranks asks [`Launch::of`] first. Ranks other than 0 of somebody
-//! else's launch have nothing to decide: [`Role::Agent`] serves the coordinator and returns.
+//! The principal type is [`Launch`]. A command with ranks calls [`Launch::of`] first. If another program started the
+//! ranks, only rank 0 runs the command; on the others, [`Role::Agent`] serves the coordinator and returns.
 
 mod environment;
 mod interfaces;
@@ -20,25 +20,25 @@ use std::rc::Rc;
 use std::time::Duration;
 use topology::Rank;
 
-/// Who starts the ranks.
+/// What starts the ranks.
 pub(crate) enum Launch {
-    /// This process, so many.
+    /// This process starts this many.
     Local(usize),
-    /// Somebody else; this is rank 0.
+    /// Another program started them; this process is rank 0.
     Of(Waiting),
 }
 
-/// A rank that somebody else has started, until it meets the others, who wait for it.
+/// A rank that another program has started, until it meets the others.
 #[derive(Clone)]
 pub(crate) struct Waiting {
     at: Box<Rendezvous>,
-    /// For how long.
+    /// How long to wait for the others.
     limit: Duration,
     has_met: Rc<Cell<bool>>,
 }
 
 impl Waiting {
-    /// What options and environment make of this process, if it is one of several ranks.
+    /// The rank that options and environment describe, if this process is one of several ranks.
     pub(crate) fn of(args: &LaunchArgs) -> Option<Self> {
         let environment = Environment::of_process();
         let found = if args.ranks.is_none() { launcher(args, &environment).ok()?? } else { return None };
@@ -59,33 +59,33 @@ impl Waiting {
         Ok(Self { at, limit: args.ready_limit(ranks), has_met: Rc::default() })
     }
 
-    /// Where it meets the others. From now on they hear of it there.
+    /// Where it meets the others. From now on they learn of failures there.
     pub(crate) fn meet(&self) -> &Rendezvous {
         self.has_met.set(true);
         &self.at
     }
 
-    /// Tells the others that this rank does not come, and why, if they still wait.
+    /// Tells the others, if they still wait, that this rank does not come, and why.
     pub(crate) fn call_off(&self, reason: &str) {
         if !self.has_met.get() {
             self.at.call_off(self.limit, reason);
         }
     }
 
-    /// What the others are told about a failure once it has been shown.
+    /// A failure whose text is sent to the others after it was shown.
     fn excuse(&self, failure: Failure) -> Failure {
         let waiting = self.clone();
         failure.and_tell(move |reason| waiting.call_off(reason))
     }
 }
 
-/// What this process is.
+/// The role of this process.
 pub(crate) enum Role {
     /// It runs the command.
     Coordinator(Launch),
     /// It was one of the other ranks, and its part is done.
     Agent,
-    /// Nobody said how many ranks there are.
+    /// The number of ranks is not given.
     Open,
 }
 
@@ -100,10 +100,11 @@ impl Launch {
 }
 
 impl Role {
-    /// What the command line and the environment make of this process. An agent's work is done when this returns.
+    /// The role that the command line and the environment give to this process. An agent's work is done when this
+    /// returns.
     ///
     /// # Errors
-    /// Bad input if a variable or an option makes no sense; what went wrong with the job, on an agent.
+    /// Bad input if a variable or an option makes no sense; on an agent, the error of the job.
     pub(crate) fn take(args: &LaunchArgs) -> Outcome<Self> {
         if let Some(ranks) = args.ranks {
             return Ok(Self::Coordinator(Launch::Local(ranks as usize)));
@@ -124,7 +125,8 @@ impl Role {
         Ok(Self::Agent)
     }
 
-    /// Has `conduct` run the command where this process does. If it fails before the ranks have met, the others hear why.
+    /// Runs `conduct` on the process that runs the command. If it fails before the ranks have met, the others get the
+    /// reason.
     pub(crate) fn play(self, conduct: impl FnOnce(Option<Launch>) -> Outcome) -> Outcome {
         match self {
             Self::Agent => Ok(()),
@@ -138,16 +140,16 @@ impl Role {
     }
 }
 
-/// This program, to be started again.
+/// The path of this program, to start it again.
 ///
 /// # Errors
-/// If the system does not say where it is.
+/// If the system does not tell the path.
 pub(crate) fn binary() -> Outcome<PathBuf> {
     std::env::current_exe().map_err(Failure::no)
 }
 
-/// The command that is one rank's worker. It is in a process group of its own, so that Ctrl-C reaches its launcher alone,
-/// which says what happened; a worker whose launcher is gone ends by itself.
+/// The command that starts one rank's worker. The worker has its own process group, so that Ctrl-C reaches only its
+/// launcher, which reports it. A worker whose launcher has ended ends by itself.
 pub(crate) fn worker(binary: &Path) -> Command {
     let mut command = Command::new(binary);
     command.arg("worker").process_group(0);

@@ -19,7 +19,7 @@ use std::os::unix::fs::FileTypeExt;
 /// The largest file that is read: the largest clique takes about as much.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// Where files lie that somebody has opened for this process.
+/// Folders of files that another process opened and handed over to this one.
 const OPENED: [&str; 3] = ["/dev/stdin", "/dev/fd/", "/proc/self/fd/"];
 
 /// What makes a SPEC a path even without a slash.
@@ -57,7 +57,7 @@ pub struct Listing {
     pub about: String,
     /// The keys it takes, each with its values; the first value is the default.
     pub keys: Vec<String>,
-    /// What its parameters and lists of values mean, if that does not say itself.
+    /// What its parameters and lists of values mean, if the form does not show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<String>,
     /// Where its numbers come from, if it is a published machine.
@@ -92,7 +92,7 @@ pub fn list() -> TopologyResult<Vec<Listing>> {
 
 fn in_spec(spec: &str, result: TopologyResult<Topology>) -> TopologyResult<Topology> {
     result.map_err(|cause| match cause {
-        // These say themselves where they happened.
+        // These errors name their place themselves.
         TopologyError::InText(_) | TopologyError::Unreadable { .. } => cause,
         cause => TopologyError::InSpec { spec: shorten(spec), cause: Box::new(cause) },
     })
@@ -177,7 +177,7 @@ fn format_of(document: &Document<'_>) -> TopologyResult<FileFormat> {
         Some(machine::FORMAT) => Ok(FileFormat::Machine),
         Some(cluster::FORMAT) => Ok(FileFormat::Cluster),
         found => {
-            // Without any format the syntax may be at fault, and the parser knows better where.
+            // If no format is given, the syntax may be wrong, and the parser finds a better place.
             document.parse::<IgnoredAny>()?;
             let found =
                 found.map_or("there is no `format`".to_owned(), |found| format!("unknown format `{}`", shorten(found)));
@@ -187,8 +187,8 @@ fn format_of(document: &Document<'_>) -> TopologyResult<FileFormat> {
     }
 }
 
-/// Reads a text that a user named: a regular file of bounded length. A pipe is read where it is handed over already open
-/// (`/dev/stdin`, `/dev/fd/3`): opening one by its name waits for a writer, perhaps for ever.
+/// Reads a text that a user named: a regular file of bounded length. A pipe is read only where it is already open
+/// (`/dev/stdin`, `/dev/fd/3`), because opening a pipe by its name waits for a writer, perhaps for ever.
 ///
 /// # Errors
 /// [`TopologyError::Unreadable`].
@@ -201,7 +201,7 @@ pub fn read_text(path: &str) -> TopologyResult<String> {
     }
     let file = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
     let mut text = String::new();
-    // A limit on what is read, not on the length the file claims: pipes have none.
+    // The limit is on the bytes that are read, not on the length that the file states: pipes state none.
     match file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text) {
         Ok(length) if length as u64 <= MAX_FILE_BYTES => Ok(text),
         Ok(_) => Err(refuse(format!("it has more than {MAX_FILE_BYTES} bytes, the limit"))),

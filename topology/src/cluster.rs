@@ -1,9 +1,9 @@
 //! `antiphon-cluster/1`: machines of any kinds and sizes, and the networks that join them.
 //!
-//! The principal function is [`read`]. Each machine is a SPEC, so whatever a SPEC can say stands for itself. A network
-//! is a switch with ports: a port belongs to some ranks of one machine, which share it, and every rank with a port
-//! reaches every such rank of the other machines. Ports have bandwidths of their own; a port may stand behind a leaf
-//! switch, whose up-links all its ports share on their way to ports elsewhere. Cables join two ranks directly.
+//! The principal function is [`read`]. Each machine is a SPEC. A network is a switch with ports. Some ranks of one
+//! machine share a port, and every rank with a port reaches every rank with a port on other machines. Each port has its
+//! own bandwidth. A port may be behind a leaf switch; all ports of a leaf share its up-links on the way to other
+//! switches. Cables join two ranks directly.
 //!
 //! ```yaml
 //! format: antiphon-cluster/1
@@ -42,7 +42,7 @@ struct ClusterFile {
     #[serde(default, rename = "source")]
     _source: String,
     machines: Vec<MachineEntry>,
-    /// Of networks and cables.
+    /// The latency of networks and cables.
     #[serde(default = "occupies")]
     latency: Latency,
     #[serde(default)]
@@ -75,7 +75,7 @@ struct ClusterPort {
     machines: Ranks,
     /// Local ranks.
     ranks: Ranks,
-    /// Of half the way between two ports.
+    /// From the rank to the switch, which is half of the way to another port.
     #[serde(default, deserialize_with = "file::alpha")]
     alpha: Option<Micros>,
     #[serde(default, alias = "bandwidth", deserialize_with = "file::beta")]
@@ -133,7 +133,7 @@ struct Cluster<'d> {
     parts: TopologyParts,
 }
 
-/// A rank's way into a network.
+/// How one rank enters a network.
 struct Way<'f> {
     machine: usize,
     rank: Rank,
@@ -198,7 +198,7 @@ impl Cluster<'_> {
             ..link.clone()
         }));
         self.parts.resources.extend(machine.resources().iter().map(|shared| {
-            // SPECs of known machines number their own; others have no machine in the name.
+            // The resources of a built-in machine begin with the number of their machine; those of families have no number.
             let own = shared.name.strip_prefix("machine").and_then(|rest| rest.split_once('.'));
             let numbered = own.and_then(|(number, name)| Some((number.parse::<usize>().ok()?, name)));
             let (number, name) = numbered.unwrap_or((0, &shared.name));
@@ -277,7 +277,7 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// The ways of the ranks that have this port.
+    /// Adds one entry for each rank that has this port.
     fn port<'f>(
         &mut self,
         network: &str,
@@ -293,7 +293,7 @@ impl Cluster<'_> {
             return Err(self.fault(&path, format!("there is no leaf `{}` in `leaves`", shorten(leaf))));
         }
         for machine in port.machines.iter() {
-            // A machine that does not exist ends this before many are listed; a rank that is named twice, too.
+            // An unknown machine or a repeated rank ends this loop early, before a long list is built.
             self.rank(&path, machine, 0)?;
             let name = format!("machine{machine}.{network}{index}");
             let pair = self.share_both(&name, ["tx", "rx"], beta);
@@ -377,7 +377,7 @@ cables:
         assert_eq!(topology.link(topology.between(Rank(3), Rank(8)).next().unwrap()).latency, Latency::Pipelines);
     }
 
-    /// The end of a range is one of it, unless the range is written as it was before.
+    /// A range includes its end, unless it has the old form `0..4`.
     #[test]
     fn ranges_of_ranks_have_both_their_ends() {
         let listed = lab("[0-3]", "[0, 1, 2, 3]").unwrap();

@@ -1,17 +1,18 @@
-//! What exchanges cost that take place at the same time, by the model of the machine.
+//! The cost of exchanges that run at the same time, by the model of the machine.
 //!
-//! The principal function is [`together`]. How messages share a resource is not the same everywhere: a network cuts
-//! them into packets and gives each its part ([`Sharing::Fair`]), schedules and emulated machines serve one message
-//! after the other ([`Sharing::InTurn`]). When the last of equal messages arrives hardly depends on it.
+//! The principal function is [`together`]. Messages share a resource in one of two ways: a network cuts them into
+//! packets and gives each message its part ([`Sharing::Fair`]); schedules and emulated machines serve one message after
+//! the other ([`Sharing::InTurn`]). For messages of equal length, both ways give almost the same last arrival.
 
 use crate::{Bytes, Exchange, FreeTimes, Latency, LinkId, Micros, Topology};
 
-/// Who goes first where messages share something.
+/// How messages share a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// Nobody: all move at once, each as fast as is possible without slowing down one that is no faster (max-min).
+    /// All move at once. Each is as fast as possible without slowing down a message that is not faster (max-min
+    /// fairness).
     Fair,
-    /// In the order given, one message at a time.
+    /// One message at a time, in the order given.
     InTurn,
 }
 
@@ -39,7 +40,7 @@ fn in_turn(topology: &Topology, exchanges: &[Exchange], links: &[LinkId]) -> Vec
     exchanges.iter().zip(links).map(|(exchange, id)| arrive(exchange, *id)).collect()
 }
 
-/// Lets all exchanges move at their fair rates until the next of them is through, and again.
+/// Moves all exchanges at their fair rates until the next one is finished, and repeats this.
 fn fair(topology: &Topology, exchanges: &[Exchange], links: &[LinkId]) -> Vec<Micros> {
     let mut left: Vec<f64> =
         exchanges.iter().map(|exchange| exchange.bytes as f64 * f64::from(exchange.messages)).collect();
@@ -53,7 +54,7 @@ fn fair(topology: &Topology, exchanges: &[Exchange], links: &[LinkId]) -> Vec<Mi
         now += step;
         for (&index, rate) in moving.iter().zip(&rates) {
             let after = left[index] - rate * step;
-            // What is left of a byte is rounding.
+            // A rest below one byte is rounding.
             left[index] = if after < 1e-3 || rate.is_infinite() { 0.0 } else { after };
             ends[index] = Micros(now);
         }
@@ -67,7 +68,7 @@ fn fair(topology: &Topology, exchanges: &[Exchange], links: &[LinkId]) -> Vec<Mi
     ends.iter().zip(exchanges.iter().zip(links)).map(|(end, flow)| *end + delay(flow)).collect()
 }
 
-/// Bytes per microsecond of each flow: the rates of all grow together until a link or a resource is full.
+/// Bytes per microsecond of each flow: all rates grow together until a link or a resource is full.
 fn fair_rates(topology: &Topology, links: &[LinkId]) -> Vec<f64> {
     let mut rates = vec![f64::INFINITY; links.len()];
     let mut open: Vec<usize> = (0..links.len()).collect();
@@ -121,7 +122,8 @@ mod tests {
         for sharing in [Sharing::Fair, Sharing::InTurn] {
             assert_eq!(times(spec, &apart, sharing), [2.0, 4.0, 1.0]);
         }
-        // What one port keeps back another flow may use: 0→1 gets a third of rank 1's port, 0→2 two thirds of rank 0's.
+        // A flow may use what another one cannot: 0→1 gets a third of rank 1's port, so 0→2 gets two thirds of rank
+        // 0's.
         let crossed = [exchange(0, 1, 1000), exchange(0, 2, 2000), exchange(2, 1, 1000), exchange(3, 1, 1000)];
         assert_eq!(times(spec, &crossed, Sharing::Fair), [4.0, 4.0, 4.0, 4.0]);
     }

@@ -1,4 +1,4 @@
-//! Who can reach whom at all.
+//! Which ranks can reach each other.
 
 use crate::{Rank, Topology};
 use petgraph::algo::kosaraju_scc;
@@ -7,8 +7,9 @@ use petgraph::unionfind::UnionFind;
 use std::collections::BTreeMap;
 
 impl Topology {
-    /// The islands of the machine: the largest sets of ranks that can all reach each other, each ascending, in the
-    /// order of their first ranks. A collective over all ranks needs just one (Broadcast and its like need less).
+    /// The islands of the machine: the largest sets of ranks that can all reach each other. Each set ascends, and sets
+    /// are in the order of their first ranks. A collective over all ranks needs exactly one island (Broadcast needs
+    /// less).
     pub fn islands(&self) -> Vec<Vec<Rank>> {
         let mut graph = DiGraphMap::<u32, ()>::with_capacity(self.rank_count(), self.links().len());
         for rank in self.ranks() {
@@ -17,7 +18,7 @@ impl Topology {
         for link in self.links() {
             graph.add_edge(link.from.0, link.to.0, ());
         }
-        // Not Tarjan's: petgraph's calls itself for every rank on a path, and a ring is one path.
+        // Not Tarjan's algorithm: that of petgraph is recursive along paths, and on a long ring its stack overflows.
         let mut islands = kosaraju_scc(&graph);
         islands.iter_mut().for_each(|island| island.sort_unstable());
         islands.sort_unstable();

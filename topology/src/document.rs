@@ -1,9 +1,9 @@
 //! Text that a person or a program wrote, and the place in it where something is wrong.
 //!
-//! The principal type is [`Document`]: JSON or YAML with the name it came under. Parsing is bounded (no aliases,
-//! little nesting, memory proportional to the text) and every fault carries `origin:line:column`. Faults that a
-//! parser cannot see (a rank out of range) are placed afterwards by [`Document::fault`], which walks the text
-//! again to a path such as `links[3].to`; that costs a second pass, but only when there is an error to show.
+//! The principal type is [`Document`]: JSON or YAML with the name of its source. Parsing is bounded (no aliases, little
+//! nesting, memory proportional to the text), and every fault has `origin:line:column`. Some faults are visible only
+//! after parsing (a rank out of range). [`Document::fault`] finds the place of such a fault: it reads the text again,
+//! up to a path such as `links[3].to`. This second pass happens only when there is an error to show.
 
 use crate::spelling::shorten_message;
 use serde::de::{
@@ -105,7 +105,7 @@ impl<'a> Document<'a> {
         self.walk(path)?.reason.strip_prefix(REACHED).map(str::to_owned)
     }
 
-    /// Walks to `path` and stops there by raising an error, so that the parser itself tells where it is.
+    /// Walks to `path` and raises an error there, because the parser then tells the position.
     fn walk(&self, path: &[Step<'_>]) -> Option<TextError> {
         let goal = Goal(path);
         match self.syntax {
@@ -142,7 +142,7 @@ impl<'a> Document<'a> {
 
     fn json_error(&self, error: &serde_json::Error) -> TextError {
         let text = error.to_string();
-        // The position is printed in front, like everybody's.
+        // The position is printed in front, as in all other messages.
         let reason = shorten_message(text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason));
         TextError { origin: self.origin.to_owned(), line: error.line().max(1), column: error.column().max(1), reason }
     }
@@ -162,7 +162,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// How the error begins that means success; no parser says it. A string that was reached follows.
+/// The beginning of the error that means success. No parser begins an error like this. The string at the path follows.
 const REACHED: &str = "\u{1}reached";
 
 /// Descends along a path and raises [`REACHED`] at its end.

@@ -10,13 +10,13 @@ pub type TopologyResult<T> = Result<T, TopologyError>;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// There is nobody to talk to.
+    /// The topology has no ranks.
     #[error("a topology needs at least one rank")]
     NoRanks,
-    /// The count exceeds what this build accepts; nothing was allocated.
+    /// The count is above a limit of this build. Nothing was allocated.
     #[error("{what}: {count} is more than the {limit} that are supported")]
     TooMany {
-        /// What there is too much of.
+        /// What was counted.
         what: &'static str,
         /// How many were asked for.
         count: u64,

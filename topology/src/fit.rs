@@ -4,14 +4,16 @@
 //! n messages back to back take λ + n·(γ + β·b): γ is what each message costs its link, λ the delay that only
 //! the last one shows, and α = λ + γ. Sweeping both n and b tells the two apart, and so whether α occupies.
 //!
-//! Times are skewed by whatever else the machine does, so each setting counts with the median of its repetitions
-//! without outliers. The medians are fitted by
-//! weighted least squares under non-negativity; a weight is one over the variance of the median plus the share
-//! of the time that the linear model itself cannot explain, which keeps small and large messages both in sight.
-//! A shaped link lets a first burst pass at full speed, so that long messages seem to start before their time: where
-//! they do, β is their slope alone, α the time of the shortest, and the credit is what separates the two. A shaper lets
-//! segments of up to 64 KB pass as a whole, so the time of one size is off by a part of that however often it is
-//! repeated: sizes that differ a little average it out. Wherever a line misses the shortest messages, α is theirs.
+//! Times are skewed by other work of the machine. Each setting therefore counts with the median of its repetitions,
+//! without outliers. The medians are fitted by weighted least squares under non-negativity. The weight of a median is
+//! one over the sum of its variance and the error that is expected of the linear model. So small and large messages
+//! both count.
+//!
+//! Shaped links differ from the line in two ways. A shaper lets a first burst pass at full speed, so the line through
+//! long messages begins before the time of the shortest message. There, β is the slope of long messages, α is the time
+//! of the shortest, and the credit is the difference. A shaper also lets the last segment of up to 64 KB pass as a
+//! whole, so repeating one size repeats the same error; sizes that differ a little average it out. Wherever the line
+//! misses the shortest messages, α is their time.
 
 use crate::line::{self, CONFIDENCE, Line, MODEL_ERROR};
 use crate::robust::middle;
@@ -40,9 +42,9 @@ pub struct LinkFit {
     pub beta: MicrosPerByte,
     /// How far β may be off.
     pub beta_margin: MicrosPerByte,
-    /// The part of the margin of α that more repetitions make smaller; the rest is that the machine is not linear.
+    /// The part of the margin of α that more repetitions reduce. The rest comes from the machine, which is not linear.
     pub alpha_noise: Micros,
-    /// The same of β.
+    /// The same for β.
     pub beta_noise: MicrosPerByte,
     /// Bytes that pass at once before β shows; zero unless the link is shaped.
     pub burst: Bytes,
@@ -84,7 +86,7 @@ pub enum FitError {
         /// How many sizes there are.
         found: usize,
     },
-    /// A time that no clock shows.
+    /// A time that no clock can show.
     #[error("a measured time is {0} µs, but must lie between a picosecond and thirty years")]
     BadTime(f64),
 }
@@ -126,13 +128,13 @@ pub fn fit_link(samples: &[Sample]) -> Result<LinkFit, FitError> {
 /// The relative error with which a line may miss the shortest message.
 const MISSED: f64 = 0.2;
 
-/// A message that takes so many times as long as the shortest does not pass at once,
+/// A message belongs to the long ones if it takes this many times as long as the shortest,
 const BEYOND: f64 = 5.0;
-/// if it is more than a few segments, of which the last might.
+/// and if it has more bytes than a few segments, the last of which might pass at once.
 const SEGMENTS: u64 = 192 << 10;
 
-/// The fit with α from the shortest messages alone, where the line misses them: then long messages follow another law
-/// (credit of a shaper, another protocol), and their line says nothing about a message without bytes.
+/// The fit with α from the shortest messages alone, where the line misses them. Long messages then follow another law
+/// (credit of a shaper, another protocol), and their line does not predict a message without bytes.
 fn by_shortest(points: &[Point], fit: &LinkFit) -> Option<LinkFit> {
     let one = points.iter().filter(|point| point.messages == 1).min_by_key(|point| point.bytes)?;
     if (fit.predict(one.bytes) / one.time - 1.0).abs() <= MISSED {
@@ -149,7 +151,8 @@ fn by_shortest(points: &[Point], fit: &LinkFit) -> Option<LinkFit> {
     })
 }
 
-/// Whether α occupies, by how much more several of the shortest messages take than one; `None` without such a setting.
+/// Whether α occupies: by how much several of the shortest messages take longer than one. `None` without such a
+/// setting.
 fn latency_of_shortest(points: &[Point], alpha: f64, beta: f64) -> Option<Latency> {
     let shortest = points.iter().map(|point| point.bytes).min()?;
     let mut tiny = points.iter().filter(|point| point.bytes == shortest);
@@ -159,24 +162,24 @@ fn latency_of_shortest(points: &[Point], alpha: f64, beta: f64) -> Option<Latenc
     Some(if each < alpha / 2.0 { Latency::Pipelines } else { Latency::Occupies })
 }
 
-/// The fit of a link that lets a first burst pass: if the line through the longest single messages begins clearly
+/// The fit of a link that lets a first burst pass. There the line through the longest single messages begins clearly
 /// before the time of the shortest.
 fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
     let single = || points.iter().filter(|point| point.messages == 1);
     let first = single().min_by_key(|point| point.bytes)?;
     let whole = single().max_by_key(|point| point.bytes)?;
-    // What takes much longer than α is beyond the credit.
+    // A message that takes much longer than α has used up the credit.
     let passes = |point: &Point| point.bytes < SEGMENTS || point.time < BEYOND * first.time;
     let is_long = |point: &&Point| 2 * point.bytes + 64 >= whole.bytes || !passes(point);
     let long: Vec<&Point> = single().filter(is_long).collect();
     let placed: Vec<line::Point> = long.iter().map(|point| point.placed()).collect();
     let line = Line::through(&placed).filter(|_| 2 * first.bytes + 64 < whole.bytes)?;
     let alpha = (first.time - line.beta * first.bytes as f64).max(0.0);
-    // How far the line may be off where it begins: its slope is uncertain, and times are only so linear.
-    // Few lengths say little of how far others are off.
+    // The error of the line where it begins: its slope is uncertain, and times are not exactly linear. A few lengths
+    // say little about the error of others.
     let few = 1.0 + 2.0 / long.len().saturating_sub(2).max(1) as f64;
     let doubt = 2.0 * CONFIDENCE * few * line.noise * whole.bytes as f64 + MODEL_ERROR * whole.time;
-    // Where the line misses the shortest message, or one that is quicker, any credit at all is the better explanation.
+    // Where the line misses the shortest message or a quicker one, credit is the better explanation, however small.
     let off = |point: &Point| linear.predict(point.bytes) / point.time - 1.0;
     let misses = (off(first).abs() > MISSED || single().any(|point| off(point) > MISSED)) && line.begins < alpha;
     if line.beta <= 0.0 || !misses && line.begins >= alpha.min(linear.alpha.0) - doubt {
@@ -197,12 +200,12 @@ fn shaped(points: &[Point], linear: &LinkFit) -> Option<LinkFit> {
     })
 }
 
-/// The repetitions of one setting, boiled down.
+/// The repetitions of one setting as one point.
 struct Point {
     bytes: u64,
     messages: u32,
     time: f64,
-    /// Of the median.
+    /// The variance of the median.
     variance: f64,
     samples: usize,
 }
@@ -212,7 +215,7 @@ impl Point {
         self.bytes as f64 * f64::from(self.messages)
     }
 
-    /// What λ, γ and β are multiplied by.
+    /// The factors of λ, γ and β.
     fn row(&self) -> [f64; 3] {
         [1.0, f64::from(self.messages), self.bytes()]
     }
@@ -248,8 +251,8 @@ fn point(bytes: u64, messages: u32, times: Vec<f64>) -> Point {
     Point { bytes, messages, time, variance, samples }
 }
 
-/// Which of λ, γ and β may differ from zero. Where two fit equally well the earlier wins: a sweep without
-/// repeated messages cannot tell λ from γ, and then α occupies.
+/// Which of λ, γ and β may differ from zero. Where two shapes fit equally well, the earlier wins: a sweep without
+/// repeated messages cannot distinguish λ from γ, and then α occupies.
 const SHAPES: [&[usize]; 7] = [&[1, 2], &[0, 2], &[0, 1, 2], &[2], &[1], &[0], &[0, 1]];
 
 /// One least-squares solution; absent parameters are zero.
@@ -304,7 +307,7 @@ fn solve(points: &[Point], shape: &[usize]) -> Option<Solution> {
         return None;
     }
     for point in points {
-        // How much each parameter moves with the time of this point.
+        // The effect of this point's time on each parameter.
         let row = point.row();
         let pull = |parameter: usize| -> f64 {
             (0..3).map(|other| solution.covariance[parameter][other] * row[other]).sum::<f64>() * point.weight()
@@ -362,7 +365,7 @@ pub(crate) mod tests {
             self.wild_in(0.08)
         }
 
-        /// The same, with that share far off.
+        /// The same, with this share of the factors far off.
         pub(crate) fn wild_in(&mut self, share: f64) -> f64 {
             let jitter = 1.0 + 0.02 * (self.uniform() - 0.5) + 0.01 * self.uniform() * self.uniform();
             if self.uniform() < share { jitter * (2.0 + 20.0 * self.uniform()) } else { jitter }

@@ -1,7 +1,7 @@
-//! What messages leave behind on their way: from when on every link and every resource is free again.
+//! From when on every link and every resource is free again after the messages so far.
 //!
-//! The principal type is [`FreeTimes`], the state of every list scheduler. It is the one place that says when the next
-//! message of a link can start: after the one before it on the link, and after those on the link's resources.
+//! The principal type is [`FreeTimes`], the state of every list scheduler. It is the only place that decides when the
+//! next message of a link can start: after the previous message of the link, and after those on the link's resources.
 
 use crate::{Bytes, LinkId, Micros, ResourceId, Topology};
 

@@ -1,8 +1,8 @@
 //! The topology graph and its cost model.
 //!
-//! The principal type is [`Topology`]. It is immutable and always valid: the only way in is
-//! [`Topology::new`], which checks every id and every cost. The α–β model has its one home here, on
-//! [`Link`] and [`Resource`]; nobody else multiplies a β by a number of bytes.
+//! The principal type is [`Topology`]. It is immutable and always valid: its only constructor is [`Topology::new`],
+//! which checks every id and every cost. The α–β model is defined only here, on [`Link`] and [`Resource`]; no other
+//! code multiplies a β by a number of bytes.
 
 use crate::{Bytes, LinkId, Micros, MicrosPerByte, Rank, ResourceId, TopologyError, TopologyResult};
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ impl Link {
     }
 }
 
-/// Something that links share: at any instant at most one message of its links is inside.
+/// Something that links share: it serves at most one message of its links at a time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Resource {
     /// A name a person recognises, such as `machine0.nic0.tx`.
@@ -101,7 +101,7 @@ pub struct Topology {
     machine_of: Vec<usize>,
     outgoing: Adjacency,
     incoming: Adjacency,
-    /// The links that leave a rank, by receiver: who looks for the links of a pair need not look at all.
+    /// The links that leave a rank, by receiver: a binary search finds the links of a pair.
     by_receiver: Adjacency,
     users: Adjacency,
 }
@@ -236,7 +236,7 @@ impl Topology {
         reversed
     }
 
-    /// The same machine, where messages cost only the time of their bytes.
+    /// The same machine without α: messages cost only the time of their bytes.
     #[must_use]
     pub fn without_alpha(&self) -> Self {
         let mut free = self.clone();
@@ -343,7 +343,7 @@ fn partition(parts: &TopologyParts) -> TopologyResult<Vec<usize>> {
     }
 }
 
-/// The largest α (µs) and β (µs per byte): thirty years. Sums of many stay far from infinity.
+/// The largest α (µs) and β (µs per byte): thirty years. Sums of many such costs are still finite.
 const MAX_COST: f64 = 1e15;
 
 fn check_cost(owner: impl FnOnce() -> String, what: &'static str, value: f64) -> TopologyResult<()> {

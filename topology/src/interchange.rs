@@ -1,8 +1,8 @@
 //! `antiphon-topology/1`: the form in which topologies travel between programs.
 //!
-//! The principal functions are [`to_json`] and [`from_json`]; YAML spells the same fields and is read by the same
-//! code. What a parser can see of a value (type, key, sign) is refused while parsing; what depends on another
-//! field is checked by [`Topology::new`] and then placed in the text. A fault always has a line and a column.
+//! The principal functions are [`to_json`] and [`from_json`]; YAML has the same fields and is read by the same code.
+//! Wrong values (type, key, sign) are refused while parsing. Values that contradict another field are found by
+//! [`Topology::new`], and their place in the text is looked up afterwards. Every fault has a line and a column.
 
 use crate::document::Step::{Index, Key};
 use crate::document::{Document, Step, TextError};
@@ -118,7 +118,7 @@ fn write_list(text: &mut String, key: &str, items: impl Iterator<Item = String>)
     text.push(']');
 }
 
-/// A topology that stands inside another document, in the same form.
+/// A topology inside another document, in the same form.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Embedded(pub Topology);
 
@@ -222,7 +222,7 @@ fn place(document: &Document<'_>, error: &TopologyError) -> TextError {
     let at = |path: &[Step<'_>]| document.fault(path, error.to_string());
     match *error {
         TopologyError::UnknownRank { link, rank, .. } => {
-            // The parts are gone; only now, with an error to show, is a second reading worth its time.
+            // The parsed values are gone. Only with an error to show is a second reading of the text worth its time.
             let reread: Result<TopologyFile, _> = document.parse();
             let starts_there = reread.is_ok_and(|file| file.links[link.index()].from == rank);
             at(&[Key("links"), Index(link.index()), Key(if starts_there { "from" } else { "to" })])
@@ -350,7 +350,7 @@ mod tests {
         for end in 0..SMALL.len() {
             let error = from_json(&SMALL[..end], "cut.json").expect_err("cut");
             assert!(error.to_string().starts_with("cut.json:"), "{error}");
-            // YAML may well accept a prefix; it must only not panic.
+            // A prefix of YAML may be valid; it must only not panic.
             let _ = from_document(&Document::yaml("cut.yaml", &SMALL[..end]));
         }
         assert!(from_json(&format!("{SMALL}]"), "x").is_err());

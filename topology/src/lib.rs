@@ -1,8 +1,8 @@
 //! What the machine is: ranks, machines, links, shared resources and what a message costs on them.
 //!
-//! The principal type is [`Topology`]: a directed multigraph of [`Link`]s between [`Rank`]s, where links may
-//! share [`Resource`]s (a NIC port, a switch port). Switches of a physical description are compiled away into
-//! links that share port resources, so everything downstream sees one kind of edge and one cost model (α–β).
+//! The principal type is [`Topology`]: a directed multigraph of [`Link`]s between [`Rank`]s, where links may share
+//! [`Resource`]s (a NIC port, a switch port). Switches of a physical description become links that share port
+//! resources, so all later stages see one kind of edge and one cost model (α–β).
 //!
 //! This crate knows no solver and opens no socket; it reads files only through [`load`] and [`import::import_sys`].
 

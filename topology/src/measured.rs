@@ -1,7 +1,7 @@
 //! A measured topology, and the file that a person reads, edits and loads again.
 //!
-//! The principal type is [`Measured`]. Its YAML is `antiphon-topology/1` with a line for each link, machine by machine;
-//! the margins stand in comments, because they say how well the numbers are known and are no part of the machine.
+//! The principal type is [`Measured`]. Its YAML is `antiphon-topology/1` with a line for each link, machine by machine.
+//! Margins are comments: they say how well a number is known, and are not part of the machine.
 
 use crate::fit::{LinkFit, ResourceFit};
 use crate::interchange::{FORMAT, json};
@@ -32,9 +32,9 @@ pub(crate) struct SharedFit {
 }
 
 impl Measured {
-    /// Puts links and resources together on the machines of `places`. A link that measured faster than what it
-    /// shares is as slow as that. Where noise hides the bytes altogether, β is that of the fastest link known: no
-    /// wire is infinitely fast. Numbers keep the digits that a measurement can have.
+    /// Puts links and resources together on the machines of `places`. If a link measured faster than its resource, it
+    /// gets the β of the resource. If noise hides the time of the bytes altogether, the link gets the β of the fastest
+    /// known link, because no link is infinitely fast. Numbers keep only the digits that a measurement can have.
     pub(crate) fn new(
         places: &Topology,
         fits: BTreeMap<Pair, LinkFit>,
@@ -49,7 +49,7 @@ impl Measured {
         }
         let known = fits.values().map(|fit| fit.beta.0).filter(|&beta| beta > 0.0);
         let fastest = MicrosPerByte(known.min_by(f64::total_cmp).unwrap_or(0.0));
-        // Machine by machine, what is inside before what leaves.
+        // Machine by machine, links inside a machine before links that leave it.
         let mut fits: Vec<(Pair, LinkFit)> = fits.into_iter().collect();
         let home = |rank| places.machine_of(rank);
         fits.sort_by_key(|(pair, _)| (home(pair.from), home(pair.to) != home(pair.from), home(pair.to), *pair));
@@ -80,8 +80,8 @@ impl Measured {
         Ok(Self { topology, links: fits.into_iter().map(|(_, fit)| fit).collect(), resources, notes })
     }
 
-    /// Prints the topology as YAML, with the margins of each number beside it. `about` is printed in front, line
-    /// by line: when and where it was measured; how follows it.
+    /// Prints the topology as YAML, with the margins beside each number. `about` is printed first, line by line: when
+    /// and where it was measured. How it was measured follows.
     pub fn to_yaml(&self, about: &str) -> String {
         let mut about = about.trim_end().to_owned();
         self.notes.iter().for_each(|note| {
@@ -140,7 +140,8 @@ impl Measured {
     }
 }
 
-/// Four significant digits, more than any of these measurements is good for; monotonic, so order survives.
+/// Four significant digits, more than these measurements have. The function is monotonic, so it keeps the order of
+/// numbers.
 fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
@@ -150,10 +151,10 @@ pub fn to_yaml(topology: &Topology, about: &str) -> String {
     print(topology, about, &Beside::default())
 }
 
-/// What stands in comments.
+/// The comments of the file.
 #[derive(Default)]
 pub(crate) struct Beside {
-    /// Beside each link; a shorter list leaves the rest without.
+    /// Beside each link; links beyond the end of the list have none.
     pub(crate) links: Vec<String>,
     /// Beside each resource.
     pub(crate) resources: Vec<String>,
@@ -200,7 +201,7 @@ fn close(text: &mut String, comment: Option<&String>) {
     }
 }
 
-/// A ratio for people; what is measured as zero has no relative error.
+/// A ratio for people; a quantity that was measured as zero has no relative error.
 fn percent(ratio: f64) -> String {
     if ratio.is_finite() { format!("{:.1} %", 100.0 * ratio) } else { "?".to_owned() }
 }

@@ -1,8 +1,8 @@
-//! How a machine is measured, seen from this side of the wire.
+//! The interface through which a machine is measured.
 //!
-//! The principal type is the trait [`Probe`]. This crate decides *which* exchanges are worth timing and what
-//! the times mean; whoever owns the transports implements the trait and only moves bytes and reads a clock.
-//! That way the arrow points from moving to modelling, and the fit is tested without a network.
+//! The principal type is the trait [`Probe`]. This crate decides *which* exchanges to time and what the times mean. The
+//! runtime implements the trait: it moves the bytes and reads the clock. So this crate does not depend on the runtime,
+//! and its tests need no network.
 
 use crate::{Micros, Rank};
 
@@ -24,21 +24,21 @@ pub trait Probe {
     /// How many ranks can be measured; they are numbered from 0.
     fn rank_count(&self) -> usize;
 
-    /// Whether there is any way from one rank to another; what has none is not measured.
+    /// Whether there is any way from one rank to another; pairs without one are not measured.
     fn connects(&self, _from: Rank, _to: Rank) -> bool {
         true
     }
 
-    /// Runs all exchanges at the same time, `repetitions` times one after the other, and returns for each
-    /// repetition how long each exchange took, in the order given: from the common start until its receiver has its
-    /// last byte. Connections are made and pages touched before the first: they are warm.
+    /// Runs all exchanges at the same time, `repetitions` times one after the other. For each repetition it returns how
+    /// long each exchange took, in the order given: from the common start until its receiver has its last byte. Before
+    /// the first repetition, connections are made and memory pages are touched.
     ///
     /// # Errors
     /// [`ProbeError`] when a rank could not take part.
     fn run(&mut self, exchanges: &[Exchange], repetitions: u32) -> Result<Vec<Vec<Micros>>, ProbeError>;
 }
 
-/// A measurement that could not be made, in the words of whoever tried.
+/// A measurement that could not be made, with the reason that the probe gave.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("cannot measure: {0}")]
 pub struct ProbeError(pub String);

@@ -1,9 +1,8 @@
 //! Sizes, durations, bandwidths and ranges of ranks as people write them: `8MB`, `0.5us`, `50GBps`, `0-3`.
 //!
-//! The principal functions are [`parse_bytes`], [`parse_duration`] and [`parse_bandwidth`]; SPECs, machine files,
-//! sketches and the command line all read numbers through them, and print them through `show_…`. Units are
-//! case-sensitive, because `200Gbps` (bits) is `25GBps` (bytes) and a guess would be wrong silently. Sizes are exact
-//! integers.
+//! The principal functions are [`parse_bytes`], [`parse_duration`] and [`parse_bandwidth`]. SPECs, machine files,
+//! sketches and the command line read all numbers with them, and print them with `show_…`. Units are case-sensitive,
+//! because `200Gbps` (bits) is `25GBps` (bytes), and a wrong guess would not be noticed. Sizes are exact integers.
 
 use crate::{Bytes, Micros, MicrosPerByte};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
@@ -21,7 +20,7 @@ pub struct QuantityError {
     pub reason: String,
 }
 
-/// What letters before a unit multiply it by.
+/// The factors of the letters before a unit.
 const PREFIXES: [(&str, u64); 9] = [
     ("", 1),
     ("K", 1_000),
@@ -35,12 +34,12 @@ const PREFIXES: [(&str, u64); 9] = [
 ];
 const SIZE_UNITS: &str = "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB, or these without the B";
 
-/// What bytes per second are called, and what bits per second are.
+/// The units of bytes per second; those of bits per second follow.
 const BYTE_RATES: [&str; 2] = ["Bps", "B/s"];
 const BIT_RATES: [&str; 3] = ["bps", "bit/s", "b/s"];
 const RATE_UNITS: &str = "bytes: GBps, MBps, GiBps, GB/s; bits: Gbps, Mbps, Gbit/s";
 
-/// How long each unit is, in microseconds; the first is a fraction of one, to divide by.
+/// The length of each unit in microseconds. For the first, which is shorter than one, it is the divisor.
 const DURATIONS: [(&str, f64); 7] =
     [("ns", 1e3), ("us", 1.0), ("µs", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 60e6), ("h", 3600e6)];
 const DURATION_UNITS: &str = "ns, us, ms, s, m, h";
@@ -118,7 +117,7 @@ pub fn parse_bandwidth(text: &str) -> Result<MicrosPerByte, QuantityError> {
         let prefix = units.iter().find_map(|suffix| unit.strip_suffix(suffix))?;
         PREFIXES.iter().find(|(name, _)| *name == prefix).map(|(_, scale)| *scale)
     };
-    // Micros in a second, for as many bits as a byte has.
+    // Microseconds in a second, times the bits of a byte.
     let (micros, scale) = match (of(&BYTE_RATES), of(&BIT_RATES)) {
         (Some(scale), _) => (1e6, scale),
         (None, Some(scale)) => (8e6, scale),
@@ -128,7 +127,7 @@ pub fn parse_bandwidth(text: &str) -> Result<MicrosPerByte, QuantityError> {
             return Err(refuse(unknown_unit(unit, known, RATE_UNITS)));
         }
     };
-    // One division of two numbers that are mostly exact: β is the nearest double to the true quotient.
+    // One division of two numbers that are mostly exact, so β is the nearest double to the true quotient.
     let beta = micros / (value * scale as f64);
     if !beta.is_finite() {
         return Err(refuse("a bandwidth is more than zero".to_owned()));
@@ -136,7 +135,7 @@ pub fn parse_bandwidth(text: &str) -> Result<MicrosPerByte, QuantityError> {
     Ok(MicrosPerByte(beta))
 }
 
-/// Reads β as files may say it: a bandwidth (`50GBps`, `400Gbit/s`), or its inverse as papers print it (`105us/MB`).
+/// Reads β as files may write it: a bandwidth (`50GBps`, `400Gbit/s`), or its inverse as papers print it (`105us/MB`).
 ///
 /// # Errors
 /// As [`parse_bandwidth`] and [`parse_time_per_size`].
@@ -153,7 +152,7 @@ pub fn parse_beta(text: &str) -> Result<MicrosPerByte, QuantityError> {
 pub struct RankSpan {
     /// The first rank.
     pub first: u32,
-    /// The last, which is one of them.
+    /// The last rank, which is part of the range.
     pub last: u32,
 }
 
@@ -200,10 +199,10 @@ impl<'de> Deserialize<'de> for RankSpan {
     }
 }
 
-/// The ranks of several spans, for lists that files hold: each span is short to write, so there is a limit for all.
+/// The ranks of several spans, for lists in files. A short span can name very many ranks, so their number is limited.
 ///
 /// # Errors
-/// What to say if there are more than [`crate::MAX_RANKS`].
+/// The reason, if there are more than [`crate::MAX_RANKS`].
 pub fn listed(spans: impl IntoIterator<Item = RankSpan>) -> Result<Vec<u32>, String> {
     let mut ranks = Vec::new();
     for span in spans {
@@ -270,7 +269,7 @@ pub fn show_bandwidth(beta: MicrosPerByte) -> String {
     }
 }
 
-/// The same with what it is in bits, which is how networks are sold: `25 GB/s (200 Gbit/s)`.
+/// The same in bytes and in bits, because networks are sold in bits: `25 GB/s (200 Gbit/s)`.
 pub fn show_rates(beta: MicrosPerByte) -> String {
     if beta.0 == 0.0 {
         return show_bandwidth(beta);
@@ -378,7 +377,7 @@ mod tests {
             ("1GiBps", 1e6 / 1_073_741_824.0),
             ("50GiBps", 1e6 / (50.0 * 1_073_741_824.0)),
             ("25GB/s", 4e-5),
-            // Bits: an eighth of as many bytes, to the bit of the double.
+            // Bits: exactly the double for an eighth of as many bytes.
             ("200Gbps", 4e-5),
             ("200Gbit/s", 4e-5),
             ("200Gb/s", 4e-5),

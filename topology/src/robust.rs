@@ -1,7 +1,8 @@
-//! Middle values that outliers do not move.
+//! Statistics that outliers do not change.
 //!
-//! Repetitions further than five scaled median absolute deviations from their median are outliers \[1\]; what is left
-//! counts with its median, or, where the question is what a machine is able to do, with the mean of its better half.
+//! Repetitions further than five scaled median absolute deviations from their median are outliers \[1\]. The rest
+//! counts with its median. Where the question is what a machine is able to do, it counts with the mean of its better
+//! half.
 //!
 //! \[1\] Leys et al., "Detecting outliers: do not use standard deviation around the mean", JESP 49 (2013).
 
@@ -9,10 +10,10 @@
 const OUTLIER: f64 = 5.0;
 /// The standard deviation of a normal distribution in median absolute deviations.
 const MAD_SCALE: f64 = 1.4826;
-/// The share of a time by which clocks may be coarse.
+/// The resolution of clocks, as a share of a time.
 const TICK: f64 = 0.01;
 
-/// The middle value, or the mean of the two; zero without any.
+/// The middle value, or the mean of the two middle values; zero for an empty list.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -28,15 +29,15 @@ fn deviation(times: &[f64]) -> (f64, f64) {
     (middle, MAD_SCALE * median(times.iter().map(|time| (time - middle).abs()).collect()))
 }
 
-/// The least time that is no outlier, the median, and the largest that is none.
+/// The least time that is not an outlier, the median, and the largest time that is not an outlier.
 pub(crate) fn usual(times: &[f64]) -> (f64, f64, f64) {
     let (middle, spread) = deviation(times);
-    // A clock that ticks coarsely gives a spread of zero; then only the grossly different are outliers.
+    // With a coarse clock all times may be equal and the spread zero; then only grossly different times are outliers.
     let reach = OUTLIER * spread.max(TICK * middle);
     (middle - reach, middle, middle + reach)
 }
 
-/// The median of what is left without outliers, its variance, and how many are left.
+/// The median without outliers, its variance, and how many values are left.
 pub(crate) fn middle(mut times: Vec<f64>) -> (f64, f64, usize) {
     let (low, _, high) = usual(&times);
     times.retain(|time| (low..=high).contains(time));
@@ -51,8 +52,8 @@ pub(crate) fn robust_middle(times: &[f64]) -> (f64, f64) {
     (time, variance)
 }
 
-/// The mean of the quicker half, and its variance. What a machine is able to carry shows in its better times: a
-/// segment that is lost delays some repetitions by as much as they take, but never all of them.
+/// The mean of the quicker half, and its variance. The better times show what a machine can carry: a lost segment
+/// delays some repetitions much, but never all of them.
 pub(crate) fn undisturbed(times: &[f64]) -> (f64, f64) {
     let mut quicker = times.to_vec();
     quicker.sort_by(f64::total_cmp);
@@ -60,6 +61,6 @@ pub(crate) fn undisturbed(times: &[f64]) -> (f64, f64) {
     let count = quicker.len().max(1) as f64;
     let mean = quicker.iter().sum::<f64>() / count;
     let scatter = quicker.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-    // Half a normal distribution is 0.6 times as wide as the whole, and where it was cut off is uncertain, too.
+    // Half of a normal distribution is 0.6 times as wide as the whole, and the place of the cut is uncertain, too.
     (mean, 3.0 * scatter / count)
 }

@@ -1,9 +1,9 @@
-//! Ordered pairs of ranks, in rounds in which nobody sends to two others or receives from two.
+//! Puts ordered pairs of ranks into rounds in which no rank sends twice or receives twice.
 //!
-//! The complete digraph on N ranks has an arc colouring with N − 1 colours: in round s every rank sends to the one s
-//! places further on. Every rank is sender and receiver at once, which loads a network as collectives do. To know what
-//! each pair costs by itself, [`apart`] places those that could disturb each other in rounds of their own: also what a
-//! rank sends and what it receives, because acknowledgements queue behind data.
+//! The complete digraph on N ranks has an arc colouring with N − 1 colours: in round s every rank sends to the rank s
+//! places further on. There, every rank sends and receives at once, which loads a network as collectives do. To measure
+//! the cost of each pair alone, [`apart`] puts pairs that could disturb each other into different rounds. It also
+//! separates what a rank sends from what it receives, because acknowledgements queue behind data.
 
 use crate::Rank;
 
@@ -28,11 +28,11 @@ pub(crate) fn shifts(ranks: usize) -> impl Iterator<Item = Round> {
     (1..ranks).map(move |shift| (0..ranks).map(|from| Pair::new(from, (from + shift) % ranks)).collect())
 }
 
-/// Something that pairs share, and how much of it one pair takes: at most 1 in all is used in a round.
+/// A shared resource, and the part of it that one pair uses; in a round the parts add up to at most 1.
 pub(crate) type Part = (usize, f64);
 
-/// Places pairs into as few rounds as come easily, so that in each nobody takes part twice and what pairs share
-/// suffices for all of them; a pair that needs more than there is has it alone. `parts` says what a pair takes.
+/// Puts pairs into few rounds (greedily), such that in each round no rank takes part twice and shared resources suffice
+/// for all pairs. A pair that needs more than a whole resource has it alone. `parts` says what a pair uses.
 pub(crate) fn apart(
     ranks: usize,
     shared: usize,
@@ -103,7 +103,7 @@ mod tests {
         let bus = apart(8, 1, pairs(), &|_| vec![(0, 2.0)]);
         check(8, &bus);
         assert_eq!(bus.len(), 56, "one at a time");
-        // Ranks 0..4 share one way out that has room for two.
+        // Ranks 0 to 3 share one way out that has room for two.
         let out = |pair: &Pair| if pair.from.0 < 4 { vec![(0, 0.5)] } else { Vec::new() };
         let rounds = apart(8, 1, pairs(), &out);
         check(8, &rounds);

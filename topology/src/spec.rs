@@ -1,7 +1,7 @@
 //! The SPEC of the command line, taken apart: `name[:params][,key=value]…`.
 //!
-//! The principal type is [`Spec`]. It only splits and refuses what no topology could want; families and machine
-//! files say which keys they take and read the values.
+//! The principal type is [`Spec`]. It splits the text and refuses what no topology accepts; families and machine files
+//! say which keys they take and read the values.
 
 use crate::quantity::{parse_bandwidth, parse_duration};
 use crate::spelling::{closest, shorten};
@@ -30,7 +30,7 @@ pub(crate) struct LinkCost {
     pub(crate) latency: Latency,
 }
 
-/// Families are idealised machines; these defaults are of the order that papers on tori and meshes assume.
+/// Families are idealised machines; these defaults are typical of papers on tori and meshes.
 const DEFAULT_ALPHA: Micros = Micros(0.5);
 const DEFAULT_BETA: MicrosPerByte = MicrosPerByte(1e6 / 50e9);
 
@@ -166,7 +166,7 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// The pieces between slashes, but for the slash of `200Gbit/s`.
+/// Splits at slashes, except the slash of a unit such as `200Gbit/s`.
 pub(crate) fn per_slash(text: &str) -> Vec<&str> {
     let (mut pieces, mut start) = (Vec::new(), 0);
     for (at, _) in text.match_indices('/') {

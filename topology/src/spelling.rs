@@ -1,12 +1,13 @@
 //! Words of users in messages: the accepted word nearest to a mistyped one, and quotes that stay short.
 //!
-//! The principal functions are [`closest`] and [`shorten`]. Every parser of user input (SPECs, sketches, the command line,
-//! plans) owes its reader both, so they live at the bottom of the workspace.
+//! The principal functions are [`closest`] and [`shorten`]. Every parser of user input (SPECs, sketches, the command
+//! line, plans) uses both, so they are in the lowest crate.
 
-/// The candidate nearest to `word`, if it is near enough to be a slip: at most one edit in three letters,
-/// where swapping two neighbouring letters counts once.
+/// The candidate nearest to `word`, if it may be a typing error: at most one edit in three letters, where swapping two
+/// neighbouring letters counts as one edit.
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Nobody mistypes a word this long, and the distance costs the product of the lengths.
+    // A word this long is not a typing error, and the computation takes time proportional to the product of the
+    // lengths.
     if word.len() > 64 {
         return None;
     }
@@ -17,7 +18,7 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     near.filter(|(distance, _)| *distance <= allowed).min_by_key(|(distance, _)| *distance).map(|(_, found)| found)
 }
 
-/// A quote from somebody's input, for a message: its first 80 characters.
+/// The first 80 characters of an input, to quote it in a message.
 pub fn shorten(text: &str) -> String {
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -25,7 +26,7 @@ pub fn shorten(text: &str) -> String {
     }
 }
 
-/// A message of a parser that quotes its input as it stands: of a long one the beginning and the end.
+/// A parser's message that quotes its input: of a long message, only the beginning and the end.
 pub fn shorten_message(text: &str) -> String {
     const BEGINNING: usize = 200;
     const END: usize = 800;

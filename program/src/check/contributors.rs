@@ -1,12 +1,13 @@
 //! Sets of contributors to a sum, each stored once.
 //!
-//! The principal type is [`Contributors`]. A set is a binary tree over the positions of a chunk's holders, with 64 positions in
-//! a leaf. Equal trees are one node, so two sets are equal exactly if their numbers are, and sets that are alike share most of
-//! their nodes: a sum that goes around a ring is a range of positions, which adds a few nodes to those of the sum before it.
+//! The principal type is [`Contributors`]. A set is a binary tree over the positions of a chunk's holders, with 64
+//! positions in a leaf. Equal trees are stored as one node, so two sets are equal exactly if their ids are, and similar
+//! sets share most of their nodes. For example, each sum that goes around a ring is a range of positions; it adds a few
+//! nodes to those of the previous sum.
 
 use std::collections::BTreeMap;
 
-/// The number of a set in its [`Contributors`].
+/// The id of a set in its [`Contributors`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct SumId(u32);
 
@@ -44,7 +45,7 @@ impl Contributors {
         self.part(start, end, 0, 64 * leaves)
     }
 
-    /// What of a range lies in the `length` positions from `first` on.
+    /// The part of a range that lies in the `length` positions from `first` on.
     fn part(&mut self, start: usize, end: usize, first: usize, length: usize) -> SumId {
         let (from, to) = (start.saturating_sub(first).min(length), end.saturating_sub(first).min(length));
         if from >= to {
@@ -85,7 +86,7 @@ impl Contributors {
         }
     }
 
-    /// How many levels of branches are above the leaves of a part.
+    /// The number of levels of branches above the leaves.
     fn height(&self, of: SumId) -> u32 {
         match self.nodes[of.0 as usize] {
             Node::Leaf(_) => 0,
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Random sets, next to the standard library's.
+    /// Compares random sets with those of the standard library.
     #[test]
     fn sets_are_those_that_they_should_be() {
         let mut random = crate::testing::schedules::Random(9);

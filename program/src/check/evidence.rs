@@ -1,6 +1,6 @@
-//! Violations as data: their names, and the steps they are about.
+//! The facts of a violation: its name, and the steps it is about.
 //!
-//! Whoever imports a program from a file uses this to say where in the file a violation is.
+//! An importer uses this to say where in its file a violation is.
 
 use super::{ProgramViolation, StepAt};
 use topology::Rank;
@@ -38,7 +38,7 @@ impl ProgramViolation {
         }
     }
 
-    /// The steps it is about, the one at fault first.
+    /// The steps it is about; the step at fault comes first.
     pub fn steps(&self) -> Vec<StepAt> {
         let mut steps = Vec::new();
         let _ = self.clone().renumbered(&mut |at| {

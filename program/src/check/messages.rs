@@ -1,10 +1,10 @@
-//! Whether sends and receives match, and whether the program can always go on.
+//! Checks that sends and receives match, and that the program cannot deadlock.
 //!
-//! The principal type is [`Messages`]. At window 0 the weakest transport is assumed, one without any buffer: a send
-//! ends only when its receive takes the data, so a message is one event in two threadblocks. At window w a send ends
-//! when the w-th message before it has been received. The program can stop only if events wait for each other in a
-//! cycle; more room never makes a program stop that runs with less. So the smallest window is found by bisection, and
-//! there is a deadlock exactly if there is a cycle without any limit of room.
+//! The principal type is [`Messages`]. Window 0 assumes the weakest transport, one without any buffer: a send ends only
+//! when its receive takes the data, so a message is one event in two threadblocks. At window w, a send ends when the
+//! w-th message before it has been received. The program can deadlock only if events wait for each other in a cycle. A
+//! program that runs with some room also runs with more. So the smallest window is found by bisection, and the program
+//! is refused exactly if there is a cycle with unlimited room.
 
 use super::{ProgramViolation, StepId, Steps, structure};
 use crate::{ConnectionId, Program};
@@ -17,11 +17,11 @@ pub(super) struct Message {
     pub(super) receive: StepId,
 }
 
-/// All messages, and which one each step sends or receives.
+/// All messages, and the message that each step sends or receives.
 pub(super) struct Messages {
-    /// Those of one connection lie together, in order.
+    /// Messages of one connection are adjacent, in order.
     pub(super) list: Vec<Message>,
-    /// For each connection its first message, and one for the end.
+    /// For each connection the index of its first message, and at the end the number of messages.
     first: Vec<u32>,
     of: Vec<Option<u32>>,
 }
@@ -70,8 +70,8 @@ impl Messages {
         if violations.is_empty() { Ok(messages) } else { Err(violations) }
     }
 
-    /// The smallest window that suffices, and the steps in an order in which they can happen; a send comes right
-    /// before its receive where there is no room for it in between.
+    /// The smallest window that suffices, and the steps in a possible order. A send comes directly before its receive
+    /// where there is no room for the message in between.
     pub(super) fn order(&self, steps: &Steps<'_>) -> Result<(u32, Vec<StepId>), Findings<ProgramViolation>> {
         let order_with = |window| Events::new(self, steps, window).order();
         if let Ok(order) = order_with(0) {
@@ -83,7 +83,7 @@ impl Messages {
             cycle: cycle.into_iter().map(|step| steps.at(step)).collect(),
         };
         let mut enough = (longest, order_with(longest).map_err(|cycle| Findings::from_iter([deadlock(cycle)]))?);
-        // Most programs need little, so the first guesses are small.
+        // Most programs need little room, so the first guesses are small.
         let (mut too_small, mut guess) = (0, 1);
         while too_small + 1 < enough.0 {
             let window = guess.min(too_small.midpoint(enough.0));
@@ -101,7 +101,7 @@ impl Messages {
         self.of[step as usize]
     }
 
-    /// The step that sent what a step receives.
+    /// The step that sent the data which a step receives.
     pub(super) fn sender(&self, receive: StepId) -> Option<StepId> {
         let message = self.list[self.of[receive as usize]? as usize];
         (message.receive == receive).then_some(message.send)
@@ -125,22 +125,22 @@ fn append(
     end.push(id);
 }
 
-/// The shape of what a step sends or receives; all slices of one step have the same.
+/// The shapes of the slots that a step sends or receives; all slices of one step have the same.
 fn payload<'p>(program: &'p Program, steps: &Steps<'_>, id: StepId) -> impl Iterator<Item = u32> + use<'p> {
     structure::shape(program, steps.at(id).rank, steps.instruction(id).shape())
 }
 
-/// Something that happens at once: a step, or at window 0 a message, with its send first.
+/// An atomic event: a step, or at window 0 a message, with its send first.
 #[derive(Clone, Copy)]
 struct Event {
     step: StepId,
     receive: Option<StepId>,
 }
 
-/// The events and which of them must come directly after which.
+/// The events, and which event must come after which.
 struct Events {
     list: Vec<Event>,
-    /// Where each event's followers start; one allocation for all.
+    /// Where each event's list of followers starts; one allocation for all lists.
     starts: Vec<u32>,
     followers: Vec<u32>,
 }
@@ -187,7 +187,7 @@ impl Events {
         Self { list, starts, followers }
     }
 
-    /// The steps in an order in which they can happen, or a cycle of steps that wait for each other.
+    /// The steps in a possible order, or a cycle of steps that wait for each other.
     fn order(&self) -> Result<Vec<StepId>, Vec<StepId>> {
         let mut waiting = vec![0u32; self.list.len()];
         self.followers.iter().for_each(|&event| waiting[event as usize] += 1);
@@ -213,9 +213,9 @@ impl Events {
         &self.followers[self.starts[event as usize] as usize..self.starts[event as usize + 1] as usize]
     }
 
-    /// A cycle among the events that still wait for something.
+    /// A cycle among the events that are still waiting.
     fn cycle(&self, waiting: &[u32]) -> Vec<u32> {
-        // Every stuck event waits for a stuck one; walking from each to one that it waits for must repeat.
+        // Every stuck event waits for another stuck event, so a walk from one to the next must repeat.
         let mut waits_for = vec![None; self.list.len()];
         for event in (0..self.list.len() as u32).filter(|&event| waiting[event as usize] > 0) {
             self.after(event).iter().for_each(|&follower| waits_for[follower as usize] = Some(event));

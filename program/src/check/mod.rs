@@ -1,7 +1,8 @@
 //! Proves that a program does what its collective means, under every interleaving.
 //!
-//! The principal type is [`VerifiedProgram`]; [`check`] is its only constructor, so nothing else can be executed.
-//! The checker shares no code with [`super::lower`], only [`super::Layout`], which says what is asked.
+//! The principal type is [`VerifiedProgram`]; [`check`] is its only constructor, and only a verified program can be
+//! executed. The checker shares no code with [`super::lower`]; both use [`super::Layout`], which defines the buffers of
+//! each collective.
 //!
 //! | file | rule |
 //! |---|---|
@@ -10,12 +11,12 @@
 //! | `races` | two accesses to a slot, one of them writing, are ordered by what must happen before what |
 //! | `values` | every output slot ends with the right chunk and every contribution exactly once |
 //!
-//! A fused step is judged as its two halves, except that a race must be impossible also if bytes are sent on before
-//! the last has come.
+//! A fused step is checked as its two halves, with one exception: races must be impossible even if its first bytes are
+//! sent on before its last bytes have arrived.
 //!
-//! Without races every interleaving gives the same values, so one symbolic execution speaks for all of them. A
-//! tile of a slot is touched only by the same tile of other steps, so what holds for one tile holds for all.
-//! Later rules assume the earlier ones, so a program that breaks `structure` or `messages` is judged no further.
+//! Without races every interleaving gives the same values, so one symbolic execution covers all of them. A tile of a
+//! slot is used only by the same tile of other steps, so a proof for one tile holds for all. Later rules assume the
+//! earlier ones, so a program that breaks `structure` or `messages` is not checked further.
 //!
 //! An allreduce over 64 ranks with 64 chunks each, a million steps, takes two to three seconds on two cores.
 
@@ -47,19 +48,19 @@ impl VerifiedProgram {
         &self.program
     }
 
-    /// How many messages of one connection a transport must be able to hold that were sent and not yet received,
-    /// so that no interleaving deadlocks; with one less, some order stops. At 0 a transport without any buffer will do.
+    /// How many sent but not yet received messages of one connection a transport must be able to hold, so that no
+    /// interleaving deadlocks. With one less, some interleaving does. At 0, a transport without any buffer suffices.
     pub fn window(&self) -> u32 {
         self.window
     }
 
-    /// The same program with every fused step as two, which is what it was verified as.
+    /// The same program with every fused step as two steps; this is the form that was checked.
     #[must_use]
     pub fn unfused(self) -> Self {
         Self { program: self.program.unfused(), ..self }
     }
 
-    /// Gives the program back for changes; what comes out must be checked again.
+    /// Gives the program back for changes; the changed program must be checked again.
     pub fn into_program(self) -> Program {
         self.program
     }
@@ -68,8 +69,8 @@ impl VerifiedProgram {
 /// Checks a program against its demand.
 ///
 /// # Errors
-/// The violations of the first rule that is broken, in a deterministic order, the first of them listed and the others
-/// counted; races and wrong values together.
+/// The violations of the first rule that is broken, in a deterministic order; a long list is cut off and counted. Races
+/// and wrong values are reported together.
 pub fn check(program: Program) -> Result<VerifiedProgram, Findings<ProgramViolation>> {
     let layout =
         Layout::new(program.demand.clone(), program.in_place).map_err(|error| Findings::from_iter([error.into()]))?;
@@ -82,29 +83,29 @@ pub fn check(program: Program) -> Result<VerifiedProgram, Findings<ProgramViolat
     if violations.is_empty() { Ok(VerifiedProgram { program, window }) } else { Err(violations) }
 }
 
-/// A step's number among all steps of the program, rank by rank, threadblock by threadblock; each half of a fused
-/// step has its own.
+/// A step's number among all steps of the program, rank by rank, threadblock by threadblock. Each half of a fused step
+/// has its own number.
 type StepId = u32;
 
-/// All steps of a program in one row.
+/// All steps of a program in one list.
 struct Steps<'a> {
     program: &'a Program,
-    /// Where each step is; both halves of a fused one are there.
+    /// The place of each step; both halves of a fused step have the same.
     at: Vec<StepAt>,
-    /// For each rank the number of each threadblock's first step, and one after its last.
+    /// For each rank the number of each threadblock's first step, and the number after its last.
     first: Vec<Vec<StepId>>,
-    /// For each step where the steps that it waits for start in `after`, and one for the end.
+    /// For each step the start of its dependencies in `after`, and at the end the length of `after`.
     after_of: Vec<u32>,
     after: Vec<StepId>,
 }
 
 impl<'a> Steps<'a> {
-    /// Numbers the steps of a program of sound structure.
+    /// Numbers the steps of a program with a correct structure.
     fn of(program: &'a Program) -> Self {
         let (mut at, mut first) = (Vec::new(), Vec::with_capacity(program.ranks.len()));
         let (mut after_of, mut after) = (Vec::new(), Vec::new());
         for (index, rank) in program.ranks.iter().enumerate() {
-            // The last half of a step is the one to wait for.
+            // A dependency waits for the last half of a fused step.
             let ends: Vec<Vec<u32>> = rank.threadblocks.iter().map(Threadblock::ends).collect();
             let base = at.len() as StepId;
             let firsts: Vec<StepId> = std::iter::once(base)
@@ -139,7 +140,7 @@ impl<'a> Steps<'a> {
         self.at[id as usize]
     }
 
-    /// What a step does, never two things.
+    /// The instruction of a step, which is never fused.
     fn instruction(&self, id: StepId) -> Instruction {
         let StepAt { rank, threadblock, step } = self.at(id);
         let whole = &self.program.ranks[rank.index()].threadblocks[threadblock as usize].steps[step as usize];
@@ -167,7 +168,7 @@ impl<'a> Steps<'a> {
         &self.after[self.after_of[id as usize] as usize..self.after_of[id as usize + 1] as usize]
     }
 
-    /// All steps that must end before it begins, as far as its rank alone decides.
+    /// All steps of the same rank that must end before it begins.
     fn before(&self, id: StepId) -> impl Iterator<Item = StepId> {
         self.after(id).iter().copied().chain(self.previous(id))
     }

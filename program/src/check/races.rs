@@ -1,13 +1,13 @@
-//! Whether any two accesses to a slot, at least one of them writing, are ordered in every interleaving.
+//! Checks that any two accesses to a slot, at least one of them a write, are ordered in every interleaving.
 //!
-//! What must happen before what follows from three things: the order within a threadblock, `after`, and that a
-//! message is received after it was sent. (That a send waits for its receive is *not* used: transports buffer.)
-//! A receive that has *ended* comes after the end of its send. One that has *begun* comes only after the beginning of
-//! its send, and where that is the second half of a fused step, after the beginning of the first half: bytes may be
-//! sent on while others are still to come.
+//! The happens-before relation follows from three facts: the order within a threadblock, `after`, and that a message is
+//! received after it was sent. (That a send waits for its receive is *not* used, because transports have buffers.) A
+//! receive *ends* after its send ends. A receive *begins* only after its send begins; and if that send is the second
+//! half of a fused step, after the first half begins, because the fused step may send bytes on while others are still
+//! to come.
 //!
-//! Almost every pair is ordered by what one rank does alone, which clocks per threadblock decide in constant
-//! time. The rest is searched for backwards through the messages.
+//! Almost every pair is ordered by steps of one rank alone; clocks per threadblock decide this in constant time. For
+//! other pairs, a backward search follows the messages.
 
 use super::messages::Messages;
 use super::{ProgramViolation, StepId, Steps};
@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use schedule::Findings;
 use topology::Rank;
 
-/// Clocks of one rank take at most this many words; a larger rank is searched instead.
+/// The most words that the clocks of one rank may take; for a larger rank, every pair is searched.
 const MOST_WORDS: usize = 1 << 25;
 
 pub(super) fn check(
@@ -59,21 +59,21 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// What has happened to a slot so far.
+/// The accesses to a slot so far.
 #[derive(Clone, Default)]
 struct History {
     write: Option<StepId>,
-    /// Reads since then.
+    /// The reads since the last write.
     reads: Vec<StepId>,
 }
 
-/// Judges the accesses of one rank.
+/// Checks the accesses of one rank.
 struct Judge<'a> {
     timeline: &'a Timeline<'a>,
     rank: Rank,
     clocks: Option<Clocks>,
     histories: [Vec<History>; 3],
-    /// For each step, the last search that came by; empty until one is needed.
+    /// For each step, the last search that visited it; empty until a search is needed.
     visited: Vec<u32>,
     searches: u32,
 }
@@ -136,7 +136,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Searches backwards from the beginning of `later` for the end of `earlier`.
+    /// Searches backwards from the begin of `later` for the end of `earlier`.
     fn reaches(&mut self, earlier: StepId, later: StepId) -> bool {
         let Timeline { steps, messages, .. } = *self.timeline;
         self.visited.resize(2 * steps.at.len(), 0);
@@ -162,7 +162,7 @@ impl<'a> Judge<'a> {
     fn visit(&mut self, moment: Moment, earlier: StepId, stack: &mut Vec<Moment>) {
         let seen = &mut self.visited[2 * moment.step as usize + usize::from(moment.ended)];
         let seen = std::mem::replace(seen, self.searches) == self.searches;
-        // Nothing that comes before `earlier` in a possible order comes after it in all of them.
+        // A step before `earlier` in one possible order cannot come after it in all orders.
         let place = &self.timeline.place;
         if !seen && place[moment.step as usize] > place[earlier as usize] {
             stack.push(moment);
@@ -177,8 +177,8 @@ struct Moment {
     ended: bool,
 }
 
-/// For each step of a rank and each of its threadblocks, how many steps of that threadblock surely ended before
-/// the step began, as far as the rank alone decides. (The second half of a fused step begins with the first; that
+/// For each step of a rank and each of its threadblocks: how many steps of that threadblock surely ended before the
+/// step began, by the dependencies within the rank. (The second half of a fused step begins with the first; this
 /// matters only to other ranks.)
 struct Clocks {
     width: usize,

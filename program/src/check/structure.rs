@@ -1,4 +1,4 @@
-//! Whether all that a program names exists and fits together.
+//! Checks that everything that a program names exists and fits together.
 
 use super::{ProgramViolation, StepAt};
 use crate::{Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step, Transform};
@@ -12,7 +12,7 @@ const LIMIT: u64 = 1 << 26;
 pub(super) fn check(program: &Program, layout: &Layout) -> Result<(), Findings<ProgramViolation>> {
     let mut structure = Structure { program, layout, violations: Findings::default() };
     structure.header();
-    // Sizes and shapes below index by rank and part.
+    // Later checks use ranks and parts as indices into sizes and shapes.
     structure.verdict()?;
     structure.connections();
     for (rank, content) in program.ranks.iter().enumerate() {
@@ -111,7 +111,8 @@ impl Structure<'_> {
         if step.instruction.reduces() && self.program.op.is_none() {
             self.violations.push(ProgramViolation::NoOperator { at });
         }
-        // No executor changes a payload yet. A new transform does not compile here: refuse it until all of them do.
+        // No executor changes a payload yet. If a transform is added, this match does not compile: refuse the new one
+        // until all executors support it.
         let Transform::Identity = step.transform;
         let threadblocks = &self.program.ranks[at.rank.index()].threadblocks;
         for &after in &step.after {
@@ -123,7 +124,7 @@ impl Structure<'_> {
         }
     }
 
-    /// `end` gives the rank at which the step must be.
+    /// `end` gives the rank to which the step must belong.
     fn connection_of(&mut self, at: StepAt, connection: Option<ConnectionId>, end: fn(&Connection) -> Rank) {
         let Some(connection) = connection else { return };
         if self.program.connections.get(connection.index()).map(end) != Some(at.rank) {
@@ -145,7 +146,7 @@ impl Structure<'_> {
             self.violations.push(ProgramViolation::Shapes { at });
         }
         let meet = src.buffer == dst.buffer && src.index < dst.index + dst.count && dst.index < src.index + src.count;
-        // What is received may be added to its operand where that is.
+        // Received data may be added to its operand in place.
         let local = matches!(instruction, Instruction::Copy { .. } | Instruction::Reduce { .. });
         if meet && (src != dst || local) {
             self.violations.push(ProgramViolation::Overlap { at });
@@ -168,7 +169,7 @@ pub(super) fn slots(program: &Program, rank: Rank, buffer: Buffer) -> u32 {
     program.ranks[rank.index()].parts(buffer).len() as u32
 }
 
-/// The shapes of a slice's slots, as parts; all the same where parts are.
+/// The part of each slot of a slice; where all parts are equal, the same for all slots.
 pub(super) fn shape(program: &Program, rank: Rank, slice: Slice) -> impl Iterator<Item = u32> {
     let parts = &program.ranks[rank.index()].parts(slice.buffer)[slice.index as usize..][..slice.count as usize];
     parts.iter().map(|&part| if program.uniform { 0 } else { part })

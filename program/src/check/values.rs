@@ -1,8 +1,8 @@
-//! Whether every output slot ends with what belongs there.
+//! Checks that every output slot ends with the right value.
 //!
 //! The principal type is [`SymbolicRun`]: it executes the program on symbols. A symbol says which chunk a slot holds
-//! and, for a combining chunk, whose contributions have been added; adding one twice is caught where it happens.
-//! Sets of contributors are stored once, so a symbol is small.
+//! and, for a combining chunk, whose contributions it counts. Adding a contribution twice is reported at the step that
+//! does it. Sets of contributors are stored once, so a symbol is small.
 
 use super::contributors::{Contributors, SumId};
 use super::messages::Messages;
@@ -29,10 +29,11 @@ pub(super) fn check(
     run.judge();
     run.violations
 }
-/// What a slot holds. Small, because there is one for every slot of every rank.
+/// The content of a slot. It is small, because there is one for every slot of every rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Symbol {
-    /// 1 + the number of a chunk, or, from the number of chunks on, of a slot that a member of an alltoall keeps for itself.
+    /// 1 + the number of a chunk. Numbers after the last chunk are the slots that a member of an alltoall keeps for
+    /// itself.
     content: NonZeroU32,
     /// Whose contributions have been added; [`SumId::NONE`] where nothing is combined.
     sum: SumId,
@@ -48,13 +49,13 @@ impl Symbol {
     }
 }
 
-/// What messages hold, by number.
+/// The content of each message, by its number.
 type Payloads = BTreeMap<u32, Vec<Option<Symbol>>>;
 
 /// The symbols in a rank's slots, buffer by buffer.
 type Memory = [Vec<Option<Symbol>>; 3];
 
-/// A program in execution.
+/// A program while it is executed.
 struct SymbolicRun<'a> {
     program: &'a Program,
     layout: &'a Layout,
@@ -64,7 +65,7 @@ struct SymbolicRun<'a> {
 }
 
 impl<'a> SymbolicRun<'a> {
-    /// Every rank with its inputs.
+    /// The initial state: every rank has its inputs.
     fn new(program: &'a Program, layout: &'a Layout) -> Self {
         let memory = program.ranks.iter().map(|rank| {
             let buffers = [Buffer::Input, Buffer::Output, Buffer::Scratch];
@@ -89,7 +90,7 @@ impl<'a> SymbolicRun<'a> {
         run
     }
 
-    /// What a member of an alltoall keeps for itself is numbered behind all chunks.
+    /// The symbol of a slot that a member of an alltoall keeps for itself; its number comes after all chunks.
     fn own_symbol(&self, member: Rank, offset: u32) -> Symbol {
         let chunks = self.program.demand.chunks().len() as u32;
         Symbol::new(chunks + member.0 * self.layout.block_parts() + offset, SumId::NONE)
@@ -122,7 +123,7 @@ impl<'a> SymbolicRun<'a> {
         }
     }
 
-    /// `under_way` is what each message holds that was sent and not yet received.
+    /// `under_way` has the content of each message that was sent and not yet received.
     fn step(&mut self, at: StepAt, instruction: Instruction, message: Option<u32>, under_way: &mut Payloads) {
         let received = message.and_then(|message| under_way.remove(&message));
         let result = match (instruction, received) {
@@ -138,7 +139,7 @@ impl<'a> SymbolicRun<'a> {
             }
             (Instruction::ReceiveReduce { src, dst, .. }, Some(payload)) => self.reduce(at, src, &payload, dst),
             (_, Some(payload)) => payload,
-            // Nothing was sent; the matching rule has said so.
+            // Nothing was sent; the rule `messages` has reported it.
             (_, None) => return,
         };
         if let Some(dst) = instruction.destination() {
@@ -146,7 +147,7 @@ impl<'a> SymbolicRun<'a> {
         }
     }
 
-    /// `operand ⊕ symbols`, slot by slot; `dst` is where the result goes, for the evidence.
+    /// `operand ⊕ symbols`, slot by slot; `dst` is where the result goes, for the error.
     fn reduce(&mut self, at: StepAt, operand: Slice, symbols: &[Option<Symbol>], dst: Slice) -> Vec<Option<Symbol>> {
         let operands = self.read(at, operand);
         let pairs = operands.into_iter().zip(symbols).zip(slots_of(dst));
@@ -154,7 +155,7 @@ impl<'a> SymbolicRun<'a> {
     }
 
     fn sum(&mut self, at: StepAt, a: Symbol, b: Symbol, slot: Slot) -> Option<Symbol> {
-        // Only what combines has contributors.
+        // Only combining chunks have contributors.
         if a.content != b.content || a.sum == SumId::NONE {
             self.violations.push(ProgramViolation::MixedReduce { at, slot });
             return None;
@@ -168,7 +169,7 @@ impl<'a> SymbolicRun<'a> {
         Some(Symbol { sum, ..a })
     }
 
-    /// Compares the outputs with what the demand asks for.
+    /// Compares the outputs with the demand.
     fn judge(&mut self) {
         let demand = &self.program.demand;
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {

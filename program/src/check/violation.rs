@@ -1,4 +1,4 @@
-//! What can be wrong with a program, with the evidence.
+//! The rules that a program can break, with the evidence as fields.
 
 use crate::{Buffer, ConnectionId, LayoutError, Slice, Slot, StepRef};
 use schedule::ChunkId;
@@ -8,11 +8,11 @@ use topology::Rank;
 /// A step of a program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct StepAt {
-    /// Whose.
+    /// The rank.
     pub rank: Rank,
-    /// In which threadblock.
+    /// The threadblock.
     pub threadblock: u32,
-    /// Its place there.
+    /// The position in the threadblock.
     pub step: u32,
 }
 
@@ -36,7 +36,7 @@ pub enum ProgramViolation {
         what: &'static str,
         /// What the program says.
         given: u64,
-        /// What follows.
+        /// What follows from the demand.
         expected: u64,
     },
     /// The sizes of parts are not those of the demand.
@@ -48,19 +48,19 @@ pub enum ProgramViolation {
     /// A buffer of the caller has the wrong number of slots.
     #[error("rank {rank} has {given} slots of {buffer}, but the demand gives {expected}")]
     BufferSlots {
-        /// Whose.
+        /// The rank.
         rank: Rank,
         /// Which buffer.
         buffer: Buffer,
         /// What the program says.
         given: usize,
-        /// What follows.
+        /// What follows from the demand.
         expected: u32,
     },
     /// A slot of a buffer of the caller has the wrong shape.
     #[error("slot {slot} of {buffer} of rank {rank} has the shape of part {part}, but the demand gives {expected}")]
     SlotPart {
-        /// Whose.
+        /// The rank.
         rank: Rank,
         /// Which buffer.
         buffer: Buffer,
@@ -68,7 +68,7 @@ pub enum ProgramViolation {
         slot: usize,
         /// What the program says.
         part: u32,
-        /// What follows.
+        /// What follows from the demand.
         expected: u32,
     },
     /// A step reduces in a program that has no reduction.
@@ -80,7 +80,7 @@ pub enum ProgramViolation {
     /// A scratch slot has the shape of a part that does not exist.
     #[error("scratch slot {slot} of rank {rank} has the shape of part {part}, but there are {parts}")]
     ScratchPart {
-        /// Whose.
+        /// The rank.
         rank: Rank,
         /// Which slot.
         slot: usize,
@@ -92,7 +92,7 @@ pub enum ProgramViolation {
     /// More slots or steps than the checker accepts; nothing was allocated.
     #[error("the program has {count} {what}, more than the {limit} that are supported")]
     TooMany {
-        /// Of what.
+        /// What was counted.
         what: &'static str,
         /// How many there are.
         count: u64,
@@ -157,7 +157,7 @@ pub enum ProgramViolation {
         /// The step.
         at: StepAt,
     },
-    /// A step writes what belongs to the caller.
+    /// A step writes into a buffer of the caller outside the output.
     #[error("{at} writes {slice}, which is not an output of this rank")]
     WritesInput {
         /// The step.
@@ -195,10 +195,10 @@ pub enum ProgramViolation {
         /// The cycle; each waits for the one before it, the first for the last.
         cycle: Vec<StepAt>,
     },
-    /// Two accesses to one slot, at least one of them writing, that nothing orders.
+    /// Two accesses to one slot, at least one of them a write, with no order between them.
     #[error("race on {slot} of rank {rank}: nothing orders {first} and {second}")]
     Race {
-        /// Whose slot.
+        /// The rank.
         rank: Rank,
         /// The slot.
         slot: Slot,
@@ -207,7 +207,7 @@ pub enum ProgramViolation {
         /// The other.
         second: StepAt,
     },
-    /// A step reads a slot that nothing has been written to.
+    /// A step reads a slot that was not written before.
     #[error("{at} reads {slot} before anything is there")]
     Uninitialised {
         /// The step.
@@ -215,7 +215,7 @@ pub enum ProgramViolation {
         /// The slot.
         slot: Slot,
     },
-    /// A step adds values that do not belong together.
+    /// A step adds values of different chunks, or values that must not be added.
     #[error("{at} reduces unlike values into {slot}")]
     MixedReduce {
         /// The step.
@@ -230,19 +230,19 @@ pub enum ProgramViolation {
         at: StepAt,
         /// The chunk.
         chunk: ChunkId,
-        /// Whose contribution.
+        /// The rank whose contribution is added twice.
         contributor: Rank,
     },
     /// An output slot ends with the wrong content.
     #[error("rank {rank} ends with {found} in {slot}, where {expected} belongs")]
     WrongResult {
-        /// Whose slot.
+        /// The rank.
         rank: Rank,
         /// The slot.
         slot: Slot,
-        /// What belongs there.
+        /// The right content.
         expected: String,
-        /// What is there.
+        /// The actual content.
         found: String,
     },
 }

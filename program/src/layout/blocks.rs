@@ -31,12 +31,12 @@ impl Blocks {
         Ok(Self { parts: parts as u32 })
     }
 
-    /// How many slots a rank's buffers have, and where in place one lies in the other.
+    /// How many slots a rank's buffers have, and in place, where one buffer lies in the other.
     pub(super) fn buffers(&self, request: &Request, rank: Rank, in_place: bool) -> CallerBuffers {
         let Some(member) = member(request, rank) else { return CallerBuffers { input: 0, output: 0, merged: None } };
         let members = request.members.len() as u32;
         let of_root = |blocks| if request.root == Some(rank) { blocks } else { 0 };
-        // How many blocks there are, and the block of the larger buffer where in place the smaller one is.
+        // The numbers of blocks, and in place, the block of the larger buffer where the smaller one lies.
         let (input, output, at) = match request.collective {
             Collective::AllGather => (1, members, member),
             Collective::ReduceScatter => (members, 1, member),

@@ -1,4 +1,4 @@
-//! Collectives whose chunks are listed one by one, each of its own size.
+//! Collectives whose chunks are listed one by one, each with its own size.
 //!
 //! The principal type is [`Listed`].
 
@@ -13,7 +13,7 @@ use topology::Rank;
 pub(super) struct Listed {
     held: Vec<Vec<u32>>,
     wanted: Vec<Vec<u32>>,
-    /// For each chunk the part whose shape it has: the first chunk that is cut alike.
+    /// For each chunk the part with its shape: the first chunk that is cut in the same way.
     parts: Vec<u32>,
 }
 
@@ -24,7 +24,7 @@ impl Listed {
         let cuts = cuts(demand);
         let none = vec![Vec::new(); request.ranks];
         let mut first: BTreeMap<(u64, u64), u32> = BTreeMap::new();
-        // Exactly alike, so that their shares are, too.
+        // Only chunks that are cut exactly alike, because then their lengths are equal for every count.
         let exact = |&(start, end): &(f64, f64)| (start.to_bits(), end.to_bits());
         let parts = (0..).zip(&cuts).map(|(chunk, cut)| *first.entry(exact(cut)).or_insert(chunk)).collect();
         let mut listed = Self { held: none.clone(), wanted: none, parts };
@@ -36,7 +36,7 @@ impl Listed {
         (listed, Shape::Weighted { cuts: cuts.collect(), unit: request.size_bytes })
     }
 
-    /// How many slots a rank's buffers have, and where in place one lies in the other.
+    /// How many slots a rank's buffers have, and in place, where one buffer lies in the other.
     pub(super) fn buffers(
         &self,
         collective: Collective,
@@ -82,14 +82,14 @@ impl Listed {
     }
 }
 
-/// Where the chunks of `small` are in `large`, if they are one run there.
+/// Where the chunks of `small` are in `large`, if they are adjacent there.
 fn run_in(small: &[u32], large: &[u32]) -> Option<u32> {
     let at = large.binary_search(small.first()?).ok()?;
     (large.get(at..at + small.len())? == small).then_some(at as u32)
 }
 
-/// In bytes, where each chunk starts and ends among those before it that have the same holders and go to the same ranks;
-/// so rounding does not drift.
+/// For each chunk, its start and end in bytes among the earlier chunks with the same holders and receivers. So rounding
+/// errors do not add up.
 fn cuts(demand: &Demand) -> Vec<(f64, f64)> {
     let chunks = demand.chunks();
     let alike = |a: &Chunk, b: &Chunk| a.holders == b.holders && a.wanted_by == b.wanted_by;

@@ -1,8 +1,8 @@
-//! Where chunks live in the caller's buffers.
+//! Where the chunks of a collective are in the caller's buffers.
 //!
-//! The principal type is [`Layout`]: for every rank, which slot of which buffer holds a chunk at the start and
-//! at the end. It is the one place that knows what nccl means by a buffer of each collective; lowering and the
-//! program verifier both read it, and nothing else about each other.
+//! The principal type is [`Layout`]: for every rank, which slot of which buffer holds a chunk at the start and at the
+//! end. It is the only code that knows the buffers of each collective, as NCCL defines them. Lowering and the checker
+//! both use it, and share nothing else.
 //!
 //! | file | arrangement |
 //! |---|---|
@@ -25,16 +25,19 @@
 //! | scatter | C | root k | 1 | what a rank receives | root: output is input block m |
 //! | sendrecv | C | 1 | 1 | the whole buffer | same memory |
 //!
-//! Ranks that are not members have neither buffer; they relay through scratch. In place, a rank that has both
-//! buffers sees one, under the name of the larger (output where they are equal); a rank that has one of them
-//! sees no difference.
+//! Ranks that are not members have no buffers; they relay through scratch. In place, a rank with both buffers has only
+//! the larger one (the output where they are equal); a rank with only one buffer has the same as out of place.
 //!
-//! Where chunks are listed one by one (`alltoallv`, `custom`), every chunk is a part of its own size, a rank's
-//! input is what it holds and its output what it wants, both in order of chunk. `count` elements have the bytes
-//! of the request's size. In place, a rank that has both finds its input where its output has the same chunks, or
-//! its output where its input has them, if that is one run of slots; or, if every chunk that it wants is as large as
-//! the one that it holds in the same slot (alltoallv with a symmetric matrix), both are the same memory. Where some
-//! rank has none of the three, there is no in-place form.
+//! Where chunks are listed one by one (`alltoallv`, `custom`), every chunk is a part with its own size. A rank's input
+//! has the chunks that it holds and its output those that it wants, both in order of chunk. `count` elements have the
+//! bytes of the request's size. In place, a rank with both buffers has one of three forms:
+//!
+//! * its input is a run of slots of its output with the same chunks;
+//! * its output is a run of slots of its input with the same chunks;
+//! * both are the same memory, if every chunk that it wants is as large as the chunk that it holds in the same slot
+//!   (alltoallv with a symmetric matrix).
+//!
+//! If some rank allows none of the three, the collective has no in-place form.
 
 mod blocks;
 mod listed;
@@ -109,17 +112,17 @@ pub struct Layout {
 /// The buffers that a rank's caller gives.
 #[derive(Clone, Copy, Debug)]
 struct CallerBuffers {
-    /// How many slots of input and of output there are, each counted as if nothing were merged.
+    /// The numbers of slots of input and output, each as out of place.
     input: u32,
     output: u32,
-    /// In place, where both are one.
+    /// In place: how the two buffers are one.
     merged: Option<Merged>,
 }
 
 /// One buffer in another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Merged {
-    /// The larger, under whose name both are known.
+    /// The larger buffer, whose name stands for both.
     into: Buffer,
     /// The slot of the larger where the smaller starts.
     at: u32,
@@ -161,7 +164,7 @@ impl Layout {
         &self.shape
     }
 
-    /// How many slots a block of a caller's buffer has; a listed chunk is a block by itself.
+    /// How many slots a block of a caller's buffer has; a listed chunk is its own block.
     pub(super) fn block_parts(&self) -> u32 {
         match &self.arrangement {
             Arrangement::Blocks(blocks) => blocks.parts,
@@ -169,7 +172,7 @@ impl Layout {
         }
     }
 
-    /// How many slots `rank` has in `buffer`; the caller's buffers only, so none for scratch.
+    /// How many slots `rank` has in `buffer`, one of the caller's buffers; 0 for scratch.
     pub fn slots(&self, rank: Rank, buffer: Buffer) -> u32 {
         let CallerBuffers { input, output, merged } = self.buffers[rank.index()];
         match buffer {
@@ -180,7 +183,7 @@ impl Layout {
         }
     }
 
-    /// For each slot of `rank`'s `buffer` the part whose shape it has.
+    /// For each slot of `rank`'s `buffer` the part with its shape.
     pub fn slot_parts(&self, rank: Rank, buffer: Buffer) -> impl Iterator<Item = u32> {
         (0..self.slots(rank, buffer)).map(move |slot| match &self.arrangement {
             Arrangement::Blocks(blocks) => slot % blocks.parts,
@@ -188,7 +191,7 @@ impl Layout {
         })
     }
 
-    /// The part that has the shape of a chunk.
+    /// The part with the shape of a chunk.
     pub fn part_of(&self, chunk: ChunkId) -> u32 {
         match &self.arrangement {
             Arrangement::Blocks(blocks) => chunk.0 % blocks.parts,
@@ -196,7 +199,7 @@ impl Layout {
         }
     }
 
-    /// Where `rank` finds `chunk` when the program starts; `None` unless the rank holds it.
+    /// The slot of `chunk` at `rank` when the program starts; `None` unless the rank holds it.
     pub fn input_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
         let index = match &self.arrangement {
             Arrangement::Blocks(blocks) => {
@@ -207,7 +210,7 @@ impl Layout {
         Some(self.seen(rank, Slot { buffer: Buffer::Input, index: index? }))
     }
 
-    /// Where `rank` must have `chunk` when the program ends; `None` unless the rank wants it.
+    /// The slot of `chunk` at `rank` when the program ends; `None` unless the rank wants it.
     pub fn output_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
         let index = match &self.arrangement {
             Arrangement::Blocks(blocks) => {
@@ -218,7 +221,7 @@ impl Layout {
         Some(self.seen(rank, Slot { buffer: Buffer::Output, index: index? }))
     }
 
-    /// Where a slot of a caller's buffer is in a program: in place, of two buffers only the larger has a name.
+    /// The name of a caller's slot in a program: in place, slots of the smaller buffer have names in the larger one.
     pub fn seen(&self, rank: Rank, slot: Slot) -> Slot {
         match self.buffers[rank.index()].merged {
             Some(Merged { into, at }) if slot.buffer != Buffer::Scratch && slot.buffer != into => {
@@ -228,8 +231,8 @@ impl Layout {
         }
     }
 
-    /// The block that a member of an alltoall keeps for itself, as (input, output); it is no chunk, because it
-    /// never travels. In place both are the same slots.
+    /// The block that a member of an alltoall keeps for itself. It is not a chunk, because it does not move. In place,
+    /// input and output are the same slots.
     pub fn own_block(&self, rank: Rank) -> Option<OwnBlock> {
         let Arrangement::Blocks(blocks) = &self.arrangement else { return None };
         if self.request().collective != Collective::AllToAll {
@@ -250,12 +253,12 @@ impl Layout {
     }
 }
 
-/// Where an alltoall keeps a member's block for itself.
+/// The block that a member of an alltoall keeps for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnBlock {
-    /// Where it starts.
+    /// Its slots at the start.
     pub input: Slice,
-    /// Where it must end.
+    /// Its slots at the end.
     pub output: Slice,
 }
 
@@ -351,7 +354,7 @@ mod tests {
         }
     }
 
-    /// For ranks 0, 1, …: what they hold and want, as numbers of chunks of one byte each, but the last of two.
+    /// For ranks 0, 1, …: the chunks that they hold and want. Chunks have one byte each, the last one two.
     fn in_place(ranks: &[(&[u32], &[u32])]) -> Result<Layout, LayoutError> {
         let most = ranks.iter().flat_map(|(held, wanted)| held.iter().chain(*wanted)).max().unwrap();
         let having = |chunk: u32, chunks: &dyn Fn(usize) -> Vec<u32>| {
@@ -369,7 +372,8 @@ mod tests {
 
     #[test]
     fn listed_chunks_share_memory_where_they_lie_alike() {
-        // Rank 0's input is a run of its output, rank 1's output a run of its input, rank 2's are equally large.
+        // Rank 0's input is a run of its output, rank 1's output a run of its input, and rank 2's two buffers are
+        // equally large.
         let layout = in_place(&[(&[1, 2], &[0, 1, 2, 4]), (&[0, 2, 3, 4], &[2, 3]), (&[0, 4], &[3, 4])]);
         let layout = layout.unwrap();
         let slot = |buffer, index| Some(Slot { buffer, index });

@@ -1,7 +1,7 @@
-//! Writes the steps.
+//! Writes the steps of a program.
 //!
-//! The principal type is [`Emitter`]. It walks the deliveries in order of landing and appends to the two
-//! threadblocks of the connection; whatever a step must wait for has then been written before it.
+//! The principal type is [`Emitter`]. It goes through the deliveries in order of landing and appends steps to the two
+//! threadblocks of the connection. All steps that a new step must wait for are then already written.
 
 use super::flow::{Delivery, DeliveryId, Flow, ValueId};
 use super::place::{Landing, Placement};
@@ -25,7 +25,7 @@ pub(super) struct Emitter<'a> {
     ranks: Vec<RankProgram>,
 }
 
-/// Something that a connection has at both ends.
+/// A value for each of the two ends of a connection.
 #[derive(Clone, Copy, Default)]
 struct Ends<T> {
     sender: T,
@@ -41,9 +41,9 @@ struct Placed {
     landing: Landing,
 }
 
-/// A copy from where a value ended up to where it belongs.
+/// A local copy from the slot where a value is to the output slot where it must be.
 struct Homing {
-    /// The last transfer it waits for.
+    /// The last transfer that it waits for.
     ready: Option<u32>,
     src: Slot,
     dst: Slot,
@@ -121,12 +121,12 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// The step after which a value is there, if it was not from the start.
+    /// The step that writes a value; `None` for a value that is there from the start.
     fn written(&self, value: ValueId) -> Option<StepRef> {
         self.flow[value].writer.map(|writer| self.steps[writer.index()].receiver)
     }
 
-    /// The steps after which a value is no longer needed where it is; `by` is the delivery that replaces it.
+    /// The steps after which the slot of a value may be overwritten; `by` is the delivery that overwrites it.
     fn released(&self, value: ValueId, by: Option<DeliveryId>) -> Vec<StepRef> {
         let written = self.written(value);
         let value = &self.flow[value];
@@ -145,7 +145,8 @@ impl<'a> Emitter<'a> {
         mut after: Vec<StepRef>,
         transfer: Option<u32>,
     ) -> StepRef {
-        // Per threadblock the last step to wait for implies the others; those of the own one go without saying.
+        // In each threadblock the last step to wait for implies the earlier ones; a step need not wait for its own
+        // threadblock.
         after.retain(|step| step.threadblock != threadblock);
         after.sort_unstable_by_key(|step| (step.threadblock, std::cmp::Reverse(step.step)));
         after.dedup_by_key(|step| step.threadblock);
@@ -155,7 +156,7 @@ impl<'a> Emitter<'a> {
         reference
     }
 
-    /// Copies to the output what a rank wants and has elsewhere, the earliest first.
+    /// Copies to the output the chunks that a rank wants and has elsewhere, the earliest first.
     fn bring_home(&mut self) {
         let mut homings: Vec<Vec<Homing>> = Vec::new();
         homings.resize_with(self.ranks.len(), Vec::new);
@@ -177,7 +178,7 @@ impl<'a> Emitter<'a> {
             let slices = self.slices;
             let joins = |a: &Homing, b: &Homing| {
                 let last = |slot: Slot| slot.plus(a.count - 1);
-                // Within one buffer a slice and its copy might overlap.
+                // In one buffer, a slice and its copy might overlap.
                 let apart = a.src.buffer != a.dst.buffer;
                 apart && a.ready == b.ready && slices.joins(last(a.src), b.src) && slices.joins(last(a.dst), b.dst)
             };
@@ -190,7 +191,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// The copy that a final value needs, if it is not where it belongs.
+    /// The copy that a final value needs; `None` if it is in its output slot.
     fn homing(&self, id: ValueId) -> Option<Homing> {
         let value = &self.flow[id];
         let (src, dst) = (self.placement.slot(id), self.slices.layout.output_slot(value.chunk, value.rank)?);
@@ -207,7 +208,7 @@ impl<'a> Emitter<'a> {
         Some(Homing { ready, src, dst, count: 1, after })
     }
 
-    /// The copy of what an alltoall keeps for itself.
+    /// The copy of the block that an alltoall keeps for itself.
     fn own_block(&self, rank: Rank) -> Option<Homing> {
         let own = self.slices.layout.own_block(rank).filter(|own| own.input != own.output)?;
         let slot = |slice: Slice| Slot { buffer: slice.buffer, index: slice.index };
@@ -216,9 +217,9 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// The copies of one rank, in an order in which each is made before its source is overwritten; otherwise as they come.
-/// There is such an order: only a chunk of the input can be in the output slot of another, and both buffers list chunks
-/// ascending, so of copies that depend on each other all move up or all move down.
+/// Sorts the copies of one rank so that each is made before its source is overwritten; otherwise their order stays.
+/// Such an order exists: only a chunk of the input can be in the output slot of another, and both buffers list chunks
+/// in ascending order. So of copies that depend on each other, all move up or all move down.
 fn readers_first(homings: Vec<Homing>) -> Vec<Homing> {
     let reader: BTreeMap<Slot, usize> = homings.iter().enumerate().map(|(index, homing)| (homing.src, index)).collect();
     let mut left: Vec<Option<Homing>> = homings.into_iter().map(Some).collect();
@@ -249,7 +250,7 @@ fn receive(from: ConnectionId, base: Option<Slice>, dst: Slice) -> Instruction {
 }
 
 impl Slices<'_> {
-    /// Whether `b`'s slots come right after `a`'s, everywhere.
+    /// Whether `b`'s slots directly follow `a`'s at both ends.
     fn follow(&self, a: &Placed, b: &Placed) -> bool {
         let bases = match (a.base, b.base) {
             (Some(a), Some(b)) => self.joins(a, b),

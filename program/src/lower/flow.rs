@@ -1,11 +1,12 @@
-//! Which value every transfer carries, and where it ends up: the schedule as data flow.
+//! The schedule as data flow: the value that every transfer carries, and the value that it makes.
 //!
-//! The principal type is [`Flow`]. A *value* is what one rank has of one chunk between two changes; every
-//! delivery (one chunk of one transfer) reads one value at the sender and makes one at the receiver. Named like
-//! this, no value ever changes, so slots and dependencies can be chosen afterwards from who reads what.
+//! The principal type is [`Flow`]. A *value* is the content of one chunk at one rank between two changes. Every
+//! delivery (one chunk of one transfer) reads one value at the sender and makes one at the receiver. In this form no
+//! value ever changes (static single assignment), so slots and dependencies are chosen later from the readers of each
+//! value.
 //!
-//! Which value a delivery reads is what the verifier found ([`CausalOrder`]). Deliveries that no final value depends on are
-//! dropped, such as a second copy of what the receiver already has.
+//! The verifier found which value a delivery reads ([`CausalOrder`]). Deliveries on which no final value depends are
+//! dropped, such as a second copy of a chunk that the receiver already has.
 
 use schedule::{CausalOrder, ChunkId, Effect, Origin, Schedule, Transfer, VerifiedSchedule};
 use std::ops::Index;
@@ -31,18 +32,18 @@ impl DeliveryId {
     }
 }
 
-/// What a rank has of a chunk until it changes.
+/// The content of a chunk at a rank until it changes.
 #[derive(Debug)]
 pub(super) struct Value {
     pub(super) chunk: ChunkId,
     pub(super) rank: Rank,
-    /// Who made it; `None` if it was there from the start.
+    /// The delivery that made it; `None` if it is there from the start.
     pub(super) writer: Option<DeliveryId>,
     /// The deliveries that send it.
     pub(super) senders: Vec<DeliveryId>,
-    /// The delivery that adds to it, making the rank's next value.
+    /// The delivery that adds to it and so makes the rank's next value.
     pub(super) reduced_by: Option<DeliveryId>,
-    /// Whether this is what the rank must end with.
+    /// Whether the rank must end with this value.
     pub(super) is_final: bool,
 }
 
@@ -53,7 +54,7 @@ pub(super) struct Delivery {
     pub(super) transfer: u32,
     /// The value it reads at the sender.
     pub(super) source: ValueId,
-    /// The value of the receiver that it adds to, if it does.
+    /// The value of the receiver that it adds to; `None` for a copy.
     pub(super) base: Option<ValueId>,
     /// The value it makes at the receiver.
     pub(super) result: ValueId,
@@ -64,7 +65,7 @@ pub(super) struct Delivery {
 pub(super) struct Flow {
     values: Vec<Value>,
     deliveries: Vec<Delivery>,
-    /// The deliveries that matter, in order of landing; those of one transfer in order of chunk.
+    /// The deliveries that are not dropped, in order of landing; those of one transfer in order of chunk.
     pub(super) live: Vec<DeliveryId>,
 }
 
@@ -103,7 +104,7 @@ impl Flow {
         (0..self.values.len() as u32).map(ValueId)
     }
 
-    /// How many deliveries there are, dropped ones included.
+    /// How many deliveries there are, including dropped ones.
     pub(super) fn delivery_count(&self) -> usize {
         self.deliveries.len()
     }
@@ -114,7 +115,7 @@ impl Flow {
         ValueId(self.values.len() as u32 - 1)
     }
 
-    /// Goes backwards from the final values and registers the readers of all that they depend on.
+    /// Goes backwards from the final values and registers the readers of all values that they depend on.
     fn keep_what_matters(&mut self, first: usize) {
         for index in (first..self.deliveries.len()).rev() {
             let id = DeliveryId(index as u32);
@@ -135,7 +136,7 @@ struct Builder<'a> {
     schedule: &'a Schedule,
     order: &'a CausalOrder,
     flow: Flow,
-    /// The value at each rank of the chunk at hand; all `None` between chunks.
+    /// The value of the current chunk at each rank; all `None` between chunks.
     current: Vec<Option<ValueId>>,
 }
 

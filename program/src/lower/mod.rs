@@ -1,21 +1,21 @@
 //! From a verified schedule to the program that carries it out.
 //!
 //! The principal function is [`lower`]. Decisions:
-//! * One threadblock per (rank, connection) and one connection per link used, so a message never queues behind
-//!   another link's. Local copies share one more threadblock. Other targets want fewer threadblocks, which receive
-//!   and send ([`Threadblocks::Paired`]), several lanes per link, or several instances of the whole.
-//! * A value lands in its output slot if the rank wants the chunk and the slot is free, otherwise in a scratch
-//!   slot; what a rank wants and has elsewhere is copied home at the end. Nothing but output slots and scratch
-//!   is ever written, so the input survives even in place, except where it is the output.
-//! * **No deadlock, by potential.** Transfers are numbered in their order of landing, which the verifier hands over; that numbering is the order
-//!   on each connection and puts every transfer after those whose chunks it forwards. A step waits only for steps of
-//!   transfers with smaller numbers. Hence a receive may overwrite a slot only if all readers of the old value
-//!   have smaller numbers; if one leaves before this message arrives but arrives after it, the message lands in
-//!   scratch. With the lexicographic order (tile, number) the same holds for tiles; and a tile touches only its own
-//!   part of every slot, so tiles never conflict.
-//! * A message is one step for each run of slots that are neighbours at both ends. Two messages never become one: that
-//!   saves an α and delays what the first brings, which is the planner's to weigh.
-//! * A scratch slot is used again once its last reader, by that numbering, is done.
+//! * There is one threadblock per (rank, connection) and one connection per link used, so a message never queues behind
+//!   another link's message. Local copies of a rank share one more threadblock. Other targets want fewer threadblocks that
+//!   receive and send ([`Threadblocks::Paired`]), several connections per link, or several instances of the whole program.
+//! * A value lands in its output slot if the rank wants the chunk and the slot is free, otherwise in a scratch slot. Chunks
+//!   that a rank wants and has elsewhere are copied to the output at the end. Only output slots and scratch are written,
+//!   so the input survives even in place, except where it is the output.
+//! * **No deadlock.** Transfers are numbered in their order of landing, which the verifier hands over. On each connection,
+//!   messages are in this order, and every transfer comes after the transfers whose chunks it forwards. A step waits only
+//!   for steps of transfers with smaller numbers. So a receive may overwrite a slot only if all readers of the old value
+//!   have smaller numbers; if a reader leaves before this message arrives but arrives after it, the message lands in
+//!   scratch. With the lexicographic order (tile, number) the same holds for tiles. A tile uses only its own part of every
+//!   slot, so tiles never conflict.
+//! * A message is one step for each run of slots that are neighbours at both ends. Two messages are never merged: this
+//!   would save an α but delay the chunks of the first, and only the planner can compare the two.
+//! * A scratch slot is used again after its last reader, in the order of landing.
 //! * A dependency that follows from the others is not emitted.
 
 mod emit;
@@ -32,24 +32,24 @@ use schedule::{Schedule, Transfer, VerifiedSchedule};
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
-/// How to lower. The default is best for ranks that are threads or processes of one computer: it needs no buffers and
-/// never lets one link wait for another.
+/// How to lower. The defaults are best for ranks that are threads or processes of one computer: the program needs no
+/// buffers, and no link waits for another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LowerOptions {
     /// Whether input and output are the same memory ([`Layout`] says how for each collective).
     pub in_place: bool,
-    /// What shares a threadblock.
+    /// How steps are grouped into threadblocks.
     pub threadblocks: Threadblocks,
     /// Whether a paired threadblock's receive and the send of the same data become one instruction.
     pub fuse: bool,
-    /// How many messages of a connection paired threadblocks may rely on to be under way; at least 1.
+    /// With paired threadblocks: how many messages of a connection may be under way; at least 1.
     pub window: u32,
-    /// Paired threadblocks: the most that a rank should have; more are paired, though nothing is handed on between them,
-    /// until that is reached or none is left to pair.
+    /// With paired threadblocks: the most threadblocks of a rank. Further threadblocks are paired, even if the one does
+    /// not hand data to the other, until this number is reached or no more can be paired.
     pub max_threadblocks: Option<u32>,
-    /// Lanes per link, which its messages take in turn; at least 1.
+    /// Connections per link; messages of the link use them in turn. At least 1.
     pub channels: u32,
-    /// Copies of the program, each for its share of every chunk, on lanes of their own; at least 1.
+    /// Copies of the program, each for its share of every chunk, with their own connections; at least 1.
     pub instances: u32,
 }
 
@@ -67,17 +67,17 @@ impl Default for LowerOptions {
     }
 }
 
-/// What shares a threadblock.
+/// How steps are grouped into threadblocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Threadblocks {
-    /// Every end of a connection has its own.
+    /// Every end of a connection has its own threadblock.
     #[default]
     PerConnection,
-    /// The receiving end of one connection and the sending end of another, of the same channel.
+    /// The receiving end of one connection and the sending end of another, of the same channel, share a threadblock.
     Paired,
 }
 
-/// Turns a schedule into what every rank does.
+/// Turns a schedule into the program of every rank.
 ///
 /// Takes O(n log n) for n chunks carried. The result is the same for every element count; [`super::check`]
 /// proves it independently.
@@ -112,14 +112,14 @@ pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Prog
     replicate(program, options.instances)
 }
 
-/// Threadblocks that receive and send, in the order of the schedule's times: departures at their start, arrivals at
+/// Pairs threadblocks. Their steps are in the order of the schedule's times: departures at their start, arrivals at
 /// their end, local steps last.
 fn paired(program: Program, schedule: &Schedule, options: &LowerOptions) -> Program {
     let when = |step: &Step| {
         let transfer = step.transfer.map(|transfer| &schedule.transfers[transfer as usize]);
         let sends = step.instruction.sends_to().is_some();
         let time = transfer.map_or(f64::INFINITY, |transfer| if sends { transfer.start.0 } else { transfer.end.0 });
-        // Times are not negative, so their bits are ordered as they are.
+        // Times are not negative, so their bit patterns have the same order.
         (time.to_bits(), sends, step.transfer)
     };
     let pairing = Pairing {
@@ -131,19 +131,20 @@ fn paired(program: Program, schedule: &Schedule, options: &LowerOptions) -> Prog
         fuse: options.fuse,
     };
     let mut program = pair(program, &pairing, when);
-    // It succeeds, because every connection had a channel of its own between its ranks.
+    // This succeeds, because every connection had its own channel between its ranks.
     assign(&mut program, usize::MAX);
     program
 }
 
-/// The connections, and which one each transfer takes.
+/// The connections, and the connection of each transfer.
 struct Connections {
     list: Vec<Connection>,
     of: BTreeMap<u32, ConnectionId>,
 }
 
 impl Connections {
-    /// `channels` connections for each link that carries as many messages, links ascending; its messages take turns.
+    /// `channels` connections for each link (fewer if the link has fewer messages), links ascending; the messages of a
+    /// link use them in turn.
     fn of(schedule: &Schedule, flow: &Flow, channels: u32) -> Self {
         let mut used: Vec<u32> = flow.live.iter().map(|&id| flow[id].transfer).collect();
         used.dedup();
@@ -169,11 +170,11 @@ impl Connections {
     }
 }
 
-/// Which slots may be one slice.
+/// Which slots may form one slice.
 #[derive(Clone, Copy)]
 struct Slices<'a> {
     layout: &'a Layout,
-    /// Whether no slice may reach from one block of a caller's buffer into the next.
+    /// Whether a slice must stay within one block of a caller's buffer.
     within_blocks: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Chooses the slot of every value.
 //!
-//! The principal type is [`Placement`]. It is asked in order of landing, so everything that may be waited for is
-//! known when a value is placed: a slot is free for a delivery once all readers of what is in it belong to
-//! transfers with smaller numbers.
+//! The principal type is [`Placement`]. Values are placed in order of landing, so all steps that may be waited for are
+//! known when a value is placed. A slot is free for a delivery once all readers of its content belong to transfers with
+//! smaller numbers.
 
 use super::flow::{Delivery, DeliveryId, Flow, ValueId};
 use crate::{Buffer, Layout, Slot};
@@ -10,27 +10,27 @@ use schedule::CausalOrder;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
-/// Where values are.
+/// The slots of values.
 pub(super) struct Placement<'a> {
     flow: &'a Flow,
     layout: &'a Layout,
     order: &'a CausalOrder,
     /// For each value its slot, once placed.
     slots: Vec<Option<Slot>>,
-    /// For each rank, the value that each slot of the buffer with its output slots has at the moment.
+    /// For each rank, the current value of each slot of the buffer with its output slots.
     occupants: Vec<Vec<Option<ValueId>>>,
-    /// For each rank, the parts that its scratch slots have the shape of.
+    /// For each rank, the part of each scratch slot, which determines its shape.
     pub(super) scratch_parts: Vec<Vec<u32>>,
-    /// For each rank, the value that each scratch slot has at the moment.
+    /// For each rank, the current value of each scratch slot.
     scratch: Vec<Vec<ValueId>>,
-    /// For each rank and part, the scratch values that are not final, those that are needed least long first.
+    /// For each rank and part, the scratch values that are not final, in the order of their last readers.
     passing: Vec<BTreeMap<u32, BTreeSet<Passing>>>,
 }
 
 /// A scratch value that is not final: the arrival of its last reader, its slot, and itself.
 type Passing = (u32, u32, ValueId);
 
-/// Where a delivery lands.
+/// The place where a delivery lands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landing {
     /// The slot of the new value.
@@ -67,13 +67,13 @@ impl<'a> Placement<'a> {
         self.slots[value.index()].expect("deliveries are placed in order of landing, after what they read")
     }
 
-    /// What is in a slot at the moment; `None` for scratch, and for slots that hold nothing.
+    /// The current value of a slot; `None` for scratch, and for empty slots.
     pub(super) fn occupant(&self, rank: Rank, slot: Slot) -> Option<ValueId> {
         let home = slot.buffer == self.layout.output(rank).buffer;
         if home { self.occupants[rank.index()][slot.index as usize] } else { None }
     }
 
-    /// Chooses the slot for what a delivery makes.
+    /// Chooses the slot for the value that a delivery makes.
     pub(super) fn place(&mut self, id: DeliveryId) -> Landing {
         let Delivery { base, result, .. } = self.flow[id];
         let (chunk, rank) = (self.flow[result].chunk, self.flow[result].rank);
@@ -94,7 +94,7 @@ impl<'a> Placement<'a> {
         landing
     }
 
-    /// Notes what is in a scratch slot from now on.
+    /// Records the new value of a scratch slot.
     fn keep(&mut self, rank: Rank, slot: u32, value: ValueId) {
         let scratch = &mut self.scratch[rank.index()];
         scratch.resize(scratch.len().max(slot as usize + 1), value);
@@ -105,7 +105,7 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// The arrival of the last delivery that reads a value; `None` if it stays to the end.
+    /// The arrival of the last delivery that reads a value; `None` if the value stays to the end.
     fn last_reader(&self, value: ValueId) -> Option<u32> {
         let value = &self.flow[value];
         let readers = value.senders.iter().copied().chain(value.reduced_by);
@@ -113,13 +113,13 @@ impl<'a> Placement<'a> {
         if value.is_final { None } else { last }
     }
 
-    /// A scratch slot of the same shape whose value nobody needs any more.
+    /// A scratch slot of the same shape whose value no later step reads.
     fn in_used(&mut self, id: DeliveryId, rank: Rank, part: u32) -> Option<Landing> {
         let arrival = self.order.place(self.flow[id].transfer);
         let passing = self.passing[rank.index()].get_mut(&part)?;
         while let Some(&(_, slot, value)) = passing.first().filter(|&&(last, ..)| last < arrival) {
             passing.pop_first();
-            // Otherwise what was added to it took its place.
+            // If the slot has another value by now, a sum has replaced this one.
             if self.scratch[rank.index()][slot as usize] == value {
                 let slot = Slot { buffer: Buffer::Scratch, index: slot };
                 return Some(Landing { slot, replaces: Some(value) });
@@ -134,7 +134,7 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// The output slot of the chunk, if it is wanted here and free.
+    /// The output slot of the chunk, if the rank wants the chunk and the slot is free.
     fn at_home(&self, id: DeliveryId) -> Option<Landing> {
         let value = &self.flow[self.flow[id].result];
         let slot = self.layout.output_slot(value.chunk, value.rank)?;
@@ -142,7 +142,7 @@ impl<'a> Placement<'a> {
         replaces.is_none_or(|occupant| self.may_replace(occupant, id)).then_some(Landing { slot, replaces })
     }
 
-    /// The scratch slot of the value that is added to, if nobody sends that value any more.
+    /// The scratch slot of the value that is added to, if no later delivery sends that value.
     fn on_base(&self, id: DeliveryId, base: Option<ValueId>) -> Option<Landing> {
         let base = base?;
         let slot = self.slot(base);
@@ -150,7 +150,7 @@ impl<'a> Placement<'a> {
         reusable.then_some(Landing { slot, replaces: Some(base) })
     }
 
-    /// Whether every reader of `value` but `id` itself belongs to a transfer that arrives before that of `id`.
+    /// Whether every reader of `value` except `id` belongs to a transfer that arrives before that of `id`.
     fn may_replace(&self, value: ValueId, id: DeliveryId) -> bool {
         let value = &self.flow[value];
         let arrival = |id: DeliveryId| self.order.place(self.flow[id].transfer);

@@ -1,12 +1,13 @@
 //! Drops dependencies that follow from others on the same rank.
 //!
-//! Each step gets a clock: per threadblock, how many of its steps have surely ended when this one has. A
-//! dependency is dropped if the clock of the step before, or of another dependency, covers it. One dependency
-//! can only cover another that is earlier in an order of all steps, so they are tried from the latest to the earliest.
+//! Each step gets a clock: for each threadblock, how many of its steps have surely ended when this step has ended. A
+//! dependency is dropped if it is covered by the clock of the previous step or of another dependency. In a topological
+//! order of all steps, a dependency can cover only earlier ones, so dependencies are tried from the latest to the
+//! earliest.
 
 use crate::{RankProgram, StepRef};
 
-/// Clocks take this many words at most for one rank; above, dependencies stay as they are, which is only slower.
+/// The most words that the clocks of one rank may take. Above this, all dependencies stay, which is only slower.
 const MOST_WORDS: usize = 1 << 24;
 
 /// Removes implied dependencies of a rank's steps.
@@ -42,7 +43,7 @@ pub(super) fn drop_implied(program: &mut RankProgram) {
     }
 }
 
-/// The steps in an order in which they come after all that they wait for.
+/// The steps in a topological order: each after all steps that it waits for.
 fn dependencies_first(program: &RankProgram) -> Vec<StepRef> {
     let blocks = &program.threadblocks;
     let mut waiting: Vec<Vec<usize>> = Vec::with_capacity(blocks.len());
@@ -80,7 +81,7 @@ fn clock(clocks: &[u32], width: usize, written: usize) -> &[u32] {
     &clocks[written * width..][..width]
 }
 
-/// The place of each step in the order.
+/// The position of each step in the order.
 struct Table(Vec<Vec<usize>>);
 
 impl Table {

@@ -1,12 +1,13 @@
-//! Which connections share a channel.
+//! Assigns channels to connections.
 
 use crate::{Connection, ConnectionId, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
-/// Gives the connections of a program channels, the lowest that are possible: both connections of a threadblock have the
-/// same, two between the same ranks differ, and no rank has more than `peers` in one direction on one. `false`, and
-/// nothing changes, where two connections that must have the same channel must differ.
+/// Gives each connection of a program the lowest possible channel. Both connections of a threadblock have the same
+/// channel, two connections between the same ranks have different ones, and on one channel no rank has more than
+/// `peers` in one direction. Returns `false` and changes nothing where two connections that must have the same channel
+/// must also differ.
 pub fn assign(program: &mut Program, peers: usize) -> bool {
     let mut channels = Channels { peers, ends: BTreeSet::new(), load: BTreeMap::new() };
     let mut assigned = vec![0; program.connections.len()];
@@ -23,7 +24,7 @@ pub fn assign(program: &mut Program, peers: usize) -> bool {
     true
 }
 
-/// The connections in groups that threadblocks tie together, ascending.
+/// Groups of connections that must have one channel because they share threadblocks, ascending.
 fn tied(program: &Program) -> Vec<Vec<ConnectionId>> {
     let mut parent: Vec<usize> = (0..program.connections.len()).collect();
     fn root(parent: &mut [usize], mut of: usize) -> usize {
@@ -49,12 +50,12 @@ fn tied(program: &Program) -> Vec<Vec<ConnectionId>> {
     groups.into_values().collect()
 }
 
-/// What the channels are used for already.
+/// The current use of each channel.
 struct Channels {
     /// The most peers of a rank in one direction.
     peers: usize,
     ends: BTreeSet<(u32, Rank, Rank)>,
-    /// Peers of a rank on a channel, for sending and for receiving.
+    /// The number of peers of a rank on a channel, for sending and for receiving.
     load: BTreeMap<(u32, Rank, bool), usize>,
 }
 
@@ -79,7 +80,7 @@ impl Channels {
         let fits = |(&(rank, out), more): (&(Rank, bool), &usize)| {
             self.load.get(&(channel, rank, out)).copied().unwrap_or(0) + more <= self.peers
         };
-        // A group that is too large for an empty channel goes to one all the same; whoever has limits refuses it.
+        // A group that is too large even for an empty channel gets one nevertheless; a format with limits refuses it.
         empty && (more.iter().all(fits) || !self.load.keys().any(|key| key.0 == channel))
     }
 }

@@ -1,13 +1,13 @@
-//! One step for each receive and the send right after it, where that delays nobody.
+//! Fuses a receive and the send directly after it into one step, where no other step has to wait longer.
 
 use crate::{Instruction, RankProgram, Step};
 
-/// Fuses the steps of a rank; `positions` are the places of its steps in one order of all, and remain so. A receive and
-/// the send of what it stored become one step where they are neighbours and nobody else waits for the receive before
-/// the send ends.
+/// Fuses the steps of a rank; `positions` are the places of its steps in one order of all steps, and stay valid. A
+/// receive and the send of the data that it stored become one step if they are neighbours and no other threadblock
+/// waits for the receive before the send ends.
 pub(super) fn fuse(rank: &mut RankProgram, positions: &[Vec<u32>]) {
     let blocks = &mut rank.threadblocks;
-    // For each step, the first that waits for it in another threadblock.
+    // For each step, the first step of another threadblock that waits for it.
     let mut waited_for: Vec<Vec<u32>> = blocks.iter().map(|block| vec![u32::MAX; block.steps.len()]).collect();
     for (block, steps) in blocks.iter().enumerate() {
         for (index, step) in steps.steps.iter().enumerate() {
@@ -36,7 +36,7 @@ pub(super) fn fuse(rank: &mut RankProgram, positions: &[Vec<u32>]) {
     }
 }
 
-/// The fused step, if the second sends just what the first receives and waits for nothing else.
+/// The fused step, if `second` sends exactly the data that `first` receives and waits for nothing else.
 fn together(first: &Step, second: &Step) -> Option<Step> {
     let Instruction::Send { to, src } = second.instruction else { return None };
     let instruction = match first.instruction {

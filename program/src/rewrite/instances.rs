@@ -1,9 +1,9 @@
-//! Several copies of a program, each for its share of the data, on lanes of their own.
+//! Several copies of a program, each for its share of the data, with their own connections.
 //!
 //! The principal function is [`replicate`]. Every block of the data is cut into equal shares, and instance k does with
-//! share k what the program does with the whole. The result answers the same request cut into as many more chunks.
-//! Instances never meet, so nothing has to be proved anew; and slots that were neighbours in a block still are, so a
-//! step of several slots stays one step.
+//! share k what the program does with the whole block. The result answers the same request with more chunks. Instances
+//! share no data, so they are as correct as the program. Neighbouring slots of a block stay neighbours, so a step of
+//! several slots stays one step.
 
 use super::{expand, resliced, row};
 use crate::{
@@ -14,9 +14,9 @@ use schedule::{Chunk, ChunkId, Demand, MAX_CHUNKS};
 use std::sync::Arc;
 use topology::{Bytes, Rank};
 
-/// `program` in `instances` instances. Where a step's slots reach from one block of a caller's buffer into the next,
-/// every step first becomes one for each slot, as both ends of a message must; [`super::super::lower`] avoids such steps
-/// where it knows of the instances.
+/// `program` in `instances` instances. If the slots of a step reach from one block of a caller's buffer into the next,
+/// every step is first split into one step per slot, because both ends of a message must be split alike.
+/// [`super::super::lower`] makes no such steps if it knows of the instances.
 ///
 /// # Errors
 /// [`LayoutError::TooManySlots`].
@@ -49,11 +49,11 @@ pub fn replicate(program: Program, instances: u32) -> Result<Program, LayoutErro
         threadblocks: copies.iter().flat_map(|copy| copy.threadblocks(rank)).collect(),
     });
     let (ranks, shape) = (ranks.collect(), target.shape().clone());
-    // Instances have messages of their own, and no schedule says when.
+    // Instances have their own messages, whose times no schedule gives.
     Ok(Program { demand, shape, connections, ranks, tempo: Tempo::default(), ..program })
 }
 
-/// The program with no slice that leaves a block of `block` slots.
+/// The program with every slice inside one block of `block` slots.
 fn within_blocks(mut program: Program, block: u32) -> Program {
     let crosses = |slice: Option<Slice>| {
         let slice = slice.filter(|slice| slice.buffer != Buffer::Scratch);
@@ -72,7 +72,7 @@ fn within_blocks(mut program: Program, block: u32) -> Program {
     program
 }
 
-/// The same request in `times` as many chunks.
+/// The same request with `times` as many chunks.
 fn refined(demand: &Demand, times: u32) -> Result<Demand, LayoutError> {
     let request = demand.request();
     let slots = (demand.chunks().len() as u64).saturating_mul(u64::from(times));
@@ -94,14 +94,14 @@ fn refined(demand: &Demand, times: u32) -> Result<Demand, LayoutError> {
 struct Copy<'a> {
     number: u32,
     instances: u32,
-    /// Parts of a block before.
+    /// The number of parts of a block in the original program.
     block: u32,
     connections: u32,
     program: &'a Program,
 }
 
 impl Copy<'_> {
-    /// Where a slot of the caller's buffers, or a part, is among those of all instances.
+    /// The number, among all instances, of a slot of the caller's buffers or of a part.
     fn refine(&self, slot: u32) -> u32 {
         (slot / self.block * self.instances + self.number) * self.block + slot % self.block
     }
@@ -137,7 +137,7 @@ impl Copy<'_> {
         })
     }
 
-    /// The number of what was the message of this number.
+    /// The new number of a message.
     fn message(&self, transfer: u32) -> u32 {
         transfer.saturating_mul(self.instances).saturating_add(self.number)
     }

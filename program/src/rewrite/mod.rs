@@ -1,5 +1,5 @@
-//! Programs that do the same in another form. Lowering uses these passes, and so do exporters to make room for what
-//! their targets lack; [`super::check`] proves each result as it proves any program.
+//! Passes that change the form of a program but not its effect. Lowering uses them, and so do exporters, to satisfy the
+//! limits of their targets. [`super::check`] checks each result like any other program.
 //!
 //! | file | afterwards |
 //! |---|---|

@@ -1,19 +1,20 @@
-//! One order of all steps of a program, in which everything that a step waits for comes before it.
+//! A total order of all steps of a program, in which each step comes after all steps that it waits for.
 //!
-//! The principal function is [`line_up`]. A step waits for the one before it in its threadblock, for its dependencies,
-//! for the message that it receives, and, if it sends, for room on its connection. (A fused step that waits for room
-//! waits as a whole; the order is only stricter for it.) Threadblocks whose steps are merged in that order wait for
-//! nothing that comes later, so no deadlock is made where connections have that much room.
+//! The principal function is [`line_up`]. A step waits for the previous step of its threadblock, for its dependencies,
+//! for the message that it receives and, if it sends, for room on its connection. (A fused step that waits for room
+//! waits as a whole, which only makes the order stricter.) If threadblocks are merged in this order, no step waits for
+//! a later one, so merging makes no deadlock where connections have this room.
 
 use crate::{Program, Step};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// For each rank, threadblock and step its place.
+/// For each rank, threadblock and step, its position in the order.
 pub(super) type Positions = Vec<Vec<Vec<u32>>>;
 
-/// The places of all steps, where connections have room for `window` messages, at least one; of steps that could come
-/// next, the one with the least `key` does. `None` if there is no order, because the program would deadlock.
+/// The positions of all steps, where connections have room for `window` messages (at least one). Of the steps that
+/// could come next, the one with the least `key` does. `None` if there is no such order, because the program would
+/// deadlock.
 pub(super) fn line_up<K: Ord>(program: &Program, window: u32, key: impl Fn(&Step) -> K) -> Option<Positions> {
     let row = Row::of(program, window.max(1) as usize);
     let mut waiting = vec![0u32; row.steps.len()];
@@ -44,10 +45,10 @@ pub(super) fn line_up<K: Ord>(program: &Program, window: u32, key: impl Fn(&Step
     Some(ranks.collect())
 }
 
-/// All steps, rank by rank, and what must come before what.
+/// All steps, rank by rank, and the pairs of steps in which one must come before the other.
 struct Row<'a> {
     steps: Vec<&'a Step>,
-    /// Sorted by what comes first.
+    /// Sorted by the step that comes first.
     edges: Vec<(u32, u32)>,
 }
 

@@ -1,9 +1,9 @@
-//! Threadblocks that receive from one peer and send to one.
+//! Threadblocks that receive from one peer and send to one peer.
 //!
-//! The principal function is [`pair`]. With one threadblock per connection end every wait is explicit and no buffers
-//! are needed. Here the receiving end of one connection and the sending end of another share a threadblock, so the
-//! order of their steps becomes part of the program. It is that of [`line_up`]: every wait of the result follows that
-//! one order, so it ends with as much room.
+//! The principal function is [`pair`]. With one threadblock for each connection end, every wait is explicit and no
+//! buffers are needed. Here the receiving end of one connection and the sending end of another share a threadblock, so
+//! the order of their steps becomes part of the program. This order is that of [`line_up`]. Every wait of the result
+//! agrees with it, so the result needs no more room than was assumed for the order.
 
 use super::fuse::fuse;
 use super::order::line_up;
@@ -13,26 +13,26 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::Rank;
 
-/// Which threadblocks become one.
+/// How threadblocks are paired.
 #[derive(Clone, Copy, Debug)]
 pub struct Pairing {
     /// How many messages of a connection may be under way.
     pub window: u32,
-    /// Whether a receiver is paired with the sender that it hands most to, whatever `most` says.
+    /// Whether a receiver is paired with the sender to which it hands most messages, whatever `most` says.
     pub handing_on: bool,
-    /// More are paired until a rank has no more threadblocks than this, or none is left to pair.
+    /// Further threadblocks are paired until a rank has at most this many, or no more can be paired.
     pub most: Option<usize>,
-    /// The most steps of a threadblock, one for each wait beyond the first included.
+    /// The most steps of a threadblock, where each wait after the first of a step counts as a step.
     pub steps: usize,
     /// The most peers of a rank in one direction on one channel.
     pub peers: usize,
-    /// Whether a receive and the send of what it stored become one step.
+    /// Whether a receive and the send of the data that it stored become one step.
     pub fuse: bool,
 }
 
-/// Pairs threadblocks, whose steps use at most one connection in each direction; of steps that could come next, the one
-/// with the least `key` does. A program that would deadlock with that window stays as it is. Channels are to be
-/// assigned afterwards; it is possible if it was before.
+/// Pairs threadblocks that use at most one connection in each direction. Of the steps that could come next, the one
+/// with the least `key` does. A program that would deadlock with this window stays as it is. Channels must be assigned
+/// afterwards; this is possible if it was possible before.
 pub fn pair<K: Ord>(mut program: Program, how: &Pairing, key: impl Fn(&Step) -> K) -> Program {
     let few = |rank: &RankProgram| how.most.is_none_or(|most| rank.threadblocks.len() <= most);
     if !how.handing_on && !how.fuse && program.ranks.iter().all(few) {
@@ -53,7 +53,7 @@ pub fn pair<K: Ord>(mut program: Program, how: &Pairing, key: impl Fn(&Step) -> 
     program
 }
 
-/// What a threadblock uses.
+/// The connections that a threadblock uses.
 #[derive(Clone, Copy, Default)]
 struct Use {
     out: Option<ConnectionId>,
@@ -72,7 +72,7 @@ impl Use {
         all
     }
 
-    /// Both in one, if no end clashes.
+    /// The connections of both together, if they have no end in common.
     fn with(self, other: Self) -> Option<Self> {
         let clash = (self.out.is_some() && other.out.is_some()) || (self.into.is_some() && other.into.is_some());
         let both = Self { out: self.out.or(other.out), into: self.into.or(other.into), cost: self.cost + other.cost };
@@ -88,7 +88,7 @@ impl Use {
 struct Groups<'a> {
     how: &'a Pairing,
     components: &'a mut Components,
-    /// For each threadblock the one that it becomes part of, and for that one what they use together.
+    /// For each threadblock the threadblock that represents its group, and the connections of the group.
     host: Vec<usize>,
     uses: Vec<Use>,
     left: usize,
@@ -100,7 +100,7 @@ impl<'a> Groups<'a> {
         Self { how, components, host: (0..uses.len()).collect(), left: uses.len(), uses }
     }
 
-    /// For each threadblock the number of its group: first those that hand on most messages, then any.
+    /// For each threadblock the number of its group. Pairs that hand on most messages are joined first, then any.
     fn choose(mut self, rank: &RankProgram) -> Vec<u32> {
         for (from, to) in handing_on(rank) {
             if self.how.handing_on || self.too_many() {
@@ -108,7 +108,7 @@ impl<'a> Groups<'a> {
             }
         }
         for block in 1..self.host.len() {
-            // A group counts where its first threadblock is.
+            // A group is numbered when its first threadblock is reached.
             if self.host[block] == block && self.too_many() {
                 let _ = (0..block).find(|&host| self.host[host] == host && self.join(host, block));
             }
@@ -125,7 +125,7 @@ impl<'a> Groups<'a> {
         self.how.most.is_some_and(|most| self.left > most)
     }
 
-    /// Makes one group of two threadblocks', if they fit.
+    /// Joins the groups of two threadblocks, if they fit.
     fn join(&mut self, a: usize, b: usize) -> bool {
         let (a, b) = (self.host[a].min(self.host[b]), self.host[a].max(self.host[b]));
         let Some(both) = self.uses[a].with(self.uses[b]).filter(|both| a != b && both.cost <= self.how.steps) else {
@@ -142,7 +142,8 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// The receiving and sending threadblocks between which messages are handed on, those with most first.
+/// Pairs of a receiving and a sending threadblock with messages from the one to the other, those with most messages
+/// first.
 fn handing_on(rank: &RankProgram) -> Vec<(usize, usize)> {
     let blocks = &rank.threadblocks;
     let mut handed: BTreeMap<(usize, usize), usize> = BTreeMap::new();
@@ -163,12 +164,12 @@ fn handing_on(rank: &RankProgram) -> Vec<(usize, usize)> {
     pairs.into_iter().map(|(_, pair)| pair).collect()
 }
 
-/// Connections that must have the same channel, because a threadblock is on one. No two of them join the same ranks,
-/// and none of their ranks has too many peers in one direction.
+/// Groups of connections that must have the same channel, because they share threadblocks. No two connections of a
+/// group join the same ranks, and no rank has too many peers in one direction.
 struct Components {
     parent: Vec<usize>,
     ends: Vec<BTreeSet<(Rank, Rank)>>,
-    /// How often a rank sends (`true`) or receives.
+    /// For each group, the number of peers to which a rank sends (`true`) or from which it receives.
     load: Vec<BTreeMap<(Rank, bool), usize>>,
     peers: usize,
 }
@@ -199,7 +200,7 @@ impl Components {
         of
     }
 
-    /// Whether the two may share a threadblock; they do from now on.
+    /// Whether the two connections may share a threadblock; if so, they are joined.
     fn join(&mut self, a: ConnectionId, b: ConnectionId) -> bool {
         let (a, b) = (self.root(a.index()), self.root(b.index()));
         if a == b {

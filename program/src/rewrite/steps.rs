@@ -1,13 +1,14 @@
-//! Replacing steps by several, and moving them between threadblocks; waits follow their steps.
+//! Splits steps into several, and moves steps between threadblocks; dependencies are adapted.
 
 use crate::{RankProgram, Slice, Step, StepRef, Threadblock};
 
-/// A step as formats count it that have room for one wait in each: one for every wait, at least one.
+/// The number of steps that a step takes in formats where a step has room for one wait: one for every wait, at least
+/// one.
 pub fn cost(step: &Step) -> usize {
     step.after.len().max(1)
 }
 
-/// Replaces every step by those that `pieces` makes of it, at least one; who waited for it waits for the last.
+/// Replaces every step by its `pieces`, at least one. Steps that waited for it wait for its last piece.
 pub fn expand(rank: &RankProgram, pieces: impl Fn(&Step) -> Vec<Step>) -> Vec<Threadblock> {
     let made: Vec<Vec<Vec<Step>>> =
         rank.threadblocks.iter().map(|block| block.steps.iter().map(&pieces).collect()).collect();
@@ -31,8 +32,8 @@ fn ends(block: &[Vec<Step>]) -> Vec<u32> {
     ends.collect()
 }
 
-/// Moves the steps of each threadblock to new ones: `deal` gives each step the number of its new threadblock. In
-/// one, steps keep the order in which `order` (old threadblock, old step) sorts them; consecutive steps that part
+/// Moves steps to new threadblocks: `deal` gives each step the number of its new threadblock. In a new threadblock,
+/// steps are sorted by `order` (old threadblock, old step). Consecutive steps of an old threadblock that are separated
 /// wait for one another.
 pub fn regroup<K: Ord>(
     rank: &RankProgram,
@@ -64,7 +65,7 @@ pub fn regroup<K: Ord>(
     threadblocks
 }
 
-/// Of the steps of one threadblock the last implies the others.
+/// Of several steps of one threadblock, keeps the last, which implies the others.
 fn latest(steps: impl Iterator<Item = StepRef>) -> Vec<StepRef> {
     let mut steps: Vec<StepRef> = steps.collect();
     steps.sort_unstable_by_key(|step| (step.threadblock, std::cmp::Reverse(step.step)));
@@ -72,13 +73,13 @@ fn latest(steps: impl Iterator<Item = StepRef>) -> Vec<StepRef> {
     steps
 }
 
-/// The step on other slices; `f` maps each of them.
+/// The step with `f` applied to each of its slices.
 pub fn resliced(step: &Step, f: impl Fn(Slice) -> Slice) -> Step {
     let instruction = step.instruction.mapped(f, |to| to, |from| from);
     Step { instruction, ..step.clone() }
 }
 
-/// A row of pieces of one step, of which only the first waits.
+/// Pieces of one step, of which only the first waits.
 pub fn row(pieces: impl Iterator<Item = Step>) -> Vec<Step> {
     let mut pieces: Vec<Step> = pieces.collect();
     pieces.iter_mut().skip(1).for_each(|piece| piece.after.clear());

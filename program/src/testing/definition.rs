@@ -1,10 +1,10 @@
-//! What every rank has before a call, and what it must have after it, by the definition of the collective alone.
+//! The buffers of every rank before and after a call, by the definition of the collective alone.
 
 use super::schedules::Random;
 use schedule::{ChunkId, Collective, Demand, Request};
 use topology::Rank;
 
-/// Where two buffers overlap in place.
+/// How two buffers overlap in place.
 pub(super) enum Alias {
     InputInOutput(usize),
     OutputInInput(usize),
@@ -18,9 +18,9 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// A listed chunk's values at one of its holders; where nothing is reduced, all have the same.
+    /// The values of a listed chunk at one of its holders; where nothing is reduced, all holders have the same.
     fn listed(&self, id: ChunkId, holder: Rank) -> Vec<u64> {
-        // Cut from what lies before it of the same kind.
+        // The chunk starts after earlier chunks with the same holders and receivers.
         let chunk = |id: u32| self.demand.chunk(ChunkId(id));
         let ends = |id: u32| (&chunk(id).holders, &chunk(id).wanted_by);
         let first = (0..id.0).rev().take_while(|&before| ends(before) == ends(id.0)).last().unwrap_or(id.0);

@@ -1,5 +1,5 @@
-//! Runs a program on real numbers, one step at a time in any order that its waits allow, and knows from the
-//! collective's definition alone what must come out.
+//! Runs a program on real numbers, one step at a time in any order that its waits allow. The expected result comes from
+//! the definition of the collective alone.
 
 use super::definition::{Alias, Call};
 use super::schedules::Random;
@@ -14,24 +14,24 @@ use topology::Rank;
 pub enum Transport {
     /// At once: messages queue without limit.
     Buffered,
-    /// When at most so many messages of its connection queue; at 0 together with its receive.
+    /// When at most this many messages of its connection are queued; at 0, together with its receive.
     Window(u32),
 }
 
-/// Values, and whether they are the last of their message.
+/// Values, and whether they are the last ones of their message.
 type Piece = (Vec<u64>, bool);
 
-/// How far a threadblock is.
+/// The progress of a threadblock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 struct Cursor {
     /// Steps that are done, counted over all tiles.
     done: u32,
-    /// Pieces of the next step that were received, and that were sent.
+    /// The pieces of the next step that were received, and those that were sent.
     received: usize,
     sent: usize,
 }
 
-/// Everything that changes during an execution.
+/// The state of an execution.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
     /// For each rank: input, output, scratch.
@@ -49,8 +49,8 @@ pub struct Executor<'a> {
     pub transport: Transport,
 }
 
-/// What a threadblock can do next: a local step at once, a message in up to two pieces. A fused step sends on what it
-/// has stored, whether more is still to come or not.
+/// What a threadblock can do next: a local step at once, or a message in up to two pieces. A fused step sends on the
+/// pieces that it has stored, even if more are still to come.
 #[derive(Clone, Copy)]
 enum Action {
     Local,
@@ -58,7 +58,7 @@ enum Action {
     Send,
 }
 
-/// A choice: this threadblock of this rank goes on.
+/// A choice: this threadblock of this rank makes the next step.
 #[derive(Clone, Copy)]
 struct Choice {
     rank: usize,
@@ -75,7 +75,7 @@ impl Executor<'_> {
         State { memory: memory.collect(), queues, cursors: cursors.collect() }
     }
 
-    /// Runs to the end in an order chosen at random; `None` if it stops before.
+    /// Runs to the end in a random order; `None` if the program deadlocks.
     pub fn run(&self, random: &mut Random) -> Option<State> {
         let mut state = self.start();
         loop {
@@ -87,7 +87,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Runs in every order; the first thing that goes wrong in any of them. `None` if there are more states than `most`.
+    /// Runs in every order, and returns the first error of any order. `None` if there are more states than `most`.
     pub fn explore(&self, most: usize) -> Option<Result<(), String>> {
         let start = self.start();
         let mut seen = BTreeSet::from([start.clone()]);
@@ -143,7 +143,7 @@ impl Executor<'_> {
         choices
     }
 
-    /// Whether a threadblock has something to send; room is another question.
+    /// Whether a threadblock has data to send; room on the connection is checked separately.
     fn can_send(&self, state: &State, rank: usize, threadblock: usize) -> bool {
         let Some((step, _)) = self.next(state, rank, threadblock) else { return false };
         let Cursor { received, sent, .. } = state.cursors[rank][threadblock];
@@ -151,7 +151,7 @@ impl Executor<'_> {
         step.sends_to().is_some() && sent < there
     }
 
-    /// Whether a message may begin, or has begun. Without buffers every piece is the receiver's choice.
+    /// Whether a message may begin, or has begun. Without buffers the receiver chooses when each piece moves.
     fn has_room(&self, state: &State, cursor: &Cursor, to: ConnectionId) -> bool {
         let under_way = state.queues[to.index()].iter().filter(|(_, last)| *last).count();
         match self.transport {
@@ -167,7 +167,7 @@ impl Executor<'_> {
         more && (!state.queues[from.index()].is_empty() || self.partner(state, from).is_some())
     }
 
-    /// The threadblock that could send on a connection right now, where that happens with the receive.
+    /// The threadblock that can send on a connection now, where a send happens together with its receive.
     fn partner(&self, state: &State, connection: ConnectionId) -> Option<Choice> {
         if self.transport != Transport::Window(0) {
             return None;
@@ -315,7 +315,7 @@ impl Executor<'_> {
         [input, output, vec![GARBAGE; scratch as usize]]
     }
 
-    /// What is wrong with a final state, if anything.
+    /// Compares a final state with the definition of the collective.
     pub fn judge(&self, state: &State) -> Result<(), String> {
         let request = self.program.demand.request();
         let call = Call { demand: &self.program.demand, request, count: self.count as usize };

@@ -1,4 +1,5 @@
-//! What tests of this crate and of `interop` share: schedules to lower, an executor of every interleaving, and mutants.
+//! Helpers for tests of this crate and of `interop`: schedules to lower, an executor of every interleaving, and
+//! mutants.
 
 mod definition;
 pub mod executor;

@@ -1,4 +1,4 @@
-//! Wrong programs: everything that a small slip in lowering could produce.
+//! Wrong programs, each with one mistake that a bug in lowering could make.
 
 use crate::{ConnectionId, Instruction, Program, Slice, Step, StepRef, Threadblock};
 
@@ -27,14 +27,14 @@ pub enum Slip {
     ForwardFirst,
 }
 
-/// All programs that are one slip away.
+/// All programs with one mistake.
 pub fn all(program: &Program) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     for a in 0..program.connections.len() {
         for b in a + 1..program.connections.len() {
             let (x, y) = (program.connections[a], program.connections[b]);
             if (x.from, x.to) == (y.from, y.to) {
-                // One end of each lane meets the other end of the other.
+                // One end of each connection meets the other end of the other.
                 let mut program = program.clone();
                 let other = |id: ConnectionId| {
                     if id.index() == a {

@@ -122,7 +122,7 @@ fn around(ranks: usize, chunks: u32, shift: usize, kind: TransferKind) -> Vec<Me
     .collect()
 }
 
-/// Everybody sends everything straight to whoever wants it, all at the same time.
+/// Every rank sends every chunk directly to the ranks that want it, all at the same time.
 pub fn direct(demand: &Arc<Demand>) -> VerifiedSchedule {
     let topology = clique(demand.request().ranks);
     let mut transfers: Vec<Transfer> = Vec::new();
@@ -132,7 +132,7 @@ pub fn direct(demand: &Arc<Demand>) -> VerifiedSchedule {
         for &from in chunk.holders.iter() {
             for &to in chunk.wanted_by.iter().filter(|&&to| to != from) {
                 let link = topology.between(from, to).next().unwrap();
-                // All of a pair's chunks at once, so that every value leaves before any arrives.
+                // All chunks of a pair at once, so that every value leaves before any value arrives.
                 match transfers.iter_mut().find(|transfer| transfer.link == link) {
                     Some(transfer) => transfer.chunks.push(id),
                     None => transfers.push(Transfer {
@@ -164,7 +164,7 @@ pub fn random_trees(topology: &Arc<Topology>, demand: &Arc<Demand>, random: &mut
         demand.chunk_ids().map(|id| route(topology, id, demand.chunk(id), random).into()).collect();
     let mut messages: Vec<Message> = Vec::new();
     while routes.iter().any(|route| !route.is_empty()) {
-        // Neighbouring chunks tend to travel together, so that messages with several chunks occur.
+        // Neighbouring chunks often travel together, so that some messages have several chunks.
         let start = random.below(routes.len());
         for chunk in start..(start + 1 + random.below(3)).min(routes.len()) {
             let Some(next) = routes[chunk].pop_front() else { continue };
@@ -232,7 +232,7 @@ pub fn random_demand(collective: Collective, ranks: usize, random: &mut Random) 
     Arc::new(Demand::new(request).unwrap())
 }
 
-/// A demand whose chunks are listed: an alltoallv or a custom one, over some of the ranks, with sizes of all kinds.
+/// A demand with listed chunks: an alltoallv or a custom one, over some of the ranks, with various sizes.
 pub fn random_listed(ranks: usize, random: &mut Random) -> Arc<Demand> {
     let chunks = 1 + random.below(2) as u32;
     let request = |collective| Request::new(collective, ranks, 20).with_chunks(chunks);

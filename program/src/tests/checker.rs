@@ -1,4 +1,4 @@
-//! What the checker says to each kind of mistake.
+//! The text that the checker prints for each kind of mistake.
 
 use super::{check, checked, lowered, schedules};
 use crate::rewrite::{expand, resliced, row};
@@ -8,7 +8,7 @@ use schedule::{Chunk, Collective, Demand, RankSet, Request};
 use std::sync::Arc;
 use topology::Rank;
 
-/// Makes one mistake in `program` and compares what the checker says, line by line.
+/// Makes one mistake in `program` and compares the checker's output, line by line.
 fn refuses(mut program: Program, mistake: impl FnOnce(&mut Program), expected: Expect) {
     mistake(&mut program);
     let violations = check(program).expect_err("the mistake is found");
@@ -248,7 +248,7 @@ fn the_window_is_the_least_that_suffices() {
     for chunks in [1, 3, 7, 11, 300] {
         assert_eq!(checked(send_all_first(chunks)).window(), chunks);
     }
-    // Only without a limit of room is it said that nothing helps.
+    // Only with unlimited room may the checker say that more room does not help.
     let mut stuck = send_all_first(11);
     stuck.ranks[0].threadblocks[0].steps.rotate_left(11);
     assert_eq!(checked(stuck.clone()).window(), 0);

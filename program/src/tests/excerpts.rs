@@ -1,4 +1,5 @@
-//! Ranks' excerpts of programs: each comes to the digest of the whole from what it does, and to no other.
+//! Excerpts of programs: each rank computes the digest of the whole from its own steps, and wrong steps give another
+//! digest.
 
 use super::options::fused;
 use super::schedules::{self, Random};
@@ -42,7 +43,7 @@ fn every_rank_finds_its_excerpt_and_the_digest_of_the_whole() {
     }
 }
 
-/// What a rank would do otherwise than the whole says, it would notice before; what others do is said in their hashes.
+/// A rank notices if its own steps differ from the whole program; the hashes stand for the steps of the others.
 #[test]
 fn an_excerpt_of_anything_else_is_refused() {
     let program = |chunks| checked(lowered(&schedules::ring_allreduce(3, chunks), false));
@@ -58,14 +59,14 @@ fn an_excerpt_of_anything_else_is_refused() {
         assert!(read(&joined(&swapped), Some(Rank(0)), &right).is_err());
         assert!(read(&joined(&swapped), Some(Rank(1)), &right).is_err());
     }
-    // Any digit, of the head or of the steps, says something else, or nothing.
+    // A change of any digit, in the head or in the steps, is noticed or changes nothing.
     let mut random = Random(5);
     for _ in 0..300 {
         let mut bytes = text.clone().into_bytes();
         let end = lines[0].len() + 1 + lines[1].len();
         let at = random.below(end);
         let digit = b'0' + random.below(10) as u8;
-        // Lengths say where an excerpt is, and it is there or is not; sizes of the request decide nothing.
+        // Exceptions: lengths only locate an excerpt, and the size of the request decides nothing.
         if !bytes[at].is_ascii_digit() || bytes[at] == digit {
             continue;
         }

@@ -64,8 +64,8 @@ fn random_trees_with_relays_are_right() {
     }
 }
 
-/// Times that were printed with few digits: departures a little before the arrivals that they rely on, by almost as
-/// much as the verifier allows.
+/// Times that were printed with few digits: departures slightly before the arrivals that they depend on, by almost the
+/// tolerance of the verifier.
 #[test]
 fn rounded_times_are_right() {
     let random = &mut Random(23);
@@ -82,7 +82,8 @@ fn rounded_times_are_right() {
     }
 }
 
-/// What is forwarded at once over a link without cost, before it has quite arrived; and the same listed the wrong way round.
+/// A chunk is forwarded over a link without cost, slightly before it has arrived; also with the two messages listed in
+/// the wrong order.
 #[test]
 fn what_takes_no_time_is_lowered_after_what_brings_it() {
     let free = |from, to| topology::Link {
@@ -155,7 +156,7 @@ fn the_digest_covers_what_ranks_do() {
     assert_eq!(digests[0].len(), 64);
 }
 
-/// Whether any order of a small program's steps goes wrong, with so much room or without limit; `None` if there are
+/// Whether any order of a small program's steps fails, with this much room or with unlimited room; `None` if there are
 /// too many orders.
 fn explored(program: &Program, window: u32, most: usize) -> Option<Result<(), String>> {
     let request = program.demand.request();
@@ -170,7 +171,7 @@ fn explored(program: &Program, window: u32, most: usize) -> Option<Result<(), St
     Some(Ok(()))
 }
 
-/// Programs small enough for every order of their steps to be tried.
+/// Programs that are small enough to try every order of their steps.
 fn small_programs() -> Vec<Program> {
     let direct = |collective, ranks| schedules::direct(&schedules::demand(collective, ranks, 1));
     vec![
@@ -190,7 +191,7 @@ fn small_programs() -> Vec<Program> {
     ]
 }
 
-/// Compares the checker with every order of one program; how it was judged, if that can be said.
+/// Compares the checker with every order of one program; returns the verdict, if all orders could be tried.
 fn agreed(program: &Program, what: &dyn std::fmt::Debug, most: usize) -> Option<bool> {
     let violations = match check(program.clone()) {
         Ok(verified) => {
@@ -204,9 +205,9 @@ fn agreed(program: &Program, what: &dyn std::fmt::Debug, most: usize) -> Option<
         }
         Err(violations) => violations,
     };
-    // What breaks a rule of form cannot be executed at all.
+    // A program with a wrong structure cannot be executed at all.
     if !violations.iter().any(breaks_form) && explored(program, u32::MAX, most)?.is_ok() {
-        // The explorer's steps are atomic, so it misses races that only tear a step apart.
+        // The steps of the explorer are atomic, so it does not see races within a step.
         let races = violations.iter().all(|violation| matches!(violation, ProgramViolation::Race { .. }));
         assert!(races, "{what:?} was refused but is right in every order: {violations:?}\n{program}");
     }
@@ -225,7 +226,7 @@ fn the_checker_agrees_with_every_interleaving() {
     assert!(refused > 600, "{refused} mutants were refused");
 }
 
-/// Hundreds of small programs of random schedules and options, and one slip in each.
+/// Hundreds of small programs from random schedules and options, with one mistake in each.
 #[test]
 fn the_checker_agrees_on_random_programs_and_slips() {
     const STATES: usize = 2_000;
@@ -296,13 +297,13 @@ fn slips_in_large_programs_are_refused() {
             executor.judge(&state).unwrap_or_else(|wrong| panic!("{slip:?} was accepted: {wrong}\n{program}"));
         }
     }
-    // Only order can be changed without harm, and only where it does not matter; and lanes that carry the same.
+    // The only harmless mistakes change an order that does not matter, or exchange connections that carry the same.
     let harmless = [Slip::DropDependency, Slip::WaitForNothing, Slip::RepeatStep, Slip::SwapSteps, Slip::AddDependency];
     assert!(accepted.keys().all(|slip| harmless.contains(slip)), "{accepted:?}");
     assert!(refused > 900, "{refused} mutants were refused");
 }
 
-/// Many ranks and many small messages. At full effort 64 ranks with 64 chunks each, a million steps.
+/// Many ranks and many small messages. With full effort: 64 ranks with 64 chunks each, a million steps.
 #[test]
 fn long_a_large_program_is_right() {
     let long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");

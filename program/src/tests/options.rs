@@ -36,7 +36,7 @@ fn steps(program: &Program) -> impl Iterator<Item = &Instruction> {
         .map(|step| &step.instruction)
 }
 
-/// Lowers, checks and runs in several orders, with just the room it asks for.
+/// Lowers, checks and runs in several orders, with exactly the room that the program needs.
 fn road(schedule: &VerifiedSchedule, options: &LowerOptions, random: &mut Random) -> Program {
     let program = checked(lower(schedule, options).unwrap());
     let room = if options.threadblocks == Threadblocks::Paired { options.window } else { 0 };
@@ -74,7 +74,7 @@ fn every_option_gives_a_right_program() {
     assert!(fused > 100, "{fused} fused steps");
 }
 
-/// Sums of all for all, gathering, scattering, and an exchange of equal amounts.
+/// An allreduce, a gather, a scatter, and an exchange of equal amounts.
 #[test]
 fn listed_chunks_are_exchanged_in_place() {
     let random = &mut Random(12);
@@ -103,7 +103,8 @@ fn listed_chunks_are_exchanged_in_place() {
     }
 }
 
-/// What a rank holds and wants overlaps, one or more slots apart: a copy to its place reads what another overwrites.
+/// The chunks that a rank holds and wants overlap in place, one or more slots apart: a copy to an output slot reads a
+/// slot that another copy overwrites.
 #[test]
 fn chunks_move_to_their_slots_in_place() {
     let random = &mut Random(15);
@@ -113,7 +114,7 @@ fn chunks_move_to_their_slots_in_place() {
             let of_first = |chunk: u32, from: u32| (from..from + chunks - distance).contains(&chunk);
             let chunk = |chunk: u32| Chunk {
                 holders: [Rank(u32::from(!of_first(chunk, held)))].into_iter().collect(),
-                // Neighbours differ in who wants them, so all are cut alike.
+                // Neighbouring chunks have different receivers, so all of them are cut alike.
                 wanted_by: [of_first(chunk, wanted).then_some(Rank(0)), Some(Rank(2 + chunk % 2))]
                     .into_iter()
                     .flatten()
@@ -145,7 +146,7 @@ fn a_ring_is_one_threadblock_of_fused_steps() {
                         .filter(|block| block.steps.iter().any(|step| step.instruction.sends_to().is_some()));
                     assert_eq!(moving.count(), 1);
                 }
-                // All but the first and the last hop are one step at each rank.
+                // All hops but the first and the last are one step at each rank.
                 let fused = steps(&program).filter(|instruction| instruction.is_fused()).count();
                 assert_eq!(fused, ranks * (hops - 1), "{ranks} ranks, {chunks} chunks\n{program}");
             }
@@ -177,7 +178,7 @@ fn paired_threadblocks_have_one_peer_each_way_and_one_channel() {
 
 #[test]
 fn scratch_is_used_again() {
-    // Rank 1 relays what rank 0 sends to the others, one chunk after the other.
+    // Rank 1 relays the data of rank 0 to the others, one chunk after the other.
     let links = (0..7).map(|rank| schedules::link(rank, rank + 1, 1.0, Latency::Occupies));
     let topology = schedules::topology("line", 8, links.collect());
     let mut request = Request::new(Collective::Scatter, 8, 1000);

@@ -1,12 +1,13 @@
 //! Orbit-compressed schedules: one transfer of each orbit, and the symmetries that repeat it.
 //!
-//! The principal types are [`CompressedSchedule`], a claim, and [`VerifiedCompressed`], what [`verify_compressed`] makes of it.
-//! An AllGather among 40 000 ranks has 1.6·10⁹ transfers; on a torus all of them are images of 40 000.
+//! The principal types are [`CompressedSchedule`], which is a claim, and [`VerifiedCompressed`], which
+//! [`verify_compressed`] makes from it. An AllGather among 40 000 ranks has 1.6·10⁹ transfers; on a torus all of them
+//! are images of 40 000 transfers.
 //!
-//! **Meaning.** A [`Generator`] says what a renumbering makes of every rank, link and chunk. Generators commute and leave
-//! nothing in place ([`topology::symmetry::Translations`]), so the group G that they generate has as many elements as a rank
-//! has images. The schedule is all g·t for t in the base and g in G: the same times, over the image of the link, with the images
-//! of the chunks. [`VerifiedCompressed::expand`] writes it down.
+//! **Meaning.** A [`Generator`] gives the image of every rank, link and chunk. Generators commute, and only the
+//! identity leaves something in place ([`topology::symmetry::Translations`]). So the group G that they generate has as
+//! many elements as a rank has images. The schedule is all g·t for t in the base and g in G: the same times, over the
+//! image of the link, with the images of the chunks. [`VerifiedCompressed::expand`] writes all of them.
 //!
 //! **Why checking the base is enough.** Let every generator preserve topology and demand (ends, costs and resources of
 //! links; holders, receivers, size and combining of chunks), and let none but the identity fix a rank, link or chunk. Then:
@@ -25,9 +26,9 @@
 //! Every rule of [`crate::verify`] is one of these four. All of it takes time in proportion to the base, to the links and to
 //! the chunks, never to the expanded schedule.
 //!
-//! **In a file** (`antiphon-schedule/1`): `transfers` are the base, and a key `symmetry` holds `generators`, each with the
-//! lists `ranks`, `links` and `chunks` of images. Where the collective is a standard one, `chunks` is left out: they are the
-//! collective's, numbered as [`crate::Demand`] numbers them.
+//! **In a file** (`antiphon-schedule/1`): `transfers` are the base, and a key `symmetry` has `generators`, each with
+//! the lists `ranks`, `links` and `chunks` of images. For a standard collective `chunks` is absent: the chunks are
+//! those of the collective, numbered as [`crate::Demand`] numbers them.
 
 mod symmetry;
 
@@ -38,7 +39,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::{LinkId, Micros, Rank, Topology};
 
-/// Up to so many transfers a schedule is always written plain.
+/// Schedules with at most this many transfers are always written plain.
 pub const MOST_PLAIN_TRANSFERS: usize = 5_000_000;
 
 /// A renumbering of ranks, links and chunks.
@@ -52,12 +53,12 @@ pub struct Generator {
     pub chunks: Vec<ChunkId>,
 }
 
-/// A base and what repeats it. Until verified it is only a claim.
+/// A base and the generators that repeat it. It is only a claim until it is verified.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CompressedSchedule {
     /// The request, the bound, and one transfer of each orbit, sorted by start.
     pub base: Schedule,
-    /// Generators of the group; none for a schedule that is plain.
+    /// Generators of the group; none for a plain schedule.
     pub generators: Vec<Generator>,
 }
 
@@ -69,7 +70,7 @@ pub struct VerifiedCompressed {
     unfolding: Unfolding,
 }
 
-/// An expansion that was not written down.
+/// An expansion that was too large to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the schedule has {transfers} transfers; at most {limit} are written down one by one")]
 pub struct TooManyTransfers {
@@ -94,7 +95,7 @@ impl VerifiedCompressed {
         &self.topology
     }
 
-    /// What repeats the base.
+    /// The generators that repeat the base.
     pub fn generators(&self) -> &[Generator] {
         &self.compressed.generators
     }
@@ -114,12 +115,13 @@ impl VerifiedCompressed {
         self.base().transfers.len() as u64 * self.order() as u64
     }
 
-    /// When the last transfer has arrived: that of the base, for images keep its times.
+    /// When the last transfer has arrived. Images have the times of the base, so the base's last arrival is that of
+    /// all.
     pub fn makespan(&self) -> Micros {
         self.base().makespan()
     }
 
-    /// The plain schedule; it is a claim like every other until it is verified.
+    /// The plain schedule; like every other, it is a claim until it is verified.
     ///
     /// # Errors
     /// [`TooManyTransfers`] where there are more than `limit`.
@@ -135,7 +137,7 @@ impl VerifiedCompressed {
         Ok(Schedule { transfers: all, ..self.base().clone() })
     }
 
-    /// What every link and every resource does while the schedule is played at its stated times.
+    /// The use of every link and every resource when the schedule is played at its stated times.
     pub fn usage(&self) -> (Vec<Usage>, Vec<Usage>) {
         let (topology, orbits) = (&self.topology, self.unfolding.links.orbits());
         let mut sizes: Vec<Vec<topology::Bytes>> = vec![Vec::new(); orbits];

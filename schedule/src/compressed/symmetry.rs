@@ -1,7 +1,7 @@
 //! Whether generators are symmetries of topology and demand that commute and leave nothing in place.
 //!
-//! The principal type is [`Unfolding`]: the group, and what it does to ranks, links and chunks. Nothing is believed: images
-//! are looked up and compared one by one.
+//! The principal type is [`Unfolding`]: the group, and its effect on ranks, links and chunks. Generators are not
+//! trusted: all images are looked up and compared one by one.
 
 use super::Generator;
 use crate::{ChunkId, Demand, RankSet};
@@ -17,14 +17,15 @@ pub(crate) struct Unfolding {
     pub(crate) ranks: Action,
     pub(crate) links: Action,
     pub(crate) chunks: Action,
-    /// For each resource one that stands for its orbit.
+    /// For each resource, the representative of its orbit.
     pub(crate) resources: Vec<ResourceId>,
 }
 
-/// The group that `generators` make.
+/// The group that `generators` generate.
 ///
 /// # Errors
-/// The first generator (or their number, where only all together are at fault) that is no such symmetry, and why.
+/// The first generator that is no such symmetry (or the number of generators, where they fail only together), and the
+/// reason.
 pub(crate) fn check_symmetry(
     generators: &[Generator],
     topology: &Topology,
@@ -61,7 +62,7 @@ fn slices(lists: &[Vec<u32>]) -> Vec<&[u32]> {
     lists.iter().map(Vec::as_slice).collect()
 }
 
-/// Every image exists, and there is one for everything.
+/// Checks that every image exists, and that everything has one.
 fn check_images(generator: &Generator, [ranks, links, chunks]: [usize; 3]) -> Result<(), String> {
     let check = |what: &str, count: usize, images: usize, largest: Option<usize>| match largest {
         _ if images != count => Err(format!("it has images of {images} {what}, but there are {count}")),
@@ -74,7 +75,7 @@ fn check_images(generator: &Generator, [ranks, links, chunks]: [usize; 3]) -> Re
     check("chunks", chunks, of_chunks.len(), of_chunks.iter().map(|it| it.index()).max())
 }
 
-/// Every link becomes one between the images of its ends, at the same cost.
+/// Checks that the image of every link joins the images of its ends, at the same cost.
 fn check_links(generator: &Generator, topology: &Topology) -> Result<(), String> {
     let differs = |&id: &LinkId| {
         let (link, image) = (topology.link(id), topology.link(generator.links[id.index()]));
@@ -100,7 +101,8 @@ fn check_links(generator: &Generator, topology: &Topology) -> Result<(), String>
 
 /// Orbits of resources.
 struct Resources {
-    /// Resources by their β and the links that use them; equal ones serve the same messages and stand for each other.
+    /// Resources by their β and the links that use them. Equal ones serve the same messages, so one represents the
+    /// others.
     by_users: BTreeMap<(u64, Vec<LinkId>), ResourceId>,
     joined: UnionFind<usize>,
 }
@@ -117,7 +119,7 @@ impl Resources {
         Self { by_users, joined }
     }
 
-    /// The links of every resource become those of one of equal β.
+    /// Checks that the links of every resource become those of a resource with equal β.
     fn join_along(&mut self, generator: &Generator, topology: &Topology) -> Result<(), String> {
         for (index, resource) in topology.resources().iter().enumerate() {
             let users = topology.users(ResourceId::from_index(index)).iter();
@@ -131,13 +133,13 @@ impl Resources {
         Ok(())
     }
 
-    /// For each resource one that stands for its orbit.
+    /// For each resource, the representative of its orbit.
     fn representatives(self) -> Vec<ResourceId> {
         self.joined.into_labeling().into_iter().map(ResourceId::from_index).collect()
     }
 }
 
-/// Every chunk becomes one of the same size that is held and wanted by the images of its ranks.
+/// Checks that the image of every chunk has the same size, and the images of its holders and receivers.
 fn check_chunks(generator: &Generator, demand: &Demand) -> Result<(), String> {
     let mut sets = Sets { ranks: &generator.ranks, last: None };
     for id in demand.chunk_ids() {
@@ -158,7 +160,7 @@ fn differing(id: ChunkId, image: ChunkId) -> String {
     format!("chunk {id} would become chunk {image}, which other ranks hold or want, or which has another size or kind")
 }
 
-/// Compares sets with images of sets. Thousands of chunks share the set of all ranks, which is moved once.
+/// Compares sets with images of sets. The set of all ranks, which thousands of chunks share, is mapped only once.
 struct Sets<'a> {
     ranks: &'a [Rank],
     last: Option<(RankSet, RankSet, bool)>,

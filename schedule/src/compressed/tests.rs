@@ -1,4 +1,4 @@
-//! Compressed schedules against their expansions: the plain verifier is the judge of the one that looks at orbits.
+//! Compressed schedules and their expansions: the plain verifier judges the verifier that looks only at orbits.
 
 use super::*;
 use crate::{Collective, LowerBound, Request, TransferKind, VerifiedSchedule, verify, verify_compressed};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use topology::symmetry::{Colours, extend};
 use topology::{Topology, resolve};
 
-/// The translations of a machine: for each, how far apart its ranks are and within which blocks it turns.
+/// The translations of a machine: for each, by how much ranks move and within which blocks.
 type Turns = &'static [(u32, u32)];
 
 const MACHINES: &[(&str, Turns)] = &[
@@ -33,7 +33,7 @@ fn generators(topology: &Topology, turns: Turns, chunks: u32) -> Vec<Generator> 
     turns.iter().map(generator).collect()
 }
 
-/// A base in which one message is under way at a time, first chunks of orbits along a tree each; of a ReduceScatter, the
+/// A base with one message under way at a time: the first chunk of each orbit along a tree. For a ReduceScatter, the
 /// same backwards.
 fn compressed(spec: &str, turns: Turns, collective: Collective, chunks: u32) -> (CompressedSchedule, Arc<Topology>) {
     let topology = Arc::new(resolve(spec).expect("a known topology"));
@@ -135,7 +135,7 @@ fn check_usage(compressed: &VerifiedCompressed, plain: &VerifiedSchedule) {
     }
 }
 
-/// Every way of spoiling a base, as often as it has transfers.
+/// Every way to spoil a base, once for each of its transfers.
 fn mutants(good: &CompressedSchedule, topology: &Topology) -> Vec<(&'static str, CompressedSchedule)> {
     let mut all = Vec::new();
     let mut spoil = |name, change: &dyn Fn(&mut Vec<Transfer>)| {
@@ -176,7 +176,7 @@ fn mutants_get_the_same_verdict_compressed_and_expanded() {
             let mut refused = 0;
             for (name, mutant) in mutants(&good, &topology) {
                 let verdict = verify_compressed(mutant.clone(), &topology).is_ok();
-                // What does not exist has no images.
+                // Transfers over links that do not exist have no images.
                 if !name.starts_with("unknown") {
                     let plain = verify(naively_expanded(&mutant), &topology).is_ok();
                     assert_eq!(verdict, plain, "{spec} {collective}: {name}");

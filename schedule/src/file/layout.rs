@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use topology::{Bytes, Embedded, LinkId, Micros, Rank};
 
-/// The whole file. Keys that describe the answer may be null or absent where nothing is known.
+/// The whole file. Keys that describe the answer may be null or absent where the answer is unknown.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
@@ -45,7 +45,7 @@ pub(super) struct File {
     pub(super) produced_by: Provenance,
 }
 
-/// The machine: what it is called, and the whole of it where its name is no SPEC that says the same.
+/// The machine: its name, and a full description where the name is not a SPEC of the same machine.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TopologyEntry {
@@ -81,7 +81,7 @@ pub(super) struct TransferEntry {
     pub(super) end_us: Micros,
 }
 
-/// What repeats the transfers of a compressed schedule.
+/// The generators that repeat the transfers of a compressed schedule.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SymmetryEntry {
@@ -96,7 +96,7 @@ pub(super) struct GeneratorEntry {
     pub(super) chunks: Vec<ChunkId>,
 }
 
-/// The value of `format`; any other is refused where it stands.
+/// The value of `format`; another value is refused at its place in the text.
 pub(super) struct Format;
 
 impl<'de> Deserialize<'de> for Format {
@@ -112,7 +112,7 @@ impl<'de> Deserialize<'de> for Format {
     }
 }
 
-/// Ranks in any order; checked while reading, because only then the position of a repetition is known.
+/// Ranks in any order. Repetitions are found while reading, because their position is known only then.
 fn each_once<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rank>, D::Error> {
     let mut ranks = Vec::<Rank>::deserialize(deserializer)?;
     ranks.sort_unstable();
@@ -122,7 +122,7 @@ fn each_once<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rank>, D:
     }
 }
 
-/// Checked while reading, for the same reason.
+/// Checked while reading, as in [`each_once`].
 fn chunks_with_unique_ids<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<ChunkEntry>>, D::Error> {
     struct Chunks;
     impl<'de> Visitor<'de> for Chunks {

@@ -1,8 +1,8 @@
 //! Schedules as files: `antiphon-schedule/1` (see `docs/formats.md`).
 //!
-//! [`read`] gives a [`ScheduleFile`]: the schedule, re-expressed over the demand that its collective means, and
-//! whatever the file states that does not follow from it. Those are violations, not errors, so that a verifier
-//! lists them beside the others; only what is no schedule at all is an error. [`write`] takes verified
+//! [`read`] gives a [`ScheduleFile`]: the schedule, expressed with the chunks of its collective, and everything in the
+//! file that does not follow from request and transfers. These mismatches are violations, not errors, so that a
+//! verifier lists them with the others. Only a text that is no schedule at all is an error. [`write`] takes verified
 //! schedules only, and the same schedule gives the same bytes.
 
 mod layout;
@@ -29,12 +29,12 @@ pub struct ScheduleFile {
     pub schedule: Schedule,
     /// The machine, where the file itself describes it.
     pub topology: Option<Arc<Topology>>,
-    /// What the file states that does not follow from its request and transfers.
+    /// Values of the file that do not follow from its request and transfers.
     pub mismatches: Findings<Violation>,
 }
 
 impl ScheduleFile {
-    /// Verifies what was read; mismatches of the file are violations as well.
+    /// Verifies the schedule; mismatches of the file are violations as well.
     ///
     /// # Errors
     /// Every violation, those of the file first.
@@ -51,7 +51,7 @@ impl ScheduleFile {
     }
 }
 
-/// What a file holds.
+/// The two kinds of schedule files.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AnyScheduleFile {
     /// Every transfer.
@@ -63,14 +63,14 @@ pub enum AnyScheduleFile {
 /// A compressed schedule that was read, not yet verified.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CompressedFile {
-    /// The base, with chunks numbered as [`crate::Demand`] numbers them, and what the file states about it.
+    /// The base, with chunks numbered as [`crate::Demand`] numbers them, and the mismatches of the file.
     pub base: ScheduleFile,
-    /// What repeats it.
+    /// The generators that repeat it.
     pub generators: Vec<Generator>,
 }
 
 impl CompressedFile {
-    /// Verifies what was read, without expanding it; mismatches of the file are violations as well.
+    /// Verifies the schedule without expanding it; mismatches of the file are violations as well.
     ///
     /// # Errors
     /// Every violation, those of the file first.
@@ -89,11 +89,11 @@ impl CompressedFile {
 
 /// Reads a plain schedule. `origin` names the source in errors, such as the file's path.
 ///
-/// Memory is bounded by the length of `text`: a short file cannot ask for a large demand.
+/// Memory is bounded by the length of `text`: a short file cannot cause a large demand.
 ///
 /// # Errors
-/// Text that is not JSON, unknown or repeated keys, values of the wrong type, chunk ids that repeat, and
-/// requests that no collective answers; each with its line and column.
+/// Text that is not JSON, unknown or repeated keys, values of the wrong type, chunk ids that repeat, and requests that
+/// are not valid for their collective; each with its line and column.
 pub fn read(text: &str, origin: &str) -> Result<ScheduleFile, TextError> {
     match read_any(text, origin)? {
         AnyScheduleFile::Plain(file) => Ok(file),

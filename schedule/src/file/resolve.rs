@@ -1,7 +1,8 @@
-//! From what a file says to a schedule over the demand that its collective means.
+//! From the text of a file to a schedule with the chunks of its collective.
 //!
-//! A file numbers its chunks as it likes. They are matched to the derived ones by what they are (holders,
-//! receivers, combine), in order of their ids within one such class; chunks of a class are interchangeable.
+//! The chunk ids of a file are arbitrary. A chunk of the file is matched with one of the demand that has the same
+//! holders, receivers and `combine`. Chunks in which these are equal are interchangeable; they are matched in order of
+//! their ids.
 
 use super::layout::{ChunkEntry, File, GeneratorEntry, SymmetryEntry, TransferEntry};
 use super::{AnyScheduleFile, CompressedFile, ScheduleFile};
@@ -15,9 +16,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use topology::{Bytes, Embedded, Micros};
 
-/// A request that no collective answers.
+/// A request that is not valid for its collective.
 pub(super) struct Fault {
-    /// The key to blame.
+    /// The key that is wrong.
     pub(super) key: &'static str,
     pub(super) reason: String,
 }
@@ -73,7 +74,7 @@ pub(super) fn resolve(file: File) -> Result<AnyScheduleFile, Fault> {
     })
 }
 
-/// The demand of a file that lists its chunks, and what it calls them.
+/// The demand of a file that lists its chunks, and the file's ids of these chunks.
 fn stated(
     request: Request,
     mut chunks: Vec<ChunkEntry>,
@@ -93,14 +94,14 @@ fn stated(
     Ok((demand, Some(names)))
 }
 
-/// The demand of a compressed file of a standard collective, which calls the chunks by their own ids.
+/// The demand of a compressed file of a standard collective, whose chunk ids are those of the demand.
 fn implied(
     request: Request,
     symmetry: &SymmetryEntry,
     chunk_bytes: Bytes,
     mismatches: &mut Findings<Violation>,
 ) -> Result<Demand, Fault> {
-    // A short file must not make us derive millions of chunks: each generator lists the image of every one.
+    // A short file must not cause millions of chunks: each generator lists the image of every chunk.
     let (expected, listed) = (request.chunk_count(), symmetry.generators.first().map_or(0, |it| it.chunks.len()));
     if expected != listed as u64 {
         let reason = format!("a generator has images of {listed} chunks, but the collective has {expected}");
@@ -109,12 +110,13 @@ fn implied(
     Ok(sized(Demand::new(request)?, chunk_bytes, mismatches))
 }
 
-/// Generators over the demand's chunks. A file that lists its chunks names them here as well, as everywhere.
+/// Generators over the demand's chunks. A file that lists its chunks uses its own ids here as well.
 fn generators(symmetry: SymmetryEntry, names: Option<&Names>, chunks: usize) -> Vec<Generator> {
     let generator = |GeneratorEntry { ranks, links, chunks: images }| {
         let Some(names) = names else { return Generator { ranks, links, chunks: images } };
         let renamed = |id: u64| name(Some(names), id, chunks);
-        // The image of the file's chunk that stands at a position belongs to that chunk's own place.
+        // The image at a position is that of the file's chunk with this position, so it moves to that chunk's position
+        // in the demand.
         let mut own = vec![ChunkId(u32::MAX); chunks];
         for ((_, chunk), image) in names.iter().zip(&images) {
             own[chunk.index()] = renamed(u64::from(image.0));
@@ -126,7 +128,7 @@ fn generators(symmetry: SymmetryEntry, names: Option<&Names>, chunks: usize) -> 
 }
 
 fn request(file: &File) -> Result<Request, DemandError> {
-    // Checked here because all members may have to be listed.
+    // Checked here, because the list of all members may be needed.
     if file.ranks > topology::MAX_RANKS {
         return Err(DemandError::TooManyRanks { ranks: file.ranks, limit: topology::MAX_RANKS });
     }
@@ -144,7 +146,7 @@ fn request(file: &File) -> Result<Request, DemandError> {
     })
 }
 
-/// What the format demands of single values.
+/// Checks single values of the file against the format.
 fn check_stated(file: &File) -> Result<(), Fault> {
     let ascending = |members: &Vec<topology::Rank>| members.windows(2).all(|pair| pair[0] < pair[1]);
     if !file.members.as_ref().is_none_or(ascending) {
@@ -158,7 +160,7 @@ fn check_stated(file: &File) -> Result<(), Fault> {
     }
 }
 
-/// A file that lists few chunks must not make us derive millions: those would be listed, were they meant.
+/// A file that lists few chunks must not cause millions of them: it would list them all if they were meant.
 fn check_length(request: &Request, listed: usize) -> Result<(), Fault> {
     const UNLISTED: u64 = 1 << 16;
     let expected = request.chunk_count();
@@ -178,10 +180,10 @@ fn sized(demand: Demand, stated: Bytes, mismatches: &mut Findings<Violation>) ->
     })
 }
 
-/// What each id of the file is called in the demand.
+/// The demand's chunk for each id of the file.
 type Names = BTreeMap<u64, ChunkId>;
 
-/// The file's chunks are the demand (`alltoallv`, `custom`), as far as its collective can list them.
+/// The demand of a file whose chunks define it (`alltoallv`, `custom`), if its collective allows them.
 fn listed(
     request: Request,
     chunks: Vec<ChunkEntry>,
@@ -190,7 +192,7 @@ fn listed(
 ) -> Result<(Demand, Names), DemandError> {
     let names = chunks.iter().zip(0..).map(|(chunk, position)| (chunk.id, ChunkId(position))).collect();
     let stated = request.size_bytes;
-    // The size of an alltoallv follows from its chunks, so theirs cannot follow from it.
+    // The size of an alltoallv follows from its chunks, so the sizes of its chunks cannot follow from it.
     let common = (request.collective == Collective::AllToAllV).then_some(chunk_bytes);
     let chunks = chunks.into_iter().map(|entry| {
         let ChunkEntry { holders, wanted_by, combine, bytes, .. } = entry;
@@ -247,12 +249,13 @@ fn matched(demand: &Demand, entries: &[ChunkEntry], mismatches: &mut Findings<Vi
     names
 }
 
-/// What an AllToAll rank keeps for itself may be listed; it never moves.
+/// The data that an AllToAll rank keeps for itself may be listed; it never moves.
 fn is_own_share(request: &Request, holders: &RankSet, wanted_by: &RankSet) -> bool {
     request.collective == Collective::AllToAll && holders == wanted_by && holders.len() == 1
 }
 
-/// What the demand calls a chunk. An id that the file does not define stays unknown: at or beyond the last chunk.
+/// The demand's chunk for an id of the file. An id that the file does not define gives a number at or beyond the last
+/// chunk.
 fn name(names: Option<&Names>, id: u64, chunks: usize) -> ChunkId {
     let as_is = u32::try_from(id).unwrap_or(u32::MAX);
     match names {
@@ -275,9 +278,9 @@ fn check_answer(schedule: &Schedule, stated: Micros, gap: Option<f64>, mismatche
     let Some(stated) = gap else { return };
     let actual = schedule.gap();
     let wrong = match actual {
-        // Ratios are compared rather than gaps: one part in 10⁷ of a gap near zero is no tolerance at all.
+        // The ratios are compared, not the gaps: one part in 10⁷ of a gap near zero is no tolerance at all.
         Some(actual) => verify::differs(Micros(1.0 + stated), Micros(1.0 + actual)),
-        // To a bound of zero any gap is as good as any other.
+        // With a bound of zero, every gap is accepted.
         None => schedule.bound.is_none(),
     };
     if wrong {

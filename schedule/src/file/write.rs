@@ -1,7 +1,7 @@
 //! Writes a schedule: one line for each key, chunk and transfer, so that two files can be compared by `diff`.
 //!
-//! Lines are streamed; a million transfers never stand in memory as text. Numbers are the shortest that read
-//! back as the same bits.
+//! Lines are streamed, so a million transfers are never in memory as text. Numbers are written with the fewest digits
+//! that give the same bits when they are read.
 
 use super::FORMAT;
 use crate::TopologyRef;
@@ -13,7 +13,7 @@ use topology::Topology;
 /// Writes `schedule` as `antiphon-schedule/1`; the same schedule gives the same bytes.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write(schedule: &VerifiedSchedule, out: impl Write) -> io::Result<()> {
     let (schedule, topology) = (schedule.schedule(), schedule.topology());
     let mut out = BufWriter::new(out);
@@ -24,11 +24,11 @@ pub fn write(schedule: &VerifiedSchedule, out: impl Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a compressed schedule: the base transfers and the generators; chunks only where the request does not imply
-/// them. The same schedule gives the same bytes.
+/// Writes a compressed schedule: the base transfers, the generators, and the chunks only where the request does not
+/// imply them. The same schedule gives the same bytes.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_compressed(schedule: &VerifiedCompressed, out: impl Write) -> io::Result<()> {
     let base = schedule.base();
     let mut out = BufWriter::new(out);
@@ -70,7 +70,8 @@ fn write_request(schedule: &Schedule, topology: &Topology, out: &mut impl Write)
     write_key(out, "chunk_bytes", &schedule.demand.chunk_bytes())
 }
 
-/// Its name and digest; and the whole of it unless the name is a SPEC that says the same, so that a plan needs no other file.
+/// Writes the name and the digest, and the whole topology unless the name is a SPEC of it. So a plan needs no other
+/// file.
 fn write_topology(named: &TopologyRef, topology: &Topology, out: &mut impl Write) -> io::Result<()> {
     let is_spec = topology::resolve(&named.name).is_ok_and(|known| known.digest() == topology.digest());
     if is_spec {
@@ -136,7 +137,7 @@ fn write_transfer(out: &mut impl Write, transfer: &Transfer) -> io::Result<()> {
         TransferKind::Copy => "copy",
         TransferKind::Reduce => "reduce",
     };
-    // `{:?}` of a float is the shortest text that reads back as the same bits, and valid JSON for finite ones.
+    // `{:?}` of a finite float is the shortest text that reads back as the same bits, and it is valid JSON.
     let (start, end) = (start.0, end.0);
     write!(
         out,
@@ -144,7 +145,7 @@ fn write_transfer(out: &mut impl Write, transfer: &Transfer) -> io::Result<()> {
     )
 }
 
-/// Digit by digit: there are tens of millions of chunks in large files, and formatting takes longer than the disk.
+/// Writes digits directly: large files have tens of millions of chunks, and formatting would be slower than the disk.
 fn write_numbers(out: &mut impl Write, numbers: impl Iterator<Item = u32>) -> io::Result<()> {
     out.write_all(b"[")?;
     for (index, number) in numbers.enumerate() {

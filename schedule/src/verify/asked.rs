@@ -1,17 +1,17 @@
-//! Whether the chunks that a schedule lists itself are those that somebody asked for.
+//! Compares the chunks that a schedule lists with the chunks that a user asked for.
 //!
-//! The principal function is [`check_asked`]. A schedule of an alltoallv or a custom collective says itself what it
-//! moves; who has the byte matrix or the demand that it was made for compares the two.
+//! The principal function is [`check_asked`]. A schedule of an alltoallv or a custom collective lists its own chunks. A
+//! user who has the byte matrix or the demand file compares the two.
 
 use super::{Violation, differs};
 use crate::{Demand, Findings, RankSet};
 use std::collections::BTreeMap;
 use topology::{Bytes, Micros};
 
-/// The sizes of chunks with the same holders and receivers, in the schedule and in what was asked for.
+/// The sizes of chunks with the same holders and receivers: in the schedule, and in the user's demand.
 type ChunkSizes = BTreeMap<(RankSet, RankSet, bool), [Vec<f64>; 2]>;
 
-/// Compares the demand of a schedule with the one that was asked for.
+/// Compares the demand of a schedule with the demand that was asked for.
 pub fn check_asked(claimed: &Demand, asked: &Demand) -> Findings<Violation> {
     let mut classes = ChunkSizes::new();
     for (side, demand) in [claimed, asked].into_iter().enumerate() {
@@ -33,7 +33,7 @@ pub fn check_asked(claimed: &Demand, asked: &Demand) -> Findings<Violation> {
     wrong.collect()
 }
 
-/// How many chunks, and how much they are.
+/// The number of chunks, and their bytes.
 fn describe(sizes: &[f64]) -> String {
     let all = Bytes(sizes.iter().sum());
     match sizes {

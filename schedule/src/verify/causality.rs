@@ -1,10 +1,11 @@
-//! Whether everybody sends only what he holds, and everybody ends with what he wants; and which value each delivery reads.
+//! Checks that every rank sends only chunks that it holds and ends with all chunks that it wants; finds the value that
+//! each delivery reads.
 //!
-//! Chunks do not interact, so they are played one at a time (in parallel, reported in order), with departures and landings in
-//! the order that [`Moments`] gives them.
+//! Chunks do not interact, so they are played one at a time (in parallel, reported in order). Departures and landings
+//! are in the order that [`Moments`] gives them.
 //!
-//! A chunk that is not combined is simply held from its first landing on. For a combining chunk ([`super::sums`]) a rank's value is the exact set of
-//! the holders whose contributions it counts: taken at departure, applied at landing.
+//! A chunk that is not combined is held from its first landing on. For a combining chunk ([`super::sums`]) a rank's
+//! value is the exact set of holders whose contributions it counts: it is read at departure and changed at landing.
 
 use super::Violation;
 use super::moments::Moments;
@@ -15,14 +16,14 @@ use crate::{Chunk, ChunkId, Delivery, Findings, Transfer};
 use rayon::prelude::*;
 use topology::{Micros, Rank};
 
-/// Unmet wishes of one chunk that are listed one by one; the last of them counts the rest. An empty schedule
-/// for N ranks would otherwise cost N² violations.
+/// For one chunk, at most this many missing deliveries are listed one by one; the last entry counts the rest. Otherwise
+/// an empty schedule for N ranks would have N² violations.
 const LISTED: usize = 16;
 
 /// How many tasks the chunks are divided into.
 const TASKS: usize = 256;
 
-/// Plays all tracks: fills in what their deliveries read and do.
+/// Plays all tracks, and fills in the source and the effect of their deliveries.
 pub(super) fn play(
     traffic: &impl Traffic,
     ranks: usize,
@@ -64,9 +65,9 @@ pub(super) fn play(
     all
 }
 
-/// Per-rank tables, reused from chunk to chunk: every check leaves them as it found them, empty.
+/// Tables by rank, used again for each chunk: every check leaves them empty.
 pub(super) struct Scratch {
-    /// Who holds the chunk, from when on and thanks to whom.
+    /// For each rank that holds the chunk: from when on, and which delivery brought it.
     held: Vec<Option<Held>>,
     /// Where a rank's value is kept, for combining chunks.
     pub(super) slots: Vec<Option<u32>>,
@@ -74,7 +75,7 @@ pub(super) struct Scratch {
 
 #[derive(Clone, Copy)]
 struct Held {
-    /// The first departure that finds it.
+    /// The first departure that can carry it.
     from: Micros,
     end: Micros,
     origin: Origin,
@@ -86,13 +87,13 @@ impl Scratch {
     }
 }
 
-/// One chunk and its way through the schedule.
+/// One chunk and all its hops in the schedule.
 pub(super) struct Play<'a> {
     pub(super) id: ChunkId,
     pub(super) chunk: &'a Chunk,
     pub(super) moments: &'a Moments,
     pub(super) transfers: &'a [Transfer],
-    /// In order of departure, as the deliveries are.
+    /// The hops in order of departure, like the deliveries.
     pub(super) hops: &'a [Hop],
 }
 
@@ -108,8 +109,8 @@ impl Play<'_> {
         }
     }
 
-    /// What is wrong with a chunk that no transfer carries. It is counted from the sets, not rank by rank: a file of a few
-    /// words can name a collective of many ranks.
+    /// Violations of a chunk that no transfer carries. They are counted from the sets, not rank by rank: a very short
+    /// file can name a collective of many ranks.
     fn unmoved(&self) -> Vec<Violation> {
         let (chunk, holders, wanted_by) = (self.id, &self.chunk.holders, &self.chunk.wanted_by);
         let kept = holders.common(wanted_by);
@@ -139,7 +140,7 @@ impl Play<'_> {
         }
         let mut violations = Vec::new();
         let mut first = 0;
-        // Several hops of one message (of chunks of one orbit) read what was there before any of them landed.
+        // Several hops of one message (of chunks of one orbit) read the values from before any of them landed.
         while first < deliveries.len() {
             let message = deliveries[first].transfer;
             let count = deliveries[first..].iter().take_while(|it| it.transfer == message).count();
@@ -168,7 +169,7 @@ impl Play<'_> {
         violations
     }
 
-    /// Says who stores what, and what is lacking; clears the table.
+    /// Fills in which deliveries store, reports the ranks that lack the chunk, and clears the table.
     fn settle(&self, deliveries: &mut [Delivery], held: &mut [Option<Held>], violations: &mut Vec<Violation>) {
         complete_evidence(violations, |rank| held[rank.index()].map(|held| held.end));
         let lacking = self.chunk.wanted_by.iter().filter(|rank| held[rank.index()].is_none());
@@ -187,7 +188,7 @@ impl Play<'_> {
     }
 }
 
-/// Adds a violation for each item; where there are many, the last one listed says how many more there are.
+/// Adds a violation for each item, up to a limit; the last one listed says how many more there are.
 pub(super) fn list<T>(
     violations: &mut Vec<Violation>,
     items: impl Iterator<Item = T> + Clone,
@@ -196,7 +197,7 @@ pub(super) fn list<T>(
     list_some(violations, items.clone(), items.count(), make);
 }
 
-/// The same for items whose number is known.
+/// The same for a known number of items.
 fn list_some<T>(
     violations: &mut Vec<Violation>,
     items: impl Iterator<Item = T>,
@@ -208,7 +209,7 @@ fn list_some<T>(
     }
 }
 
-/// Fills in when a sender that sent too early came to hold the chunk; known only once all is played.
+/// Fills in when a sender that sent too early came to hold the chunk, which is known only after all hops were played.
 pub(super) fn complete_evidence(violations: &mut [Violation], held: impl Fn(Rank) -> Option<Micros>) {
     for violation in violations {
         if let Violation::SentBeforeHeld { rank, held_from, .. } = violation {

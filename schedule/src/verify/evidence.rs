@@ -1,4 +1,5 @@
-//! What a violation is about, for whoever lists or counts them: its kind, and the chunk, rank, link and instant concerned.
+//! The facts of a violation, for code that lists or counts violations: its kind, and the chunk, rank, link and time
+//! concerned.
 
 use super::Violation;
 use crate::ChunkId;
@@ -37,7 +38,7 @@ impl Violation {
         }
     }
 
-    /// The chunk concerned, if it is one.
+    /// The chunk concerned, if there is one.
     pub fn chunk(&self) -> Option<ChunkId> {
         match self {
             Self::MissingChunk { chunk, .. }
@@ -53,7 +54,7 @@ impl Violation {
         }
     }
 
-    /// The rank concerned, if it is one.
+    /// The rank concerned, if there is one.
     pub fn rank(&self) -> Option<Rank> {
         match self {
             Self::WrongEnds { from: rank, .. }
@@ -66,7 +67,7 @@ impl Violation {
         }
     }
 
-    /// The link concerned, if it is one.
+    /// The link concerned, if there is one.
     pub fn link(&self) -> Option<LinkId> {
         match self {
             Self::EmptyMessage { link, .. }
@@ -85,7 +86,7 @@ impl Violation {
         }
     }
 
-    /// When it happens, if that is one instant.
+    /// The time of the violation, if it has one.
     pub fn time(&self) -> Option<Micros> {
         match self {
             Self::BadTime { start: time, .. }

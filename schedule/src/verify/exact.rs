@@ -1,8 +1,9 @@
-//! Whether stated times leave everything the time it takes, and one message at a time on every link and resource.
+//! Checks that every message takes its full time, and that every link and resource serves one message at a time.
 //!
-//! The messages are timed anew in their causal order, each no earlier than stated: after what it carries has arrived, and after its
-//! link and resources have served those before it. A stated time may be earlier than that exact one by the tolerance, once: exact times are handed on, not stated ones, so
-//! that no chain of messages uses the tolerance again and again.
+//! The messages are timed anew in their causal order. Each starts not before its stated time, not before its chunks
+//! have arrived, and not before its link and resources have served earlier messages. A stated time may be earlier than
+//! this exact time by the tolerance. Later messages use the exact times, not the stated ones, so a chain of messages
+//! cannot use the tolerance again and again.
 
 use super::moments::Moments;
 use super::traffic::{ServerId, Tracks, Traffic};
@@ -11,7 +12,7 @@ use crate::order::{Effect, Origin};
 use crate::{DeliveryId, Findings};
 use topology::{LinkId, Micros, ResourceId, Topology};
 
-/// Reports messages that leave before what they carry is there, or before their link or a resource is free.
+/// Reports messages that leave before their chunks have arrived, or before their link or a resource is free.
 pub(super) fn check(
     traffic: &impl Traffic,
     topology: &Topology,
@@ -37,7 +38,7 @@ pub(super) fn check(
     let mut next = landings.iter().copied().peekable();
     for &message in moments.departures() {
         let start = moments.start(message);
-        // What takes no time stands among the landings before it has left.
+        // A message that takes no time may be next among the landings before it has departed.
         while let Some(landed) = next.next_if(|&it| clock.departed[it as usize] && moments.landing(it) <= start) {
             clock.land(landed);
         }
@@ -67,20 +68,20 @@ struct Overlap {
     free: Micros,
 }
 
-/// Exact times so far.
+/// The exact times so far.
 struct Clock<'a, T> {
     traffic: &'a T,
     stated: &'a Moments,
     moments: &'a Moments,
     tracks: &'a Tracks,
     departed: Vec<bool>,
-    /// When each message leaves.
+    /// The exact departure of each message.
     exact: Vec<Micros>,
-    /// When what each delivery makes is there.
+    /// When the value that each delivery makes is available.
     there: Vec<Micros>,
-    /// From when on each link and resource is free, and which message it served last.
+    /// For each link and resource, when it is free, and the message that it served last.
     servers: Vec<(Micros, u32)>,
-    /// What the message at hand keeps busy.
+    /// The links and resources that the current message uses, and for how long.
     uses: Vec<(ServerId, Micros)>,
     early: Vec<Violation>,
     overlaps: Vec<Overlap>,
@@ -104,7 +105,7 @@ impl<T: Traffic> Clock<'_, T> {
         uses.retain(|&(_, busy)| busy > Micros::ZERO);
         for (at, &(server, _)) in uses.iter().enumerate() {
             let (mut free, mut other) = self.servers[server];
-            // Several images of one message use a resource, all at once.
+            // Several images of one message use a resource at the same time.
             for &(_, busy) in uses[..at].iter().filter(|&&(same, _)| same == server) {
                 (free, other) = (free.max(start) + busy, message);
             }
@@ -136,7 +137,7 @@ impl<T: Traffic> Clock<'_, T> {
         }
     }
 
-    /// The delivery that made what this one reads.
+    /// The delivery that made the value that this one reads.
     fn source(&self, delivery: u32) -> Option<usize> {
         match self.tracks.deliveries[delivery as usize].source() {
             Origin::Start => None,
@@ -144,7 +145,7 @@ impl<T: Traffic> Clock<'_, T> {
         }
     }
 
-    /// The place of a delivery of the same track among all.
+    /// The position of a delivery of the same track among all deliveries.
     fn absolute(&self, sibling: u32, id: DeliveryId) -> usize {
         self.tracks.starts[self.tracks.track(sibling)] as usize + id.index()
     }

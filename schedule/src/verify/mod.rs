@@ -1,8 +1,8 @@
 //! The verifier: proves that a schedule does what its collective means, on the machine it claims.
 //!
-//! The principal type is [`VerifiedSchedule`]; [`verify`] is its only constructor, so everything that
-//! simulates, lowers, saves or runs a schedule has one that was proven. The verifier shares no code with the
-//! strategies or with [`crate::replay`]: it reads the stated times and checks them against the cost model.
+//! The principal type is [`VerifiedSchedule`]; [`verify`] is its only constructor. So all code that simulates, lowers,
+//! saves or runs a schedule has a verified one. The verifier shares no code with the strategies or with
+//! [`crate::replay`]: it reads the stated times and checks them against the cost model.
 //!
 //! | file | rule |
 //! |---|---|
@@ -12,12 +12,12 @@
 //! | `traffic` | (who sends each chunk to whom) |
 //! | `causality` | nobody sends what he does not hold; everybody ends with what he wants |
 //! | `sums` | every contribution counts exactly once |
-//! | `ties` | messages that take no time follow what they wait for; none wait in a circle |
+//! | `ties` | messages that take no time follow what they wait for; no cycle of waits |
 //! | `exact` | everything takes its time; one message at a time on every link and every resource |
 //! | `orbits` | all of this for one of each orbit, where symmetries repeat a base |
 //!
-//! Every violation is reported. A transfer that sends what its sender does not hold delivers nothing, so its
-//! consequences are reported too; the earliest one is the cause.
+//! Every violation is reported. A transfer that sends a chunk which its sender does not hold delivers nothing, so its
+//! consequences are reported too. The earliest violation is the cause.
 
 mod asked;
 mod causality;
@@ -42,9 +42,9 @@ use std::sync::Arc;
 use topology::{Micros, Topology};
 use traffic::{Plain, Tracks, Traffic};
 
-/// Times that differ by at most this part of the larger are equal: they may have been printed, read back and added
-/// up. Whoever says what follows what in a schedule must agree on it: the verifier accepts what it allows, and
-/// lowering must then see the same order of arrivals and departures.
+/// Times that differ by at most this part of the larger are equal, because they may have been printed, read and added
+/// up. All code that compares stated times must use the same tolerance: lowering must see the order of arrivals and
+/// departures that the verifier accepted.
 pub const TIME_TOLERANCE: f64 = 1e-7;
 
 /// A schedule that the verifier accepted; the only kind that can be simulated, lowered, saved or run.
@@ -66,19 +66,19 @@ impl VerifiedSchedule {
         &self.topology
     }
 
-    /// What follows what in it.
+    /// The order of its messages.
     pub fn order(&self) -> &CausalOrder {
         &self.order
     }
 
-    /// The same schedule with another account of who made it, which is no part of what was verified.
+    /// The same schedule with another provenance, which is no part of the proof.
     #[must_use]
     pub fn produced_by(mut self, provenance: Provenance) -> Self {
         self.schedule.produced_by = provenance;
         self
     }
 
-    /// Gives the schedule back for changes; what comes out must be verified again.
+    /// Gives the schedule back for changes; the changed schedule must be verified again.
     pub fn into_schedule(self) -> Schedule {
         self.schedule
     }
@@ -104,14 +104,14 @@ pub fn verify(schedule: Schedule, topology: &Arc<Topology>) -> Result<VerifiedSc
     Err(Rejection { violations, schedule: Box::new(schedule) })
 }
 
-/// Messages that were played.
+/// The result of playing all messages.
 struct Played {
     moments: Moments,
     landings: Vec<u32>,
     tracks: Tracks,
 }
 
-/// Plays messages in their causal order, and reports what is wrong with it.
+/// Plays messages in their causal order, and reports violations.
 fn play(traffic: &impl Traffic, topology: &Topology, ranks: usize, violations: &mut Findings<Violation>) -> Played {
     let stated = traffic::stated(traffic.schedule(), topology, ranks);
     let mut tracks = Tracks::of(traffic, &stated);
@@ -130,10 +130,10 @@ fn play(traffic: &impl Traffic, topology: &Topology, ranks: usize, violations: &
     Played { moments: moved.unwrap_or(stated), landings, tracks }
 }
 
-/// A schedule that was refused, and why.
+/// A schedule that was refused, with the reasons.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rejection {
-    /// What is wrong with it; never empty.
+    /// The violations; never empty.
     pub violations: Findings<Violation>,
     /// The schedule.
     pub schedule: Box<Schedule>,

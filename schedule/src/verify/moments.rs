@@ -1,10 +1,12 @@
-//! When messages leave and when they count as landed: the one place that compares the two.
+//! When messages leave and when they count as landed: all comparisons of these two are in this file.
 //!
-//! The principal type is [`Moments`]. A message departs at its stated start and arrives one exact duration later. Departures at a
-//! time come after arrivals at that time, within the tolerance. Where the tolerance is longer than half of a message (late in a long schedule), a departure
-//! counts the message as landed if it is nearer to the arrival than to the departure; otherwise two ranks that exchange values at
-//! once would seem to send on what they receive. So a message that takes any time never lands before it leaves, and all
-//! departures and landings stand in one order.
+//! The principal type is [`Moments`]. A message departs at its stated start and arrives one exact duration later.
+//! Departures at a time come after arrivals at the same time, within the tolerance.
+//!
+//! Late in a long schedule the tolerance may be longer than half of a message. Two ranks that exchange values at once
+//! would then seem to send on what they receive. Therefore a departure counts a message as landed only if it is nearer
+//! to the message's arrival than to its departure. So a message that takes any time never lands before it leaves, and
+//! all departures and landings have one order.
 
 use super::TIME_TOLERANCE;
 use rayon::prelude::*;
@@ -14,14 +16,16 @@ use topology::Micros;
 pub(super) struct Moments {
     start: Vec<Micros>,
     end: Vec<Micros>,
-    /// The messages that take part, in order of departure. Of those that leave at once the one that stands first is first.
+    /// The messages that take part, in order of departure. Messages that leave at the same time are in the order of the
+    /// file.
     departures: Vec<u32>,
 }
 
 impl Moments {
-    /// Of messages with their starts and ends, by position; those of `departures` take part, those that leave at once in that order.
+    /// `start` and `end` are by the positions of messages. Those in `departures` take part; messages that leave at the
+    /// same time stay in that order.
     pub(super) fn new(start: Vec<Micros>, end: Vec<Micros>, mut departures: Vec<u32>) -> Self {
-        // Most schedules are sorted already, which costs a stable sort next to nothing.
+        // Most schedules are sorted already; then a stable sort costs almost nothing.
         departures.par_sort_by(|&a, &b| start[a as usize].total_cmp(&start[b as usize]));
         Self { start, end, departures }
     }
@@ -42,13 +46,14 @@ impl Moments {
         &self.departures
     }
 
-    /// The earliest departure that a message counts as landed for.
+    /// The earliest departure for which a message counts as landed.
     pub(super) fn landing(&self, message: u32) -> Micros {
         let (start, end) = (self.start(message), self.end(message));
         Micros(end.0 - TIME_TOLERANCE * end.0.abs()).max(Micros(start.0 + (end.0 - start.0) / 2.0))
     }
 
-    /// The messages in order of landing. Those that take no time land after others of the same instant, in order of departure.
+    /// The messages in order of landing. Messages that take no time land after others of the same time, in order of
+    /// departure.
     pub(super) fn landings(&self) -> Vec<u32> {
         let mut order: Vec<(Micros, bool, u32)> =
             self.departures.iter().map(|&message| self.landing_key(message)).collect();
@@ -56,13 +61,13 @@ impl Moments {
         order.into_iter().map(|(.., message)| message).collect()
     }
 
-    /// What messages are sorted by in order of landing; equal ones stay in order of departure.
+    /// The sort key for the order of landing; messages with equal keys stay in order of departure.
     pub(super) fn landing_key(&self, message: u32) -> (Micros, bool, u32) {
         let landing = self.landing(message);
         (landing, landing <= self.start(message), message)
     }
 
-    /// The same messages at other times; those that leave at once in the order given.
+    /// The same messages at other times; messages that leave at the same time are in the order given.
     pub(super) fn moved(&self, start: Vec<Micros>, departures: Vec<u32>) -> Self {
         let lasts = |(message, &start): (usize, &Micros)| start + (self.end[message] - self.start[message]);
         let end = start.iter().enumerate().map(lasts).collect();

@@ -1,8 +1,8 @@
-//! The verifier of orbit-compressed schedules: the same rules, looked at for one of each orbit.
+//! The verifier of compressed schedules: the same rules, checked for one representative of each orbit.
 //!
-//! The principal function is [`verify_compressed`]. `compressed` says why what holds for the base holds for all its images.
-//! Violations name transfers by their position in the base, and say what happens to the chunk, link or resource that stands for its
-//! orbit.
+//! The principal function is [`verify_compressed`]. The header of `compressed` proves why a rule that holds for the
+//! base holds for all its images. Violations name transfers by their position in the base, and chunks, links and
+//! resources by the representative of their orbit.
 
 use super::traffic::{Hop, ServerId, Traffic};
 use super::{Rejection, Violation, structure};
@@ -15,7 +15,7 @@ use topology::{LinkId, Micros, Rank, ResourceId, Topology};
 /// Checks a compressed schedule against its demand and `topology`, without expanding it.
 ///
 /// # Errors
-/// Every violation, with evidence; where a generator is no symmetry, nothing else is looked at.
+/// Every violation, with evidence; where a generator is no symmetry, nothing else is checked.
 pub fn verify_compressed(
     compressed: CompressedSchedule,
     topology: &Arc<Topology>,
@@ -23,7 +23,7 @@ pub fn verify_compressed(
     let base = &compressed.base;
     let mut violations = Findings::default();
     structure::check(base, topology, &mut violations);
-    // Ranks that only the demand knows have no place on this machine.
+    // Ranks that only the demand has do not exist on this machine.
     if base.demand.request().ranks != topology.rank_count() {
         return Err(Rejection { violations, schedule: Box::new(compressed.base) });
     }
@@ -46,7 +46,7 @@ struct Orbits<'a> {
     base: &'a Schedule,
     topology: &'a Topology,
     unfolding: &'a Unfolding,
-    /// For each orbit of links the resources that stand for theirs, and how many links of the orbit use them.
+    /// For each orbit of links, the representatives of their resources, and how many links of the orbit use each.
     resources: Vec<BTreeMap<ResourceId, usize>>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Orbits<'a> {
         Self { base, topology, unfolding, resources }
     }
 
-    /// The transfer, unless it is one that does not exist on this machine.
+    /// The transfer, if its link exists on this machine.
     fn existing(&self, message: u32) -> Option<&Transfer> {
         let transfer = &self.base.transfers[message as usize];
         (transfer.link.index() < self.topology.links().len()).then_some(transfer)
@@ -85,7 +85,7 @@ impl Traffic for Orbits<'_> {
         let Some(transfer) = self.existing(message) else { return };
         let Unfolding { group, ranks, chunks, .. } = self.unfolding;
         for &chunk in structure::known_chunks(self.base, transfer).iter() {
-            // The element that brings this chunk to the first of its orbit.
+            // The element that maps this chunk to the first of its orbit.
             let back = group.quotient(0, chunks.element(chunk.0));
             let moved = |rank: Rank| Rank(ranks.image(group, back, rank.0));
             let hop = Hop { from: moved(transfer.from), to: moved(transfer.to), kind: transfer.kind };
@@ -93,7 +93,8 @@ impl Traffic for Orbits<'_> {
         }
     }
 
-    /// The link that stands for the orbit serves one image of the message; a resource one for each link of the orbit that uses it.
+    /// A link's representative serves one image of the message. A resource's representative serves one image for each
+    /// link of the orbit that uses it.
     fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros)) {
         let Some(transfer) = self.existing(message) else { return };
         let bytes = self.base.demand.message_bytes(&structure::known_chunks(self.base, transfer));

@@ -1,4 +1,4 @@
-//! Whether every transfer is a message that the demand and the topology know, timed by the cost model.
+//! Checks that every transfer is a message that demand and topology allow, with times that follow from the cost model.
 
 use super::{Violation, clearly_before, differs};
 use crate::{ChunkId, Findings, Schedule, Transfer, TransferKind};
@@ -30,7 +30,7 @@ fn check_topology(schedule: &Schedule, topology: &Topology, violations: &mut Fin
     }
 }
 
-/// The chunks of a message that the demand knows, each once; most messages list just these, ascending.
+/// The known chunks of a message, each once; most messages list exactly these, ascending.
 pub(super) fn known_chunks<'a>(schedule: &Schedule, transfer: &'a Transfer) -> Cow<'a, [ChunkId]> {
     let count = schedule.demand.chunks().len();
     let ascending = transfer.chunks.is_sorted_by(|a, b| a < b);
@@ -87,7 +87,7 @@ fn check_link(topology: &Topology, index: usize, transfer: &Transfer, violations
     }
 }
 
-/// Whether both times are numbers; transfers for which they are not take no part in later checks.
+/// Whether both times are numbers. Transfers whose times are not take no part in later checks.
 pub(super) fn is_timed(transfer: &Transfer) -> bool {
     transfer.start.0.is_finite() && transfer.end.0.is_finite()
 }

@@ -1,7 +1,8 @@
-//! Chunks that are combined: which contributions each value counts.
+//! Combining chunks: the contributions that each value counts.
 //!
-//! The principal function is [`check`]. Values are taken at departure and applied at landing. A contribution that is counted
-//! twice does harm only where somebody ends with it: a sum that a full copy overwrites later was of no use, but is not wrong.
+//! The principal function is [`check`]. Values are read at departure and changed at landing. A contribution that is
+//! counted twice is a violation only where a rank ends with it: a sum that a complete copy overwrites later is useless,
+//! but not wrong.
 
 use super::causality::{Play, complete_evidence, list};
 use super::{Violation, clearly_before};
@@ -11,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use topology::{Micros, Rank};
 
-/// Plays a chunk, and fills in what its deliveries read and do.
+/// Plays a chunk, and fills in the source and the effect of its deliveries.
 pub(super) fn check(play: &Play<'_>, deliveries: &mut [Delivery], slots: &mut [Option<u32>]) -> Vec<Violation> {
     let values = Values { chunk: play.chunk, slots, values: Vec::new() };
     let mut sums = Sums { play, deliveries, values, twice: Vec::new(), violations: Vec::new() };
@@ -23,7 +24,7 @@ pub(super) fn check(play: &Play<'_>, deliveries: &mut [Delivery], slots: &mut [O
     violations
 }
 
-/// A combining chunk on its way.
+/// A combining chunk while it is played.
 struct Sums<'p, 'a> {
     play: &'p Play<'a>,
     deliveries: &'p mut [Delivery],
@@ -33,13 +34,14 @@ struct Sums<'p, 'a> {
     violations: Vec<Violation>,
 }
 
-/// A message under way: what it is sorted by, its delivery, and what it carries. The order of landing and of departure decide; the last is never compared.
+/// A message under way: its key and the value that it carries. Keys are in the order of landing, equal ones in order of
+/// departure; the last part of a key is the delivery. Values are never compared.
 struct Flight {
     key: Reverse<(OrderedTime, bool, u32)>,
     cargo: Value,
 }
 
-/// A time that can be a key.
+/// A time that can be a sort key.
 #[derive(Clone, Copy, PartialEq)]
 struct OrderedTime(Micros);
 
@@ -82,7 +84,7 @@ impl Sums<'_, '_> {
         let (play, mut in_flight) = (self.play, BinaryHeap::<Flight>::new());
         let mut message = u32::MAX;
         for place in 0..self.deliveries.len() {
-            // Several hops of one message (of chunks of one orbit) read what was there before any of them landed.
+            // Several hops of one message (of chunks of one orbit) read the values from before any of them landed.
             let is_new = std::mem::replace(&mut message, self.deliveries[place].transfer) != message;
             let start = play.moments.start(message);
             while is_new && in_flight.peek().is_some_and(|next| next.key.0.0.0 <= start) {
@@ -106,7 +108,8 @@ impl Sums<'_, '_> {
         }
     }
 
-    /// Whether one of the images of a message that takes no time brings what another image of it sends: each image waits for another, in a circle.
+    /// Whether one image of a message that takes no time brings the value that another image of it sends. Then each
+    /// image waits for another, in a cycle.
     fn is_instant_exchange(&self, message: u32, place: usize) -> bool {
         let (_, is_instant, _) = self.play.moments.landing_key(message);
         let hops = self.play.hops;
@@ -120,7 +123,8 @@ impl Sums<'_, '_> {
         let (message, time) = (delivery.transfer, play.moments.end(delivery.transfer));
         let (transfer, link) = (message as usize, play.transfers[message as usize].link);
         let value = self.values.at(rank);
-        // Whatever lands beside a copy, and a copy that lands beside anything; but not what left only after the other was there.
+        // Everything that lands at the same time as a copy, and a copy that lands at the same time as anything; but not
+        // a message that left only after the other had landed.
         let beside = if kind == TransferKind::Copy { value.last_arrival } else { value.last_copy };
         let follows = |earlier: u32| {
             play.moments.end(earlier) < time && play.moments.landing(earlier) <= play.moments.start(message)
@@ -155,7 +159,7 @@ impl Sums<'_, '_> {
 }
 
 impl Play<'_> {
-    /// What the ranks that want the chunk end with.
+    /// Checks the values with which the ranks that want the chunk end.
     fn check_sums(&self, values: &Values<'_>, twice: Vec<Violation>, violations: &mut Vec<Violation>) {
         let (chunk, holders) = (self.id, &self.chunk.holders);
         let mut lacking = Vec::new();
@@ -168,7 +172,7 @@ impl Play<'_> {
                     let missing = self.first_and_rest(held.sum.missing(holders.len()));
                     incomplete.extend(missing.map(|(first, rest)| (rank, first, rest)));
                 }
-                // A rank that no transfer touches still has its own contribution, if it has one.
+                // A rank that no transfer touches still has its own contribution, if it is a holder.
                 None if holders.has(rank) => {
                     let other = holders.iter().find(|&&holder| holder != rank);
                     incomplete.extend(other.map(|&first| (rank, first, holders.len() - 2)));
@@ -187,7 +191,7 @@ impl Play<'_> {
         });
     }
 
-    /// The first of some holders (given by position), and how many follow.
+    /// The first of some holders (given by position), and the number of the others.
     fn first_and_rest(&self, mut holders: impl Iterator<Item = usize>) -> Option<(Rank, usize)> {
         let first = holders.next()?;
         Some((self.chunk.holders[first], holders.count()))
@@ -230,20 +234,20 @@ fn bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What a rank has of a combining chunk at some time.
+/// The value of a combining chunk at a rank, at some time.
 #[derive(Clone)]
 struct Value {
-    /// The contributions counted.
+    /// The contributions that it counts.
     sum: Sum,
     origin: Origin,
-    /// The first time that something was counted twice in it.
+    /// The position in `twice` of the first contribution that it counted twice.
     twice: Option<usize>,
 }
 
 /// A rank that takes part.
 struct Holder {
     rank: Rank,
-    /// `None` while it has nothing.
+    /// `None` while it has no value.
     held: Option<Value>,
     held_from: Option<Micros>,
     last_arrival: Option<u32>,
@@ -275,7 +279,7 @@ impl Values<'_> {
         &mut values[slot as usize]
     }
 
-    /// Leaves the slots as they were found.
+    /// Leaves the slots as they were before.
     fn clear(self) {
         self.values.iter().for_each(|value| self.slots[value.rank.index()] = None);
     }

@@ -1,8 +1,9 @@
-//! Messages that stand before what they wait for, though their times allow the other order.
+//! Messages that stand before the messages they wait for, although their times allow the other order.
 //!
-//! Where messages take no time, or less than the tolerance, their stated starts do not say which comes first: the file may list
-//! what forwards a chunk before what brings it. [`in_causal_order`] looks for the order in which every message, with all its chunks
-//! at once, comes after what brings them. Messages that wait for each other in a circle have none.
+//! Where messages take no time, or less than the tolerance, their stated starts do not say which comes first: a file
+//! may list the message that forwards a chunk before the message that brings it. [`in_causal_order`] looks for an order
+//! in which every message, with all its chunks, comes after the messages that bring them. Messages that wait for each
+//! other in a cycle have no such order.
 
 use super::clearly_before;
 use super::moments::Moments;
@@ -10,7 +11,8 @@ use super::traffic::{Tracks, Traffic, demand};
 use std::collections::BTreeMap;
 use topology::{Micros, Rank};
 
-/// The same messages, each moved behind what it waits for within the tolerance; `None` where some wait for ever.
+/// The same messages, each moved behind the messages that it waits for, within the tolerance; `None` where some wait
+/// for ever.
 pub(super) fn in_causal_order(traffic: &impl Traffic, moments: &Moments, tracks: &Tracks) -> Option<Moments> {
     let count = traffic.schedule().transfers.len();
     let mut queue = Queue {
@@ -39,7 +41,7 @@ pub(super) fn in_causal_order(traffic: &impl Traffic, moments: &Moments, tracks:
     (sent.len() == moments.departures().len()).then(|| moments.moved(start, sent))
 }
 
-/// For each delivery its track, where the chunk is not combined: of others even a part of the sum may be sent.
+/// For each delivery its track, if the chunk is not combined; of a combined chunk even a part of the sum may be sent.
 fn plain_hops(traffic: &impl Traffic, tracks: &Tracks) -> Vec<Option<usize>> {
     let of = |track: usize| {
         let is_plain = !demand(traffic).chunk(traffic.chunk(track)).combine;
@@ -63,7 +65,8 @@ struct Queue<'a> {
 }
 
 impl Queue<'_> {
-    /// Sends a message if all it carries is there, and adds those that it wakes; otherwise lets it wait for what lacks first.
+    /// Sends a message if all its chunks have arrived, and adds the messages that can now leave. Otherwise the message
+    /// waits for its first missing chunk.
     fn send(&mut self, message: u32, ready: &mut Vec<u32>) {
         if self.is_sent[message as usize] {
             return;

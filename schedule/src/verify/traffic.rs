@@ -1,15 +1,15 @@
-//! What the verifier plays: the messages of a schedule chunk by chunk, whether written out or one for each orbit.
+//! The messages of a schedule chunk by chunk, for a plain schedule and for a compressed one.
 //!
-//! The principal types are [`Traffic`], what is known of the messages, and [`Tracks`], who sends each chunk to whom. A plain schedule has a
-//! track for every chunk; a compressed one has a track for the first chunk of each orbit, with every base transfer that
-//! carries a chunk of the orbit pulled back to it.
+//! The principal types are [`Traffic`], the messages, and [`Tracks`], the senders and receivers of each chunk. A plain
+//! schedule has a track for every chunk. A compressed one has a track for the first chunk of each orbit; base transfers
+//! that carry another chunk of the orbit are mapped to it.
 
 use super::moments::Moments;
 use super::structure;
 use crate::{ChunkId, Delivery, Demand, Schedule, Transfer, TransferKind};
 use topology::{Micros, Rank, Topology};
 
-/// One chunk of one message, seen from its track.
+/// One chunk of one message, as part of its track.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop {
     pub(super) from: Rank,
@@ -20,21 +20,21 @@ pub(super) struct Hop {
 /// Something that serves one message at a time: a link by its id, then the resources.
 pub(super) type ServerId = usize;
 
-/// The messages that are judged.
+/// The messages that are verified.
 pub(super) trait Traffic: Sync {
     /// The schedule, or the base of a compressed one.
     fn schedule(&self) -> &Schedule;
-    /// How many chunks stand for all.
+    /// The number of tracks.
     fn track_count(&self) -> usize;
     /// The chunk that a track is about.
     fn chunk(&self, track: usize) -> ChunkId;
     /// Every hop of a message, with its track.
     fn hops(&self, message: u32, give: &mut dyn FnMut(usize, Hop));
-    /// What a message keeps busy, and for how long from its start.
+    /// The links and resources that a message keeps busy, and for how long from its start.
     fn servers(&self, message: u32, give: &mut dyn FnMut(ServerId, Micros));
 }
 
-/// The transfers of `schedule` as they are stated, each as long as its link makes it.
+/// The transfers of `schedule` with their stated starts, and ends that follow from their links.
 pub(super) fn stated(schedule: &Schedule, topology: &Topology, ranks: usize) -> Moments {
     let transfers = &schedule.transfers;
     let takes_part = |t: &Transfer| structure::is_timed(t) && t.from.index() < ranks && t.to.index() < ranks;
@@ -49,7 +49,7 @@ pub(super) fn stated(schedule: &Schedule, topology: &Topology, ranks: usize) -> 
     Moments::new(transfers.iter().map(|t| t.start).collect(), transfers.iter().map(end).collect(), departures)
 }
 
-/// Who sends each chunk to whom, in order of departure; and where the deliveries of each message are.
+/// The hops of each chunk in order of departure, and the deliveries of each message.
 pub(super) struct Tracks {
     pub(super) starts: Vec<u32>,
     pub(super) hops: Vec<Hop>,
@@ -99,7 +99,7 @@ impl Tracks {
     }
 }
 
-/// A schedule that is written out.
+/// A plain schedule.
 pub(super) struct Plain<'a> {
     pub(super) schedule: &'a Schedule,
     pub(super) topology: &'a Topology,
@@ -138,7 +138,7 @@ impl Traffic for Plain<'_> {
     }
 }
 
-/// The demand of what is judged.
+/// The demand of the schedule that is verified.
 pub(super) fn demand(traffic: &impl Traffic) -> &Demand {
     &traffic.schedule().demand
 }

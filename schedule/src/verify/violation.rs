@@ -3,11 +3,11 @@
 use crate::{ChunkId, RankSet};
 use topology::{Bytes, LinkId, Micros, Rank, ResourceId, shorten};
 
-/// A broken rule. Transfers are named by their position in the schedule.
+/// A broken rule with its evidence. Transfers are named by their position in the schedule.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A chunk that the collective needs and the file does not have.
+    /// A chunk that the collective needs is not in the file.
     #[error(
         "the file has no chunk held by ranks {holders} and wanted by ranks {wanted_by}, which the collective needs{}",
         others(*more, "other")
@@ -58,7 +58,7 @@ pub enum Violation {
         /// What follows from its chunks, in bytes.
         expected: u64,
     },
-    /// What some ranks exchange is not what was asked for.
+    /// The schedule moves other chunks between some ranks than were asked for.
     #[error("from ranks {holders} to ranks {wanted_by} the schedule has {claimed}, but {asked} was asked for")]
     NotAsked {
         /// Who holds it.
@@ -103,7 +103,7 @@ pub enum Violation {
         /// The digest of the topology it is checked against.
         actual: String,
     },
-    /// The request counts other ranks than the machine has.
+    /// The request has another number of ranks than the machine.
     #[error("the schedule is for {stated} ranks, but the topology has {actual}")]
     WrongRankCount {
         /// What the schedule says.
@@ -111,12 +111,12 @@ pub enum Violation {
         /// What the topology has.
         actual: usize,
     },
-    /// A generator of a compressed schedule that is no symmetry, or the generators are none together.
+    /// A generator of a compressed schedule is not a symmetry, or the generators together are not.
     #[error("generator {generator} of the symmetry is none of this topology and demand: {reason}")]
     NoSymmetry {
-        /// Its position; their number where only all together are at fault.
+        /// Its position; the number of generators where they fail only together.
         generator: usize,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A message without chunks.
@@ -267,7 +267,7 @@ pub enum Violation {
         /// How many other ranks' contributions are too.
         also: usize,
     },
-    /// A copy and another arrival of a combining chunk at the same instant: the result depends on luck.
+    /// A copy and another arrival of a combining chunk at the same time: the result depends on which comes first.
     #[error(
         "transfer {transfer} (link {link}) brings combining chunk {chunk} to rank {rank} at {time}, the same instant as transfer {other}, and one of the two is a copy"
     )]
@@ -280,7 +280,7 @@ pub enum Violation {
         chunk: ChunkId,
         /// The receiver.
         rank: Rank,
-        /// The instant.
+        /// The time.
         time: Micros,
         /// The other transfer.
         other: usize,
@@ -292,7 +292,7 @@ pub enum Violation {
         chunk: ChunkId,
         /// The rank.
         rank: Rank,
-        /// Ranks that lack this chunk and are not listed one by one (the last of a long list says so).
+        /// Other ranks that lack this chunk and are not listed (only in the last entry of a long list).
         more: usize,
     },
     /// A rank that ends with an incomplete sum.
@@ -347,7 +347,7 @@ pub enum Violation {
         /// When the resource is free.
         free: Micros,
     },
-    /// A bound that the schedule itself disproves.
+    /// A bound that is above the makespan of its own schedule.
     #[error("the lower bound {bound} ({}) is above the makespan {makespan}, so it is not a bound", shorten(name))]
     BoundAboveMakespan {
         /// The stated bound.

@@ -1,4 +1,4 @@
-//! What follows what: ties, circles, and tolerance that is used once.
+//! The causal order of messages: ties, cycles, and a tolerance that is used once.
 
 use crate::plans::{link, machine, ring};
 use schedule::{Chunk, ChunkId, Collective, CompressedSchedule, Demand, Generator, RankSet, Request, Schedule};
@@ -23,7 +23,7 @@ fn sent(topology: &Topology, chunks: &[u32], id: u32, kind: TransferKind, start:
     }
 }
 
-/// Transfers in exactly this order.
+/// Verifies transfers in exactly this order.
 fn judged(topology: &Arc<Topology>, request: Request, transfers: Vec<Transfer>) -> Result<VerifiedSchedule, Rejection> {
     let demand = Arc::new(Demand::new(request).expect("a small request"));
     verify(Schedule { transfers, ..Schedule::new(topology, demand, Vec::new(), "by hand") }, topology)
@@ -35,13 +35,13 @@ fn kinds(rejection: &Rejection) -> Vec<&'static str> {
     kinds
 }
 
-/// A ring of links 0→1, 1→2, … that all take as long.
+/// A ring of links 0→1, 1→2, … of equal cost.
 fn one_way(ranks: usize, alpha: f64, beta: f64) -> Arc<Topology> {
     machine(ranks, (0..ranks).map(|i| link(i, (i + 1) % ranks, alpha, beta, Latency::Occupies)).collect(), Vec::new())
 }
 
-/// An AllGather of three ranks in which every rank sends its own chunk and, at once, the one that comes in meanwhile: the base
-/// is one transfer of each orbit, the two generators' worth of images stand for all ranks.
+/// An AllGather of three ranks in which every rank sends its own chunk and, at the same time, the chunk that it
+/// receives meanwhile. The base is one transfer of each orbit; the generators make its images for all ranks.
 fn circle(topology: &Topology, size: u64, start: f64, duration: f64) -> CompressedSchedule {
     let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 3, size)).unwrap());
     let transfers = vec![sent(topology, &[0, 2], 0, COPY, start, start + duration)];
@@ -68,7 +68,7 @@ fn messages_that_wait_in_a_circle_are_refused() {
     }
 }
 
-/// The same as two messages after each other is right, also where both take no time.
+/// The same as two messages one after the other is right, even where both take no time.
 #[test]
 fn the_same_without_a_circle_is_accepted() {
     let topology = one_way(3, 0.0, 0.0);
@@ -79,7 +79,8 @@ fn the_same_without_a_circle_is_accepted() {
     verify(verified.expand(6).unwrap(), &topology).unwrap();
 }
 
-/// Whoever forwards a chunk at once may stand before whoever brings it: the contract asks only for ascending starts.
+/// A message that forwards a chunk may stand before the message that brings it, if both take no time: the format asks
+/// only for ascending starts.
 #[test]
 fn messages_without_duration_may_be_listed_in_any_order() {
     let topology = one_way(4, 0.0, 0.0);
@@ -91,7 +92,7 @@ fn messages_without_duration_may_be_listed_in_any_order() {
     }
 }
 
-/// An arrival a little after the departure of what forwards it, at once.
+/// A message that takes no time forwards a chunk slightly before the chunk arrives.
 #[test]
 fn what_arrives_within_the_tolerance_is_there() {
     let links = vec![link(0, 1, 10.0000005, 0.0, Latency::Occupies), link(1, 2, 0.0, 0.0, Latency::Occupies)];
@@ -101,7 +102,7 @@ fn what_arrives_within_the_tolerance_is_there() {
     assert!(verified.order().place(0) < verified.order().place(1));
 }
 
-/// A chain in which every hop leaves a little before the one ahead of it has arrived.
+/// A chain in which every hop leaves slightly before the previous one has arrived.
 fn hasty_chain(hops: usize, haste: f64) -> Result<VerifiedSchedule, Rejection> {
     let topology =
         machine(hops + 1, (0..hops).map(|i| link(i, i + 1, 1.0, 0.0, Latency::Occupies)).collect(), Vec::new());
@@ -122,7 +123,7 @@ fn the_tolerance_does_not_grow_with_the_chain() {
     hasty_chain(1000, 1e-12).unwrap();
 }
 
-/// The chain goes over a link and over what waits for the link, in turn.
+/// A chain in which every message waits for the link, not for a chunk.
 #[test]
 fn the_tolerance_does_not_grow_through_links_either() {
     let topology = one_way(2, 1.0, 0.0);
@@ -138,7 +139,7 @@ fn the_tolerance_does_not_grow_through_links_either() {
     assert_eq!(kinds(&rejection), ["link_overlap"]);
 }
 
-/// Two ranks exchange their sums late, in less than the tolerance of that time.
+/// Late in a schedule, two ranks exchange their sums in less time than the tolerance.
 #[test]
 fn short_messages_late_in_a_schedule_are_told_apart() {
     let topology = ring(2, Latency::Occupies);

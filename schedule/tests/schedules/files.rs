@@ -71,7 +71,7 @@ fn what_is_written_reads_back_to_the_bit() {
     }
 }
 
-/// The file's own numbering is free; inside, chunks are numbered as the demand numbers them.
+/// A file may number its chunks as it likes; after reading, they are numbered as the demand numbers them.
 #[test]
 fn chunk_ids_become_canonical() {
     let mut text = EXAMPLE.to_owned();
@@ -244,7 +244,7 @@ fn truncated_files() {
     }
 }
 
-/// Where the request does not say what the chunks are, the file does.
+/// Where chunks do not follow from the request, they come from the file.
 #[test]
 fn listed_chunks_read_back() {
     let topology = ring(4, Latency::Occupies);
@@ -266,7 +266,7 @@ fn listed_chunks_read_back() {
     }
 }
 
-/// What an AllToAll rank keeps for itself may be listed; it takes no number from the others.
+/// The data that an AllToAll rank keeps for itself may be listed; the ids of other chunks do not change.
 #[test]
 fn own_shares_may_be_listed() {
     let topology = ring(3, Latency::Occupies);
@@ -281,7 +281,7 @@ fn own_shares_may_be_listed() {
     assert_eq!(file::read(&listed, "listed").unwrap().verify(&topology).unwrap(), verified);
 }
 
-/// Damage at random places: an error or a violation or the same meaning, but never a panic.
+/// Random damage gives an error, a violation or the same meaning, but never a panic.
 #[test]
 fn damaged_files() {
     let (topology, dice) = (example_topology(), &mut Dice(11));

@@ -1,4 +1,4 @@
-//! For each rule a schedule that breaks it, and the words in which that is reported.
+//! For each rule: a schedule that breaks it, and the text of the violation.
 
 use crate::plans::{link, machine, ring};
 use expect_test::{Expect, expect};
@@ -247,7 +247,8 @@ fn causality() {
     );
 }
 
-/// Two ranks send their parts to a third, over links of the same speed: together is fine, but not beside a copy.
+/// Two ranks send their parts to a third over links of the same speed. Both may arrive together, but not together with
+/// a copy.
 #[test]
 fn reduces_may_land_together_and_copies_may_not() {
     let links = vec![link(1, 0, 1.0, 0.01, Latency::Occupies), link(2, 0, 1.0, 0.01, Latency::Occupies)];
@@ -265,7 +266,7 @@ fn reduces_may_land_together_and_copies_may_not() {
     );
 }
 
-/// A ring of transfers that take no time: each would bring the next what it needs, and nobody ever had it.
+/// A ring of transfers that take no time: each would bring what the next sends, but no rank ever had it.
 #[test]
 fn nothing_justifies_itself() {
     let links = vec![
@@ -324,7 +325,7 @@ fn exclusivity() {
     );
 }
 
-/// Messages shorter than the tolerance at their time cannot pile up on a link.
+/// Messages shorter than the tolerance at their time must still follow each other on a link.
 #[test]
 fn the_tolerance_is_used_once() {
     let topology = machine(2, vec![link(0, 1, 0.0, 0.01, Latency::Occupies)], Vec::new());
@@ -356,7 +357,7 @@ fn a_relay_is_no_member() {
     );
 }
 
-/// An empty schedule for many ranks is refused in few words.
+/// The violations of an empty schedule for many ranks are a short text.
 #[test]
 fn long_lists_are_counted() {
     let topology = ring(100, Latency::Occupies);
@@ -370,7 +371,7 @@ fn long_lists_are_counted() {
     expect!["rank 16 wants chunk 0 and never gets it (and 83 other ranks)"].assert_eq(&last);
 }
 
-/// What no transfer carries is counted from the request, and a long list is cut.
+/// Chunks that no transfer carries are counted from the request, and a long list is cut off.
 #[test]
 fn what_nobody_moves_is_counted() {
     let topology = ring(100, Latency::Occupies);
@@ -402,7 +403,7 @@ fn what_nobody_moves_is_counted() {
     );
 }
 
-/// What `verify --json` needs beside the text.
+/// The keys that `verify --json` prints besides the text.
 #[test]
 fn evidence_is_typed() {
     let (mut schedule, topology) = gather();

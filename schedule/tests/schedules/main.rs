@@ -1,4 +1,4 @@
-//! Schedules from outside: made by hand, mutated, written and read, judged by two verifiers.
+//! Schedules made by hand, mutated, written and read, judged by two verifiers.
 #![cfg(test)]
 
 mod causes;

@@ -1,7 +1,7 @@
 //! Mutation testing: good schedules, changed in every way a bug might change them.
 //!
-//! A mutant must be refused, or be right as well, and the second verifier says which; the two must agree on
-//! every rule that is broken, not only on the verdict.
+//! A mutant must be refused, unless it is right as well; the second verifier decides which. The two verifiers must
+//! agree on every rule that is broken, not only on the verdict.
 
 use crate::plans::{Dice, any_plan};
 use crate::second_opinion::broken_rules;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use topology::{Micros, Topology};
 
-/// Rules that the second opinion knows nothing about: whoever breaks one is refused anyway.
+/// Rules that the second verifier does not check; a schedule that breaks one is always refused.
 const STRUCTURE: [&str; 3] = ["bad_time", "wrong_duration", "not_sorted"];
 
 type Mutation = fn(&mut Vec<Transfer>, &Schedule, &Topology, &mut Dice);
@@ -129,13 +129,13 @@ fn two_verifiers_agree_on_every_mutant() {
             }
         }
     }
-    // Every mutation is refused many times over, so that none of the agreement above is empty.
+    // Every kind of mutation was refused many times, so the agreement above is not empty.
     for ((name, _), refused) in MUTATIONS.iter().zip(refused) {
         assert!(refused > 100, "{name}: {refused} of 1000");
     }
 }
 
-/// The generators route every chunk over a tree, so that no transfer can be spared.
+/// The plans route every chunk over a tree, so every transfer is needed.
 #[test]
 fn a_dropped_transfer_is_always_refused() {
     for seed in 0..150 {
@@ -152,7 +152,8 @@ fn a_dropped_transfer_is_always_refused() {
     }
 }
 
-/// A reduce that happens again, on a free link and in time, counts twice; it does harm where the receiver wants the sum.
+/// A reduce that happens twice, on a free link and in time, counts twice; this is wrong where the receiver wants the
+/// sum.
 #[test]
 fn a_repeated_reduce_is_refused_where_somebody_ends_with_it() {
     let (mut harmful, mut harmless) = (0, 0);

@@ -1,7 +1,7 @@
 //! Good schedules to start from: small machines with unequal links, and plans made by hand-written generators.
 //!
-//! Routes are breadth-first trees, orders are shuffled within what causality allows, neighbouring messages are
-//! sometimes merged. Times come from `replay`; that they are right is for the verifiers to say.
+//! Routes are breadth-first trees, orders are random as far as causality allows, and neighbouring messages are
+//! sometimes merged. Times come from `replay`; the verifiers judge whether they are right.
 
 use schedule::{Collective, Demand, Message, Request, Schedule, TransferKind, reduce_of_gather, replay};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) fn ring(ranks: usize, latency: Latency) -> Arc<Topology> {
     machine(ranks, pairs.map(|(from, to)| link(from, to, 1.0, 0.01, latency)).collect(), Vec::new())
 }
 
-/// Any rank to any rank through one switch: resource r is what r sends through, ranks + r what it receives through.
+/// One switch for all ranks: rank r sends through resource r and receives through resource ranks + r.
 pub(crate) fn switch(ranks: usize, latency: Latency) -> Arc<Topology> {
     let pairs = (0..ranks).flat_map(|from| (0..ranks).filter(move |&to| to != from).map(move |to| (from, to)));
     let links = pairs.map(|(from, to)| {
@@ -69,7 +69,7 @@ pub(crate) fn switch(ranks: usize, latency: Latency) -> Arc<Topology> {
     machine(ranks, links.collect(), (0..2 * ranks).map(port).collect())
 }
 
-/// A connected machine nobody would build: a ring with chords, unequal costs, both conventions, shared resources.
+/// A connected random machine: a ring with chords, unequal costs, both kinds of latency, shared resources.
 pub(crate) fn odd_machine(dice: &mut Dice) -> Arc<Topology> {
     let ranks = 2 + dice.below(6);
     let mut pairs: Vec<_> = (0..ranks).map(|i| (i, (i + 1) % ranks)).collect();
@@ -129,7 +129,7 @@ fn pruned(topology: &Topology, tree: Vec<LinkId>, wanted: &[Rank]) -> Vec<LinkId
     kept
 }
 
-/// One tree per chunk of `demand`, interleaved at random, neighbours on a link sometimes merged.
+/// One tree per chunk of `demand`, interleaved at random; neighbouring messages on a link are sometimes merged.
 fn spread(demand: &Demand, topology: &Topology, dice: &mut Dice) -> Vec<Message> {
     let mut routes: Vec<_> = demand
         .chunk_ids()
@@ -141,7 +141,7 @@ fn spread(demand: &Demand, topology: &Topology, dice: &mut Dice) -> Vec<Message>
         .collect();
     let mut messages: Vec<Message> = Vec::new();
     while !routes.is_empty() {
-        // Often the link that was just used, so that there is something to merge.
+        // Often the link that was just used, so that messages can be merged.
         let last = messages.last().map(|message| message.link);
         let again = routes.iter().position(|(_, route)| route.front().copied() == last && last.is_some());
         let pick = again.filter(|_| dice.one_in(2)).unwrap_or_else(|| dice.below(routes.len()));
@@ -187,7 +187,7 @@ pub(crate) fn plan(demand: Demand, topology: &Topology, dice: &mut Dice) -> Sche
     Schedule::new(topology, Arc::new(demand), transfers, "by hand")
 }
 
-/// After `gather_sums`: chunk i from the member that has its sum to all.
+/// After `gather_sums`: sends each chunk from the member that has its sum to all.
 fn spread_sums(demand: &Demand, topology: &Topology, dice: &mut Dice) -> Vec<Message> {
     let request = Request { collective: Collective::Custom, op: None, root: None, ..demand.request().clone() };
     let chunks = demand.chunks().iter().enumerate().map(|(index, chunk)| {

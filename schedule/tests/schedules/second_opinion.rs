@@ -1,9 +1,9 @@
-//! A second verifier, written to be obviously right and nothing else.
+//! A second verifier, written only to be obviously right.
 //!
-//! It evaluates the definition top down: what a transfer carries is what its sender has at its departure, and
-//! what a rank has at a time follows from the transfers that arrived there by then. Contributions are counted,
-//! not kept as sets; intervals are compared pair by pair. Costs are worked out here from α and β, and times are compared by a
-//! measure of its own: on the machines of these tests, whatever is not rounding differs by far more.
+//! It evaluates the definition top down: a transfer carries the value that its sender has at its departure, and the
+//! value of a rank at a time follows from the transfers that arrived there until then. Contributions are counted, not
+//! kept as sets. Intervals are compared pair by pair. Costs are computed here from α and β, and times have a tolerance
+//! of their own: on the machines of these tests, all differences are either rounding or far larger.
 
 use schedule::{Chunk, ChunkId, Schedule, Transfer, TransferKind};
 use std::collections::BTreeSet;
@@ -16,18 +16,18 @@ struct World<'a> {
     schedule: &'a Schedule,
     id: ChunkId,
     chunk: &'a Chunk,
-    /// What a transfer carries, once known. The inner `None` is nothing at all.
+    /// The value of a transfer, once known. The inner `None` is no value.
     carried: Vec<Option<Option<Counts>>>,
 }
 
-/// Less than a picosecond is rounding; all times here are multiples of much more.
+/// A difference of less than a picosecond is rounding; all times here are multiples of much more.
 const ROUNDING: f64 = 1e-6;
 
 fn by(a: Micros, b: Micros) -> bool {
     a.0 <= b.0 + ROUNDING
 }
 
-/// How long a message keeps something of slope `beta` busy that it enters together with its link.
+/// How long a message of `bytes` keeps a link or resource with this `beta` busy.
 fn busy(link: &Link, beta: f64, bytes: f64) -> Micros {
     Micros(beta * bytes + if link.latency == Latency::Occupies { link.alpha.0 } else { 0.0 })
 }
@@ -71,7 +71,7 @@ impl World<'_> {
         arrivals
     }
 
-    /// Whether a copy lands together with something else that carries a value.
+    /// Whether a copy lands at the same time as something else that carries a value.
     fn collides(&mut self, rank: Rank) -> bool {
         let arrivals = self.arrivals(rank);
         let landed: Vec<_> = arrivals.into_iter().filter(|&index| self.carried(index).is_some()).collect();
@@ -102,7 +102,7 @@ pub(crate) fn broken_rules(schedule: &Schedule, topology: &Topology) -> BTreeSet
             match world.value(rank, Micros(f64::INFINITY)) {
                 None => drop(broken.insert("not_delivered")),
                 Some(counts) if chunk.combine => {
-                    // What a copy overwrites may have been counted twice: only what stays matters.
+                    // A value that a copy overwrites may count contributions twice: only the final values matter.
                     broken.extend(counts.contains(&0).then_some("missing_contribution"));
                     broken.extend(counts.iter().any(|&count| count > 1).then_some("double_reduce"));
                 }

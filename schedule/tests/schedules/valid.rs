@@ -1,4 +1,4 @@
-//! What must be accepted.
+//! Schedules that must be accepted.
 
 use crate::plans::{COLLECTIVES, Dice, any_plan, link, machine, plan, ring, switch};
 use schedule::{Collective, Demand, Request, verify};
@@ -48,8 +48,8 @@ fn a_large_ring() {
     assert!(long < short * 640, "{many} transfers take {long:?}, {few} take {short:?}");
 }
 
-/// With α = 0 and no bytes everything happens at time 0, in the order listed. (Not so for allreduce: its copies
-/// would land beside reduces, which is a violation.)
+/// With α = 0 and no bytes everything happens at time 0, in the order listed. (Not for allreduce: its copies would land
+/// at the same time as reduces, which is a violation.)
 #[test]
 fn instantaneous_transfers() {
     let links = (0..4).map(|i| link((i + 1) % 4, i, 0.0, 0.01, Latency::Occupies)).collect();

@@ -1,4 +1,4 @@
-//! What people look at: simulation and critical path.
+//! Simulation and critical path.
 
 use crate::plans::{any_plan, ring, switch};
 use expect_test::{Expect, expect};
@@ -46,7 +46,8 @@ fn simulation_closes_gaps_and_counts() {
     assert_eq!(simulation.busiest(), (Some(LinkId(0)), None));
 }
 
-/// Two ranks add up each other's values at the same time: no order of the two says so, only their times do.
+/// Two ranks add up each other's values at the same time. No order of the two messages expresses this; only their times
+/// do.
 #[test]
 fn simulation_keeps_an_exchange() {
     let topology = ring(2, Latency::Occupies);
@@ -112,7 +113,7 @@ fn the_critical_path_says_what_each_transfer_waited_for() {
     );
 }
 
-/// The parts of the path add up, every step starts when what it waited for is done (plus idle time).
+/// The parts of the path add up, and every step starts when the step that it waited for is done (plus idle time).
 #[test]
 fn the_critical_path_covers_the_makespan() {
     for seed in 0..200 {

@@ -1,4 +1,4 @@
-//! Plans that are run as files say, adapted to the flags.
+//! Plans from files, adapted to the flags.
 
 use crate::cli::RunArgs;
 use crate::content;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use synth::{Constraints, SizeTask};
 use topology::{Micros, Rank, Topology};
 
-/// A plan that is not looked for any more.
+/// A plan from a file.
 pub(super) enum Fixed {
     Schedule(VerifiedSchedule),
-    /// Where nobody said which topology it is for, links have no speed to predict with.
+    /// If the topology is unknown, the links have no rates, and times cannot be predicted.
     Foreign {
         text: String,
         origin: String,
@@ -36,8 +36,8 @@ impl Fixed {
         }
     }
 
-    /// How long a call of `size` bytes takes by the model of `on` (default: of the plan's own topology); `None` where its
-    /// order cannot be played there.
+    /// The predicted time of a call of `size` bytes on `on` (default: the plan's own topology); `None` if its order
+    /// cannot be played there.
     pub(super) fn predicted(&self, size: u64, memory: Memory, on: Option<&Arc<Topology>>) -> Option<Micros> {
         match self {
             Self::Schedule(schedule) => {
@@ -77,7 +77,7 @@ impl Fixed {
     }
 }
 
-/// Opens a plan file, checks it against the flags, and gives it the reduction asked for.
+/// Opens a plan file, checks it against the flags, and sets the reduction that was asked for.
 pub(super) fn open(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixed> {
     let (text, origin) = (read_text(path)?, path.display().to_string());
     if !foreign::is_foreign(&text) {
@@ -99,14 +99,14 @@ pub(super) fn open(path: &Path, args: &RunArgs, screen: &Screen) -> Outcome<Fixe
     plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
     let request = programs[0].program().demand.request().clone();
     agrees(&request, args)?;
-    // Without a machine, every two ranks are linked.
+    // If the topology is unknown, any two ranks have a link.
     let everyone = format!("clique:{}", request.ranks);
     let topology = plan::topology(args.topology.as_ref().or(args.emulate.as_ref()).unwrap_or(&everyone))?;
     let is_modelled = args.topology.is_some();
     Ok(Fixed::Foreign { text, origin, request, topology, is_modelled })
 }
 
-/// Whether a plan is what the flags ask for.
+/// Checks that a plan is the one that the flags ask for.
 fn agrees(request: &Request, args: &RunArgs) -> Outcome {
     let differs = |what: &str, given: String, has: String| {
         Err(Failure::bad_input(anyhow::anyhow!("the plan has {what} {has}, but {given} was asked for")))

@@ -1,4 +1,4 @@
-//! `antiphon run`: plans on real buffers by real ranks, checked, in the table that nccl-tests prints.
+//! `antiphon run`: runs plans on real buffers with real ranks, checks the results, and prints the table of nccl-tests.
 
 mod fixed;
 mod report;
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &RunArgs, screen: &Screen) -> Outcome {
     Role::take(&args.launch)?.play(|launch| conduct(args, launch, screen))
 }
 
-/// Runs it as the process that decides.
+/// Runs the command on the process that coordinates.
 fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
     interrupt::ends(screen);
     let fixed = args.files.iter().map(|path| fixed::open(path, args, screen).map(Rc::new));
@@ -68,7 +68,7 @@ fn conduct(args: &RunArgs, launch: Option<Launch>, screen: &Screen) -> Outcome {
     }
 }
 
-/// What runs, and on what.
+/// The plans and the ranks, as a title.
 fn title(args: &RunArgs, fixed: &[Rc<Fixed>], ranks: usize, is_together: bool) -> String {
     let collective = fixed.first().map(|fixed| fixed.request().collective).or(args.collective);
     let what = match collective {
@@ -83,15 +83,15 @@ fn title(args: &RunArgs, fixed: &[Rc<Fixed>], ranks: usize, is_together: bool) -
     }
 }
 
-/// A run of the command while it measures.
+/// The state of the command while it measures.
 struct RunSession<'a> {
     args: &'a RunArgs,
     bench: &'a mut Workbench,
     screen: &'a Screen,
     bar: Bar,
-    /// Elements that were.
+    /// The number of wrong elements.
     wrong: u64,
-    /// The machine that the ranks imitate.
+    /// The machine that the ranks emulate.
     emulated: Option<Arc<Topology>>,
 }
 
@@ -115,7 +115,7 @@ impl RunSession<'_> {
         Ok(())
     }
 
-    /// Measures all parts at one size in one kind of call, if all serve it.
+    /// Measures all parts at one size in one kind of call, if all parts serve it.
     fn measure(&mut self, parts: &[Part], size: Option<u64>, memory: Memory) -> Outcome {
         let plans: Option<Vec<&Ready>> = parts.iter().map(|part| part.plan(memory)).collect();
         let Some(plans) = plans else { return Ok(()) };
@@ -138,7 +138,7 @@ impl RunSession<'_> {
         Ok(())
     }
 
-    /// As many elements as the size asked for has. What is left over is said, not lost.
+    /// As many elements as fit into the size that was asked for. If bytes are left over, a note says so.
     fn trial(&self, plan: &Installed, asked: u64, is_first: bool) -> Trial {
         let (count, size_bytes) = count(plan.request(), asked, self.args.dtype, plan.granularity());
         if size_bytes != asked && is_first {
@@ -159,7 +159,7 @@ impl RunSession<'_> {
         }
     }
 
-    /// Prints what was measured.
+    /// Prints the results.
     fn tell(
         &mut self,
         report: &TrialReport,
@@ -172,7 +172,8 @@ impl RunSession<'_> {
         let size_bytes = amounts::bytes(request, trial);
         let Summary { median_us: time_us, min_us, max_us, p99_us, .. } = summary(&report.spans());
         let algbw = if time_us > 0.0 { size_bytes as f64 / time_us * 1e-3 } else { 0.0 };
-        // Beside others, a plan has not the links for itself that the model gives it.
+        // The model assumes that a plan has the links for itself, so there is no prediction for plans that run
+        // together.
         let model = plan.model.as_ref().filter(|_| together.is_none());
         let predicted = model.and_then(|model| model.predicted(size_bytes, memory, self.emulated.as_ref()));
         let row = Row {
@@ -209,7 +210,7 @@ impl RunSession<'_> {
     }
 }
 
-/// As many local ranks as the plans, or the groups, need.
+/// As many local ranks as the plans or the groups need.
 fn local(args: &RunArgs, fixed: &[Rc<Fixed>]) -> Outcome<Launch> {
     let needed = match &args.split {
         Some(split) => split.least_ranks(),
@@ -256,20 +257,20 @@ fn groups(args: &RunArgs, fixed: &[Rc<Fixed>], ranks: usize) -> Outcome<Vec<Grou
 struct Ready {
     installed: Installed,
     name: String,
-    /// What tells how long it takes, where links have known speeds.
+    /// The plan that predicts the time, if the rates of links are known.
     model: Option<Rc<Fixed>>,
 }
 
-/// Plans for kinds of calls; the first that serves a kind is run.
+/// Plans for kinds of calls; the first plan that serves a kind is used.
 type Plans = Vec<(Ready, &'static [Memory])>;
 
-/// What runs in a group.
+/// The plans of one group.
 struct Part {
     /// The ranks of the plan.
     group: Group,
-    /// Those that take part in its collective.
+    /// The ranks that take part in its collective.
     members: Vec<Rank>,
-    /// Groups may share them.
+    /// Shared, because several groups may use the same plans.
     plans: Rc<Plans>,
 }
 
@@ -280,7 +281,7 @@ impl Part {
     }
 }
 
-/// The plans of files, one in every group, or one in all.
+/// The plans from files: one for every group, or one for all.
 fn fixed_parts(args: &RunArgs, fixed: &[Rc<Fixed>], groups: &[Group], bench: &Workbench) -> Outcome<Vec<Part>> {
     let mut ready: Vec<Rc<Plans>> = Vec::with_capacity(fixed.len());
     for plan in fixed {
@@ -297,7 +298,7 @@ fn fixed_parts(args: &RunArgs, fixed: &[Rc<Fixed>], groups: &[Group], bench: &Wo
     Ok(groups.iter().enumerate().map(part).collect())
 }
 
-/// In microseconds; zeros where nothing was measured.
+/// In microseconds; zeros if nothing was measured.
 fn summary(spans: &[Micros]) -> Summary {
     let spans: Vec<f64> = spans.iter().map(|span| span.0).collect();
     summarize(&spans).unwrap_or_default()

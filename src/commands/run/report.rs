@@ -1,5 +1,5 @@
-//! What a run prints: a line for each kind of call at each size, as it is measured, with the columns of nccl-tests; or
-//! the same as CSV, or as a line of JSON (`antiphon-run/1`).
+//! The output of a run: a line for each kind of call at each size, printed as soon as it is measured, with the columns
+//! of nccl-tests; or the same as CSV, or as a line of JSON (`antiphon-run/1`).
 
 use schedule::{Collective, RankSet, ReduceOp};
 use serde::Serialize;
@@ -16,7 +16,7 @@ pub(super) struct Row {
     pub(super) op: Option<ReduceOp>,
     pub(super) root: Option<Rank>,
     pub(super) in_place: bool,
-    /// Of the spans of all ranks: the median, and how they are spread.
+    /// The span of all ranks: the median here, and its spread in the next fields.
     pub(super) time_us: f64,
     pub(super) min_us: f64,
     pub(super) p99_us: f64,
@@ -26,24 +26,24 @@ pub(super) struct Row {
     pub(super) algbw: f64,
     #[serde(rename = "busbw_GBps")]
     pub(super) busbw: f64,
-    /// By the model of the plan's topology, or of the emulated one; `None` where there is no model.
+    /// The predicted time on the plan's topology, or on the emulated one; `None` without a model.
     pub(super) predicted_us: Option<f64>,
     pub(super) emulated: bool,
     pub(super) wrong: u64,
     pub(super) plan: String,
     pub(super) ranks: usize,
-    /// Where several plans run at the same time.
+    /// Only if several plans run at the same time.
     #[serde(flatten)]
     pub(super) together: Option<Together>,
 }
 
-/// What the `format` of a line says.
+/// The `format` of a line.
 pub(super) const FORMAT: &str = "antiphon-run/1";
 
-/// What a plan that runs beside others has to say of them.
+/// Further facts about a plan that runs together with others.
 #[derive(Clone, Serialize)]
 pub(super) struct Together {
-    /// Which of the plans it is, from 1.
+    /// The number of the plan, from 1.
     pub(super) number: usize,
     /// The ranks that take part in it.
     pub(super) group: Vec<Rank>,
@@ -51,7 +51,7 @@ pub(super) struct Together {
     pub(super) together_us: f64,
 }
 
-/// The columns of the table and their least widths; the last ones where plans run together.
+/// The columns of the table and their least widths; the last ones are only for plans that run together.
 const COLUMNS: [(&str, usize); 18] = [
     ("size", 11),
     ("count", 11),
@@ -74,7 +74,7 @@ const COLUMNS: [(&str, usize); 18] = [
 ];
 const ALONE: usize = COLUMNS.len() - 3;
 
-/// What the table is of, and its columns.
+/// The title of the table, and its columns.
 pub(super) fn header(name: &str, is_together: bool) -> String {
     let units = "# size in bytes, count in elements; time, min, p99, max, predicted in µs; algbw, busbw in GB/s";
     format!("# {name}\n{units}\n{}", padded(COLUMNS.map(|(name, _)| name.to_owned()).to_vec(), is_together))
@@ -147,7 +147,7 @@ impl Row {
 /// The names of the columns.
 pub(super) const CSV: &str = "collective,size_bytes,count,dtype,op,root,in_place,time_us,min_us,p99_us,max_us,algbw_GBps,busbw_GBps,predicted_us,emulated,wrong,plan,ranks";
 
-/// As CSV wants what may hold anything.
+/// A text as a CSV field.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! Which plan runs where none is given: the best classic algorithm, or one with less to copy and add.
+//! The plan that runs if the user gives none: the best classic algorithm, or a plan that copies and adds less.
 
 use super::{BOTH, Fixed, Part, Plans, Ready};
 use crate::cli::{Chunks, RankList, RequestArgs, RunArgs};
@@ -18,8 +18,9 @@ use std::sync::Arc;
 use synth::{Options, StrategyKind};
 use topology::{Bytes, Micros, MicrosPerByte, Rank, Topology};
 
-/// What runs in each group where no plan is given. All ranks together run one for machines with an interface each; parts of
-/// them, by their size, one for equal ranks; on an emulated machine, whose links are where they are, each has its own.
+/// The plans of each group if the user gives none. All ranks together run a plan for machines with one interface each.
+/// Smaller groups run a plan for equal ranks, by their size. On an emulated machine, whose links differ, each group has
+/// its own plan.
 pub(super) fn parts(
     args: &RunArgs,
     groups: &[Group],
@@ -58,14 +59,15 @@ pub(super) fn parts(
 fn installed(plans: Vec<(Fixed, &'static [Memory])>, args: &RunArgs, bench: &Workbench) -> Outcome<Plans> {
     let install = |(plan, calls): (Fixed, _)| {
         let (installed, name) = plan.install(args.op, bench)?;
-        // Links between ranks that nobody has profiled have no speed to predict with.
+        // Links between ranks that were not profiled have no rates, so times cannot be predicted.
         let model = args.emulate.is_some().then(|| Rc::new(plan));
         Ok((Ready { installed, name, model }, calls))
     };
     plans.into_iter().map(install).collect()
 }
 
-/// The flags as a request. The root is counted in the group; where that is a part of a machine, it is one of `members`.
+/// The flags as a request. The root is a number in the group; if the group is a part of a machine, it is an index into
+/// `members`.
 fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestArgs {
     let of_group = members.filter(|_| args.split.is_some());
     RequestArgs {
@@ -84,14 +86,15 @@ fn asked(args: &RunArgs, topology: String, members: Option<&[Rank]>) -> RequestA
     }
 }
 
-/// For more ranks it is not worth the time to look for a plan with less work.
+/// For more ranks, searching for a plan with less work takes too long.
 const FEW: usize = 16;
 
-/// What it takes a rank to copy or add a byte that it has: at 20 GB/s.
+/// The time in which a rank copies or adds one byte: 20 GB/s.
 const WORK: MicrosPerByte = MicrosPerByte(5e-5);
 
-/// The best classic algorithm for a size: on the emulated machine, or among equal ranks, unless another plan is less work.
-/// Where chunks are listed one by one, or not all ranks take part, whatever is best. For calls in place it may be another one.
+/// The best classic algorithm for a size, on the emulated machine or among equal ranks, unless another plan needs less
+/// work. If chunks are listed one by one, or not all ranks take part, the best plan of any kind. Calls in place may get
+/// another plan.
 fn plans(
     asked: RequestArgs,
     topology: Arc<Topology>,
@@ -105,7 +108,7 @@ fn plans(
     let strategy = if is_classic { StrategyKind::Classic } else { StrategyKind::Matching };
     let options = Options { strategy: Some(strategy), ..Options::default() };
     let best = synth::synthesize(&problems, &options, &|_| {}).map_err(Failure::no)?.schedule;
-    // An emulated machine has nothing but its links.
+    // On an emulated machine only the links take time.
     let is_fixed = !is_classic || emulated || topology.rank_count() > FEW;
     if is_fixed || !asked.collective.combines() && work(&best, true)? == Micros::ZERO {
         return Ok(vec![(Fixed::Schedule(best), &BOTH)]);
@@ -130,9 +133,9 @@ fn plans(
     })
 }
 
-/// What the busiest rank of a plan copies and adds, of which the model knows nothing. Whole vectors that are exchanged are all
-/// added, and in place copied as well, for what a rank still sends while the sum that replaces it comes in has to be kept;
-/// of halves that are reduced and gathered, each rank adds its own.
+/// The time in which the busiest rank of a plan copies and adds, which the cost model does not contain. If ranks
+/// exchange whole vectors, each rank adds all of them. In place it also copies them, because it must keep the data that
+/// it still sends while the sum replaces it. If halves are reduced and gathered, each rank adds only its own half.
 fn work(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<Micros> {
     let demand = &schedule.schedule().demand;
     let in_place = in_place && Layout::new(demand.clone(), true).is_ok();
@@ -151,7 +154,8 @@ fn work(schedule: &VerifiedSchedule, in_place: bool) -> Outcome<Micros> {
 mod tests {
     use super::*;
 
-    /// Between two ranks, whole vectors take one message and halves two; what is added counts where it takes longer.
+    /// Between two ranks, whole vectors take one message and halves take two; adding decides where it takes longer than
+    /// a message.
     #[test]
     fn small_vectors_are_exchanged_and_large_ones_halved() {
         let strategy = |size: u64, machines: &[Vec<Rank>]| -> Vec<String> {
@@ -179,7 +183,7 @@ mod tests {
             (1 << 10, &one, &["classic/doubling"][..]),
             (1 << 20, &one, &["matching"]),
             (64 << 10, &two, &["classic/doubling"]),
-            // Only in place is there something to copy.
+            // Data must be copied only in place.
             (1 << 20, &two, &["classic/doubling", "matching"]),
             (16 << 20, &two, &["matching"]),
         ] {

@@ -1,9 +1,9 @@
-//! What a sweep consists of, and what must be finished before what.
+//! The cells of a sweep, and the cells that must be finished before others start.
 //!
-//! The principal type is [`Cell`], one problem at one size. Cells that differ in nothing but the size are a *series*,
-//! and share their work: the plans of two sizes, once found, are warm starts for the one in the middle between them.
-//! Which those are follows from the list of sizes alone, so that the answer does not depend on how many workers there
-//! are, nor on which of them is the fastest. Series share nothing with each other.
+//! The principal type is [`Cell`], one problem at one size. Cells that differ only in size are a *series* and share
+//! their work: the plans of two sizes are warm starts for the size in the middle between them. Which two sizes these
+//! are follows from the list of sizes alone, so the answer does not depend on the number or the speed of workers.
+//! Series share nothing with each other.
 
 use crate::cli::{Chunks, SweepArgs};
 use schedule::Collective;
@@ -31,7 +31,7 @@ pub(crate) struct Cell {
 pub(crate) struct Grid {
     /// Series by series, each by size.
     pub cells: Vec<Cell>,
-    /// For each cell those whose plans are its warm start.
+    /// For each cell, the cells whose plans are its warm starts.
     pub warm: Vec<Vec<usize>>,
     /// How many sizes each series has.
     pub sizes: usize,
@@ -78,7 +78,7 @@ impl Grid {
     }
 }
 
-/// For each of `count` sizes the sizes whose plans it starts from: none for both ends, else the two ends of the
+/// For each of `count` sizes, the sizes whose plans it starts from: none for both ends, else the two ends of the
 /// interval that it halves.
 fn warm_starts(count: usize) -> Vec<Vec<usize>> {
     let mut warm = vec![Vec::new(); count];

@@ -1,9 +1,9 @@
 //! Workers: processes of this program that plan one cell after the other.
 //!
-//! The principal type is [`Local`], the workers of this computer. It speaks with them over pipes, one JSON object a
-//! line ([`Order`], [`Reply`]). A worker that dies is an [`Event`] like an answer, and is started anew with its next
-//! cell; one that takes too long is killed, which is the same. A worker whose sweep is gone sees the end of its input
-//! and ends itself.
+//! The principal type is [`Local`], the workers of this computer. It talks to them over pipes, one JSON object per line
+//! ([`Order`], [`Reply`]). A worker that dies is an [`Event`], like an answer; it is started again with its next cell.
+//! A worker that takes too long is killed, which has the same effect. A worker whose sweep has ended sees the end of
+//! its input and ends itself.
 
 use super::cells::Cell;
 use super::store::Record;
@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// No line is longer.
+/// The longest line, in bytes.
 pub(super) const LONGEST: u64 = 1 << 20;
 
 /// A cell to plan.
@@ -34,7 +34,7 @@ pub(super) struct Order {
     pub plan: PathBuf,
 }
 
-/// What became of an order.
+/// The result of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reply {
@@ -44,31 +44,32 @@ pub(super) struct Reply {
     pub record: Record,
 }
 
-/// What a worker has to say, or is said of it.
+/// An answer of a worker, or the end of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum News {
     /// It has planned its cell.
     Done(Reply),
-    /// It is no more.
+    /// It has ended, with the reason.
     Died(String),
 }
 
-/// News of a worker.
+/// An answer or an end, with the worker.
 #[derive(Debug)]
 pub(super) struct Event {
-    /// Which worker.
+    /// The worker.
     pub worker: usize,
-    /// What.
+    /// Its answer or its end.
     pub news: News,
 }
 
-/// Workers, numbered from 0. After an event a worker can take an order again.
+/// Workers, numbered from 0. After an event, the worker can take another order.
 pub(super) trait Crew {
     /// How many there are.
     fn size(&self) -> usize;
-    /// Gives an order to a worker that has none, and says who that is. That it cannot take it comes as an event.
+    /// Gives an order to a worker that has none, and returns the worker's name. If the worker cannot take it, an event
+    /// reports this.
     fn give(&mut self, worker: usize, order: &Order) -> Outcome<String>;
-    /// Waits for the next event, for so long at most.
+    /// Waits for the next event, at most for `patience`.
     fn next(&mut self, patience: Duration) -> Outcome<Option<Event>>;
 }
 
@@ -97,7 +98,7 @@ pub(super) struct Local {
     hiring: Hiring,
     desks: Vec<Option<Desk>>,
     news: Receiver<(usize, u64, io::Result<Reply>)>,
-    /// For the threads that listen to the workers.
+    /// The channel of the threads that read the workers' answers.
     ears: Sender<(usize, u64, io::Result<Reply>)>,
     hired: u64,
 }
@@ -105,7 +106,7 @@ pub(super) struct Local {
 /// A worker process.
 struct Desk {
     child: Child,
-    /// Tells it from those that sat here before.
+    /// Distinguishes this process from earlier ones with the same worker number.
     badge: u64,
     /// When to kill it; `None` while it has no order.
     until: Option<Instant>,
@@ -114,14 +115,14 @@ struct Desk {
 
 impl Drop for Desk {
     fn drop(&mut self) {
-        // One that is dead already cannot be killed, but has to be waited for.
+        // A process that is already dead cannot be killed, but must be waited for.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
 impl Local {
-    /// So many workers, none of them started yet.
+    /// This many workers; none of them is started yet.
     pub(super) fn new(hiring: Hiring, size: usize) -> Self {
         let (ears, news) = channel();
         Self { hiring, desks: (0..size).map(|_| None).collect(), news, ears, hired: 0 }
@@ -132,7 +133,7 @@ impl Local {
         let binary = std::env::current_exe().map_err(fail)?;
         let mut command = Command::new(binary);
         command.arg("sweep-worker").args(&self.hiring.words);
-        // In a process group of its own: Ctrl-C is for the sweep, which then ends its workers.
+        // In its own process group: Ctrl-C reaches only the sweep, which then ends its workers.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(fail)?;
         self.hired += 1;
@@ -150,7 +151,7 @@ impl Local {
         Ok(Desk { child, badge, until: None, late: false })
     }
 
-    /// Kills who is late, and says when the next one will be.
+    /// Kills workers that are late, and returns when the next one will be.
     fn look_at_the_clock(&mut self) -> Option<Instant> {
         let now = Instant::now();
         for desk in self.desks.iter_mut().flatten().filter(|desk| desk.until.is_some_and(|until| until <= now)) {
@@ -160,7 +161,7 @@ impl Local {
         self.desks.iter().flatten().filter_map(|desk| desk.until).min()
     }
 
-    /// How a worker died.
+    /// Why a worker died.
     fn bury(&mut self, worker: usize, error: &io::Error) -> String {
         let Some(mut desk) = self.desks[worker].take() else { return error.to_string() };
         if desk.late {
@@ -186,7 +187,7 @@ impl Crew for Local {
         };
         let mut line = serde_json::to_string(order).map_err(Failure::no)?;
         line.push('\n');
-        // One that does not listen is dead; who listens to it will tell.
+        // A worker that does not read is dead; the thread that reads its answers reports this.
         if let Some(input) = &mut desk.child.stdin {
             drop(input.write_all(line.as_bytes()).and_then(|()| input.flush()));
         }
@@ -202,7 +203,7 @@ impl Crew for Local {
             let until = self.look_at_the_clock().map_or(until, |late| late.min(until));
             let (worker, badge, reply) = match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(news) => news,
-                // There is always an ear left: ours.
+                // This never fails, because we keep a sender ourselves.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
             };
             if self.desks[worker].as_ref().is_none_or(|desk| desk.badge != badge) {

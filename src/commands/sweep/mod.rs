@@ -1,9 +1,9 @@
 //! `antiphon sweep`: many problems, planned by many workers, into one folder.
 //!
-//! The principal type is [`Foreman`]. It hands cells ([`cells`]) to a crew ([`crew`]: processes of this computer, or under
-//! `mpirun` those of all hosts) and keeps what they find ([`store`]), so that a sweep that was stopped continues where
-//! it was. A cell whose worker dies is handed out again, [`ATTEMPTS`] times in all. What is found does not depend on
-//! the number of workers, because what a cell starts from does not.
+//! The principal type is [`Foreman`]. It hands cells ([`cells`]) to a crew ([`crew`]: processes of this computer, or
+//! under `mpirun` those of all hosts) and stores the results ([`store`]), so that a sweep that was stopped can be
+//! continued. A cell whose worker dies is handed out again, [`ATTEMPTS`] times in all. The results do not depend on the
+//! number of workers, because the warm starts of a cell do not.
 
 mod cells;
 mod crew;
@@ -26,9 +26,9 @@ use std::time::Duration;
 use store::{Merged, Record, Store};
 use synth::Cancel;
 
-/// So often a cell is tried whose workers die.
+/// How often a cell whose worker dies is tried.
 const ATTEMPTS: u32 = 3;
-/// How often an interrupt is looked for.
+/// How often Ctrl-C is checked.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// Runs the command.
@@ -49,14 +49,14 @@ pub(crate) fn run(args: &SweepArgs, screen: &Screen) -> Outcome {
     lead(args, &mut Local::new(hiring, jobs), screen)
 }
 
-/// Whether a launcher of MPI started several of us.
+/// Whether an MPI launcher started several of these processes.
 fn launched_by_mpi() -> bool {
     let several =
         |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok()).is_some_and(|size| size > 1);
     ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"].into_iter().any(several)
 }
 
-/// Everything but the work: the folder, the cells, the results.
+/// Opens the folder, plans the cells, and writes the results.
 fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
     let grid = Grid::new(args);
     let store = Store::open(&args.output, &manifest(args, &grid)?)?;
@@ -83,7 +83,7 @@ fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
     }
 }
 
-/// All that the answer depends on, as text.
+/// Everything that the answer depends on, as text.
 fn manifest(args: &SweepArgs, grid: &Grid) -> Outcome<String> {
     let mut topologies = BTreeMap::new();
     for spec in args.topology.iter().flat_map(|list| &list.0) {
@@ -101,7 +101,7 @@ fn manifest(args: &SweepArgs, grid: &Grid) -> Outcome<String> {
             Failure::bad_input(reason).hint(format!("the chunks of {} have sizes of their own", cell.collective))
         );
     }
-    // Neither the threads nor the workers count: the answer does not depend on them.
+    // Threads and workers are not included: the answer does not depend on them.
     let search = crate::cli::SearchArgs { threads: None, ..args.search.clone() }.to_words();
     let manifest = serde_json::json!({
         "format": "antiphon-sweep-manifest/1", "version": env!("CARGO_PKG_VERSION"), "search": search,
@@ -110,20 +110,20 @@ fn manifest(args: &SweepArgs, grid: &Grid) -> Outcome<String> {
     Ok(format!("{}\n", serde_json::to_string_pretty(&manifest).map_err(Failure::no)?))
 }
 
-/// Who hands out the cells.
+/// Hands out the cells.
 struct Foreman<'a> {
     grid: &'a Grid,
     store: &'a Store,
     screen: &'a Screen,
     cancel: &'a Cancel,
-    /// Of every finished cell.
+    /// The record of every finished cell.
     records: Vec<Option<Record>>,
-    /// How many workers died of a cell.
+    /// How many workers died while they planned each cell.
     attempts: BTreeMap<usize, u32>,
 }
 
 impl Foreman<'_> {
-    /// Has all cells planned, or those that are done when the user interrupts.
+    /// Has all cells planned; if the user interrupts, returns those that are done.
     fn work(mut self, crew: &mut dyn Crew) -> Outcome<Vec<Option<Record>>> {
         let bar = self.screen.progress("sweeping");
         let mut at_work: Vec<Option<usize>> = vec![None; crew.size()];
@@ -152,7 +152,7 @@ impl Foreman<'_> {
         Ok(self.records)
     }
 
-    /// The first cell that nobody has and whose warm starts are there, or never will be.
+    /// The first cell that no worker has and whose warm starts are there, or will never be there.
     fn next(&self, at_work: &[Option<usize>]) -> Option<usize> {
         let open = |number: &usize| self.records[*number].is_none() && !at_work.contains(&Some(*number));
         let ready = |number: &usize| self.grid.warm[*number].iter().all(|&other| self.records[other].is_some());
@@ -177,7 +177,7 @@ impl Foreman<'_> {
         Ok(())
     }
 
-    /// A worker died of a cell, or at least with it.
+    /// Records that a worker died while it planned a cell.
     fn bury(&mut self, number: usize, worker: usize, reason: &str) -> Outcome {
         let attempts = self.attempts.entry(number).or_default();
         *attempts += 1;
@@ -201,7 +201,7 @@ fn describe(cell: &Cell) -> String {
     format!("{} {} on {}", cell.collective, bytes(cell.size_bytes), cell.topology)
 }
 
-/// What the `format` key of the results says.
+/// The `format` of the results.
 const FORMAT: &str = "antiphon-sweep-results/1";
 
 /// The file `results.json`.
@@ -213,14 +213,14 @@ struct Results<'a> {
     series: Vec<Series<'a>>,
 }
 
-/// Cells that differ only in size, and which plan to use for which size.
+/// Cells that differ only in size, and the plan for each size.
 #[derive(Serialize)]
 struct Series<'a> {
     topology: &'a str,
     collective: schedule::Collective,
     sketch: Option<&'a Path>,
     chunks: Option<u32>,
-    /// An index as of `synth --sizes`, relative to the folder; absent if some size has no plan.
+    /// An index like that of `synth --sizes`, relative to the folder; absent if some size has no plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

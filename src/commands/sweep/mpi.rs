@@ -1,10 +1,9 @@
 //! Workers on many hosts: under `mpirun` process 0 leads the sweep, and every other process has one worker.
 //!
-//! The principal type is [`World`]. Messages are those of [`super::crew`], as JSON; plans travel through the folder of the
-//! sweep, which all hosts must see. The planning itself happens in processes that the processes of MPI start, so that
-//! a plan that takes a worker with it costs a cell that is redone, as on one computer. MPI itself does not survive
-//! the death of one of its own processes, or of a host: `mpirun` then ends all of them, and the same command
-//! continues the sweep with what is in the folder.
+//! The principal type is [`World`]. Messages are those of [`super::crew`], as JSON. Plans go through the folder of the
+//! sweep, which all hosts must see. The processes of MPI start other processes for the planning, so that a crash costs
+//! only one cell, which is planned again, as on one computer. MPI does not survive the death of one of its own
+//! processes or of a host: `mpirun` then ends all of them, and the same command continues the sweep from the folder.
 
 use super::crew::{Crew, Event, Hiring, Local, News, Order};
 use crate::failure::{Failure, Outcome};
@@ -13,9 +12,9 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, Destination, Source};
 use std::time::{Duration, Instant};
 
-/// Who leads.
+/// The process that leads.
 const LEADER: i32 = 0;
-/// How often a message is looked for: MPI would wait for it with all of a core's time.
+/// How often messages are checked: a blocking MPI call would use all of a core.
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// The processes that `mpirun` started.
@@ -29,7 +28,7 @@ impl World {
     /// Joins the others; `None` if there are none.
     ///
     /// # Errors
-    /// If MPI was joined before, which nobody does.
+    /// If MPI was initialized before, which does not happen.
     pub(super) fn join() -> Outcome<Option<Self>> {
         if !super::launched_by_mpi() {
             return Ok(None);
@@ -40,20 +39,20 @@ impl World {
         Ok(Some(Self { world: universe.world(), _universe: universe }))
     }
 
-    /// Leads the others, or serves the one who does.
+    /// Leads the sweep, or serves the process that leads.
     pub(super) fn run(self, hiring: Hiring, lead: impl FnOnce(&mut dyn Crew) -> Outcome) -> Outcome {
         if self.world.rank() != LEADER {
             return self.serve(hiring);
         }
         let outcome = lead(&mut Remote { world: &self.world });
         for other in 1..self.world.size() {
-            // Nothing to do is the end.
+            // An empty order means the end.
             self.world.process_at_rank(other).send(&[0u8; 0][..]);
         }
         outcome
     }
 
-    /// Has every order planned by a worker of this computer.
+    /// Has every order carried out by a worker of this computer.
     fn serve(&self, hiring: Hiring) -> Outcome {
         let mut crew = Local::new(hiring, 1);
         let leader = self.world.process_at_rank(LEADER);
@@ -73,7 +72,7 @@ impl World {
     }
 }
 
-/// The workers of all other processes; worker w is that of process w + 1.
+/// The workers of all other processes; worker w belongs to process w + 1.
 struct Remote<'a> {
     world: &'a SimpleCommunicator,
 }

@@ -1,4 +1,4 @@
-//! The folder of a sweep: what is asked, what is finished, and the lock that keeps a second sweep away.
+//! The folder of a sweep: the request, the finished cells, and a lock against a second sweep.
 //!
 //! The principal type is [`Store`]:
 //!
@@ -10,8 +10,8 @@
 //! | `windows/S/` | of series S, what `synth --sizes` writes |
 //! | `results.json` | everything, merged |
 //!
-//! A file appears under its name only when it is complete and on the disk, so that a sweep can be killed at any time;
-//! `windows/` is written anew whenever a sweep ends.
+//! A file gets its name only when it is complete and on the disk, so a sweep can be killed at any time. `windows/` is
+//! written again whenever a sweep ends.
 
 use super::cells::Cell;
 use crate::failure::{Failure, Outcome, io_failure};
@@ -20,42 +20,42 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// How the names of files begin that are being written.
+/// The prefix of files that are being written.
 const UNFINISHED: &str = ".unfinished-";
 
-/// How a cell ended.
+/// The result of a cell.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Record {
     /// There is a plan.
     Found {
-        /// When it is done, in µs.
+        /// Its makespan, in µs.
         makespan_us: f64,
         /// No plan is faster.
         lower_bound_us: f64,
-        /// Which bound that is.
+        /// The name of that bound.
         bound: String,
         /// makespan / bound − 1.
         gap: Option<f64>,
-        /// Who found it.
+        /// The strategy that found it.
         strategy: String,
         /// Why the search ended.
         stop_reason: String,
-        /// How the data is cut.
+        /// Its number of chunks per rank.
         chunks_per_rank: u32,
         /// How many messages.
         transfers: usize,
         /// How long the search took; not in the merged results, which are the same in every run.
         seconds: f64,
     },
-    /// There is no plan, for a good reason.
+    /// There is no plan for this problem.
     None {
-        /// Such as that the sketch is infeasible.
+        /// The reason, for example an infeasible sketch.
         reason: String,
     },
-    /// Its workers died. A sweep that continues this one tries again.
+    /// Its workers died. If the sweep is continued, the cell is tried again.
     Failed {
-        /// How.
+        /// How they died.
         reason: String,
     },
 }
@@ -63,15 +63,15 @@ pub(crate) enum Record {
 /// An open folder.
 pub(crate) struct Store {
     folder: PathBuf,
-    /// Locked as long as this sweep lives, however it ends.
+    /// Locked while this sweep runs; the system unlocks it, however the sweep ends.
     _lock: File,
 }
 
 impl Store {
-    /// Opens `folder` for the sweep that `manifest` describes, and makes it if it is not there.
+    /// Opens `folder` for the sweep that `manifest` describes, and creates it if necessary.
     ///
     /// # Errors
-    /// Bad input: a folder in use, one of another sweep, one that cannot be written.
+    /// Bad input: a folder that is in use, that belongs to another sweep, or that cannot be written.
     pub(crate) fn open(folder: &Path, manifest: &str) -> Outcome<Self> {
         let fail = |error| io_failure(folder, error);
         ["cells", "plans"].iter().try_for_each(|it| fs::create_dir_all(folder.join(it))).map_err(fail)?;
@@ -101,7 +101,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Removes what a sweep that was killed had not finished writing.
+    /// Removes files that a killed sweep had not finished.
     fn sweep_out(&self, folder: &str) -> io::Result<()> {
         for entry in fs::read_dir(self.folder.join(folder))? {
             let entry = entry?;
@@ -112,17 +112,17 @@ impl Store {
         Ok(())
     }
 
-    /// Where the plan of a cell is, relative to the folder.
+    /// The path of a cell's plan, relative to the folder.
     pub(crate) fn plan_name(number: usize) -> String {
         format!("plans/{number}.json")
     }
 
-    /// Where a file of the folder is.
+    /// The path of a file in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The record of a cell, if it is finished. What is damaged, or failed, counts as not finished.
+    /// The record of a cell, if it is finished. Damaged or failed records count as not finished.
     pub(crate) fn record(&self, number: usize) -> Option<Record> {
         let text = fs::read_to_string(self.path(&format!("cells/{number}.json"))).ok()?;
         let record = serde_json::from_str(&text).ok()?;
@@ -133,20 +133,20 @@ impl Store {
         }
     }
 
-    /// Keeps the record of a finished cell.
+    /// Stores the record of a finished cell.
     pub(crate) fn keep(&self, number: usize, record: &Record) -> Outcome {
         let text = serde_json::to_string_pretty(record).map_err(Failure::no)?;
         self.write(&format!("cells/{number}.json"), &format!("{text}\n"))
     }
 
-    /// Writes a file of the folder, all or nothing.
+    /// Writes a file of the folder completely or not at all.
     pub(crate) fn write(&self, name: &str, text: &str) -> Outcome {
         let path = self.path(name);
         whole(&path, |out| out.write_all(text.as_bytes())).map_err(|error| io_failure(&path, error))
     }
 }
 
-/// Writes a file all or nothing: under another name, to the disk, and then under its own.
+/// Writes a file completely or not at all: first under another name, then to the disk, then under its own name.
 pub(crate) fn whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let temporary = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder)?;

@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use synth::sketch::Sketch;
 use synth::{Constraints, SizeTask};
 
-/// Serves one sweep, until there are no more cells or nobody to ask for them.
+/// Serves one sweep until its input ends.
 pub(crate) fn run(args: &SweepWorkerArgs) -> Outcome {
     let (orders, inbox) = channel();
     std::thread::spawn(move || {
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &SweepWorkerArgs) -> Outcome {
                 return;
             }
         }
-        // The sweep is gone: whatever is being planned is for nobody.
+        // The sweep has ended, so the plan in progress is not needed any more.
         std::process::exit(0);
     });
     for order in inbox {
@@ -37,13 +37,13 @@ pub(crate) fn run(args: &SweepWorkerArgs) -> Outcome {
     Ok(())
 }
 
-/// What a failure says, short enough for a line.
+/// The text of a failure, short enough for a line.
 fn reason(failure: &Failure) -> String {
     const MOST: usize = 4000;
     failure.to_string().trim_start_matches("error: ").chars().take(MOST).collect()
 }
 
-/// A cell in the words of the planner.
+/// A cell as a problem for the planner.
 pub(super) struct Desk {
     /// The request at any size.
     pub(super) task: SizeTask,
@@ -62,7 +62,7 @@ impl Desk {
         Ok(Self { task, sketch })
     }
 
-    /// Reads a plan that a sweep has saved.
+    /// Reads a plan that the sweep has saved.
     pub(super) fn open(&self, path: &std::path::Path) -> Outcome<VerifiedSchedule> {
         let text = std::fs::read_to_string(path).map_err(|error| crate::failure::io_failure(path, error))?;
         let read = file::read(&text, &path.display().to_string()).map_err(Failure::bad_input)?;

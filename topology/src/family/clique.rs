@@ -1,4 +1,4 @@
-//! A link of its own from every rank to every other.
+//! A clique: every rank has its own link to every other rank.
 
 use super::{COST_KEYS, Family, check_counts, link, ordered_pairs};
 use crate::spec::Spec;

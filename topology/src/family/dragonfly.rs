@@ -1,10 +1,10 @@
-//! Groups of routers: every two routers of a group have a cable, every two groups have one too.
+//! Dragonflies: groups of routers, with a cable between any two routers of a group and between any two groups.
 //!
-//! `dragonfly:AxBxC` is A groups of B routers of C ranks (Kim and others, ISCA 2008), numbered row-major. Of a group's
-//! cables to others, that to the d-th group after it starts at router d / ⌈(A−1)/B⌉. Any rank reaches any other on one link, along the
-//! one shortest path: port, at most one cable inside each group, at most one between groups, port. Ports and both
-//! directions of every cable are resources. `alpha` and `bandwidth` take one value, or `port/inside/between`; α is
-//! the sum along the way.
+//! `dragonfly:AxBxC` has A groups of B routers with C ranks each (Kim and others, ISCA 2008), numbered row-major. The
+//! cable from a group to the d-th group after it starts at router d / ⌈(A−1)/B⌉. Every rank has one link to every other
+//! rank, along the one shortest path: port, at most one cable inside each group, at most one cable between groups,
+//! port. Ports and both directions of every cable are resources. `alpha` and `bandwidth` take one value, or
+//! `port/inside/between`; the α of a link is the sum along its path.
 
 use super::{COST_KEYS, Family, check_counts, link, ordered_pairs};
 use crate::spec::{LinkCost, Spec};
@@ -86,7 +86,7 @@ fn build(spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
     let links =
         ordered_pairs(ranks).map(|(from, to)| {
             let path = plan.path(from, to);
-            // Both ports together are one α, as on a switch.
+            // The two ports of a path cost one α together, as on a switch.
             let cost = path[1..].iter().fold(LinkCost { alpha: crate::Micros::ZERO, ..port }, |sum, (_, kind)| {
                 LinkCost { alpha: sum.alpha + costs[*kind].alpha, beta: sum.beta.max(costs[*kind].beta), ..sum }
             });

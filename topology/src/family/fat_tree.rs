@@ -1,11 +1,14 @@
-//! Ranks on leaf switches, leaves on switches above, up to three levels, with up-links that may be fewer than ports.
+//! Fat trees: ranks on leaf switches, and switches above them, in up to three levels. A switch may have fewer up-links
+//! than ports.
 //!
-//! `fat-tree:AxB` is A leaves of B ranks, `fat-tree:AxBxC` is A pods of B leaves of C ranks (and `AxBxCxD` one level more);
-//! ranks are numbered row-major. Any rank reaches any other on one link, whose path climbs to the lowest switch above
-//! both. It passes the port of each rank and the up-links of every switch it leaves by the top: all up-links of one
-//! switch are one resource, because adaptive routing uses them as one. `bandwidth=port/leaf/pod` gives those of a port
-//! and of all up-links of a switch together; with one value, the up-links follow from `oversubscription`, the
-//! bandwidth into a switch from below over that to above, one for all levels or `leaf/pod`. `alpha` is added once for each level climbed.
+//! `fat-tree:AxB` has A leaves of B ranks, `fat-tree:AxBxC` has A pods of B leaves of C ranks, and `AxBxCxD` has one
+//! level more. Ranks are numbered row-major. Every rank has one link to every other rank; its path climbs to the lowest
+//! switch above both ranks. It uses the port of each rank, and the up-links of every switch on the way up and down. All
+//! up-links of one switch are one resource, because adaptive routing uses them as one.
+//!
+//! `bandwidth=port/leaf/pod` gives the bandwidth of a port and of all up-links of a switch together. With one value,
+//! the up-links follow from `oversubscription`: the bandwidth that enters a switch from below over the bandwidth of its
+//! up-links, one value for all levels or `leaf/pod`. `alpha` is added once for each level that a path climbs.
 
 use super::{Family, check_counts, link, ordered_pairs};
 use crate::spec::{LinkCost, Spec, bad_part, per_slash};

@@ -1,7 +1,7 @@
 //! Everything whose ranks have coordinates: rings, lines, meshes, tori, hypercubes.
 //!
-//! One builder serves them all. Ranks are numbered row-major (the last dimension varies fastest). A dimension
-//! that wraps has no second link where both ways round lead to the same neighbour (size 2) and none at size 1.
+//! One builder makes all of them. Ranks are numbered row-major (the last dimension varies fastest). A dimension of size
+//! 2 that wraps has one link between its two ranks, not two; a dimension of size 1 has no links.
 
 use super::{COST_KEYS, Family, check_counts, link};
 use crate::spec::{LinkCost, Spec, bad_part};
@@ -72,7 +72,7 @@ pub(super) const HYPERCUBE: Family = Family {
     keys: COST_KEYS,
     build: |spec| {
         let dimensions = spec.count()?;
-        // 2^64 ranks would not even have a number to be refused with.
+        // 2^64 ranks do not fit the number in the error message.
         if dimensions >= 64 {
             return Err(bad_part(format!("`hypercube:{dimensions}`"), "a hypercube has fewer than 64 dimensions"));
         }

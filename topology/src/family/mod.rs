@@ -1,8 +1,8 @@
 //! Topologies that a formula describes: rings, meshes, cliques.
 //!
-//! The principal type is [`Family`]: a name, what it takes, and a function from a SPEC to parts. A new family is
-//! one file and one line in [`FAMILIES`]. Sizes are checked before anything is allocated, so that a SPEC of a
-//! billion ranks is an error and not a wait.
+//! The principal type is [`Family`]: a name, what it takes, and a function from a SPEC to parts. A new family is one
+//! file and one line in [`FAMILIES`]. Sizes are checked before anything is allocated, so that a SPEC of a billion ranks
+//! fails at once.
 
 mod clique;
 mod dragonfly;
@@ -22,7 +22,7 @@ pub(crate) struct Family {
     pub(crate) params: &'static str,
     /// One line for people.
     pub(crate) about: &'static str,
-    /// What parameters and lists of values mean, where that does not say itself.
+    /// What parameters and lists of values mean, if the form does not show it.
     pub(crate) details: Option<&'static str>,
     /// The keys it takes, with their values or defaults.
     pub(crate) keys: &'static [&'static str],
@@ -184,7 +184,7 @@ mod tests {
             assert_eq!((link.alpha.0, link.beta.0), expected);
             assert_eq!(link.latency, Latency::Pipelines);
         }
-        // The slash of a unit separates nothing.
+        // A slash within a unit does not separate values.
         for bits in ["400Gbit/s/600Gbit/s", "50GB/s/600Gbps", "400Gbps/75GB/s"] {
             let same = get(&format!("torus2d:3x3,alpha=1us/2us,bandwidth={bits},latency=pipelines"));
             assert_eq!(same.links(), topology.links(), "{bits}");
@@ -217,7 +217,7 @@ mod tests {
         let tree = get("fat-tree:2x3x4,bandwidth=10GBps,oversubscription=2/8,alpha=1us/2us/4us");
         assert_eq!(names(&tree, 0, 3), (1.0, 10.0, vec!["rank0.tx", "rank3.rx"]));
         assert_eq!(names(&tree, 0, 4), (3.0, 10.0, vec!["rank0.tx", "leaf0.up", "leaf1.down", "rank4.rx"]));
-        // Four ports of 10 GB/s into 20, three of these into 7.5.
+        // Four ports of 10 GB/s enter a switch with 20 GB/s of up-links; three of these enter one with 7.5 GB/s.
         let far = ["rank1.tx", "leaf0.up", "level2.switch0.up", "level2.switch1.down", "leaf5.down", "rank23.rx"];
         assert_eq!(names(&tree, 1, 23), (7.0, 7.5, far.to_vec()));
         let leaf = tree.resources().iter().find(|shared| shared.name == "leaf5.down").unwrap();

@@ -1,7 +1,7 @@
 //! All ranks on one switch: any rank reaches any other, limited by the two ports on the way.
 //!
-//! The switch neither copies nor reorders; what its paths share are the ports, one to send and one to receive
-//! for each rank. `alpha` is that of the whole path from rank to rank.
+//! The switch does not copy or reorder messages. Its paths share ports: one to send and one to receive for each rank.
+//! `alpha` is that of the whole path from rank to rank.
 
 use super::{COST_KEYS, Family, check_counts, link, ordered_pairs};
 use crate::spec::Spec;

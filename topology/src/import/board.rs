@@ -1,8 +1,8 @@
 //! One machine of an imported description, and how several are joined.
 //!
-//! The principal types are [`ImportedBoard`], the links of a machine and what they share, and [`DeviceTree`], the PCIe tree of
-//! bridges, sockets and devices. Every edge of the tree is two resources, one for each direction, so that two
-//! messages that climb the same bridge wait for each other while one that climbs and one that descends do not.
+//! The principal types are [`ImportedBoard`], the links of a machine and what they share, and [`DeviceTree`], the PCIe
+//! tree of bridges, sockets and devices. Every edge of the tree is two resources, one for each direction. So two
+//! messages in the same direction wait for each other, and two in opposite directions do not.
 
 use super::Imported;
 use crate::{
@@ -10,14 +10,14 @@ use crate::{
     TopologyParts, TopologyResult,
 };
 
-/// What links of a machine share, by its position in [`Board::shared`].
+/// A resource of a machine, by its position in [`Board::shared`].
 pub(super) type SharedIndex = usize;
 
 /// Something shared.
 pub(super) struct SharedPart {
     pub(super) name: String,
     pub(super) beta: MicrosPerByte,
-    /// Where its bandwidth is from.
+    /// The source of its bandwidth.
     pub(super) note: String,
 }
 
@@ -26,15 +26,15 @@ pub(super) struct DirectLink {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) alpha: Micros,
-    /// Zero if only what it shares is a limit.
+    /// Zero if only its resources limit the link.
     pub(super) beta: MicrosPerByte,
     pub(super) shared: Vec<SharedIndex>,
     pub(super) note: String,
 }
 
-/// How a rank reaches other machines: what its messages pass on the way out, and in.
+/// How a rank reaches other machines: the resources on its way out and on its way in.
 pub(super) struct Outlet {
-    /// Of the whole way between two machines.
+    /// For the whole way between two machines.
     pub(super) alpha: Micros,
     pub(super) out: Vec<SharedIndex>,
     pub(super) back: Vec<SharedIndex>,
@@ -47,18 +47,18 @@ pub(super) struct ImportedBoard {
     pub(super) ranks: usize,
     pub(super) wires: Vec<DirectLink>,
     pub(super) shared: Vec<SharedPart>,
-    /// One for each rank, or none at all.
+    /// One for each rank, or an empty list.
     pub(super) outlets: Vec<Option<Outlet>>,
 }
 
 impl ImportedBoard {
-    /// Adds something shared.
+    /// Adds a resource.
     pub(super) fn share(&mut self, name: String, beta: MicrosPerByte, note: &str) -> SharedIndex {
         self.shared.push(SharedPart { name, beta, note: note.to_owned() });
         self.shared.len() - 1
     }
 
-    /// Adds its two directions: `name.tx`, away from the ranks, and `name.rx`.
+    /// Adds a resource for each direction: `name.tx`, away from the ranks, and `name.rx`.
     pub(super) fn share_both(&mut self, name: &str, beta: MicrosPerByte, note: &str) -> [SharedIndex; 2] {
         ["tx", "rx"].map(|side| self.share(format!("{name}.{side}"), beta, note))
     }
@@ -82,7 +82,7 @@ impl DeviceTree {
         Self { above: vec![None] }
     }
 
-    /// Adds a place below another; without an edge, the way to it is free.
+    /// Adds a place below another. Without an edge, the way between them costs nothing.
     pub(super) fn add(&mut self, above: TreeNode, edge: Option<[SharedIndex; 2]>) -> TreeNode {
         self.above.push(Some((above, edge)));
         self.above.len() - 1
@@ -92,7 +92,7 @@ impl DeviceTree {
         std::iter::successors(Some(place), |&place| self.above[place].map(|(above, _)| above)).collect()
     }
 
-    /// What a message passes from one place to another, in order.
+    /// The resources on the way from one place to another, in order.
     pub(super) fn path(&self, from: TreeNode, to: TreeNode) -> Vec<SharedIndex> {
         let (mut up, mut down) = (self.to_root(from), self.to_root(to));
         while up.last() == down.last() && !up.is_empty() {
@@ -104,7 +104,7 @@ impl DeviceTree {
         climb.chain(down.iter().rev().filter_map(edge).map(|[_, down]| down)).collect()
     }
 
-    /// How many places lie between two, whether or not they cost anything.
+    /// How many places lie between two, even those that cost nothing.
     pub(super) fn distance(&self, from: TreeNode, to: TreeNode) -> usize {
         let (up, down) = (self.to_root(from), self.to_root(to));
         let common = up.iter().rev().zip(down.iter().rev()).take_while(|(a, b)| a == b).count();
@@ -112,8 +112,8 @@ impl DeviceTree {
     }
 }
 
-/// Gives each rank the nearest NIC, and among equally near ones the least used; the ways out of a machine.
-/// `nics` are places with their `[tx, rx]`, α of the way between machines and a note.
+/// Gives each rank a way out of its machine: the nearest NIC, and of equally near ones the least used. `nics` are
+/// places with their `[tx, rx]`, the α of the way between machines, and a note.
 pub(super) fn outlets(
     tree: &DeviceTree,
     ranks: &[TreeNode],

@@ -1,10 +1,10 @@
 //! Descriptions that other programs wrote: `nvidia-smi topo -m`, NCCL's topology XML, TACCL's topology JSON, and the
 //! device tree that Linux shows in `/sys`.
 //!
-//! The principal functions are [`import`] and [`import_sys`]. Each format is read by one module into a [`ImportedBoard`], a machine with its
-//! links, what they share and its way out; boards are then joined and printed. Most of these texts say how a machine
-//! is wired and not how fast it is, so every number carries a note that says where it is from, and whoever bets on
-//! it should measure it (`antiphon profile`).
+//! The principal functions are [`import`] and [`import_sys`]. One module reads each format into [`ImportedBoard`]s: a
+//! machine with its links, their resources and its way out. Boards are then joined and printed. Most of these texts say
+//! how a machine is wired and not how fast it is. Every number therefore has a note with its source. A user who needs
+//! exact numbers should measure them (`antiphon profile`).
 
 mod board;
 mod nccl;
@@ -28,18 +28,19 @@ use std::str::FromStr;
 /// The longest text that is imported: the dump of a rack has a few hundred kilobytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// What the text does not say and the user may.
+/// Facts that the text does not contain and that the user may give.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ImportOptions {
     /// How many such machines are joined through their NICs.
     pub machines: u64,
-    /// For TACCL: the chunk that its β values were multiplied with, in bytes; else as its name says (`…_1MB`).
+    /// For TACCL: the size in bytes of the chunk whose β values the file has; if absent, the file's name tells it
+    /// (`…_1MB`).
     pub chunk_bytes: Option<u64>,
-    /// For TACCL: how many units of the file make a microsecond; else guessed from the remote α.
+    /// For TACCL: how many units of the file are a microsecond; if absent, it is guessed from the remote α.
     pub scale: Option<f64>,
-    /// For TACCL: the kind of topology, which its command line says and not its file; else as its name begins.
+    /// For TACCL: the kind of topology, which is on its command line and not in its file; if absent, the name tells it.
     pub kind: Option<String>,
-    /// Bandwidths of what the text does not measure.
+    /// Bandwidths of parts that the text names without a number.
     pub assumed: Assumed,
 }
 
@@ -49,7 +50,7 @@ impl Default for ImportOptions {
     }
 }
 
-/// Bandwidths (each direction) taken where a text names a thing and not its speed; absent ones have a usual value.
+/// Bandwidths (each direction) for parts that a text names without their speed. An absent one has a usual value.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Assumed {
     nvlink: Option<MicrosPerByte>,
@@ -81,7 +82,7 @@ impl FromStr for Assumed {
     }
 }
 
-/// A bandwidth, and where it is from.
+/// A bandwidth and its source.
 fn speed(given: Option<MicrosPerByte>, usual: f64, why: &str) -> (MicrosPerByte, String) {
     match given {
         Some(beta) => (beta, format!("{}, as given", show_bandwidth(beta))),
@@ -112,7 +113,7 @@ impl Imported {
     }
 }
 
-/// Reads a foreign description; which format it has is seen from the text. `origin` is what messages call it.
+/// Reads a foreign description; the text itself shows its format. `origin` is the name of the text in messages.
 ///
 /// # Errors
 /// [`TopologyError::InText`] with `origin:line:column`; others if `options` do not fit the text.

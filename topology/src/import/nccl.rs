@@ -1,9 +1,9 @@
 //! NCCL's topology XML, as `NCCL_TOPO_DUMP_FILE` writes it and `NCCL_TOPO_FILE` reads it.
 //!
-//! The principal function is [`read`]. `system` holds a `cpu` for each NUMA domain, below it `pci` bridges and
-//! endpoints, below these `gpu` (with `nvlink` and `c2c`) and `nic` (with `net`). Domains with different `host_hash`
-//! are different machines. Bandwidths follow NCCL's own tables: usable bandwidth for each PCIe lane and NVLink, by
-//! generation, and for the way between two sockets, by vendor. Attributes that play no part here are not looked at.
+//! The principal function is [`read`]. `system` contains a `cpu` for each NUMA domain, with `pci` bridges and endpoints
+//! below it, and `gpu` (with `nvlink` and `c2c`) and `nic` (with `net`) below those. Domains with different `host_hash`
+//! are different machines. Bandwidths are those of NCCL's own tables: usable bandwidth for each PCIe lane and NVLink by
+//! generation, and between two sockets by vendor. Other attributes are ignored.
 
 use super::board::{DeviceTree, DirectLink, ImportedBoard, SharedIndex, TreeNode, outlets};
 use super::nominal;
@@ -110,7 +110,7 @@ impl<'x> NcclParser<'x> {
         }
     }
 
-    /// A whole number within what there is; `None` where it is absent.
+    /// A whole number within `range`; `None` where it is absent.
     fn bounded(&self, element: &XmlElement, key: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, TextError> {
         let Some(text) = element.get(key) else { return Ok(None) };
         match text.trim().parse::<u64>() {
@@ -157,7 +157,7 @@ impl<'x> NcclParser<'x> {
         self.number_gpus()
     }
 
-    /// Everything below a socket or a bridge at `place`; `socket` is where C2C leads.
+    /// Reads everything below a socket or a bridge at `place`; `socket` is the end of C2C links.
     fn devices(
         &mut self,
         parent: &'x XmlElement,
@@ -258,7 +258,7 @@ impl<'x> NcclParser<'x> {
 
     fn net(&mut self, net: &XmlElement, host: usize, place: TreeNode) -> Result<(), TextError> {
         let stated = match net.get("speed") {
-            // As NCCL writes what it does not know.
+            // NCCL writes -1 for what it does not know.
             Some("-1" | "0") | None => None,
             Some(_) => self.bounded(net, "speed", 1..=MOST_MEGABITS)?,
         };
@@ -274,7 +274,7 @@ impl<'x> NcclParser<'x> {
         Ok(())
     }
 
-    /// Puts the GPUs in the order of their ranks: as NCCL numbers them if it does so, else as they stand.
+    /// Puts the GPUs in the order of their ranks: by NCCL's numbers if it gives them, else in the order of the text.
     fn number_gpus(&mut self) -> Result<(), TextError> {
         let mut order: Vec<(usize, u64, usize)> = Vec::new();
         let mut ranks: BTreeMap<u64, usize> = BTreeMap::new();

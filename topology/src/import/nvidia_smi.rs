@@ -1,9 +1,9 @@
 //! The matrix that `nvidia-smi topo -m` prints.
 //!
-//! The principal function is [`read`]. The matrix says which way the traffic of two devices takes: `NV#` so many
-//! NVLinks, `PIX` and `PXB` PCIe bridges, `PHB` and `NODE` a socket, `SYS` two of them. From that a tree is built
-//! again: devices that are joined by bridges share one, those of one socket share its way to the others. Where
-//! every GPU has more NVLinks to its peers together than any GPU has, an NVSwitch must be between them.
+//! The principal function is [`read`]. The matrix says how two devices are joined: `NV#` by that many NVLinks, `PIX`
+//! and `PXB` by PCIe bridges, `PHB` and `NODE` through one socket, `SYS` through two sockets. From this a tree is
+//! built: devices that are joined by bridges share one bridge, and devices of one socket share its way to the others.
+//! Where every GPU has more NVLinks to its peers together than any GPU has, there must be an NVSwitch.
 
 use super::board::{DeviceTree, DirectLink, ImportedBoard, SharedIndex, TreeNode, outlets};
 use super::{ImportOptions, speed};
@@ -66,7 +66,7 @@ pub(super) fn read(
     Ok((vec![board], notes))
 }
 
-/// The words of a line. Colour codes are no part of it.
+/// The words of a line, without colour codes.
 fn words(line: &str) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     let mut inside = false;
@@ -190,7 +190,7 @@ impl SmiParser<'_> {
 }
 
 struct SmiRow {
-    /// Line, column and way.
+    /// Line, column and path.
     places: Vec<(usize, usize, SmiPath)>,
     affinity: String,
 }
@@ -213,7 +213,7 @@ fn way(word: &str) -> Option<SmiPath> {
     })
 }
 
-/// Joins devices whose way is one of `accepted`; the number of the group of each, and how many there are.
+/// Joins devices whose path is one of `accepted`: the group of each device, and the number of groups.
 fn groups(devices: &[SmiDevice], accepted: &[SmiPath], same: impl Fn(usize, usize) -> bool) -> (Vec<usize>, usize) {
     let mut group: Vec<Option<usize>> = vec![None; devices.len()];
     let mut count = 0;
@@ -236,7 +236,7 @@ fn groups(devices: &[SmiDevice], accepted: &[SmiPath], same: impl Fn(usize, usiz
     (group.into_iter().flatten().collect(), count)
 }
 
-/// The machine, and what an NVLink was taken for.
+/// The machine, and a note on the assumed bandwidth of an NVLink.
 fn build(devices: &[SmiDevice], options: &ImportOptions) -> (ImportedBoard, String) {
     let assumed = &options.assumed;
     let mut board = ImportedBoard::default();
@@ -244,7 +244,7 @@ fn build(devices: &[SmiDevice], options: &ImportOptions) -> (ImportedBoard, Stri
     let (smp, smp_note) = speed(assumed.smp, 10.0, "nominal for a link between two sockets");
     let (pcie, pcie_note) = speed(assumed.pcie, 24.0, "nominal for PCIe 4.0 x16, which is assumed");
     let (nic, nic_note) = speed(assumed.nic, 25.0, "nominal for 200 Gb/s, which is assumed");
-    // NVLink hides how two GPUs are joined by PCIe; then the cores near them tell.
+    // For two GPUs joined by NVLink the matrix does not show their PCIe path; the cores near them show it.
     let near = |a: usize, b: usize| {
         let affinity = &devices[a].affinity;
         matches!(devices[a].ways[b], SmiPath::NvLinks(_)) && !affinity.is_empty() && *affinity == devices[b].affinity

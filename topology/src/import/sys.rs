@@ -5,7 +5,8 @@
 //! has negotiated (`current_link_speed`, `current_link_width`). GPUs are found by their class, NICs by the `net` and
 //! `infiniband` folders that their drivers add. Without a GPU every processor is a rank. NVLinks do not appear here.
 //!
-//! The folder may be anybody's: symbolic links are not followed, and depth, number and length of files are bounded.
+//! The folder may come from anybody: symbolic links are not followed, and depth, number and length of files are
+//! bounded.
 
 use super::board::{DeviceTree, DirectLink, ImportedBoard, SharedIndex, TreeNode, outlets};
 use super::nominal::lanes;
@@ -151,7 +152,7 @@ impl SysReader {
             let text = |name| attribute(&path, name);
             let number = |name| text(name).and_then(|text| text.parse::<u64>().ok());
             let class = text("class").and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok());
-            // A virtual function is no second card.
+            // A virtual function is not another card.
             let is_virtual = path.join("physfn").symlink_metadata().is_ok();
             self.devices.push(SysDevice {
                 address: name,
@@ -172,7 +173,7 @@ impl SysReader {
         Ok(())
     }
 
-    /// The network interfaces of a device, also where its driver puts a device of its own between.
+    /// The network interfaces of a device, even where its driver puts another device between.
     fn nets(&mut self, path: &Path) -> TopologyResult<Vec<SysNet>> {
         let (mut cards, mut interfaces) = (Vec::new(), Vec::new());
         let below: Vec<(String, PathBuf)> =
@@ -192,7 +193,7 @@ impl SysReader {
                 }
             }
         }
-        // Both are names for the same port.
+        // Both names are for the same port.
         let mut nets = if cards.is_empty() { interfaces } else { cards };
         for net in &mut nets {
             net.megabits = net.megabits.filter(|rate| (1.0..1e9).contains(rate));
@@ -212,8 +213,8 @@ impl SysDevice {
         ACCELERATORS.contains(&self.class) || DISPLAYS.contains(&self.class) && self.width >= LEAST_GPU_LANES
     }
 
-    /// Whether it is the lower end of a link of its own: bridges take turns in being the port above a link and the one
-    /// below it.
+    /// Whether the device is the lower end of a PCIe link. Along a path, bridges alternate between upper end and lower
+    /// end of a link.
     fn ends_a_link(&self) -> bool {
         self.class != BRIDGE || self.depth % 2 == 1
     }
@@ -275,7 +276,7 @@ type SysPort = (TreeNode, [SharedIndex; 2], Micros, String);
 
 fn ports(devices: &[SysDevice], places: &[TreeNode], assumed: Assumed, board: &mut ImportedBoard) -> Vec<SysPort> {
     let nets = devices.iter().zip(places).flat_map(|(device, place)| device.nets.iter().map(move |net| (net, *place)));
-    // Ports that do not say how fast they are have no cable, where others do.
+    // If some ports tell their speed, those that do not have no cable.
     let any = devices.iter().flat_map(|device| &device.nets).any(|net| net.megabits.is_some());
     let mut ports = Vec::new();
     for (net, place) in nets.filter(|(net, _)| net.megabits.is_some() || !any) {

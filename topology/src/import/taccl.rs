@@ -1,9 +1,9 @@
 //! The topology JSON of TACCL.
 //!
-//! The principal function is [`read`]. Three things are not in the file. Its numbers are multiples of the cost of
-//! one chunk, whose size only its name tells (`…_1MB`). All times may be scaled, because TACCL cuts them to whole
-//! numbers. And the machine is named on TACCL's command line: of its kinds, `custom` brings matrices (indexed
-//! `[receiver][sender]`), the others are shapes that we know as well, so their links come from our own SPECs.
+//! The principal function is [`read`]. Three facts are not in the file. (1) Its numbers are multiples of the cost of
+//! one chunk, and only the file's name tells the size of this chunk (`…_1MB`). (2) All times may be scaled, because
+//! TACCL rounds them down to whole numbers. (3) The kind of machine is on TACCL's command line. A `custom` file lists
+//! its links as matrices (indexed `[receiver][sender]`); the links of the other kinds come from our own SPECs.
 
 use super::ImportOptions;
 use super::board::{DirectLink, ImportedBoard, Outlet};
@@ -14,14 +14,14 @@ use crate::spec::{bad_part, unknown_word};
 use crate::{MAX_RANKS, Micros, MicrosPerByte, Topology, TopologyResult, resolve};
 use serde::Deserialize;
 
-/// The kinds of topology whose links the file does not spell, and the SPEC of one machine that has them; a `:`
-/// at its end waits for the number of ranks.
+/// The kinds of topology whose links are not in the file, and the SPEC of one such machine. The number of ranks is
+/// added after a `:` at its end.
 const KINDS: [(&str, &str); 3] = [("DGX2", "dgx2x1"), ("NDv2", "ndv2x1"), ("HubAndSpoke", "clique:")];
 
-/// The kind that spells its links.
+/// The kind whose file lists its links.
 const CUSTOM: &str = "custom";
 
-/// More parallel links between two ranks are no machine.
+/// No machine has more parallel links between two ranks.
 const MOST_PARALLEL: u32 = 64;
 
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ struct TacclFile {
     links: Option<Vec<Vec<u32>>>,
     #[serde(default)]
     betas: Option<Vec<Vec<f64>>>,
-    // α + β cut to whole numbers: nothing that α and β do not say better.
+    // α + β rounded down to a whole number; α and β themselves are more exact.
     #[serde(default, rename = "node_invbws_list")]
     _node_invbws_list: Option<Vec<f64>>,
     #[serde(default, rename = "invbws")]
@@ -94,7 +94,7 @@ fn check(document: &Document<'_>, file: &TacclFile) -> Result<(), TextError> {
     for (key, value) in
         [("alpha", Some(file.alpha)), ("remote_alpha", file.remote_alpha), ("remote_beta", file.remote_beta)]
     {
-        // -1 stands for nothing where there are no NICs.
+        // -1 stands for "nothing" where there are no NICs.
         let absent = key != "alpha" && !has_nics(file);
         if value.is_some_and(|value| !absent && !(0.0..=1e12).contains(&value)) {
             return Err(document.fault(&[Key(key)], "a cost must be a number from 0 to 10¹²"));
@@ -138,7 +138,7 @@ fn units(
     let scale = match options.scale.filter(|scale| scale.is_finite() && *scale > 0.0) {
         Some(scale) => scale,
         None => {
-            // No network answers in less than a microsecond, nor in more than ten once it is a network for this.
+            // The α between machines is assumed to be between one and ten microseconds.
             let remote = file.remote_alpha.filter(|alpha| has_nics(file) && *alpha >= 10.0);
             let scale = remote.map_or(1.0, |alpha| 10f64.powi(alpha.log10().floor() as i32));
             if scale > 1.0 {
@@ -153,7 +153,7 @@ fn units(
     Ok(TacclUnits { scale, chunk: chunk as f64 })
 }
 
-/// The SPEC whose links the file means; `None` if it spells them itself.
+/// The SPEC with the links of this kind; `None` if the file lists its links itself.
 fn kind(
     document: &Document<'_>,
     file: &TacclFile,
@@ -246,7 +246,7 @@ fn shaped(
     Ok(board)
 }
 
-/// A machine that spells its links: `links[receiver][sender]` of them side by side, each with `betas[receiver][sender]`.
+/// A machine whose file lists its links: `links[receiver][sender]` parallel links, each with `betas[receiver][sender]`.
 fn custom(document: &Document<'_>, file: &TacclFile, units: &TacclUnits) -> TopologyResult<ImportedBoard> {
     let ranks = file.gpus_per_node as usize;
     let missing = |key: &str| document.fault(&[Key("name")], format!("`{key}` is missing; a custom topology needs it"));
@@ -297,7 +297,7 @@ fn check_square<T>(document: &Document<'_>, key: &str, rows: &[Vec<T>], ranks: u
     }
 }
 
-/// NICs are spread over the GPUs in order; TACCL splits their bandwidth in advance, here they are shared.
+/// NICs are given to the GPUs in order. TACCL splits the bandwidth of a NIC in advance; here it is a shared resource.
 fn join_nics(
     document: &Document<'_>,
     file: &TacclFile,

@@ -1,7 +1,7 @@
-//! A small tree of XML elements with their places, read from text that nobody vouches for.
+//! A small tree of XML elements with their places, read from untrusted text.
 //!
-//! The principal function is [`parse`]. Depth and the number of elements are bounded, document types (and with them
-//! entities of one's own) are refused, text between elements means nothing here and is skipped.
+//! The principal function is [`parse`]. Depth and the number of elements are bounded. Document types, and with them
+//! user-defined entities, are refused. Text between elements is skipped.
 
 use super::at_byte;
 use crate::document::TextError;

@@ -1,7 +1,7 @@
 //! From a physical description to links and resources.
 //!
-//! The principal function is [`compile`]. A path through ports becomes one link, whose α is the sum along the way
-//! and whose β is the slowest on the way; the ports become resources, so that no schedule can use one twice at a
+//! The principal function is [`compile`]. A path through ports becomes one link. Its α is the sum along the path and
+//! its β is the slowest on the path. The ports become resources, so that no schedule uses a port for two messages at a
 //! time. A port exists only in the directions that some pair uses. Everything is counted before it is built.
 
 use super::file::{Choice, Cost, Entries, Leg, MachineFile, Pairs, Part, Ports, Ranks, Way};
@@ -43,14 +43,14 @@ fn refuse_beyond(what: &'static str, count: u128, limit: u64) -> TopologyResult<
     Err(TopologyError::TooMany { what, count: u64::try_from(count).unwrap_or(u64::MAX), limit })
 }
 
-/// What a message over a part costs, and what its ports allow.
+/// The cost of a message over a part, and the β of its ports.
 #[derive(Clone, Copy)]
 struct Path {
     alpha: Micros,
     beta: MicrosPerByte,
     send: MicrosPerByte,
     deliver: MicrosPerByte,
-    /// One passage of an up-link.
+    /// The α and β of one up-link.
     uplink: (Micros, MicrosPerByte),
 }
 
@@ -152,7 +152,7 @@ impl Shares {
         self.group_of[rank].and_then(|group| self.slots[group][side])
     }
 
-    /// Appends what `pairs` use to a machine's block.
+    /// Appends the resources that `pairs` use to a machine's block.
     fn new(
         group_of: Vec<Option<usize>>,
         pairs: impl Iterator<Item = (usize, usize)>,
@@ -249,7 +249,7 @@ impl Carrier<'_> {
         }
     }
 
-    /// Its pairs with what they share, which is appended to one machine's block of resources.
+    /// The part's pairs with their resources, which are appended to one machine's block.
     fn wires(&self, ranks: usize, block: &mut Vec<(String, MicrosPerByte)>) -> SwitchWires {
         let ports = self.port_of(ranks);
         let pairs = self.local_pairs(ranks, &ports);
@@ -273,7 +273,7 @@ struct SwitchWires {
 }
 
 impl SwitchWires {
-    /// The up-links that a pair passes, as slots of the sender's and the receiver's machine.
+    /// The up-links on the path of a pair, as slots of the sender's and the receiver's machine.
     fn uplinks(&self, from: usize, to: usize, inside: bool) -> [Option<usize>; 2] {
         let group = |rank: usize| self.uplinks.group_of[rank];
         if inside && group(from).is_some() && group(from) == group(to) {
@@ -283,7 +283,7 @@ impl SwitchWires {
     }
 }
 
-/// How many of what, and the one latency of all links.
+/// The numbers of ranks and machines, and the one latency of all links.
 struct MachineLayout {
     ranks: usize,
     machines: usize,

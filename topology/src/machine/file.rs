@@ -1,11 +1,13 @@
 //! `antiphon-machine/1`: a physical description, as written.
 //!
-//! The principal type is [`MachineFile`]. A machine is a number of ranks and *parts*: anything that carries
-//! messages. A part lies inside each machine or between machines, says which ordered pairs of ranks it joins, and
-//! may have ports, which its links share. That one shape describes cables (no ports), a switch (a port for each
-//! rank), NICs (a port for several ranks), rails (`among`: ranks of different groups are on different switches) and
-//! leaf switches with fewer up-links than ports (`uplinks`: what a group of ranks shares on its way to the others). What the parts cost is kept apart, under `keys`, because published
-//! instances of one machine differ in nothing else; a SPEC chooses among the values of each key.
+//! The principal type is [`MachineFile`]. A machine is a number of ranks and *parts*: everything that carries messages.
+//! A part is inside each machine or between machines. It says which ordered pairs of ranks it joins, and may have
+//! ports, which its links share. This one shape describes cables (no ports), a switch (a port for each rank), NICs (a
+//! port for several ranks), rails (`among`: ranks of different groups are on different switches) and leaf switches with
+//! fewer up-links than ports (`uplinks`: what a group of ranks shares on its way to the others).
+//!
+//! The costs of parts are separate, under `keys`, because published instances of one machine differ only in costs. A
+//! SPEC chooses one value of each key.
 
 use crate::quantity::{RankSpan, parse_beta, parse_duration};
 use crate::{Latency, Micros, MicrosPerByte};
@@ -57,7 +59,7 @@ pub(crate) struct Part {
     /// Groups of local ranks that share an up-link to all other ranks.
     #[serde(default)]
     pub(crate) uplinks: Vec<Ranks>,
-    /// The part exists only where so many machines are joined.
+    /// The part exists only where at least this many machines are joined.
     #[serde(default)]
     pub(crate) least_machines: Option<u64>,
     #[serde(default)]
@@ -97,10 +99,10 @@ pub(crate) enum Ports {
     Groups(Vec<Ranks>),
 }
 
-/// A list of local ranks, in which `0-7` stands for 0 to 7 and `1-7/2` for every second of them. `0..8`, whose end is not
-/// one of them, is how that was written before.
+/// A list of local ranks, in which `0-7` stands for 0 to 7 and `1-7/2` for every second of them. `0..8`, which excludes
+/// its end, is the old form of `0-7`.
 ///
-/// It is kept as written: a short text can name more ranks than anybody should list.
+/// The list is kept as written, because a short text can name very many ranks.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Ranks(Vec<SteppedSpan>);
 
@@ -119,7 +121,7 @@ impl Ranks {
     }
 }
 
-/// What one value of a key settles.
+/// The costs that one value of a key stands for.
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Choice {
@@ -141,7 +143,7 @@ pub(crate) struct Cost {
     pub(crate) send: Option<Leg>,
     #[serde(default)]
     pub(crate) deliver: Option<Leg>,
-    /// What passing an up-link adds.
+    /// The additional cost of an up-link.
     #[serde(default)]
     pub(crate) uplink: Option<Leg>,
 }

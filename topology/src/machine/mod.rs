@@ -1,8 +1,7 @@
-//! Known machines, and machines that users describe: data, never code.
+//! Built-in machines, and machines that users describe: always data, never code.
 //!
-//! The principal function is [`parse`], which reads and checks an `antiphon-machine/1` file; [`BUILT_IN`] holds
-//! the files that travel inside the binary, so that it knows them wherever it runs. A new machine is a file in
-//! `machines/`.
+//! The principal function is [`parse`], which reads and checks an `antiphon-machine/1` file. [`BUILT_IN`] holds the
+//! files of `machines/`, which are part of the binary. A new machine is a file in `machines/`.
 
 mod compile;
 pub(crate) mod file;
@@ -15,7 +14,7 @@ use crate::{MAX_RANKS, TopologyParts, TopologyResult};
 pub(crate) use file::FORMAT;
 use file::{Choice, Entries, MachineFile, Pairs, Part, Ports, Ranks, Way};
 
-/// The shipped files: origin and text, as `build.rs` found them. Which machine each describes is said in the file.
+/// The files of `machines/`: path and text, as `build.rs` found them. The file itself names its machine.
 pub(crate) const BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/machines.rs"));
 
 /// The key with which a SPEC says how many machines there are.
@@ -60,7 +59,7 @@ impl Machine<'_> {
         self.file.keys.0.iter().map(|(key, values)| (key.as_str(), values.names().collect()))
     }
 
-    /// The parts of so many machines (`None`: as many as the SPEC says, else one).
+    /// The parts of this many machines (`None`: as many as the SPEC says, else one).
     pub(crate) fn build(&self, machines: Option<u64>, spec: &Spec<'_>) -> TopologyResult<TopologyParts> {
         let mut keys: Vec<&str> = self.file.keys.names().collect();
         if machines.is_none() {
@@ -167,7 +166,7 @@ fn check_groups(
             let reason = format!("there is no rank {rank}; a machine has the ranks 0..{ranks}");
             return Err(document.fault(&path, reason));
         }
-        // One more than there are is enough to find a repetition.
+        // One more rank than there are is enough to find a repetition.
         all.extend(group.iter().take(ranks as usize + 1 - all.len().min(ranks as usize)));
     }
     all.sort_unstable();

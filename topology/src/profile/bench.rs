@@ -1,9 +1,10 @@
-//! Timing sets of exchanges, and what a byte more costs in them.
+//! Times sets of exchanges, and computes the cost of one more byte in them.
 //!
-//! The principal types are [`Bench`], which asks the probe and checks its answers, and [`Slope`]. The cost of a byte is
-//! the slope between short and long messages, so that α cancels, and with it the credit that shaped links give to the
-//! first bytes. The two take turns, so that a drift of the machine hits both alike, and no turn has the lengths of
-//! another: shapers let the last segment pass as a whole, 64 KB of it, and repeating a length repeats that.
+//! The principal types are [`Bench`], which calls the probe and checks its answers, and [`Slope`]. The cost of a byte
+//! is the slope between short and long messages. α cancels in it, and so does the credit that shaped links give to the
+//! first bytes. Short and long messages alternate, so that a drift of the machine affects both alike. Each turn uses
+//! other lengths, because a shaper lets the last segment (64 KB) pass as a whole, and repeating a length would repeat
+//! the same error.
 
 use super::ProfileError;
 use crate::line::{CONFIDENCE, Line, Point};
@@ -15,37 +16,37 @@ use std::ops::RangeInclusive;
 /// Repetitions in one run of the probe.
 pub(super) const REPETITIONS: u32 = 4;
 
-/// Parts of a whole message.
+/// A message length is given in this many parts of the longest message.
 pub(super) const PARTS: u64 = 64;
 
-/// By how many parts messages are longer or shorter in each turn.
+/// By how many parts the messages of a turn are longer.
 pub(super) fn shift(turn: u32) -> u64 {
     const SHIFTS: [u64; 6] = [0, 5, 10, 3, 8, 1];
     SHIFTS[(turn as usize - 1) % SHIFTS.len()]
 }
 
-/// What a byte more costs, and how well that is known (half a 95 % interval): in microseconds per byte of each flow.
+/// The cost of one more byte, in microseconds per byte of each flow, and its margin (half of a 95 % interval).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Slope {
     pub(super) beta: f64,
     pub(super) margin: f64,
 }
 
-/// What came out of a set of flows.
+/// The result of timing a set of flows.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Slopes {
-    /// Until the last has arrived, in the quicker half of the repetitions; of a byte of the longest flow.
+    /// Until the last flow has arrived, in the quicker half of the repetitions; for a byte of the longest flow.
     pub(super) all: Slope,
-    /// Of each flow, in the order given.
+    /// The slope of each flow, in the order given.
     pub(super) each: Vec<Slope>,
-    /// What a byte of each flow took at whole length, on the average: flows that share something take turns at being
-    /// first, and no middle value shows that.
+    /// The mean time of a byte of each flow at whole length. Flows that share a resource alternate in being first,
+    /// which a median does not show.
     pub(super) lasting: Vec<f64>,
-    /// Which flow is last, as a rule.
+    /// The flow that usually arrives last.
     pub(super) last: usize,
 }
 
-/// A flow of one message: who to whom, and how long it is at its longest.
+/// A flow of one message: its pair of ranks, and its greatest length in bytes.
 pub(super) type ProbeFlow = (Pair, u64);
 
 /// The ranks, ready to exchange.
@@ -62,7 +63,7 @@ impl<'p> Bench<'p> {
         Self { probe, runs: 0, heard, stage: "sizes" }
     }
 
-    /// Tells how far the stage is.
+    /// Reports the progress of the stage.
     pub(super) fn report(&mut self, done: usize, total: usize) {
         (self.heard)(super::Progress { stage: self.stage, done, total, runs: self.runs });
     }
@@ -79,8 +80,8 @@ impl<'p> Bench<'p> {
         Err(ProfileError::WrongCount { asked, returned: times.iter().map(Vec::len).sum() })
     }
 
-    /// Runs flows at a quarter and at whole length until the cost of a byte is known to `precision` (relative), as many
-    /// times as `turns` allows.
+    /// Runs flows at a quarter and at the whole of their length until the cost of a byte is known to `precision`
+    /// (relative), at most `turns` times.
     pub(super) fn slopes(
         &mut self,
         loads: &[ProbeFlow],
@@ -123,15 +124,15 @@ impl<'p> Bench<'p> {
     }
 }
 
-/// Times of flows, all at the same part of their length.
+/// Times of flows, each at the same part of its length.
 struct FlowTimes {
     parts: u64,
-    /// The repetitions of each.
+    /// For each flow, its repetitions.
     flows: Vec<Vec<f64>>,
 }
 
-/// When the last flow of each repetition arrived, given the times of each flow. What is an outlier among the times of
-/// its flow counts as their median: with many flows one of them always hiccups.
+/// When the last flow of each repetition arrived, given the times of each flow. An outlier among the times of a flow is
+/// replaced by their median, because with many flows one of them is nearly always disturbed.
 pub(super) fn spans(flows: &[Vec<f64>]) -> Vec<f64> {
     let mut spans = vec![0.0; flows.first().map_or(0, Vec::len)];
     for times in flows {
@@ -154,7 +155,7 @@ fn usual_mean(times: &[f64]) -> f64 {
     sum / f64::max(count, 1.0)
 }
 
-/// From times, with variances, of messages that are `bytes` long as a whole.
+/// The slope of times, with variances, of messages that are `bytes` long at whole length.
 fn slope(timed: &[FlowTimes], bytes: u64, middle: impl Fn(&FlowTimes) -> (f64, f64)) -> Slope {
     let point = |timed: &FlowTimes| {
         let (time, variance) = middle(timed);

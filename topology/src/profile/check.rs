@@ -1,7 +1,7 @@
-//! A profile's examination: exchanges that were not used to make it are predicted, and then timed.
+//! Checks a profile: predicts exchanges that were not used to make it, and then times them.
 //!
-//! The principal function is [`check`]. Asked are single messages of other sizes, and random sets of messages at the
-//! same time, which load ports, NICs and networks as no trial of the profiler did.
+//! The principal function is [`check`]. It uses single messages of other sizes, and random sets of messages at the same
+//! time, which load ports, NICs and networks in ways that no trial of the profiler did.
 
 use super::ProfileError;
 use super::bench::{Bench, spans};
@@ -10,17 +10,17 @@ use crate::concurrent::{Sharing, together};
 use crate::robust::median;
 use crate::{Exchange, Micros, Probe, Rank, Topology};
 
-/// Repetitions of each; the median counts.
+/// Repetitions of each exchange; the median counts.
 const REPETITIONS: u32 = 7;
 
-/// One question of the examination.
+/// One check: exchanges with their predicted and their measured time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HeldOut {
     /// What ran at the same time.
     pub exchanges: Vec<Exchange>,
-    /// Until the last has arrived, by the model.
+    /// Until the last exchange has arrived, by the model.
     pub predicted: Micros,
-    /// The same by the clock: the median of several repetitions.
+    /// The same, measured: the median of several repetitions.
     pub measured: Micros,
 }
 
@@ -37,7 +37,7 @@ impl HeldOut {
     }
 }
 
-/// Asks `questions` questions, half of them about single messages; which ones follows from `seed`.
+/// Makes `questions` checks, half of them of single messages; `seed` decides which exchanges they use.
 ///
 /// # Errors
 /// [`ProfileError`] if the probe fails.
@@ -97,7 +97,7 @@ fn set(topology: &Topology, options: &ProfileOptions, dice: &mut Dice) -> Vec<Ex
     pairs.into_iter().map(|(from, to)| Exchange { from, to, bytes, messages: 1 }).collect()
 }
 
-/// A small multiplicative generator: which questions are asked must not depend on the version of a crate.
+/// A small multiplicative generator of our own, so that the exchanges do not depend on the version of a crate.
 struct Dice(u64);
 
 impl Dice {

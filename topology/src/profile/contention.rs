@@ -1,13 +1,16 @@
-//! What is shared: every suspect is tried, and the fewest are kept that explain all that was seen.
+//! Finds what pairs of ranks share: tries every suspect, and keeps the fewest that explain all trials.
 //!
-//! The principal type is [`Case`]. Nothing that carries L flows at a cost of s µs per byte each can cost more than
-//! s / L itself, whoever is to blame, nor more than its fastest pair alone; so every suspect is bounded. With all suspects at their bounds,
-//! one after the other is dropped, narrow ones first, as long as every trial stays explained. What remains has evidence
-//! that nothing else accounts for: a port is not blamed for what a NIC does, nor a NIC for the network behind it.
+//! The principal type is [`Case`]. It works by elimination:
 //!
-//! A flow sends as much as its pair is fast, so that all would take equally long alone and none hides the others. A
-//! trial that something else outweighs is made anew from the flows that show its suspect best. And no verdict rests on
-//! one trial: what is kept has to show itself again.
+//! 1. Every suspect gets the lowest cost per byte that the trials allow. If L flows through it cost s µs per byte each, the
+//!    suspect costs at most s / L per byte; and it costs at most what its fastest pair costs alone.
+//! 2. Suspects are dropped one by one, those with few users first, as long as the others still explain every trial. So a port
+//!    is not kept for what a NIC causes, nor a NIC for what the network behind it causes.
+//! 3. Every suspect that is left must show its effect in a second trial.
+//!
+//! A flow gets a length in proportion to the speed of its pair. All flows of a trial then take equally long alone, and
+//! no slow flow hides the others. If another resource limits a trial, the trial is repeated with the flows that show
+//! its suspect best.
 
 use super::bench::{Bench, ProbeFlow, Slope};
 use super::scout::View;
@@ -17,27 +20,27 @@ use crate::rounds::{Pair, Round};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// A trial is explained if it costs no more than this factor over what is known.
+/// A trial is explained if it takes at most this factor longer than the known resources explain.
 pub(super) const EXPLAINED: f64 = 1.12;
-/// The same where ranks send and receive: acknowledgements queue behind data, which costs BBR up to a third; what both
-/// directions really share takes twice as long.
+/// The same where ranks send and receive at once. There acknowledgements queue behind data, which costs BBR up to a
+/// third of the rate; two directions that really share a resource take twice as long.
 const DUPLEX: f64 = 1.5;
-/// A trial can show a suspect if its flows together would be so much slower than anything else makes them.
+/// A trial can show a suspect only if the suspect would slow its flows by this factor more than everything else does.
 const VISIBLE: f64 = 1.2;
 /// Flows are of about the same speed if the ratio is above this.
 const UNLIKE: f64 = 0.55;
-/// The least message of a trial.
+/// The shortest message of a trial, in bytes.
 const LEAST: u64 = 64 << 10;
 
-/// Flows that ran at the same time, and what a byte more of the longest cost until the last arrived.
+/// Flows that ran at the same time, and the cost of one more byte of the longest flow until the last arrival.
 pub(super) struct Trial {
-    /// For which suspect.
+    /// The suspect that the trial is about.
     of: usize,
     loads: Vec<ProbeFlow>,
     slope: Slope,
 }
 
-/// Something shared, with its evidence.
+/// A shared resource with its evidence.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) suspect: Suspect,
@@ -47,16 +50,16 @@ pub(super) struct Finding {
     pub(super) factor: f64,
 }
 
-/// What a pair costs alone, as far as that is known.
+/// The cost of pairs that send alone, where it is known.
 pub(super) struct Alone {
     known: BTreeMap<Pair, f64>,
     exact: BTreeSet<Pair>,
-    /// What pairs cost in rounds at most, which is no less.
+    /// The cost of pairs in rounds, which is an upper limit of their cost alone.
     seen: BTreeMap<Pair, f64>,
 }
 
 impl Alone {
-    /// What was seen in rounds, divided by how much pairs disturb each other there.
+    /// The costs of the rounds, divided by how much pairs disturb each other there.
     pub(super) fn guess(view: &View, disturbance: &dyn Fn(&Pair) -> f64) -> Self {
         let guess = |(pair, glimpse): (&Pair, &super::scout::Glimpse)| (*pair, glimpse.slope.beta / disturbance(pair));
         let seen =
@@ -64,8 +67,8 @@ impl Alone {
         Self { known: view.pairs.iter().map(guess).collect(), exact: BTreeSet::new(), seen }
     }
 
-    /// What the fastest of some pairs cost: whatever they share costs no more. Of many pairs some are left out, because
-    /// of many measurements some are too good.
+    /// The cost of the fastest of some pairs: a resource that they share does not cost more. Of many pairs some are
+    /// left out, because a few of many measurements are too good.
     fn fastest(&self, pairs: &BTreeSet<Pair>) -> f64 {
         let least = |pair: &Pair| {
             let costs = if self.exact.contains(pair) { &self.known } else { &self.seen };
@@ -85,7 +88,7 @@ impl Alone {
         self.exact.insert(pair);
     }
 
-    /// Measures a pair alone, unless that was done.
+    /// Measures a pair alone, unless this was done before.
     pub(super) fn measure(&mut self, pair: Pair, view: &View, bench: &mut Bench<'_>) -> Result<f64, ProfileError> {
         if !self.exact.contains(&pair) {
             let slopes = bench.slopes(&[view.load(pair)], 0.04, 2..=4)?;
@@ -95,7 +98,7 @@ impl Alone {
     }
 }
 
-/// How much longer all flows of some users are than the longest flow.
+/// The length of all flows of `users` together, over the length of the longest flow.
 fn load_of(users: &BTreeSet<Pair>, loads: &[ProbeFlow]) -> f64 {
     let sum: u64 = loads.iter().filter(|(pair, _)| users.contains(pair)).map(|(_, bytes)| bytes).sum();
     sum as f64 / longest(loads)
@@ -105,7 +108,7 @@ fn longest(loads: &[ProbeFlow]) -> f64 {
     loads.iter().map(|(_, bytes)| *bytes).max().unwrap_or(1).max(1) as f64
 }
 
-/// Whether somebody sends and receives.
+/// Whether a rank sends and receives.
 fn is_duplex(loads: &[ProbeFlow]) -> bool {
     let senders: BTreeSet<_> = loads.iter().map(|(pair, _)| pair.from).collect();
     loads.iter().any(|(pair, _)| senders.contains(&pair.to))
@@ -120,10 +123,11 @@ pub(super) struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// How long messages of these flows are: all in a row take as long as two samples, and none takes much longer than
-    /// another alone. Those of about the same speed are equal, because what they share would not be full at the end.
+    /// The lengths of the messages of these flows. One after the other, they take as long as two samples, and all take
+    /// about the same time alone. Flows of about the same speed get equal lengths; otherwise a resource that they share
+    /// would not be full at the end.
     fn loads(&self, flows: &[Pair]) -> Vec<ProbeFlow> {
-        // What was seen in rounds and not alone says little: no pair is taken for faster than any that was timed alone.
+        // A cost seen only in rounds is uncertain: no pair is assumed to be faster than those that were timed alone.
         let least = |far: bool| {
             let timed = self.alone.exact.iter().filter(|pair| self.scene.is_far(pair) == far);
             timed.map(|pair| self.alone.of(pair)).fold(f64::INFINITY, f64::min)
@@ -139,27 +143,27 @@ impl Case<'_> {
         flows.iter().map(|pair| (*pair, bytes(pair))).collect()
     }
 
-    /// What the slowest flow costs by itself; like all costs of loads, for a byte of the longest.
+    /// The cost of the flow that takes longest alone; like all costs of loads, for a byte of the longest flow.
     fn own(&self, loads: &[ProbeFlow]) -> f64 {
         let longest = longest(loads);
         loads.iter().map(|(pair, bytes)| self.alone.of(pair) * *bytes as f64 / longest).fold(0.0, f64::max)
     }
 
-    /// What loads cost if nothing is shared but what is given.
+    /// The cost of loads if only the given resources are shared.
     fn cost(&self, kept: impl Iterator<Item = (usize, f64)>, loads: &[ProbeFlow]) -> f64 {
         let shared = kept.map(|(id, beta)| load_of(&self.suspects[id].users, loads) * beta);
         shared.fold(self.own(loads), f64::max)
     }
 
-    /// Runs the flows of a suspect, and makes sure of the pair that is last where that matters.
+    /// Runs the flows of a suspect. Measures the pair that is last alone, if its cost matters.
     pub(super) fn charge(&mut self, suspect: Suspect, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
         let loads = self.loads(&suspect.flows);
         self.suspects.push(suspect);
         self.hear(self.suspects.len() - 1, loads, (0.05, 2..=4), bench)
     }
 
-    /// Makes a trial, which takes the place of what was known of the suspect; it is repeated until it is known to
-    /// `precision`, as often as `turns` allows.
+    /// Makes a trial, which replaces the earlier trial of the suspect. The flows are repeated until the cost is known
+    /// to `precision`, at most `turns` times.
     fn hear(
         &mut self,
         of: usize,
@@ -176,13 +180,14 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// By what factor loads would show a suspect that is as slow as its fastest pair.
+    /// By what factor these loads would slow down if the suspect were as slow as its fastest pair.
     fn visibility(&self, suspect: &Suspect, kept: &[(usize, f64)], loads: &[ProbeFlow]) -> f64 {
         let shared = load_of(&suspect.users, loads) * self.alone.fastest(&suspect.users);
         shared / self.cost(kept.iter().copied(), loads).max(f64::MIN_POSITIVE)
     }
 
-    /// The flows that show a suspect best: one after the other is left out as long as that helps.
+    /// The flows that show a suspect best: flows are left out one by one as long as this makes the suspect more
+    /// visible.
     fn clearest(&self, suspect: &Suspect, kept: &[(usize, f64)]) -> Vec<ProbeFlow> {
         let mut loads = self.loads(&suspect.flows);
         let mut best = self.visibility(suspect, kept, &loads);
@@ -201,7 +206,7 @@ impl Case<'_> {
         loads
     }
 
-    /// Tries suspects again, with better flows, whose trials could not show them: there something else was in the way.
+    /// Tries suspects again, with better flows, if something else limited their first trials.
     pub(super) fn look_closer(&mut self, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
         let kept = self.verdict();
         for id in 0..self.suspects.len() {
@@ -242,10 +247,10 @@ impl Case<'_> {
             beta - margin <= clearly * explained(trial, kept)
         };
         let mut order: Vec<usize> = (0..loads.len()).filter(|&id| kept[id]).collect();
-        // Both directions as one only where one at a time does not do.
+        // Keep both directions as one resource only where one resource for each direction does not explain the trials.
         order.sort_by_key(|&id| (!self.suspects[id].both, self.suspects[id].users.len()));
         for id in order {
-            // What nothing explains is no reason to keep anybody.
+            // A trial that all kept suspects together do not explain is no reason to keep one.
             let concerned: Vec<usize> =
                 (0..self.trials.len()).filter(|&trial| loads[id][trial] > 0.0 && is_clear(trial, &kept)).collect();
             kept[id] = false;
@@ -254,7 +259,7 @@ impl Case<'_> {
         (0..loads.len()).filter(|&id| kept[id]).map(|id| (id, bounds[id])).collect()
     }
 
-    /// What flows should cost if they run together, given what is kept.
+    /// The cost of flows that run together, given the suspects that are kept.
     pub(super) fn explained(&self, kept: &[(usize, f64)], flows: &[Pair], flow: &Pair) -> f64 {
         let shared = kept.iter().filter(|(id, _)| self.suspects[*id].users.contains(flow)).map(|(id, beta)| {
             let users = flows.iter().filter(|pair| self.suspects[*id].users.contains(pair)).count();
@@ -263,8 +268,8 @@ impl Case<'_> {
         shared.fold(self.alone.of(flow), f64::max)
     }
 
-    /// Takes the evidence of everything that is kept again, as well as links are measured, until nothing is kept that
-    /// was seen but once.
+    /// Repeats the trials of all kept suspects, as precisely as links are measured, until every kept suspect was seen
+    /// twice.
     pub(super) fn confirm(
         &mut self,
         options: &ProfileOptions,
@@ -286,18 +291,19 @@ impl Case<'_> {
         }
     }
 
-    /// What is kept, with its evidence.
+    /// The kept suspects with their evidence.
     pub(super) fn findings(&self, kept: &[(usize, f64)]) -> Vec<Finding> {
         let finding = |&(id, bound): &(usize, f64)| {
             let trial = self.trials.iter().find(|trial| trial.of == id)?;
             let suspect = self.suspects[id].clone();
             let load = load_of(&suspect.users, &trial.loads);
             let without = self.cost(kept.iter().copied().filter(|(other, _)| *other != id), &trial.loads);
-            // Where something else is in the way of its own flows, what bounds it was seen in those of another.
+            // Where another resource limits the suspect's own flows, its bound comes from the trial of another suspect.
             let Slope { beta, margin } = trial.slope;
             let beta = if beta > without * EXPLAINED.sqrt() { beta } else { bound * load };
             let factor = if without > 0.0 { beta / without } else { 1.0 };
-            // Nothing shared is slower than the fastest pair, but what that costs is known less well than what all do together.
+            // A shared resource is at least as fast as its fastest pair, but the cost of this pair is less exact than that
+            // of all flows together.
             let (beta, fastest) = (beta / load, self.alone.fastest(&suspect.users));
             let beta = if beta > EXPLAINED * fastest { fastest } else { beta };
             Some(Finding { suspect, slope: Slope { beta, margin: margin / load }, factor })

@@ -1,7 +1,7 @@
-//! Whether pairs that are measured together are measured right.
+//! Whether pairs that are measured together slow each other down.
 //!
-//! The principal function is [`disturbance`]. Some ranks of each round send alone what they sent in it, about each rank
-//! once; where that is clearly faster, what the rounds show is an upper limit and no more.
+//! The principal function is [`disturbance`]. Some ranks of each round repeat alone what they sent in it, so that each
+//! rank does this about once. Where a pair is clearly faster alone, the costs of the rounds are only upper limits.
 
 use super::ProfileError;
 use super::bench::Bench;
@@ -14,19 +14,19 @@ const CLEARLY: f64 = 1.15;
 /// Rounds that are looked at.
 const ROUNDS: usize = 8;
 
-/// How much slower pairs were in their rounds than alone, at worst.
+/// By which factor pairs were slower in their rounds than alone, at worst.
 #[derive(Clone, Debug)]
 pub(super) struct Disturbance {
-    /// Within machines, and between them; 1 where there is none.
+    /// Within machines, and between them; 1 where pairs do not disturb each other.
     pub(super) near: f64,
     pub(super) far: f64,
-    /// What was clearly slower, with its round and its cost in it.
+    /// Pairs that were clearly slower, each with its round and its cost in it.
     pub(super) seen: Vec<(Pair, Round, f64)>,
     /// What pairs cost alone.
     pub(super) alone: Vec<(Pair, f64)>,
 }
 
-/// Compares some pairs of some rounds with themselves alone.
+/// Measures some pairs of some rounds again, alone.
 pub(super) fn disturbance(bench: &mut Bench<'_>, scene: &Scene<'_>) -> Result<Disturbance, ProfileError> {
     let mut found = Disturbance { near: 1.0, far: 1.0, seen: Vec::new(), alone: Vec::new() };
     let rounds = &scene.view.rounds;
@@ -58,7 +58,7 @@ pub(super) fn disturbance(bench: &mut Bench<'_>, scene: &Scene<'_>) -> Result<Di
     Ok(found)
 }
 
-/// The flows of a round, at most so many, whose senders had the fewest `turns`.
+/// At most `most` flows of a round, those whose senders had the fewest `turns`.
 fn chosen(round: &[Pair], most: usize, turns: &mut [usize]) -> Vec<usize> {
     let mut flows: Vec<usize> = (0..round.len()).collect();
     flows.sort_by_key(|&flow| turns[round[flow].from.index()]);
@@ -68,7 +68,7 @@ fn chosen(round: &[Pair], most: usize, turns: &mut [usize]) -> Vec<usize> {
 }
 
 impl Disturbance {
-    /// What pairs probably cost alone.
+    /// The probable cost of pairs alone.
     pub(super) fn alone(&self, scene: &Scene<'_>) -> Alone {
         let factor = |pair: &Pair| if scene.is_far(pair) { self.far } else { self.near };
         let mut alone = Alone::guess(scene.view, &factor);

@@ -1,9 +1,9 @@
-//! Which ranks share a machine, judged by what messages between them cost.
+//! Finds which ranks share a machine, from the cost of messages between them.
 //!
-//! The principal function is [`boundaries`], for when the runtime does not know. Ranks are joined over ever slower
-//! pairs, as when a spanning tree grows; machines are what is joined before a step at which pairs become clearly
-//! slower. So machines may be unequal in size and in speed, as long as the network between them is slower than the
-//! slowest inside.
+//! The principal function is [`boundaries`]; it is used when the runtime does not know the machines. Ranks are joined
+//! by pairs in the order of their cost, as in Kruskal's algorithm for spanning trees. Machines are the groups just
+//! before a step at which pairs become clearly slower. So machines may be unequal in size and in speed, as long as the
+//! network between them is slower than the slowest pair inside.
 
 use super::scout::Glimpse;
 use crate::Rank;
@@ -28,7 +28,7 @@ pub(super) fn boundaries(ranks: usize, pairs: &BTreeMap<Pair, Glimpse>) -> Vec<V
     let steps = tree.windows(2).filter(|step| step[1] >= STEP * step[0]).map(|step| step[0]);
     let candidates =
         steps.filter_map(|inside| MachinePartition::new(ranks, &edges, inside)).filter(|cut| cut.apart >= STEP);
-    // Where several will do, the one that leaves the fewest ranks alone.
+    // Of several such steps, the one that leaves the fewest ranks alone.
     let best = candidates.min_by(|one, other| one.lonely.cmp(&other.lonely).then(other.apart.total_cmp(&one.apart)));
     best.map_or_else(|| vec![(0..ranks).map(Rank::from_index).collect()], |best| best.machines)
 }
@@ -38,8 +38,8 @@ struct MachinePartition {
     machines: Vec<Vec<Rank>>,
     /// How many ranks are alone.
     lonely: usize,
-    /// By which factor the quickest pair that leaves a machine is slower than what it took to join its ranks, where
-    /// that is least.
+    /// The smallest factor, over all machines, by which the quickest pair that leaves a machine is slower than the
+    /// pairs that joined its ranks.
     apart: f64,
 }
 
@@ -47,7 +47,7 @@ impl MachinePartition {
     /// `edges` ascend; `None` if all ranks are alone.
     fn new(ranks: usize, edges: &[(f64, Pair)], inside: f64) -> Option<Self> {
         let mut groups = UnionFind::new(ranks);
-        // By root: the last cost at which something was joined, and the first that leaves.
+        // For each root: the last cost at which it was joined, and the first that leaves it.
         let mut height = vec![0.0; ranks];
         for (cost, pair) in edges.iter().take_while(|(cost, _)| *cost <= inside) {
             if groups.union(pair.from.index(), pair.to.index()) {
@@ -69,7 +69,7 @@ impl MachinePartition {
     }
 }
 
-/// The groups that pairs which belong together make of `members`, by first rank; those alone are left out.
+/// The groups of `members` that the pairs `together` join, by first rank; groups of one rank are left out.
 pub(super) fn joined(ranks: usize, together: &[Pair]) -> Vec<Vec<Rank>> {
     let mut groups = UnionFind::new(ranks);
     together.iter().for_each(|pair| {
@@ -89,7 +89,7 @@ mod tests {
         for from in 0..homes.len() {
             for to in (0..homes.len()).filter(|to| *to != from) {
                 let near = homes[from] == homes[to];
-                // A little uneven, and no direction like the other.
+                // A little uneven, and different in the two directions.
                 let beta =
                     if near { inside[homes[from]] } else { between } * (1.0 + 0.01 * ((from * 7 + to) % 11) as f64);
                 let slope = Slope { beta: beta * 1e-6, margin: 0.0 };

@@ -1,11 +1,14 @@
-//! Measures a machine: which exchanges to time, and what they say together.
+//! Measures a machine: decides which exchanges to time, and derives links and resources from the times.
 //!
-//! The principal function is [`profile`]; its result is a [`Measured`] topology. In order: a first look at every pair
-//! in about 2 N rounds ([`scout`]) finds the message sizes that suit each and, where nobody knows, which ranks share a
-//! machine ([`machines`]); some pairs are compared with themselves alone ([`disturbance`]); sets of pairs that might
-//! share something run together, and what is shared is what nothing else explains ([`contention`], [`structure`]);
-//! then every pair is swept until it is known well enough, in rounds whose pairs share nothing that binds ([`sweep`]).
-//! [`check`] predicts exchanges that were not used.
+//! The principal function is [`profile`]; its result is a [`Measured`] topology. The stages:
+//!
+//! 1. [`scout`]: a first look at every pair in about 2 N rounds, which finds message sizes that suit each pair.
+//! 2. [`machines`]: which ranks share a machine, if the caller does not know.
+//! 3. [`disturbance`]: some pairs are timed again alone, to see whether pairs of a round slow each other down.
+//! 4. [`contention`] and [`structure`]: sets of pairs that might share a resource run together; a resource is kept if
+//!    nothing else explains the times.
+//! 5. [`sweep`]: every pair is measured until it is known well enough, in rounds whose pairs do not slow each other down.
+//! 6. [`check`] (optional): predicts exchanges that were not used, and times them.
 
 mod bench;
 mod check;
@@ -40,26 +43,26 @@ pub struct ProfileOptions {
     pub sample_time: Micros,
     /// No message is longer, however fast the link, in bytes.
     pub longest: u64,
-    /// The longest message of a pair is no shorter, in bytes, unless it takes [`PATIENCE`] times as long as a sample
-    /// should: shaped links let the first bytes pass at once, and others in lumps.
+    /// The longest message of a pair is not shorter than this, in bytes, unless it takes [`PATIENCE`] times as long as
+    /// a sample should: shaped links let the first bytes and the last segment pass at once.
     pub least: u64,
     /// Relative margin of a first look.
     pub glance: f64,
     /// Relative margin of β at which a link or a resource is known well enough.
     pub precision: f64,
-    /// Relative margin of α at which a link is known well enough; a margin of [`Self::alpha_floor`] is, too.
+    /// Relative margin of α at which a link is known well enough. A margin of [`Self::alpha_floor`] is enough, too.
     pub alpha_precision: f64,
-    /// A margin of α that nobody needs smaller.
+    /// A margin of α below which more precision is of no use.
     pub alpha_floor: Micros,
-    /// Passes over all settings before a result is looked at.
+    /// The number of passes over all settings before the result is examined.
     pub least_turns: u32,
-    /// Passes after which the result stands, however wide its margins.
+    /// The number of passes after which the result is final, however wide its margins.
     pub most_turns: u32,
-    /// How long the passes may take in all; the one in progress is finished.
+    /// How long the passes may take together; the pass in progress is finished.
     pub budget: Duration,
-    /// Whether to look for what pairs share. If not, each pair is timed alone.
+    /// Whether to look for shared resources. If not, each pair is timed alone.
     pub contention: bool,
-    /// Which ranks share a machine, where that is known; else it is found.
+    /// Which ranks share a machine, if that is known; if absent, it is measured.
     pub machines: Option<Vec<Vec<Rank>>>,
 }
 
@@ -98,7 +101,7 @@ impl ProfileOptions {
         Self { sample_time: self.sample_time * share, least, ..self.clone() }
     }
 
-    /// How long the longest message should be where a byte costs so much, in bytes.
+    /// The right length of the longest message if a byte costs `beta`, in bytes.
     fn long(&self, beta: f64) -> u64 {
         let room = self.sample_time.0 / beta.max(f64::MIN_POSITIVE);
         let least = (self.least as f64).min(PATIENCE * room).max(SHORTEST);
@@ -114,11 +117,11 @@ impl ProfileOptions {
     }
 }
 
-/// From so many ranks on, messages are the shorter the more there are.
+/// From this many ranks on, messages become shorter as the number of ranks grows.
 const MANY: f64 = 16.0;
-/// A message may take so many times as long as it should, to be of a length that says something.
+/// A message may take this many times as long as it should, so that it is long enough to show the rate.
 const PATIENCE: f64 = 4.0;
-/// Below so many bytes a shaped link hides its rate.
+/// A shorter message (bytes) does not show the rate of a shaped link.
 const SHORTEST: f64 = 131_072.0;
 
 /// How far a profile has come.
@@ -126,7 +129,7 @@ const SHORTEST: f64 = 131_072.0;
 pub struct Progress {
     /// What is being done.
     pub stage: &'static str,
-    /// Its parts that are done.
+    /// How many of its parts are done.
     pub done: usize,
     /// How many there are at most.
     pub total: usize,
@@ -141,7 +144,7 @@ pub enum ProfileError {
     /// The probe gave up.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// The probe did not answer what it was asked.
+    /// The probe returned another number of times than it was asked for.
     #[error("the probe was asked for {asked} times and returned {returned}")]
     WrongCount {
         /// Exchanges in the run.
@@ -159,7 +162,7 @@ pub enum ProfileError {
         /// What is wrong with its times.
         cause: FitError,
     },
-    /// What was measured is no valid topology, or too large a one.
+    /// The result is not a valid topology, or it is too large.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }
@@ -180,7 +183,7 @@ pub fn profile(
         return Err(TopologyError::TooMany { what: "links", count, limit: MAX_LINKS as u64 }.into());
     }
     let options = &options.among(ranks);
-    // The machines alone, without links: checks that they partition the ranks before anything is timed.
+    // The machines without links, to check that they partition the ranks before anything is timed.
     let known = options.machines.clone().unwrap_or_default();
     let mut places = placed(ranks, known)?;
     let all = (0..ranks).flat_map(|from| (0..ranks).filter(move |to| *to != from).map(move |to| Pair::new(from, to)));
@@ -221,11 +224,11 @@ fn shared(finding: Finding) -> SharedFit {
     }
 }
 
-/// What the search for shared things came to.
+/// The result of the search for shared resources.
 struct Investigation {
     findings: Vec<Finding>,
     alone: Alone,
-    /// Pairs disturb each other and nobody knows why: each has to be timed alone.
+    /// Pairs disturb each other for a reason that was not found, so each is timed alone.
     lone: bool,
     notes: Vec<String>,
 }
@@ -258,10 +261,10 @@ fn investigate(
     Ok(Investigation { findings, alone: case.alone, lone, notes })
 }
 
-/// Timing each pair alone is for so many of them at most.
+/// Each pair is timed alone only if there are at most this many.
 const MOST_ALONE: usize = 512;
 
-/// Whether what was disturbed is explained by what was found; if not, what to do about it.
+/// Whether the resources that were found explain the disturbed pairs; if not, what to do about it.
 fn unexplained(case: &Case<'_>, kept: &[(usize, f64)], disturbance: &Disturbance) -> (bool, Vec<String>) {
     let open = disturbance
         .seen
@@ -278,7 +281,7 @@ fn unexplained(case: &Case<'_>, kept: &[(usize, f64)], disturbance: &Disturbance
     (lone, vec![note])
 }
 
-/// Rounds whose pairs do not have to wait for each other.
+/// Rounds whose pairs do not wait for each other.
 fn separate(view: &View, found: &Investigation, ranks: usize) -> Vec<Round> {
     let parts = |pair: &Pair| -> Vec<Part> {
         let shared = found.findings.iter().enumerate().filter(|(_, finding)| finding.suspect.users.contains(pair));

@@ -1,9 +1,9 @@
-//! A first look at every pair: which message sizes suit it, and roughly what it costs.
+//! A first look at every pair: suitable message sizes, and the rough cost.
 //!
-//! The principal function is [`scout`]. What is a quick sample on one link takes minutes on another, so the longest
-//! message of a pair is found by doubling until it takes about as long as a sample should. All pairs of a round run
-//! at once, disturbed or not. Nobody sends while he receives: acknowledgements queue behind data, and what that costs
-//! says more about the congestion control than about the machine.
+//! The principal function is [`scout`]. A length that takes little time on one link takes minutes on another. The
+//! longest message of a pair is therefore found by doubling, until it takes about as long as a sample should. All pairs
+//! of a round run at once, even if they disturb each other. No rank sends while it receives: acknowledgements would
+//! queue behind data, and this cost depends more on the congestion control than on the machine.
 
 use super::bench::{Bench, ProbeFlow, REPETITIONS, Slope};
 use super::{ProfileError, ProfileOptions};
@@ -12,25 +12,25 @@ use crate::robust::median;
 use crate::rounds::{Pair, Round, apart, shifts};
 use std::collections::BTreeMap;
 
-/// The first message that tells something about bandwidth.
+/// The shortest message that shows something of the bandwidth, in bytes.
 const FIRST: u64 = 64 << 10;
-/// Bytes of a message that is all α.
+/// The bytes of a message whose time is almost only α.
 pub(super) const TINY: u64 = 64;
 
-/// What is known about a pair at first.
+/// What the first look shows of a pair.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Glimpse {
     /// The longest message worth timing.
     pub(super) long: u64,
     /// The time of a tiny message.
     pub(super) alpha: f64,
-    /// What a byte costs while the rest of its round runs.
+    /// The cost of a byte while the rest of the round runs.
     pub(super) slope: Slope,
-    /// What a byte of the longest message took there, on the average.
+    /// The mean time of a byte of the longest message in the round.
     pub(super) lasting: f64,
 }
 
-/// What a first look sees.
+/// The result of the first look.
 pub(super) struct View {
     pub(super) pairs: BTreeMap<Pair, Glimpse>,
     /// The rounds in which they were seen.
@@ -38,13 +38,13 @@ pub(super) struct View {
 }
 
 impl View {
-    /// What a pair sends when it is measured with others.
+    /// The flow that a pair sends when it is measured together with others.
     pub(super) fn load(&self, pair: Pair) -> ProbeFlow {
         (pair, self.pairs.get(&pair).map_or(FIRST, |glimpse| glimpse.long))
     }
 }
 
-/// Looks at every pair that has a way.
+/// Looks at every pair that the probe connects.
 pub(super) fn scout(
     bench: &mut Bench<'_>,
     ranks: usize,
@@ -81,7 +81,7 @@ fn lengths(bench: &mut Bench<'_>, round: &Round, options: &ProfileOptions) -> Re
         let times = bench.run(&open.iter().map(exchange).collect::<Vec<_>>(), 1)?;
         for (flow, time) in open.into_iter().zip(times.into_iter().flatten()) {
             let bytes = &mut loads[flow].1;
-            // The last step is as far as the time so far says, the others are long.
+            // The last step goes to the length that follows from the time so far; the other steps double.
             let grown = options.long(time.0 / *bytes as f64);
             growing[flow] = grown >= 4 * *bytes && options.sample_time / time >= 4.0;
             *bytes = if growing[flow] { 4 * *bytes } else { grown };

@@ -1,9 +1,9 @@
-//! Sharing that the shape of the machines does not suggest: NICs of some ranks of a machine, switches with narrow
-//! up-links.
+//! Finds shared resources that the shape of the machines does not suggest: NICs that only some ranks of a machine
+//! share, and switches with narrow up-links.
 //!
-//! Both are found by asking pairs. Two ranks of a machine that are slower together than apart have a NIC in common. And
-//! while so many others send that the up-links of their switches are full, a flow to another machine is slow if it has
-//! to pass them, and as fast as ever if both are on one switch.
+//! Both are found by comparing pairs. Two ranks of a machine that are slower together than apart share a NIC. To find
+//! up-links, many other ranks send until the up-links of their switches are full. A flow to another machine is then
+//! slow if it uses these up-links, and as fast as before if both its ranks are on one switch.
 
 use super::ProfileError;
 use super::bench::{Bench, ProbeFlow};
@@ -13,18 +13,18 @@ use super::suspects::SuspectScope;
 use crate::Rank;
 use crate::rounds::{Pair, Round};
 
-/// A flow counts as held up from this factor over what is known.
+/// A flow counts as held up if it is this factor slower than the known resources explain.
 const HELD_UP: f64 = 1.25;
 
-/// Flows that hold each other up.
+/// Flows that fill up-links and hold each other up.
 struct Crowd {
     flows: Round,
-    /// What a byte takes of the least held up, on the average.
+    /// The mean time of a byte of the flow that is held up least.
     cost: f64,
 }
 
 impl Case<'_> {
-    /// Tries the ranks of machines with a shared NIC two by two, where that may not be one NIC of all.
+    /// Tries the ranks of a machine two by two, where its ranks share a way out that need not be one NIC of all.
     pub(super) fn ask_for_nics(&mut self, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
         let kept = self.verdict();
         let machines = self.scene.places.machines().iter().enumerate();
@@ -56,7 +56,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Whether something other than the network holds all that leaves these ranks for other machines, or all that comes.
+    /// Whether something other than the network limits everything that leaves these ranks for other machines, or
+    /// everything that arrives there.
     fn shares_a_way(&self, members: &[Rank], kept: &[(usize, f64)]) -> bool {
         let far = || self.scene.view.pairs.keys().filter(|pair| self.scene.is_far(pair));
         let out: Vec<_> = far().filter(|pair| members.contains(&pair.from)).collect();
@@ -67,7 +68,8 @@ impl Case<'_> {
         })
     }
 
-    /// Whether two ranks that send to different machines (different ranks, if there is but one other) share a way out.
+    /// Whether two ranks that send to different machines (to different ranks, if there is only one other machine) share
+    /// a way out.
     fn hold_each_other_up(&mut self, one: Rank, other: Rank, bench: &mut Bench<'_>) -> Result<bool, ProfileError> {
         let targets: Vec<Rank> =
             self.scene.places.ranks().filter(|&to| self.scene.is_far(&Pair { from: one, to })).collect();
@@ -93,7 +95,7 @@ impl Case<'_> {
         self.scene.view.pairs.contains_key(&Pair { from, to })
     }
 
-    /// Looks for machines whose way to the others is narrower than all of them together.
+    /// Looks for switches whose up-links are slower than the ports of their machines together.
     pub(super) fn ask_for_switches(&mut self, bench: &mut Bench<'_>) -> Result<(), ProfileError> {
         if self.scene.places.machines().len() < 4 {
             return Ok(());
@@ -107,7 +109,7 @@ impl Case<'_> {
             let mut group = vec![first];
             for &other in &homeless[1..] {
                 let near = match (places.machines()[first].first(), places.machines()[other].first()) {
-                    // The crowd moves one way: whoever goes against it passes.
+                    // All flows of the crowd go in one direction; a flow in the other direction is not held up.
                     (Some(&from), Some(&to)) => {
                         self.passes(&kept, &crowd, Pair { from, to }, bench)?
                             && self.passes(&kept, &crowd, Pair { from: to, to: from }, bench)?
@@ -125,7 +127,7 @@ impl Case<'_> {
         if groups.len() < 2 || groups.len() == places.machines().len() {
             return Ok(());
         }
-        // What one machine does to all others has been tried already.
+        // One machine to all others was tried before.
         for (number, group) in groups.iter().filter(|group| group.len() > 1).enumerate() {
             let ranks: Vec<Rank> =
                 group.iter().flat_map(|&machine| places.machines()[machine].iter().copied()).collect();
@@ -137,7 +139,8 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// The round in which most flows between machines are slower than is known why; `None` if that happens nowhere.
+    /// The round in which most flows between machines are slower than the known resources explain; `None` if there is
+    /// no such flow.
     fn most_held_up(&self, kept: &[(usize, f64)], bench: &mut Bench<'_>) -> Result<Option<Crowd>, ProfileError> {
         let slow = |round: &Round, cost: &dyn Fn(usize, &Pair) -> f64| {
             let far = round.iter().enumerate().filter(|(_, pair)| self.scene.is_far(pair));
@@ -161,8 +164,8 @@ impl Case<'_> {
         crowd.iter().map(|pair| (*pair, shortest)).collect()
     }
 
-    /// Whether a flow is as fast as ever in the crowd, in which its ends trade their own partners, or far faster than the
-    /// crowd.
+    /// Whether a flow is as fast as without the crowd, or far faster than the crowd. Its two ranks leave their flows in
+    /// the crowd for it, and their former partners send to each other.
     fn passes(
         &self,
         kept: &[(usize, f64)],
@@ -179,7 +182,8 @@ impl Case<'_> {
         };
         let rest = crowd.iter().copied().filter(|flow| flow.from != pair.from && flow.to != pair.to);
         let traded = traded.filter(|flow| *flow != pair && self.has(flow.from, flow.to) && self.scene.is_far(flow));
-        // Last, where flows are served in turn: then it waits for all that it shares anything with.
+        // The flow is started last: where flows are served one after the other, it then waits for all that share a
+        // resource with it.
         let flows: Round = rest.chain(traded).chain([pair]).collect();
         if !self.has(pair.from, pair.to) {
             return Ok(false);

@@ -1,20 +1,20 @@
-//! What ranks might share, and which flows would show it.
+//! Resources that ranks might share, and the flows that would show them.
 //!
-//! The principal type is [`Suspect`]: a set of pairs that may wait for each other. Tried are ports (all that leaves or
-//! enters a rank), memory buses (everything inside a machine), NICs (all that leaves or enters a machine), each also
-//! as one thing for both directions, and the network as a whole. Flows are spread so that nothing but the suspect is
-//! loaded more than it must be.
+//! The principal type is [`Suspect`]: a set of pairs that may wait for each other. The usual suspects are ports (all
+//! flows that leave or enter a rank), memory buses (all flows inside a machine), NICs (all flows that leave or enter a
+//! machine), each also as one resource for both directions, and the network as a whole. Flows are chosen so that they
+//! load nothing but the suspect more than necessary.
 
 use super::scout::View;
 use crate::rounds::{Pair, Round};
 use crate::{Rank, Topology};
 use std::collections::BTreeSet;
 
-/// Near and far pairs of a rank whose costs differ by no more than this might leave through the same port.
+/// Links of a rank to its own machine and to others may use the same port if their costs differ by at most this factor.
 const KIND: f64 = 1.5;
-/// How many flows show a port; enough to fill one that is so many times faster than a link.
+/// How many flows are used for a port; enough to fill a port that is this many times faster than a link.
 const FAN: usize = 16;
-/// With more senders or receivers than this, one flow of each is load enough.
+/// With more senders or receivers than this, one flow of each is enough.
 const MANY: usize = 8;
 
 /// Which pairs are meant, by their machines.
@@ -29,9 +29,9 @@ pub(super) enum SuspectScope {
 #[derive(Clone, Debug)]
 pub(super) struct Suspect {
     pub(super) name: String,
-    /// What it would be, in words.
+    /// Its description in words.
     pub(super) about: String,
-    /// Whether it would be for both directions at once.
+    /// Whether it is one resource for both directions.
     pub(super) both: bool,
     /// Every pair that would use it.
     pub(super) users: BTreeSet<Pair>,
@@ -39,7 +39,7 @@ pub(super) struct Suspect {
     pub(super) flows: Round,
 }
 
-/// A suspect before its users are known: from whom, to whom.
+/// A suspect before its users are known: its senders and its receivers.
 struct SuspectDraft<'a> {
     name: String,
     about: String,
@@ -49,7 +49,7 @@ struct SuspectDraft<'a> {
     both: bool,
 }
 
-/// The ranks of each machine, and the pairs that have a way.
+/// The ranks of each machine, and the pairs that the probe connects.
 pub(super) struct Scene<'a> {
     pub(super) places: &'a Topology,
     pub(super) view: &'a View,
@@ -96,7 +96,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Sharing by all that leaves `ranks`, by all that enters them, and by both.
+    /// Three suspects: all flows that leave `ranks`, all flows that enter them, and both.
     pub(super) fn sides(&self, name: &str, about: &str, ranks: &[Rank], scope: SuspectScope) -> Vec<Suspect> {
         let inside: BTreeSet<Rank> = ranks.iter().copied().collect();
         let others: Vec<Rank> = self.places.ranks().filter(|rank| !inside.contains(rank)).collect();
@@ -118,7 +118,7 @@ impl Scene<'_> {
         sides.into_iter().flatten().collect()
     }
 
-    /// Sharing that the shape of the machines suggests; each set of pairs once.
+    /// The suspects that the shape of the machines suggests; each set of pairs once.
     pub(super) fn usual(&self) -> Vec<Suspect> {
         let mut found = Vec::new();
         let all: Vec<Rank> = self.places.ranks().collect();
@@ -166,7 +166,7 @@ impl Scene<'_> {
         found
     }
 
-    /// Whether a rank's links to its own machine cost about what its links to others do.
+    /// Whether a rank's links to its own machine cost about as much as its links to other machines.
     fn is_uniform(&self, rank: Rank) -> bool {
         let fastest = |scope| {
             let own = self.view.pairs.iter().filter(|(pair, _)| pair.from == rank && self.fits(pair, scope));
@@ -189,7 +189,7 @@ fn flow_count(pairs: &[Pair]) -> usize {
 /// Chooses flows that load ranks and machines evenly.
 struct Spread<'a> {
     places: &'a Topology,
-    /// Flows of each rank, sent and received.
+    /// The number of flows that each rank sends and receives.
     ranks: [Vec<usize>; 2],
     machines: [Vec<usize>; 2],
     taken: BTreeSet<Pair>,

@@ -1,7 +1,8 @@
-//! What every pair costs: sweeps over message sizes and counts, repeated until α and β are known well enough.
+//! Measures every pair: sweeps over message sizes and counts, repeated until α and β are known well enough.
 //!
-//! The principal function is [`sweep`]. Every pass visits all rounds with all settings, in another order each time, so
-//! that a burst or a drift of the machine hits all pairs and settings alike; pairs that are known drop out.
+//! The principal function is [`sweep`]. Every pass runs all rounds with all settings, each time in another order, so
+//! that a burst or a drift of the machine affects all pairs and settings alike. Pairs that are known well enough are
+//! left out.
 
 use super::bench::{Bench, PARTS, REPETITIONS, shift};
 use super::scout::{TINY, View};
@@ -12,12 +13,12 @@ use crate::rounds::{Pair, Round};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Sizes in parts of the longest message, and how many messages follow each other; zero is a tiny message.
+/// Message sizes, in parts of the longest message, and how many messages follow each other; zero is a tiny message.
 const SETTINGS: [(u64, u32); 6] = [(0, 1), (HALF, 1), (PARTS / 32, 8), (0, 16), (PARTS / 16, 1), (PARTS, 1)];
 
 const HALF: u64 = PARTS / 2;
 
-/// A relative error of α + β·bytes at a measured setting that calls for another look.
+/// A setting is measured again if α + β·bytes misses it by this relative error.
 const MISSED: f64 = 0.1;
 
 /// Fits every pair of the rounds.
@@ -70,8 +71,9 @@ pub(super) fn sweep(
     Ok(fits)
 }
 
-/// Whether a pass still needs a setting of so many parts: tiny messages say what α is, and cost nothing; others say
-/// what β is. A setting that the model misses may have had bad luck; after as many passes again it is how the link is.
+/// Whether a pass still needs the setting with this many parts. Tiny messages give α and cost nothing; others give β. A
+/// setting that the model misses is measured again, up to twice the least number of passes; after that the link really
+/// behaves so.
 fn is_open(fit: &LinkFit, parts: u64, turn: u32, options: &ProfileOptions) -> bool {
     let patient = turn <= 2 * options.least_turns;
     let known = if parts == 0 { options.knows_alpha(fit) } else { options.knows_beta(fit) };

@@ -6,15 +6,15 @@ use crate::fit::tests::Noise;
 use crate::{Exchange, Latency, Link, Resource, ResourceId, resolve};
 use std::collections::BTreeMap;
 
-/// A machine that behaves as a topology says, with the noise of a real one: jitter, now and then something far off, a
-/// drift over the hours, and bytes that pass at once where a link is shaped.
+/// A machine that behaves as a topology says, with the noise of a real one: jitter, outliers, a slow drift, and a first
+/// burst that passes at once where a link is shaped.
 struct Simulated {
     truth: Topology,
     noise: Noise,
     credit: u64,
-    /// Bytes that pass as a whole at the end of a message.
+    /// The bytes at the end of a message that pass as a whole.
     lump: u64,
-    /// How often what comes from several at once loses a segment, and takes twice as long.
+    /// How often a message loses a segment, where several arrive at once; it then takes twice as long.
     losses: f64,
     runs: usize,
     /// Simulated microseconds.
@@ -77,7 +77,7 @@ fn pair_of(link: &Link) -> (Rank, Rank) {
     (link.from, link.to)
 }
 
-/// Links and machines as they are, shared things with the same users and the same β, and nothing else.
+/// The result has the true links and machines, resources with the true users and β, and nothing else.
 fn assert_same(truth: &Topology, result: &Measured) {
     let measured = &result.topology;
     assert_eq!(truth.machines(), measured.machines());
@@ -119,12 +119,12 @@ fn assert_predicts(measured: &Measured, probe: &mut Simulated) {
     assert!(median < 0.03 && worst < 0.1, "median {median}, worst {worst}: {wrong:?}");
 }
 
-/// Machines on a network: sizes, and what one direction of each link costs in µs per byte.
+/// Machines on a network: their sizes, and the cost of one direction of each link in µs per byte.
 struct Cluster<'a> {
     sizes: &'a [usize],
     inside: f64,
     between: f64,
-    /// What the ranks given share, for what leaves them and what enters them between machines.
+    /// The given ranks share a resource for flows that leave them, and one for flows that enter them, between machines.
     shared: Vec<(Vec<usize>, f64, f64)>,
 }
 
@@ -144,7 +144,7 @@ impl Cluster<'_> {
                 let near = home[from] == home[to];
                 let mut uses = Vec::new();
                 for (number, (ranks, ..)) in self.shared.iter().enumerate().filter(|_| !near) {
-                    // What stays inside a group does not leave it.
+                    // A flow inside a group does not leave it.
                     match (ranks.contains(&from), ranks.contains(&to)) {
                         (true, false) => uses.push(ResourceId::from_index(2 * number)),
                         (false, true) => uses.push(ResourceId::from_index(2 * number + 1)),
@@ -212,7 +212,7 @@ fn finds_a_slow_link_and_only_that() {
 
 #[test]
 fn finds_unequal_machines_and_the_nic_of_each() {
-    // Nobody says where the machines end.
+    // The machines are not given.
     let cluster = Cluster {
         sizes: &[4, 3, 2],
         inside: 2e-4,
@@ -239,7 +239,7 @@ fn finds_which_ranks_of_a_machine_share_a_nic() {
 
 #[test]
 fn finds_ports_of_unequal_directions() {
-    // Hosts of one rank that send at 50 and receive at 100 Mbit/s, one of them at half of both.
+    // Hosts of one rank that send at 50 and receive at 100 Mbit/s; one of them has half of both rates.
     let shared = (0..6)
         .map(|host| (vec![host], SLOW * if host == 4 { 4.0 } else { 2.0 }, SLOW * if host == 4 { 2.0 } else { 1.0 }));
     let truth = Cluster { sizes: &[1; 6], inside: 1e-4, between: SLOW, shared: shared.collect() }.build();
@@ -248,7 +248,8 @@ fn finds_ports_of_unequal_directions() {
     assert_predicts(&measured, &mut probe);
 }
 
-/// Hosts of one rank with a port each, on switches of `leaf` whose up-links carry half of what their hosts can send.
+/// Hosts of one rank with a port each, on switches of `leaf` hosts. The up-links of a switch carry half of what its
+/// hosts can send.
 fn two_tier(hosts: usize, leaf: usize, host: f64) -> Topology {
     let ports = (0..hosts).map(|rank| (vec![rank], host, host));
     let uplink = host / leaf as f64 * 2.0;

@@ -1,7 +1,7 @@
 //! Whether a renumbering of ranks is a symmetry, and what it does to links and resources.
 //!
-//! The principal function is [`extend`]. It trusts nobody: machines must map to machines, links to links of the same
-//! cost, and the links that share a resource to links that share an equal one.
+//! The principal function is [`extend`]. It assumes nothing about its input: machines must map to machines, links to
+//! links of the same cost, and the links that share a resource to links that share an equal one.
 
 use super::Colours;
 use crate::{Link, LinkId, Rank, ResourceId, Topology};
@@ -77,7 +77,7 @@ impl fmt::Display for LinkEnds {
     }
 }
 
-/// α, β, latency, number of resources and colour of a link: equal where links may be images of each other.
+/// α, β, latency, number of resources and colour of a link. They must be equal where a link is the image of another.
 pub(super) type CostKey = (u64, u64, bool, usize, u32);
 
 pub(super) fn cost_key(topology: &Topology, colours: Colours<'_>, id: LinkId) -> CostKey {
@@ -107,16 +107,16 @@ pub(super) struct Moves {
     resources: Vec<(ResourceId, ResourceId)>,
 }
 
-/// Judges many renumberings of one topology: each costs what it moves, not what there is.
+/// Checks many renumberings of one topology; the cost of a check grows with the ranks that move, not with all ranks.
 pub(super) struct SymmetryCheck<'t> {
     topology: &'t Topology,
     colours: Colours<'t>,
     /// The links of each sender by receiver.
     targets: Vec<Vec<(Rank, LinkId)>>,
-    /// For each link, its image while a renumbering is judged, else itself.
+    /// For each link, its image under the renumbering that is being checked; otherwise the link itself.
     image: Vec<LinkId>,
     taken: Vec<bool>,
-    /// For each resource, whether it moves and is nobody's image yet.
+    /// For each resource, whether it moves and is not yet an image.
     open: Vec<bool>,
 }
 
@@ -138,7 +138,7 @@ impl<'t> SymmetryCheck<'t> {
         }
     }
 
-    /// What a renumbering moves.
+    /// Ranks, links and resources that a renumbering moves.
     ///
     /// # Errors
     /// As [`extend`].
@@ -205,8 +205,8 @@ impl<'t> SymmetryCheck<'t> {
         resources.into_iter().map(|id| (id, id)).collect()
     }
 
-    /// The resource that the images of a resource's links share: of those that every image uses, one that has as many
-    /// users, the same β, and is nobody else's image.
+    /// Finds the image of each resource among those that every image of its links uses: one with as many users and the
+    /// same β that is not yet an image.
     fn map_resources(&mut self, moving: &mut [(ResourceId, ResourceId)]) -> Result<(), NotASymmetry> {
         let topology = self.topology;
         for (id, image) in moving {
@@ -245,7 +245,7 @@ fn check_ranks(topology: &Topology, colours: Colours<'_>, ranks: &[Rank]) -> Res
     Ok(())
 }
 
-/// Every rank's image shares a machine with the images of its machine; by counting, machines map onto machines.
+/// The images of two ranks of a machine must share a machine. Because sizes are equal, machines then map onto machines.
 fn check_machines(topology: &Topology, ranks: &[Rank]) -> Result<(), NotASymmetry> {
     let home = |rank: Rank| topology.machine_of(ranks[rank.index()]);
     for machine in topology.machines() {

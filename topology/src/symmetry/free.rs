@@ -1,9 +1,9 @@
-//! Groups that leave no rank in place.
+//! Groups of renumberings in which only the identity leaves a rank in place (semiregular groups).
 //!
-//! The principal type is [`SemiregularGroup`]. Because an element is known by where it sends rank 0, a group needs one number per
-//! rank instead of a list of renumberings: which generator was applied to which element. Whether generators really
-//! make such a group is checked point by point (Schreier's lemma: what brings rank 0 back must be the identity), or, where they
-//! commute, generator by generator ([`Translations`]).
+//! The principal type is [`SemiregularGroup`]. An element is determined by the image of rank 0. So a group needs one
+//! number per rank, not a list of renumberings: which generator was applied to which earlier element. Whether
+//! generators form such a group is checked point by point (Schreier's lemma: a product that brings rank 0 back must be
+//! the identity) or, where they commute, generator by generator ([`Translations`]).
 
 use super::{Action, Translations};
 use crate::Rank;
@@ -27,12 +27,12 @@ pub struct SemiregularGroup {
     tree: Tree,
 }
 
-/// All elements, each known by where it sends rank 0.
+/// All elements, each represented by the image of rank 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Tree {
-    /// Element i + 1 as a product.
+    /// Element i + 1 as an earlier element and a generator.
     growth: Vec<GroupGrowth>,
-    /// For each rank, the element that sends rank 0 there.
+    /// For each rank, the element that maps rank 0 to it.
     element: Vec<Option<u32>>,
 }
 
@@ -71,7 +71,7 @@ impl Tree {
         images
     }
 
-    /// Whether the elements are a group, and none but the first leaves a rank in place.
+    /// Whether the elements form a group in which only the identity leaves a rank in place.
     fn is_free(&self, generators: &[Vec<Rank>]) -> bool {
         let ranks = self.element.len();
         let places = self.images(generators, Rank(0));
@@ -97,8 +97,8 @@ impl SemiregularGroup {
         Self { generators: Vec::new(), tree: Tree::grown(&[], ranks) }
     }
 
-    /// Adds a generator (a renumbering of all ranks), if it is new, what it generates with the others still leaves no rank
-    /// in place, and that can be checked in a second or two; whether it was added.
+    /// Adds a generator (a renumbering of all ranks) if it is new, if the larger group still leaves no rank in place,
+    /// and if this can be checked in a second or two. Returns whether it was added.
     pub fn admit(&mut self, ranks: &[Rank]) -> bool {
         let count = self.tree.element.len();
         if !self.could_admit(ranks) {
@@ -123,7 +123,7 @@ impl SemiregularGroup {
         ranks.first().is_some_and(|image| self.tree.element[image.index()].is_none()) && moves_all()
     }
 
-    /// Whether every rank can become every other: there is no larger group of this kind.
+    /// Whether every rank can be mapped to every other: there is no larger group of this kind.
     pub fn is_transitive(&self) -> bool {
         self.order() == self.tree.element.len()
     }
@@ -138,13 +138,14 @@ impl SemiregularGroup {
         &self.generators
     }
 
-    /// How every element but the identity comes from an earlier one: element i + 1 from `growth()[i]`.
+    /// How each element but the identity follows from an earlier one: element i + 1 from `growth()[i]`.
     pub fn growth(&self) -> &[GroupGrowth] {
         &self.tree.growth
     }
 }
 
-/// Whether `generators` commute and leave no rank in place: quickly found out, and most large machines have such.
+/// Whether `generators` commute and leave no rank in place. This is a fast check, and it suffices on most large
+/// machines.
 fn are_translations(generators: &[Vec<Rank>], tree: &Tree) -> bool {
     let points: Vec<Vec<u32>> = generators.iter().map(|it| it.iter().map(|rank| rank.0).collect()).collect();
     let points: Vec<&[u32]> = points.iter().map(Vec::as_slice).collect();

@@ -24,8 +24,8 @@ use crate::{Rank, Topology};
 use petgraph::unionfind::UnionFind;
 use std::collections::BTreeSet;
 
-/// What a symmetry must preserve beside the machine itself: ranks and links of different colours never map to
-/// each other. An empty list means that all are alike.
+/// What a symmetry must preserve besides the machine: ranks and links of different colours never map to each other. An
+/// empty list means that all have one colour.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Colours<'a> {
     /// One colour for each rank, or none.
@@ -34,7 +34,7 @@ pub struct Colours<'a> {
     pub links: &'a [u32],
 }
 
-/// The work that finds the group of any machine in this repository, in a few seconds at most: visits of links.
+/// Enough work, in visits of links, to find the group of any machine in this repository, in a few seconds at most.
 pub const USUAL_EFFORT: u64 = 100_000_000;
 
 /// The symmetries that were found, as a group of renumberings of the ranks.
@@ -58,7 +58,7 @@ impl Group {
         self.orbit_sizes.iter().try_fold(1u128, |order, &size| order.checked_mul(size as u128))
     }
 
-    /// Whether the search finished: then these are all symmetries there are.
+    /// Whether the search finished, so that these are all symmetries.
     pub fn is_complete(&self) -> bool {
         self.complete
     }
@@ -70,7 +70,8 @@ impl Group {
         rank_sets(orbits)
     }
 
-    /// The first `limit` symmetries, the identity first, then by the number of generators they are products of.
+    /// The first `limit` symmetries, the identity first, then in the order of the number of generators in their
+    /// product.
     pub fn elements(&self, limit: usize) -> Vec<Vec<Rank>> {
         let identity: Vec<Rank> = (0..self.ranks).map(Rank::from_index).collect();
         let mut seen = BTreeSet::from([identity.clone()]);
@@ -90,21 +91,21 @@ impl Group {
     }
 }
 
-/// Generators of the group of all symmetries of `topology` that keep `colours`; `effort` bounds the work
+/// Generators of the group of all symmetries of `topology` that keep `colours`; `effort` limits the work
 /// ([`USUAL_EFFORT`]).
 pub fn automorphisms(topology: &Topology, colours: Colours<'_>, effort: u64) -> Group {
     search::SymmetrySearch::new(topology, colours, effort).group()
 }
 
-/// For each rank, a number that it shares with those which colour refinement does not tell apart from it. Ranks that a
-/// symmetry sends to each other always share one; that ranks which share one are symmetric is likely, but not sure.
+/// A number for each rank. Ranks have equal numbers if colour refinement cannot distinguish them. Ranks that a symmetry
+/// maps to each other always have equal numbers; ranks with equal numbers are probably, but not certainly, symmetric.
 pub fn alike(topology: &Topology, colours: Colours<'_>) -> Vec<u32> {
     let partition = partition::Partition::new(topology, colours);
     topology.ranks().map(|rank| partition.cell_of(rank.0)).collect()
 }
 
-/// A symmetry that sends each first rank of `images` to the second; `None` if there is none, or none was found
-/// within `effort`.
+/// A symmetry that maps the first rank of each pair of `images` to the second; `None` if there is none, or if none was
+/// found within `effort`.
 pub fn automorphism_with(
     topology: &Topology,
     colours: Colours<'_>,
@@ -188,7 +189,7 @@ mod tests {
             ("ndv2x1", 4),
             ("ndv2x2,costs=taccl-1mb", 4 * 4 * 2),
             ("dgx2x1", factorial(16)),
-            // Odd ranks of either machine go with even ranks of the other.
+            // Odd ranks of each machine have links to even ranks of the other.
             ("dgx2x2", factorial(8) * factorial(8) * 2),
         ] {
             let topology = get(spec);
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(found, (0..8).map(|rank| Rank((11 - rank) % 8)).collect::<Vec<_>>());
         assert_eq!(automorphism_with(&ring, ALIKE, &[(Rank(0), Rank(8))], USUAL_EFFORT), None);
         assert_eq!(automorphism_with(&ring, ALIKE, &[(Rank(0), Rank(1)), (Rank(1), Rank(1))], USUAL_EFFORT), None);
-        // The relays of one machine can take every place that the cube mesh allows, and no other.
+        // The relays of one machine can be at every place that the cube mesh allows, and at no other.
         let cube = get("dgx1");
         for from in cube.ranks() {
             for to in cube.ranks() {
@@ -276,7 +277,7 @@ mod tests {
 
     #[test]
     fn many_equal_ranks_behind_switches_take_no_long_time() {
-        // Eighteen trays in each rack are alike, rail by rail; then the rails and the racks themselves.
+        // Eighteen trays in each rack are alike, rail by rail; so are the rails, and so are the racks.
         for (spec, generators) in [("gb200x4", 4 * 4 * 17), ("dgx-h100x8", 8 * 7), ("h800x16", 7 + 15)] {
             let topology = get(spec);
             let group = automorphisms(&topology, ALIKE, USUAL_EFFORT);

@@ -1,9 +1,10 @@
-//! Cells of indistinguishable things, refined until nothing tells their members apart, and undone again.
+//! An ordered partition for colour refinement, with undo.
 //!
-//! The principal type is [`Partition`]. Its members are the ranks, links, resources and machines of a topology, in
-//! this order; a link knows its sender, receiver and resources, a rank its machine. A cell is a range of positions.
-//! All choices depend on positions and counts only, never on the numbers of the members, so that two partitions
-//! that are refined alike leave the same trace exactly if nothing tells them apart.
+//! The principal type is [`Partition`]. Its members are the ranks, links, resources and machines of a topology, in this
+//! order. A link has its sender, receiver and resources as neighbours, a rank its machine. A cell is a range of
+//! positions; its members could not be distinguished so far. All choices depend only on positions and counts, never on
+//! the numbers of members. So two partitions that are refined in the same way have equal traces exactly if refinement
+//! cannot distinguish them.
 
 use super::Colours;
 use super::check::{CostKey, cost_key};
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 /// A rank, link, resource or machine, as an index over all of them.
 pub(super) type CellMember = u32;
 
-/// An ordered partition, and how it came about.
+/// An ordered partition and the history of its splits.
 pub(super) struct Partition<'t> {
     topology: &'t Topology,
     /// Members by position.
@@ -21,14 +22,14 @@ pub(super) struct Partition<'t> {
     position: Vec<u32>,
     /// The cell of each member: the position where it starts.
     cell: Vec<u32>,
-    /// By the start of a cell.
+    /// The length of each cell, by its start.
     length: Vec<u32>,
-    /// Cells split off, with the cell they left; undone from the end.
+    /// Cells that were split off, each with the cell that it left; `undo` takes them from the end.
     splits: Vec<(u32, u32)>,
     queue: VecDeque<u32>,
     queued: Vec<bool>,
     count: Vec<u32>,
-    /// What a cell was last split into; kept for its memory.
+    /// The pieces of the last split; a field, so that its memory is used again.
     pieces: Vec<u32>,
     /// Visits of neighbours so far.
     pub(super) work: u64,
@@ -41,7 +42,7 @@ pub(super) enum Trace<'a> {
 }
 
 impl<'t> Partition<'t> {
-    /// Members of one kind, cost and colour in one cell each, refined.
+    /// A cell for each kind, cost and colour of members, refined.
     pub(super) fn new(topology: &'t Topology, colours: Colours<'_>) -> Self {
         let kinds = Self::kinds(topology, colours);
         let count = kinds.len();
@@ -78,7 +79,7 @@ impl<'t> Partition<'t> {
         partition
     }
 
-    /// What must be equal for members to be alike at first; ordered so that ranks come first, then resources.
+    /// The key that members of one initial cell have in common. The order puts ranks first, then resources.
     fn kinds(topology: &Topology, colours: Colours<'_>) -> Vec<(u8, CostKey)> {
         let ranks = topology.ranks().map(|rank| {
             let colour = colours.ranks.get(rank.index()).copied().unwrap_or(0);
@@ -102,12 +103,12 @@ impl<'t> Partition<'t> {
         self.first_resource() + self.topology.resources().len()
     }
 
-    /// Where `undo` can return to.
+    /// A mark to which `undo` can return.
     pub(super) fn mark(&self) -> usize {
         self.splits.len()
     }
 
-    /// Joins again what was split since `mark`.
+    /// Undoes the splits since `mark`.
     pub(super) fn undo(&mut self, mark: usize) {
         while self.splits.len() > mark
             && let Some((piece, whole)) = self.splits.pop()
@@ -147,7 +148,7 @@ impl<'t> Partition<'t> {
         None
     }
 
-    /// Gives one member a cell of its own and refines. False if that leaves another trace than the one compared with.
+    /// Gives one member its own cell and refines. Returns false if the trace differs from the one it is compared with.
     pub(super) fn individualize(&mut self, member: CellMember, trace: &mut Trace<'_>) -> bool {
         let cell = self.cell_of(member);
         if self.length[cell as usize] > 1 {
@@ -185,13 +186,13 @@ impl<'t> Partition<'t> {
         }
     }
 
-    /// Splits cells by how often their members are neighbours of a cell, until that tells nothing new.
+    /// Splits cells by how many neighbours in a given cell each member has, until no cell splits any more.
     fn refine(&mut self, trace: &mut Trace<'_>) -> bool {
         let mut same = true;
         let mut touched: Vec<CellMember> = Vec::new();
         while let Some(cell) = self.queue.pop_front() {
             self.queued[cell as usize] = false;
-            // A cell of ranks sends to links, receives from links and lies in machines: each tells by itself.
+            // For a cell of ranks, outgoing links, incoming links and machines count separately.
             for relation in 0..3 {
                 if same {
                     self.count_neighbours(cell, relation, &mut touched);
@@ -242,7 +243,7 @@ impl<'t> Partition<'t> {
         self.work += visits + 1;
     }
 
-    /// Splits every touched cell by its members' counts, and clears the counts.
+    /// Splits every touched cell by the counts of its members, and clears the counts.
     fn split_touched(&mut self, touched: &mut Vec<CellMember>, trace: &mut Trace<'_>) -> bool {
         if touched.len() > 1 {
             touched.sort_unstable_by_key(|&member| {
@@ -265,7 +266,7 @@ impl<'t> Partition<'t> {
     fn split_cell(&mut self, group: &[CellMember], trace: &mut Trace<'_>) -> bool {
         let cell = self.cell_of(group[0]);
         if self.length[cell as usize] == 1 {
-            // Most often: nothing to split.
+            // The most frequent case: nothing to split.
             let count = self.count[group[0] as usize];
             return trace.step(u64::from(cell) << 32 | u64::from(count)) && trace.step(1);
         }
@@ -274,7 +275,8 @@ impl<'t> Partition<'t> {
         pieces.push(cell);
         let same = self.split_off_pieces(cell, group, &mut pieces, trace);
         if same {
-            // A cell that waits is replaced by all its pieces; of one that has been used, the largest adds nothing.
+            // A cell that is still queued is replaced by all its pieces. For a cell that was already used, the largest
+            // piece adds no information.
             let waits = self.queued[cell as usize];
             let largest = pieces.iter().copied().max_by_key(|&piece| (self.length[piece as usize], piece));
             for &piece in &pieces {
@@ -317,7 +319,7 @@ impl<'t> Partition<'t> {
 }
 
 impl Trace<'_> {
-    /// Notes a step; false if it is another one than in the trace compared with.
+    /// Records a step; false if it differs from the trace that it is compared with.
     fn step(&mut self, step: u64) -> bool {
         match self {
             Trace::Record(steps) => {

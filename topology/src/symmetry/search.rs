@@ -1,8 +1,10 @@
-//! The search for symmetries: one path to a numbering, and for each of its choices, other choices that lead to an equal one.
+//! The search for symmetries: one path to a numbering, and for each choice on it, other choices that give an equal
+//! numbering.
 //!
-//! The principal type is [`SymmetrySearch`]. The *base* is the list of members that were told apart on the first path. From
-//! the last to the first, every other member of a base point's cell is tried as its image, except where symmetries
-//! already found lead there; so a group of billions needs few generators, and its order is the product of the orbits.
+//! The principal type is [`SymmetrySearch`]. The *base* is the list of members that were individualized on the first
+//! path. From the last base point to the first, every other member of its cell is tried as its image, unless symmetries
+//! already found map the base point there. So a group of billions needs few generators, and its order is the product of
+//! the orbit sizes.
 
 use super::check::SymmetryCheck;
 use super::partition::{CellMember, Partition, Trace};
@@ -15,9 +17,9 @@ struct BranchChoice {
     member: CellMember,
     /// The position of its cell before it got its own.
     cell: u32,
-    /// What its refinement did.
+    /// The trace of its refinement.
     trace: Vec<u64>,
-    /// Where the left partition stood before.
+    /// The mark of the left partition before the choice.
     mark: usize,
 }
 
@@ -26,12 +28,12 @@ pub(super) struct SymmetrySearch<'t> {
     judge: SymmetryCheck<'t>,
     left: Partition<'t>,
     right: Partition<'t>,
-    /// Spent on judging candidates.
+    /// The work spent on checking candidates.
     judged: u64,
     effort: u64,
 }
 
-/// One more choice of the right side while an image is sought.
+/// One more choice of the right partition while an image is searched for.
 struct Frame {
     left: usize,
     right: usize,
@@ -62,7 +64,7 @@ impl<'t> SymmetrySearch<'t> {
         let (base, mut complete) = self.first_path();
         let mut group = Group { ranks, generators: Vec::new(), orbit_sizes: Vec::new(), complete: true };
         let mut orbits = UnionFind::new(ranks);
-        // The right side follows the first path to the choice in question and tries another there.
+        // The right partition follows the first path to the choice in question and makes another choice there.
         let mut right_marks = Vec::new();
         for choice in &base {
             right_marks.push(self.right.mark());
@@ -72,7 +74,7 @@ impl<'t> SymmetrySearch<'t> {
             let choice = &base[level];
             self.left.undo(choice.mark);
             self.right.undo(right_marks[level]);
-            // Resources that no rank tells apart: their exchanges renumber nothing.
+            // Resources that differ in no rank: exchanging them renumbers nothing.
             if choice.member as usize >= ranks {
                 continue;
             }
@@ -85,13 +87,14 @@ impl<'t> SymmetrySearch<'t> {
         group
     }
 
-    /// Tells members apart until every rank and resource has its own cell; false if the effort does not suffice.
+    /// Individualizes members until every rank and resource has its own cell; false if the effort does not suffice.
     fn first_path(&mut self) -> (Vec<BranchChoice>, bool) {
         let mut base = Vec::new();
         let mut start = 0;
         while let Some(cell) = self.left.undecided(start) {
             if self.exhausted() {
-                // What is undecided stays so: nothing is searched below, and all found above is still judged.
+                // Undecided members stay undecided: nothing is searched below this level, and everything found above is
+                // still checked.
                 return (base, false);
             }
             start = cell;
@@ -105,7 +108,7 @@ impl<'t> SymmetrySearch<'t> {
         (base, true)
     }
 
-    /// Finds generators that send the base point of `level` to every place it can go; false if the effort ran out.
+    /// Finds generators that map the base point of `level` to every possible place; false if the effort ran out.
     fn images_of(
         &mut self,
         base: &[BranchChoice],
@@ -160,15 +163,15 @@ impl<'t> SymmetrySearch<'t> {
             found = self.guess();
             let Some(next) = base.get(depth + 1).filter(|_| found.is_none()) else { continue };
             let mut candidates = self.right.members_of(next.cell).to_vec();
-            // Where nothing need move, nothing shall.
+            // Members that need not move stay in place.
             candidates.sort_unstable_by_key(|&member| (member != next.member, member));
             stack.push(frame(self.left.mark(), self.right.mark(), candidates));
         }
         found
     }
 
-    /// The renumbering that both sides suggest: cells of one rank map to each other, ranks of the same larger cell stay,
-    /// and what has then lost its place closes the cycle. Judged before it is believed.
+    /// A renumbering that both partitions suggest: cells of one rank map to each other, ranks in the same larger cell
+    /// stay, and ranks that lost their place close the cycle. It is checked before it is used.
     fn guess(&mut self) -> Option<Vec<Rank>> {
         let ranks = self.topology.rank_count();
         self.judged += ranks as u64;

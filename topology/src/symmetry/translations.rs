@@ -1,14 +1,14 @@
 //! Groups of translations: commuting renumberings that leave nothing in place, as on rings, tori, cubes and cliques.
 //!
-//! The principal types are [`Translations`], the group Z/n₁ × … × Z/nₖ with one generator for each factor, and [`Action`],
-//! what it does to a set of points (ranks, links or chunks). An element is a number whose digits, in the mixed base
-//! n₁, …, nₖ, say how often each generator is applied. In an orbit every point is the image of the first one under
-//! exactly one element, so that applying an element to a point is adding digits.
+//! The principal types are [`Translations`], the group Z/n₁ × … × Z/nₖ with one generator for each factor, and
+//! [`Action`], its effect on a set of points (ranks, links or chunks). An element is a number whose digits, in the
+//! mixed base n₁, …, nₖ, say how often each generator is applied. Every point of an orbit is the image of the orbit's
+//! first point under exactly one element, so applying an element to a point adds digits.
 //!
-//! Why [`Action::new`] proves what it claims: it numbers the points of an orbit by elements and then looks at every point
-//! whether each generator adds 1 (modulo nᵢ) to its digit, and changes nothing else. A generator that does so everywhere is a
-//! permutation; all of them commute, have the orders stated, and only the identity, which adds nothing, leaves a point in
-//! place. That takes one look per point and generator, where checking an arbitrary group takes one per point and element.
+//! Why [`Action::new`] is a proof: it numbers the points of an orbit by elements. Then it checks for every point that
+//! each generator adds 1 (modulo nᵢ) to its own digit and changes no other digit. Generators that do so everywhere are
+//! permutations that commute and have the stated orders, and only the identity leaves a point in place, because it adds
+//! nothing. This takes one look per point and generator; checking an arbitrary group takes one per point and element.
 
 /// The most factors: 2¹⁷ ranks have no more.
 const MOST_FACTORS: usize = 20;
@@ -22,8 +22,8 @@ pub struct Translations {
 }
 
 impl Translations {
-    /// The group that `generators` (`generator[p]` is the image of point p) would make if each point were moved as point 0
-    /// is; `None` where it would have more elements than there are points. Whether it is one, [`Action::new`] says.
+    /// The group that `generators` (`generator[p]` is the image of point p) would form if every point moved as point 0
+    /// does; `None` if it would have more elements than there are points. [`Action::new`] checks whether it is one.
     pub fn proposed(generators: &[&[u32]]) -> Option<Self> {
         if generators.len() > MOST_FACTORS {
             return None;
@@ -39,12 +39,12 @@ impl Translations {
         self.size as usize
     }
 
-    /// One element after the other.
+    /// One element after the other: their product.
     pub fn product(&self, one: u32, other: u32) -> u32 {
         self.digits(one, other, |a, b, order| if a + b >= order { a + b - order } else { a + b })
     }
 
-    /// The element that brings `other` to `one`: `other` after it is `one`.
+    /// The element that maps `other` to `one`.
     pub fn quotient(&self, one: u32, other: u32) -> u32 {
         self.digits(one, other, |a, b, order| if a >= b { a - b } else { a + order - b })
     }
@@ -58,7 +58,7 @@ impl Translations {
         result
     }
 
-    /// For each element but the identity, the generator that makes it of an earlier element, and that element.
+    /// For each element but the identity: an earlier element, and the generator that makes it from that one.
     fn steps(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         (1..self.size).map(|element| {
             let (mut rest, mut weight) = (element, 1);
@@ -72,7 +72,7 @@ impl Translations {
         })
     }
 
-    /// Each element followed by one more of generator `number`.
+    /// Each element with generator `number` applied once more.
     fn successor(&self, element: u32, number: usize) -> u32 {
         let weight: u32 = self.orders[..number].iter().product();
         let order = self.orders[number];
@@ -80,7 +80,7 @@ impl Translations {
     }
 }
 
-/// After how many steps point 0 comes back; `None` if it does not within as many steps as there are points.
+/// The number of steps after which point 0 comes back; `None` if it is more than the number of points.
 fn cycle_length(generator: &[u32]) -> Option<u32> {
     let mut point = 0;
     for length in 1..=generator.len() {
@@ -92,19 +92,19 @@ fn cycle_length(generator: &[u32]) -> Option<u32> {
     None
 }
 
-/// What a group of translations does to points: none but the identity leaves one in place.
+/// The effect of a group of translations on points: only the identity leaves one in place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Action {
     size: u32,
-    /// For each point its orbit and the element that brings the orbit's first point there.
+    /// For each point, its orbit and the element that maps the orbit's first point to it.
     address: Vec<(u32, u32)>,
     /// The points of all orbits, in the order of the elements.
     places: Vec<u32>,
 }
 
 impl Action {
-    /// What `generators`, one for each factor of `group`, do to as many points as each of them lists images; `None` unless they
-    /// move every point as [`Translations`] say.
+    /// The effect of `generators`, one for each factor of `group`, on as many points as each of them has images; `None`
+    /// unless they move every point as [`Translations`] say.
     pub fn new(group: &Translations, generators: &[&[u32]], points: usize) -> Option<Self> {
         let same = generators.len() == group.orders.len() && generators.iter().all(|it| it.len() == points);
         if !same || !points.is_multiple_of(group.order()) {
@@ -150,7 +150,7 @@ impl Action {
         self.address[point as usize].0
     }
 
-    /// The element that brings the first point of its orbit to `point`.
+    /// The element that maps the first point of its orbit to `point`.
     pub fn element(&self, point: u32) -> u32 {
         self.address[point as usize].1
     }
@@ -160,7 +160,7 @@ impl Action {
         self.place(orbit, 0)
     }
 
-    /// Where the first point of an orbit is brought by `element`.
+    /// The image of the first point of an orbit under `element`.
     pub fn place(&self, orbit: u32, element: u32) -> u32 {
         self.places[orbit as usize * self.size as usize + element as usize]
     }
