@@ -21,7 +21,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// How often agents are asked for a sign of life.
-const PULSE: Duration = Duration::from_millis(100);
+pub(crate) const PULSE: Duration = Duration::from_millis(100);
 /// How often a clock is read before the first common start.
 const READINGS: usize = 16;
 /// What machines are given beyond the way of the message, to wake their ranks before a common start.

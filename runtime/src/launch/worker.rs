@@ -6,10 +6,10 @@
 //! help. When the launcher is gone the kernel ends the process, even one that is stopped.
 
 use crate::clock::Moment;
-use crate::control::duty::{Duty, Heed, Patience};
 use crate::control::frame::{Inbox, receive_descriptor, send};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
+use crate::control::worker_state::{BACKSTOP, Farewell, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
 use crate::error::{RunError, RunResult};
 use crate::execution::executor::Executor;
 use crate::execution::flows::{Arrivals, Flows, Wanted};
@@ -32,12 +32,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use topology::{Rank, Topology};
-
-/// The launcher decides about deadlines; a worker decides alone only this much later.
-pub(super) const BACKSTOP: Duration = Duration::from_secs(2);
-
-/// How long a rank that lost a connection waits for the launcher to say why.
-const EXPLANATION: Duration = Duration::from_millis(300);
 
 /// The share of the time for getting ready in which ranks must have met: whom somebody could not reach is to be said before
 /// the launcher only sees that nothing moves.
@@ -103,12 +97,10 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         .name("control".to_owned())
         .spawn(move || listen(inbox, &watched, (rank, limit), commands))
         .map_err(channel_error("starting the control thread"))?;
-    // Everybody has that long for each of three answers, and the coordinator for the verdict.
-    let duty = Duty::new(3 * options.ready_limit + BACKSTOP);
     Worker {
         segment,
         rank,
-        duty: RefCell::new(duty),
+        state: RefCell::new(WorkerState::new(options.ready_limit)),
         options,
         first_here: terms.first_here,
         secret,
@@ -164,7 +156,7 @@ fn programs(ordered: &[Ordered], rank: Rank, loader: &dyn Loader) -> RunResult<V
 struct Worker {
     segment: Segment,
     rank: Rank,
-    duty: RefCell<Duty>,
+    state: RefCell<WorkerState>,
     options: Options,
     /// Whether it prepares the shared memory for all ranks of its machine.
     first_here: bool,
@@ -181,26 +173,28 @@ struct Worker {
 impl Worker {
     /// Serves trials until the launcher closes the channel; tells it what went wrong.
     fn work(mut self, loader: &dyn Loader) -> RunResult<()> {
-        let result = self.trials(loader).map_err(|error| self.explained(error));
-        if let Err(error) = &result {
-            let (phase, reason, peers) =
-                (self.segment.activity.phase(self.rank), error.chain(), self.lost_peers(error));
-            self.answer(&Answer::Failed { phase, reason, peers })?;
-            self.await_verdict(BACKSTOP);
+        match self.trials(loader) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.leave(error)?),
         }
-        result
     }
 
-    /// Waits until it is decided why the job ends: whoever leaves takes its connections along, and others would take that
-    /// for the fault.
-    fn await_verdict(&self, limit: Duration) -> Option<RunError> {
-        let deadline = Moment::now().after(limit);
+    /// Says what went wrong, and stays until it is decided why the job ends. Whose connection broke fails for the reason
+    /// that others know, if they say it in time.
+    fn leave(&self, mut error: RunError) -> RunResult<RunError> {
+        let has_lost_peers = error.lost_peer().is_some();
+        let mut farewell = Farewell::new(Moment::now(), has_lost_peers);
         loop {
             let verdict = self.segment.verdict.check().err();
-            if verdict.is_some() || Moment::now() >= deadline {
-                return verdict;
+            match farewell.step(Moment::now(), verdict.is_some()) {
+                FarewellAction::Wait => std::thread::sleep(Duration::from_millis(1)),
+                FarewellAction::Say => {
+                    error = verdict.filter(|_| has_lost_peers).unwrap_or(error);
+                    let (phase, peers) = (self.segment.activity.phase(self.rank), self.lost_peers(&error));
+                    self.answer(&Answer::Failed { phase, reason: error.chain(), peers })?;
+                }
+                FarewellAction::Leave => return Ok(error),
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -211,13 +205,6 @@ impl Worker {
         let mut peers = self.connections.borrow().ended();
         peers.insert(peer);
         peers.into_iter().collect()
-    }
-
-    /// Who dies takes its connections along, and the launcher knows a moment later who that was. Nobody who only lost
-    /// a connection leaves before: the next would take that for the fault.
-    fn explained(&self, error: RunError) -> RunError {
-        let verdict = error.lost_peer().and_then(|_| self.await_verdict(EXPLANATION));
-        verdict.unwrap_or(error)
     }
 
     fn trials(&mut self, loader: &dyn Loader) -> RunResult<()> {
@@ -335,21 +322,19 @@ impl Worker {
     /// The next command that is to be obeyed now; `None` if no more will come.
     fn hear(&self) -> RunResult<Option<Command>> {
         loop {
-            match self.commands.recv_timeout(BEAT) {
-                Ok(command) => match self.duty.borrow_mut().heed(&command) {
-                    Heed::Obey => return Ok(Some(command)),
-                    Heed::Ignore => {}
-                    Heed::Refuse => return Err(self.unexpected(&command, "what may follow")),
-                },
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => {
-                    let patience = self.duty.borrow_mut().wait(Moment::now());
-                    match patience {
-                        Patience::Wait => {}
-                        Patience::Ask(answer) => self.say(&answer)?,
-                        Patience::GiveUp(waited) => return Err(self.undecided(waited)),
-                    }
-                }
+            let event = match self.commands.recv_timeout(BEAT) {
+                Ok(command) => WorkerEvent::Said(command),
+                Err(RecvTimeoutError::Timeout) => WorkerEvent::Quiet,
+                Err(RecvTimeoutError::Disconnected) => WorkerEvent::HungUp,
+            };
+            let action = self.state.borrow_mut().step(Moment::now(), event);
+            match action {
+                WorkerAction::Wait => {}
+                WorkerAction::Obey(command) => return Ok(Some(command)),
+                WorkerAction::Refuse(command) => return Err(self.unexpected(&command, "what may follow")),
+                WorkerAction::Say(answer) => self.say(&answer)?,
+                WorkerAction::GiveUp(waited) => return Err(self.undecided(waited)),
+                WorkerAction::Leave => return Ok(None),
             }
         }
     }
@@ -361,7 +346,7 @@ impl Worker {
     }
 
     fn answer(&self, answer: &Answer) -> RunResult<()> {
-        self.duty.borrow_mut().said(Moment::now(), answer);
+        self.state.borrow_mut().said(Moment::now(), answer);
         self.say(answer)
     }
 

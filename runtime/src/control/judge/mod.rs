@@ -16,6 +16,8 @@ use topology::Rank;
 
 /// How often a worker gives a sign of life.
 pub(crate) const BEAT: Duration = Duration::from_millis(50);
+/// How often a coordinator that waits looks around.
+pub(crate) const GLANCE: Duration = Duration::from_millis(20);
 /// How long live ranks have to say their last word after a verdict.
 pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 /// A rank that missed so many signs of life is not running.
@@ -76,6 +78,8 @@ pub(crate) enum Decision {
     Complete(Vec<(Rank, Answer)>),
     /// The epoch is over: the verdict, and its evidence.
     End(Verdict, String),
+    /// Who had last words to say after a verdict has said them, or had the time to.
+    Over,
 }
 
 /// What is known of a rank.
@@ -128,6 +132,8 @@ pub(crate) struct Judge {
     epoch: u64,
     seats: Vec<Seat>,
     inquiry: Option<Inquiry>,
+    /// After a verdict: until when last words are heard, and of whom none are expected.
+    closing: Option<(Moment, Option<Rank>)>,
     /// When it looked last.
     looked: Moment,
     /// When it noticed last that it had not run, and for how long.
@@ -141,7 +147,8 @@ impl Judge {
     pub(crate) fn new(epoch: u64, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
         let seat = |machine| Seat { machine, beat: (0, now), message: (0, now), gone: false, left: false, said: false };
         let seats = machines.into_iter().map(seat).collect();
-        Self { epoch, seats, inquiry: None, looked: now, slept: (now, Duration::ZERO), reports: Vec::new() }
+        let (inquiry, closing, slept) = (None, None, (now, Duration::ZERO));
+        Self { epoch, seats, inquiry, closing, looked: now, slept, reports: Vec::new() }
     }
 
     /// The same for the next epoch: others remember that the coordinator has slept.
@@ -172,9 +179,10 @@ impl Judge {
         self.ranks().find(|rank| self.seats[rank.index()].left)
     }
 
-    /// Whether every worker has ended, but perhaps this one.
-    pub(crate) fn all_gone_but(&self, silent: Option<Rank>) -> bool {
-        self.ranks().all(|rank| self.seats[rank.index()].gone || Some(rank) == silent)
+    /// The verdict is known: hears what ranks say at their end, for a while; of one that is silent nothing is expected.
+    pub(crate) fn close(&mut self, now: Moment, verdict: Verdict) {
+        self.inquiry = None;
+        self.closing = Some((now.after(LAST_WORDS), (verdict.cause == Cause::Silent).then_some(verdict.rank)));
     }
 
     /// What ranks said at their end, by rank, once.
@@ -186,6 +194,21 @@ impl Judge {
 
     fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         (0..self.seats.len()).map(Rank::from_index)
+    }
+
+    /// One round of a coordinator that waits for a decision: what follows from what was heard, if anything was, and from
+    /// what is to be seen. It is called again and again until it says more than [`Decision::Wait`]; whoever calls it waits
+    /// for [`GLANCE`] at most for somebody to say something.
+    pub(crate) fn step(&mut self, now: Moment, heard: Option<Heard>, sight: &dyn Sight) -> Decision {
+        self.wake(now);
+        let decision = heard.map_or(Decision::Wait, |heard| self.hear(now, heard, sight));
+        if decision != Decision::Wait {
+            return decision;
+        }
+        let is_over = |(until, silent): (Moment, Option<Rank>)| {
+            now >= until || self.ranks().all(|rank| self.seats[rank.index()].gone || Some(rank) == silent)
+        };
+        if self.closing.is_some_and(is_over) { Decision::Over } else { self.look(now, sight) }
     }
 
     /// What follows from what was heard.
@@ -269,7 +292,7 @@ impl Judge {
     }
 
     /// What follows from what is to be seen now, and from time.
-    pub(crate) fn look(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
+    fn look(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
         self.wake(now);
         for (index, seat) in self.seats.iter_mut().enumerate() {
             let rank = Rank::from_index(index);

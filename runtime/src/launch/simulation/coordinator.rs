@@ -2,10 +2,11 @@
 
 use super::host::Host;
 use super::setup::{PLAN, Party};
-use super::world::{EPOCHS, GLANCE, Happening, LIMIT, State, World};
+use super::world::{EPOCHS, Happening, LIMIT, State, World};
 use crate::clock::Moment;
-use crate::control::judge::{Decision, Event, Heard, LAST_WORDS, Sight};
+use crate::control::judge::{Decision, Event, GLANCE, Heard, Sight};
 use crate::control::messages::{Answer, Command, Muster, PROTOCOL, Task, Terms, ToAgent};
+use crate::control::plane::PULSE;
 use crate::control::question::Question;
 use crate::memory::segment::SegmentShape;
 use crate::transport::hosts::Hosts;
@@ -54,7 +55,6 @@ impl World {
 
     pub(super) fn begin_epoch(&mut self) {
         self.epoch += 1;
-        self.closing = None;
         let ranks = self.setup.ranks;
         self.judge = self.judge.next(self.epoch, self.now, (0..ranks).map(|rank| (rank > 0).then_some(rank)));
         self.seen.0 = vec![(0, 0, Phase::Prepare); ranks];
@@ -72,31 +72,24 @@ impl World {
         (self.question, self.ordered) = (question, ordered);
     }
 
-    pub(super) fn hear(&mut self, heard: Heard) {
-        match self.judge.look(self.now, &self.seen) {
-            Decision::Wait => {}
-            decision => self.obey(decision),
-        }
-        let is_old = heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
-        let known = is_old.then(|| self.judge.clone());
-        let decision = self.judge.hear(self.now, heard, &self.seen);
-        if let Some(known) = known {
-            assert!(known == self.judge && decision == Decision::Wait, "an epoch that is over was heard");
+    /// The coordinator has heard something, or has waited for long enough to look around.
+    pub(super) fn step(&mut self, heard: Option<Heard>) {
+        let is_old = |heard: &Heard| heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
+        let known = heard.as_ref().is_some_and(is_old).then(|| self.judge.clone());
+        let decision = self.judge.step(self.now, heard, &self.seen);
+        if let Some(mut known) = known {
+            let without = known.step(self.now, None, &self.seen);
+            assert!(known == self.judge && decision == without, "an epoch that is over was heard");
         }
         self.obey(decision);
     }
 
     pub(super) fn glance(&mut self) {
-        let decision = self.judge.look(self.now, &self.seen);
-        self.obey(decision);
-        if self.closing.is_some_and(|until| self.now >= until) {
-            self.conclude();
-        }
+        self.step(None);
         self.glances += 1;
-        for rank in 1..self.setup.ranks {
-            if self.glances.is_multiple_of(5) {
-                self.tell(rank, ToAgent::Ping { at: self.now, activity: self.seen.activity() });
-            }
+        if self.glances.is_multiple_of((PULSE.as_millis() / GLANCE.as_millis()) as u64) {
+            let activity = self.seen.activity();
+            (1..self.setup.ranks).for_each(|rank| self.tell(rank, ToAgent::Ping { at: self.now, activity }));
         }
         if self.coordinator != State::Gone {
             self.later(GLANCE, Party::Coordinator, Happening::Glance);
@@ -117,10 +110,11 @@ impl World {
                     let verdict = ToAgent::Verdict { epoch: self.epoch, verdict, evidence: evidence.clone() };
                     self.tell(rank, verdict);
                 }
-                self.hosts[0].verdict.get_or_insert(verdict);
+                self.pronounce(0, verdict);
                 self.outcomes.push(Err((verdict, evidence)));
-                self.closing = Some(self.now.after(LAST_WORDS));
+                self.judge.close(self.now, verdict);
             }
+            Decision::Over => self.conclude(),
         }
     }
 
@@ -144,8 +138,7 @@ impl World {
             _ => {}
         }
         if self.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64 == self.setup.tasks {
-            self.closing = Some(self.now);
-            return;
+            return self.conclude();
         }
         self.job += 1;
         let (job, task) = (self.job, Task::Trial(Vec::new()));
@@ -155,7 +148,6 @@ impl World {
 
     /// The epoch is over: the next one begins without faults, or the job ends.
     fn conclude(&mut self) {
-        self.closing = None;
         self.kill_worker(0);
         let is_done = self.outcomes.last().is_some_and(Result::is_ok);
         if is_done || self.judge.departed().is_some() || self.epoch == EPOCHS {

@@ -4,6 +4,7 @@
 //! decides and every rank ends in bounded time; a verdict names a rank that was hit; nothing of an epoch that is over
 //! changes anything; and a job that was rebuilt works.
 
+mod agent;
 mod coordinator;
 mod history;
 mod host;
@@ -12,8 +13,8 @@ mod setup;
 mod world;
 
 use crate::clock::Moment;
+use crate::control::agent_state::Parting;
 use crate::verdict::Cause;
-use host::Parting;
 use setup::{FOR_EVER, Fault, Party, Random, Setup};
 use std::time::Duration;
 use topology::Rank;
@@ -29,7 +30,7 @@ fn play(setup: Setup) -> World {
     let seed = setup.seed;
     let mut world = World::new(setup);
     let begin = world.now;
-    while world.coordinator != State::Gone && world.step(begin.after(LONGEST)) {}
+    while world.coordinator != State::Gone && world.proceed_until(begin.after(LONGEST)) {}
     if world.coordinator == State::Stopped {
         // Others have not waited for it.
         assert_all_left(&world);
@@ -37,7 +38,7 @@ fn play(setup: Setup) -> World {
     }
     assert_eq!(world.coordinator, State::Gone, "seed {seed}: the job has not ended after {:?}", world.now.since(begin));
     let now = world.now;
-    while world.step(now.after(AFTERWARDS)) {}
+    while world.proceed_until(now.after(AFTERWARDS)) {}
     assert_all_left(&world);
     world
 }
@@ -146,7 +147,7 @@ fn first(world: &World) -> &Outcome {
 fn a_job_without_faults_runs_all_tasks_and_everybody_leaves_in_peace() {
     let world = with(Vec::new());
     assert_eq!(world.outcomes, [Ok(1), Ok(2)]);
-    assert!(world.hosts[1..].iter().all(|host| host.parting == Some(Parting::Ended(None))));
+    assert!(world.hosts[1..].iter().all(|host| matches!(host.parting, Some(Parting::Done))));
 }
 
 #[test]
@@ -166,7 +167,9 @@ fn each_fault_has_its_verdict() {
         (Fault::OtherProtocol(2), Rank(2), Cause::Disagrees),
     ];
     for (fault, rank, cause) in cases {
-        let world = with(vec![(40, fault)]);
+        // What a worker speaks is settled when it starts.
+        let after = if matches!(fault, Fault::OtherProtocol(_)) { 0 } else { 40 };
+        let world = with(vec![(after, fault)]);
         let Err((verdict, evidence)) = first(&world) else { panic!("{fault:?} did nothing") };
         assert_eq!((verdict.rank, verdict.cause), (rank, cause), "{fault:?}: {verdict}: {evidence}");
     }

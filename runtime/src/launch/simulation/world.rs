@@ -1,15 +1,16 @@
 //! Time, network and faults of the simulation.
 //!
-//! The principal type is [`World`]: a queue of what happens when. Every party decides by the code that a real job decides
-//! by: the coordinator by its `Judge`, agents by a `Charge`, workers by a `Duty`. What the parties do then is imitated
-//! in `coordinator` and `host`. Messages between coordinator and agents may be late, lost, doubled and out of order, which is worse
+//! The principal type is [`World`]: a queue of what happens when. Every party is stepped by the code, and waits for as long,
+//! as in a real job: the coordinator by its `Judge`, agents by an `AgentState`, workers by a `WorkerState` and a
+//! `Farewell`. What these say is to be done is imitated in `coordinator` and `host`. Messages between coordinator and agents may be late, lost, doubled and out of order, which is worse
 //! than TCP is.
 
 use super::coordinator::Seen;
 use super::host::{Host, Wake};
 use super::setup::{FOR_EVER, Fault, Party, Random, Setup};
 use crate::clock::Moment;
-use crate::control::judge::{Event, Heard, Judge};
+use crate::control::judge::{Event, GLANCE, Heard, Judge};
+use crate::launch::agent::ENDING;
 use crate::control::messages::{Command, ToAgent};
 use crate::control::question::Question;
 use crate::verdict::{Phase, Verdict};
@@ -19,8 +20,6 @@ use topology::Rank;
 
 /// How long ranks may take to get ready, and to work, without any movement.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
-/// How often a waiting coordinator looks around.
-pub(super) const GLANCE: Duration = Duration::from_millis(20);
 /// How many epochs a job may have.
 pub(super) const EPOCHS: u64 = 4;
 
@@ -83,7 +82,6 @@ pub(super) struct World {
     pub(super) seen: Seen,
     pub(super) question: Question,
     pub(super) ordered: Option<Command>,
-    pub(super) closing: Option<Moment>,
     pub(super) glances: u64,
     pub(super) hosts: Vec<Host>,
     /// Plans by collective and rank, of those who began it.
@@ -103,7 +101,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(setup: Setup) -> Self {
-        let hosts = (0..setup.ranks).map(|_| Host::new()).collect();
+        let hosts = (0..setup.ranks).map(|rank| Host::new(rank, setup.ranks)).collect();
         let mut world = Self {
             random: Random(setup.seed),
             now: Moment(1_000_000_000),
@@ -117,7 +115,6 @@ impl World {
             seen: Seen(Vec::new(), vec![Moment(0); setup.ranks]),
             question: Question::Mustered,
             ordered: None,
-            closing: None,
             glances: 0,
             hosts,
             collectives: BTreeMap::new(),
@@ -144,7 +141,7 @@ impl World {
     }
 
     /// Lets happen what happens next; whether there was anything, before `until`.
-    pub(super) fn step(&mut self, until: Moment) -> bool {
+    pub(super) fn proceed_until(&mut self, until: Moment) -> bool {
         let Some((&(now, count), _)) = self.queue.first_key_value() else { return false };
         if now > until {
             return false;
@@ -181,7 +178,7 @@ impl World {
 
     fn act(&mut self, party: Party, happening: Happening) {
         match (party, happening) {
-            (Party::Coordinator, Happening::Heard(heard)) => heard.into_iter().for_each(|heard| self.hear(heard)),
+            (Party::Coordinator, Happening::Heard(heard)) => heard.into_iter().for_each(|heard| self.step(Some(heard))),
             (Party::Coordinator, Happening::Beat { rank, epoch, sent, seen }) => {
                 // What comes twice is no new sign of life.
                 self.seen.1[rank] = self.seen.1[rank].max(sent);
@@ -273,17 +270,17 @@ impl World {
                 for rank in 1..self.setup.ranks {
                     self.close(rank);
                 }
-                self.hosts[0].orphan();
+                self.hang_up(0);
             }
             Party::Agent(rank) => {
                 let delay = self.random.millis(50);
                 if !self.is_silent(rank) {
                     self.say_left(rank, delay);
                 }
-                self.hosts[rank].orphan();
+                self.hang_up(rank);
             }
             Party::Worker(rank) => {
-                let (epoch, delay) = (self.hosts[rank].epoch, self.random.millis(200));
+                let (epoch, delay) = (self.hosts[rank].epoch, self.random.millis(ENDING.as_millis() as u64));
                 self.say_gone(rank, epoch, delay);
             }
         }
