@@ -7,6 +7,7 @@
 //! Which value a delivery reads is what the verifier found ([`CausalOrder`]). Deliveries that no final value depends on are
 //! dropped, such as a second copy of what the receiver already has.
 
+use super::sums;
 use schedule::{CausalOrder, ChunkId, Effect, Origin, Schedule, Transfer, VerifiedSchedule};
 use std::ops::Index;
 use topology::Rank;
@@ -26,6 +27,10 @@ impl ValueId {
 }
 
 impl DeliveryId {
+    pub(super) fn from_index(index: usize) -> Self {
+        Self(index as u32)
+    }
+
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
@@ -40,7 +45,7 @@ pub(super) struct Value {
     pub(super) writer: Option<DeliveryId>,
     /// The deliveries that send it.
     pub(super) senders: Vec<DeliveryId>,
-    /// The delivery that adds to it, making the rank's next value.
+    /// The delivery that adds to it, or adds it to something else, making the rank's next value.
     pub(super) reduced_by: Option<DeliveryId>,
     /// Whether this is what the rank must end with.
     pub(super) is_final: bool,
@@ -55,6 +60,8 @@ pub(super) struct Delivery {
     pub(super) source: ValueId,
     /// The value of the receiver that it adds to, if it does.
     pub(super) base: Option<ValueId>,
+    /// Values of the receiver that are added next, in this order.
+    pub(super) then: Vec<ValueId>,
     /// The value it makes at the receiver.
     pub(super) result: ValueId,
 }
@@ -62,8 +69,8 @@ pub(super) struct Delivery {
 /// A schedule as values and deliveries.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    values: Vec<Value>,
-    deliveries: Vec<Delivery>,
+    pub(super) values: Vec<Value>,
+    pub(super) deliveries: Vec<Delivery>,
     /// The deliveries that matter, in order of landing; those of one transfer in order of chunk.
     pub(super) live: Vec<DeliveryId>,
 }
@@ -117,7 +124,7 @@ impl Flow {
     /// Goes backwards from the final values and registers the readers of all that they depend on.
     fn keep_what_matters(&mut self, first: usize) {
         for index in (first..self.deliveries.len()).rev() {
-            let id = DeliveryId(index as u32);
+            let id = DeliveryId::from_index(index);
             let Delivery { source, base, result, .. } = self.deliveries[index];
             let value = &self.values[result.index()];
             if value.is_final || !value.senders.is_empty() || value.reduced_by.is_some() {
@@ -162,9 +169,9 @@ impl Builder<'_> {
                 Effect::AddsTo(base) => value(base, to),
             };
             let source = value(delivery.source(), from).expect("a value is made before it is read");
-            let own = DeliveryId(self.flow.deliveries.len() as u32);
+            let own = DeliveryId::from_index(self.flow.deliveries.len());
             let result = self.flow.add_value(id, to, Some(own));
-            self.flow.deliveries.push(Delivery { transfer: delivery.transfer, source, base, result });
+            self.flow.deliveries.push(Delivery { transfer: delivery.transfer, source, base, then: Vec::new(), result });
             (made[place], self.current[to.index()]) = (Some(result), Some(result));
         }
         for &rank in chunk.wanted_by.iter() {
@@ -172,6 +179,9 @@ impl Builder<'_> {
             self.flow.values[value.index()].is_final = true;
         }
         self.flow.keep_what_matters(first);
+        if chunk.combine && chunk.wanted_by.len() > 1 {
+            sums::settle(&mut self.flow, first_value, first);
+        }
         chunk.holders.iter().for_each(|rank| self.current[rank.index()] = None);
         deliveries.iter().for_each(|it| {
             self.current[self.schedule.transfers[it.transfer as usize].to.index()] = None;

@@ -16,12 +16,14 @@
 //! * A message is one step for each run of slots that are neighbours at both ends. Two messages never become one: that
 //!   saves an α and delays what the first brings, which is the planner's to weigh.
 //! * A scratch slot is used again once its last reader, by that numbering, is done.
+//! * Where several ranks compute one sum, each adds in the order of the contributors (`sums`), so all get the same bits.
 //! * A dependency that follows from the others is not emitted.
 
 mod emit;
 mod flow;
 mod place;
 mod reduction;
+mod sums;
 
 use super::rewrite::{Pairing, assign, pair, replicate};
 use super::{Buffer, Connection, ConnectionId, Layout, Program, Slot, Step, Tempo};

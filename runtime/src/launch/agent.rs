@@ -13,7 +13,7 @@ use crate::control::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcom
 use crate::error::{RunError, RunResult};
 use crate::launch::files::Receiving;
 use crate::launch::muster::data_secret;
-use crate::launch::nursery::{Newborn, Nursery};
+use crate::launch::nursery::{Newborn, Nursery, end};
 use crate::launch::rendezvous::Rendezvous;
 use crate::memory::segment::Segment;
 use crate::verdict::{Phase, Verdict};
@@ -260,13 +260,8 @@ impl Agent<'_> {
         let Some(worker) = epoch.worker.take() else { return };
         let _ = worker.stream.shutdown(Shutdown::Write);
         let mut child = worker.child.lock().unwrap_or_else(PoisonError::into_inner);
-        let deadline = Moment::now().after(patience);
-        while matches!(child.try_wait(), Ok(None)) && Moment::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // Both fail only where there is nothing left to end.
-        let _ = child.kill();
-        let _ = child.wait();
+        // The next epoch has a segment of its own, so one that stays does no harm.
+        end(&mut child, patience);
     }
 
     /// What came out of the job for this rank.

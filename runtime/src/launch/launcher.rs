@@ -178,7 +178,7 @@ impl Job {
         if let Some(rank) = self.judge.departed() {
             return Err(RunError::Departed { rank, machine: self.machine_of(rank) });
         }
-        self.members.iter_mut().for_each(Member::reap);
+        self.reap();
         self.members.clear();
         self.epoch += 1;
         self.segment = Segment::create(self.segment.shape())?;

@@ -7,7 +7,7 @@ use crate::control::frame::{send, send_descriptor};
 use crate::control::judge::{Event, Heard};
 use crate::control::messages::{Command as Order, ToAgent, Welcome};
 use crate::control::plane::Plane;
-use crate::launch::nursery::{Newborn, Nursery};
+use crate::launch::nursery::{Newborn, Nursery, end};
 use crate::memory::segment::Segment;
 use std::io;
 use std::net::Shutdown;
@@ -116,12 +116,18 @@ impl Member {
         }
     }
 
-    /// Ends the process and collects it. An agent does so by itself.
-    pub(crate) fn reap(&mut self) {
+    /// Ends the process, if it is a child; an agent does so by itself.
+    pub(crate) fn kill(&mut self) {
         if let Line::Child { child, .. } = &mut self.line {
-            // Both fail only where there is nothing left to end.
+            // It fails only where there is nothing left to end.
             let _ = child.kill();
-            let _ = child.wait();
         }
+    }
+
+    /// Ends the process and collects it, if it is a child. What is wrong if it does not end.
+    pub(crate) fn reap(&mut self) -> Result<(), String> {
+        let Line::Child { child, .. } = &mut self.line else { return Ok(()) };
+        let process = child.id();
+        if end(child, Duration::ZERO) { Ok(()) } else { Err(format!("its process {process} was killed but stays")) }
     }
 }

@@ -4,14 +4,18 @@
 //! that is stopped; but it follows the *thread* that started the process. So one thread starts all workers of a job, and
 //! lives as long as the job does.
 
+use crate::clock::Moment;
 use crate::control::frame::Inbox;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
+
+/// How long a process that was killed may take to be gone.
+const REMOVAL: Duration = Duration::from_secs(2);
 
 /// Starts workers; once they serve, they do not outlive it.
 pub(crate) struct Nursery {
@@ -53,8 +57,36 @@ impl Nursery {
         let (answer, born) = sync_channel(1);
         let gone = || io::Error::other("the thread that starts workers is gone");
         self.orders.send((command, answer)).map_err(|_| gone())?;
-        let child = born.recv().map_err(|_| gone())??;
+        let child = born.recv_timeout(limit).map_err(|error| match error {
+            RecvTimeoutError::Timeout => io::Error::new(ErrorKind::TimedOut, format!("it did not start in {limit:?}")),
+            RecvTimeoutError::Disconnected => gone(),
+        })??;
         Ok(Newborn { child, stream, inbox })
+    }
+}
+
+/// Ends a worker's process, which may leave by itself for `patience`, and collects it. Whether it has ended: the kernel may
+/// keep even a process that was killed, as long as a device or a file system does not answer it.
+pub(crate) fn end(child: &mut Child, patience: Duration) -> bool {
+    let mut has_ended = || !matches!(child.try_wait(), Ok(None));
+    if ends_within(patience, &mut has_ended) {
+        return true;
+    }
+    // It fails only where there is nothing left to end.
+    let _ = child.kill();
+    ends_within(REMOVAL, || !matches!(child.try_wait(), Ok(None)))
+}
+
+fn ends_within(limit: Duration, mut has_ended: impl FnMut() -> bool) -> bool {
+    let deadline = Moment::now().after(limit);
+    loop {
+        if has_ended() {
+            return true;
+        }
+        if Moment::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -62,4 +94,19 @@ impl Nursery {
 pub(crate) fn end_with_parent() {
     // Where that is forbidden, the end of the channel still ends every worker that runs.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_ended_and_one_that_cannot_be_is_not_waited_for() {
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        assert!(end(&mut child, Duration::ZERO));
+        assert!(end(&mut child, Duration::ZERO), "who has ended has ended");
+        let (limit, begin) = (Duration::from_millis(20), Moment::now());
+        assert!(!ends_within(limit, || false));
+        assert!(Moment::now().since(begin) >= limit);
+    }
 }

@@ -97,6 +97,13 @@ impl Job {
         None
     }
 
+    /// Ends all children at once; those that stay although they were killed, and that it is so.
+    pub(crate) fn reap(&mut self) -> Vec<(Rank, String)> {
+        self.members.iter_mut().for_each(Member::kill);
+        let reap = |(rank, member): (usize, &mut Member)| Some((Rank::from_index(rank), member.reap().err()?));
+        self.members.iter_mut().enumerate().filter_map(reap).collect()
+    }
+
     /// Notes which agents have left while nobody waited.
     pub(crate) fn note_departures(&mut self) {
         let eyes = self.eyes();
@@ -130,8 +137,9 @@ impl Job {
         self.members.iter().for_each(Member::hang_up);
         self.judge.close(Moment::now(), verdict);
         while self.decide() != Decision::Over {}
-        self.members.iter_mut().for_each(Member::reap);
-        RunError::Ended { verdict, evidence, reports: self.judge.take_reports() }
+        let mut reports = self.judge.take_reports();
+        reports.extend(self.reap());
+        RunError::Ended { verdict, evidence, reports }
     }
 }
 
@@ -146,7 +154,7 @@ impl Drop for Job {
         while self.members.iter_mut().any(running) && Moment::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.members.iter_mut().for_each(Member::reap);
+        self.reap();
         if let Some(plane) = self.plane.take() {
             plane.close(LAST_WORDS);
         }
