@@ -5,6 +5,7 @@
 use crate::clock::Moment;
 use crate::control::judge::{LAST_WORDS, distant_beat};
 use crate::control::messages::ToAgent;
+use crate::numbers::Epoch;
 use crate::verdict::{Cause, Verdict};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub(crate) struct AgentState {
     between: Duration,
     beaten: Moment,
     /// The present epoch; zero before the first.
-    epoch: u64,
+    epoch: Epoch,
     enlisted: bool,
     /// When the coordinator said something last, and how long it may be silent.
     heard: Moment,
@@ -72,11 +73,21 @@ impl AgentState {
     /// Of a job with so many `ranks`. Others may take twice `limit` until all have come.
     pub(crate) fn new(rank: Rank, ranks: usize, now: Moment, limit: Duration) -> Self {
         let (between, silence) = (distant_beat(ranks), 2 * limit);
-        Self { rank, between, beaten: now, epoch: 0, enlisted: false, heard: now, silence, sentence: None, until: None }
+        Self {
+            rank,
+            between,
+            beaten: now,
+            epoch: Epoch::default(),
+            enlisted: false,
+            heard: now,
+            silence,
+            sentence: None,
+            until: None,
+        }
     }
 
     /// The present epoch.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
@@ -98,10 +109,10 @@ impl AgentState {
     /// The message, if it is to be obeyed. What belongs to another epoch, comes twice, or after the verdict is not, and
     /// changes nothing.
     fn admit(&mut self, now: Moment, message: ToAgent) -> Option<ToAgent> {
-        let is_open = |epoch: &u64| *epoch == self.epoch && self.sentence.is_none();
+        let is_open = |epoch: &Epoch| *epoch == self.epoch && self.sentence.is_none();
         match &message {
-            ToAgent::Muster { epoch, muster } if *epoch > self.epoch => {
-                self.silence = Duration::from_millis(muster.silence_ms);
+            ToAgent::SetUp { epoch, setup } if *epoch > self.epoch => {
+                self.silence = Duration::from_millis(setup.silence_ms);
                 (self.epoch, self.enlisted, self.sentence, self.until) = (*epoch, false, None, None);
             }
             ToAgent::Enlist { epoch, .. } if is_open(epoch) && !self.enlisted => self.enlisted = true,
@@ -121,7 +132,7 @@ impl AgentState {
     fn obey(&mut self, message: ToAgent) -> Vec<AgentAction> {
         match message {
             // What is left of the last epoch ends before this one begins.
-            ToAgent::Muster { .. } => vec![AgentAction::EndWorker(Duration::ZERO), AgentAction::Obey(message)],
+            ToAgent::SetUp { .. } => vec![AgentAction::EndWorker(Duration::ZERO), AgentAction::Obey(message)],
             ToAgent::Verdict { verdict, .. } => {
                 let is_stuck = (verdict.rank, verdict.cause) == (self.rank, Cause::Silent);
                 let end = is_stuck.then_some(AgentAction::EndWorker(Duration::ZERO));

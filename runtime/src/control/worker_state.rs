@@ -3,12 +3,13 @@
 //! The principal type is [`WorkerState`]. A plan that a worker has voted for becomes active with the order to run it, and with
 //! nothing else. That order bears the number of the task, and goes out when every rank of the epoch has voted for the same
 //! number and hash. Tasks are numbered from 1 through all epochs of a job, and the k-th collective of task n has number
-//! n·2³² + k on every rank (see [`first_epoch`](crate::measure::trial::first_epoch)), so two ranks never mean two plans by one number.
+//! n·2³² + k on every rank (see [`TaskNumber::first_call`]), so two ranks never mean two plans by one number.
 //! Whoever has answered and hears nothing says it again, which is how it asks; after a while it gives up. Who fails leaves
 //! by [`Farewell`].
 
 use crate::clock::Moment;
 use crate::control::messages::{Answer, Command};
+use crate::numbers::TaskNumber;
 use std::time::Duration;
 
 /// The coordinator decides about deadlines; a worker decides alone only this much later.
@@ -66,7 +67,7 @@ pub(crate) enum WorkerAction {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct WorkerState {
     /// The number of the present or the last task; zero before the first.
-    job: u64,
+    task: TaskNumber,
     stage: Stage,
     /// What was answered last, when first, and when again.
     answer: Option<(Answer, Moment, Moment)>,
@@ -77,7 +78,7 @@ pub(crate) struct WorkerState {
 impl WorkerState {
     /// Before the first task. Everybody has `ready_limit` for each of three answers, and the coordinator for the verdict.
     pub(crate) fn new(ready_limit: Duration) -> Self {
-        Self { job: 0, stage: Stage::Done, answer: None, limit: 3 * ready_limit + BACKSTOP }
+        Self { task: TaskNumber::default(), stage: Stage::Done, answer: None, limit: 3 * ready_limit + BACKSTOP }
     }
 
     /// What follows from what happens. Whoever calls it waits for [`BEAT`](crate::control::judge::BEAT) at most for an order.
@@ -91,18 +92,18 @@ impl WorkerState {
 
     /// What to do with a command; what comes twice, or too late, changes nothing. What is obeyed is noted.
     fn heed(&mut self, command: Command) -> WorkerAction {
-        let (job, stage, before) = match &command {
+        let (task, stage, before) = match &command {
             Command::Welcome(_) => return WorkerAction::Refuse(command),
-            Command::Prepare { job, .. } => (*job, Stage::Prepare, Stage::Done),
-            Command::Connect { job, .. } => (*job, Stage::Connect, Stage::Listen),
-            Command::Run { job } => (*job, Stage::Run, Stage::Vote),
+            Command::Prepare { task, .. } => (*task, Stage::Prepare, Stage::Done),
+            Command::Connect { task, .. } => (*task, Stage::Connect, Stage::Listen),
+            Command::Run { task } => (*task, Stage::Run, Stage::Vote),
         };
-        let is_next = if stage == Stage::Prepare { job > self.job } else { job == self.job };
+        let is_next = if stage == Stage::Prepare { task > self.task } else { task == self.task };
         if is_next && self.stage == before {
-            (self.job, self.stage, self.answer) = (job, stage, None);
+            (self.task, self.stage, self.answer) = (task, stage, None);
             return WorkerAction::Obey(command);
         }
-        if (job, stage) <= (self.job, self.stage) { WorkerAction::Wait } else { WorkerAction::Refuse(command) }
+        if (task, stage) <= (self.task, self.stage) { WorkerAction::Wait } else { WorkerAction::Refuse(command) }
     }
 
     /// Notes what was answered.

@@ -9,13 +9,14 @@ use crate::clock::Moment;
 use crate::control::agent_state::{AgentAction, AgentEvent, AgentState, Parting};
 use crate::control::frame::{Inbox, Post, sealed, send, send_descriptor};
 use crate::control::judge::BEAT;
-use crate::control::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcome};
+use crate::control::messages::{Answer, EpochSetup, FromAgent, Terms, ToAgent, Welcome};
 use crate::error::{RunError, RunResult};
+use crate::launch::epoch_setup::data_secret;
 use crate::launch::files::Receiving;
-use crate::launch::muster::data_secret;
-use crate::launch::nursery::{Newborn, Nursery, end};
 use crate::launch::rendezvous::Rendezvous;
+use crate::launch::spawner::{Spawned, Spawner, end};
 use crate::memory::segment::Segment;
+use crate::numbers::Epoch;
 use crate::verdict::{Phase, Verdict};
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
@@ -37,13 +38,13 @@ pub(super) const ENDING: Duration = Duration::from_millis(200);
 /// [`RunError::Unreachable`] if the coordinator cannot be joined within `limit`; the verdict that ended the job; or
 /// [`RunError::Abandoned`] if the coordinator is gone.
 pub fn attend(at: &Rendezvous, limit: Duration, command: &mut dyn FnMut() -> Command) -> RunResult<()> {
-    let nursery = Nursery::new().map_err(RunError::system("preparing to start workers"))?;
+    let spawner = Spawner::new().map_err(RunError::system("preparing to start workers"))?;
     let proven = at.reach(limit)?;
     let (post, inbox) = sealed(proven, false, limit).map_err(RunError::system("preparing the control connection"))?;
     inbox.stream().set_read_timeout(Some(BEAT)).map_err(RunError::system("preparing the control connection"))?;
     let state = AgentState::new(at.rank, at.ranks, Moment::now(), limit);
     let post = Arc::new(post);
-    Agent { at, post, command, nursery, state, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
+    Agent { at, post, command, spawner, state, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
 }
 
 /// A worker and what an agent needs for it.
@@ -53,13 +54,13 @@ struct Worker {
 }
 
 /// What belongs to one epoch.
-struct Epoch {
+struct AgentEpoch {
     job: [u8; 32],
     segment: Segment,
     /// Whether this agent made it.
     leads: bool,
     worker: Option<Worker>,
-    /// Ends the courier.
+    /// Ends the relay.
     over: Arc<AtomicBool>,
 }
 
@@ -67,11 +68,11 @@ struct Agent<'a> {
     at: &'a Rendezvous,
     post: Arc<Post>,
     command: &'a mut dyn FnMut() -> Command,
-    nursery: Nursery,
+    spawner: Spawner,
     state: AgentState,
     files: BTreeMap<u64, Receiving>,
     arriving: Option<(u64, Receiving)>,
-    epoch: Option<Epoch>,
+    epoch: Option<AgentEpoch>,
 }
 
 impl Agent<'_> {
@@ -115,7 +116,7 @@ impl Agent<'_> {
                     epoch.segment.activity.heard_of(activity);
                 }
             }
-            ToAgent::Muster { epoch, muster } => self.muster(epoch, muster)?,
+            ToAgent::SetUp { epoch, setup } => self.set_up(epoch, setup)?,
             ToAgent::Enlist { terms, .. } => self.enlist(terms)?,
             ToAgent::Order { command, .. } => self.order(&command),
             ToAgent::Release { round, start, .. } => {
@@ -132,8 +133,8 @@ impl Agent<'_> {
     }
 
     /// Begins an epoch: the machine's memory is made, or found.
-    fn muster(&mut self, number: u64, muster: Muster) -> RunResult<()> {
-        let Muster { job, segment: shape, place, absent, .. } = muster;
+    fn set_up(&mut self, number: Epoch, setup: EpochSetup) -> RunResult<()> {
+        let EpochSetup { job, segment: shape, place, absent, .. } = setup;
         let segment = match place {
             None => Segment::create(shape)?,
             Some(place) => {
@@ -149,21 +150,21 @@ impl Agent<'_> {
         } else {
             None
         };
-        self.epoch = Some(Epoch { job, segment, leads: made.is_some(), worker: None, over });
-        let answer = Answer::Mustered { machine: self.at.machine.name().to_owned(), segment: made };
+        self.epoch = Some(AgentEpoch { job, segment, leads: made.is_some(), worker: None, over });
+        let answer = Answer::IsSetUp { machine: self.at.machine.name().to_owned(), segment: made };
         self.say(&FromAgent::Answer { epoch: number, answer });
         Ok(())
     }
 
-    fn start_courier(&self, epoch: u64, segment: &Segment, over: &Arc<AtomicBool>) -> RunResult<()> {
+    fn start_courier(&self, epoch: Epoch, segment: &Segment, over: &Arc<AtomicBool>) -> RunResult<()> {
         let (post, segment, over) = (self.post.clone(), segment.clone(), over.clone());
         let carry = move || {
             segment.barrier.relay(&over, |round, lead| {
                 let _ = post.send(&FromAgent::Arrived { epoch, round, lead_ns: lead.as_nanos() as u64 });
             });
         };
-        let courier = std::thread::Builder::new().name("courier".to_owned()).spawn(carry);
-        courier.map(drop).map_err(RunError::system("starting the courier"))
+        let relay = std::thread::Builder::new().name("relay".to_owned()).spawn(carry);
+        relay.map(drop).map_err(RunError::system("starting the relay"))
     }
 
     /// Starts the worker.
@@ -178,13 +179,13 @@ impl Agent<'_> {
             self.at.say_unused(&terms.interfaces);
         }
         let secret = data_secret(&self.at.secret, &epoch.job, self.state.epoch());
-        let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.state.epoch());
+        let (limit, number) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.state.epoch());
         let (post, segment) = (self.post.clone(), &epoch.segment);
         let start = || {
-            let Newborn { child, stream, inbox } = self.nursery.start((self.command)(), limit)?;
+            let Spawned { child, stream, inbox } = self.spawner.start((self.command)(), limit)?;
             let child = Arc::new(Mutex::new(child));
             let watched = child.clone();
-            let hear = move || hear(inbox, &watched, &post, job);
+            let hear = move || hear(inbox, &watched, &post, number);
             std::thread::Builder::new().name("worker".to_owned()).spawn(hear)?;
             // Who is gone already shows where its answers are read.
             let _ = send_descriptor(&stream, segment.descriptor())
@@ -290,7 +291,7 @@ impl Drop for Agent<'_> {
 }
 
 /// Passes on what a worker says, and at last how it ended.
-fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: u64) {
+fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: Epoch) {
     let mut said = None;
     let end = loop {
         match inbox.receive() {

@@ -7,8 +7,9 @@ use crate::control::frame::{send, send_descriptor};
 use crate::control::judge::{Event, Heard};
 use crate::control::messages::{Command as Order, ToAgent, Welcome};
 use crate::control::plane::Plane;
-use crate::launch::nursery::{Newborn, Nursery, end};
+use crate::launch::spawner::{Spawned, Spawner, end};
 use crate::memory::segment::Segment;
+use crate::numbers::Epoch;
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -27,7 +28,7 @@ enum Line {
 /// One worker, from outside.
 pub(crate) struct Member {
     rank: Rank,
-    epoch: u64,
+    epoch: Epoch,
     line: Line,
 }
 
@@ -35,13 +36,13 @@ impl Member {
     /// Starts a worker and a thread that reads what it says. A message that it does not take for `limit` is an error.
     pub(crate) fn start(
         rank: Rank,
-        epoch: u64,
-        nursery: &Nursery,
+        epoch: Epoch,
+        spawner: &Spawner,
         command: Command,
         limit: Duration,
         events: &Sender<Heard>,
     ) -> io::Result<Self> {
-        let Newborn { child, stream, mut inbox } = nursery.start(command, limit)?;
+        let Spawned { child, stream, mut inbox } = spawner.start(command, limit)?;
         let events = events.clone();
         let read = move || {
             loop {
@@ -61,7 +62,7 @@ impl Member {
     }
 
     /// The worker of an agent.
-    pub(crate) fn of_agent(rank: Rank, epoch: u64, plane: Arc<Plane>) -> Self {
+    pub(crate) fn of_agent(rank: Rank, epoch: Epoch, plane: Arc<Plane>) -> Self {
         Self { rank, epoch, line: Line::Agent(plane) }
     }
 

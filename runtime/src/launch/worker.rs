@@ -11,15 +11,16 @@ use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
 use crate::control::worker_state::{BACKSTOP, Farewell, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
 use crate::error::{RunError, RunResult};
+use crate::execution::concurrent::{Concurrent, Loaded, Work};
 use crate::execution::executor::Executor;
 use crate::execution::flows::{Arrivals, Flows, Wanted};
 use crate::execution::options::Options;
-use crate::execution::work::{Ensemble, Loaded, Work};
 use crate::group::Group;
-use crate::launch::nursery::end_with_parent;
 use crate::launch::parent::listen;
-use crate::measure::trial::{RankReport, Trial, first_epoch, run_rank};
+use crate::launch::spawner::end_with_parent;
+use crate::measure::trial::{RankReport, Trial, run_rank};
 use crate::memory::segment::Segment;
+use crate::numbers::TaskNumber;
 use crate::pacing::pace::Emulation;
 use crate::transport::tcp::{self, Closed, Handles, Meeting, Secret, Tcp, raise_open_files};
 use crate::verdict::{Cause, Phase, Verdict};
@@ -209,19 +210,19 @@ impl Worker {
 
     fn trials(&mut self, loader: &dyn Loader) -> RunResult<()> {
         while let Some(command) = self.hear()? {
-            let Command::Prepare { job, limit_ms, task } = command else {
+            let Command::Prepare { task, limit_ms, what } = command else {
                 return Err(self.unexpected(&command, "what to prepare"));
             };
             self.options.work_limit = Duration::from_millis(limit_ms) + BACKSTOP;
             self.segment.activity.enter(self.rank, Phase::Prepare);
-            let finding = match task {
+            let finding = match what {
                 Task::Trial(ordered) => {
-                    Finding::Trial(self.trial(job, &ordered, &programs(&ordered, self.rank, loader)?)?)
+                    Finding::Trial(self.trial(task, &ordered, &programs(&ordered, self.rank, loader)?)?)
                 }
-                Task::Probe(wanted) => Finding::Probe(self.probe(job, wanted)?),
+                Task::Probe(wanted) => Finding::Probe(self.probe(task, wanted)?),
             };
             self.connections.take();
-            self.answer(&Answer::Done { job, finding })?;
+            self.answer(&Answer::Done { task, finding })?;
         }
         match self.segment.verdict.check() {
             Err(RunError::Verdict(Verdict { cause: Cause::Orphaned, .. })) => Ok(()),
@@ -229,7 +230,7 @@ impl Worker {
         }
     }
 
-    fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
+    fn trial(&self, task: TaskNumber, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
         let has_excerpts = programs.iter().any(|program| matches!(**program, Loaded::Excerpt(_)));
         let all = Group::all(self.segment.rank_count());
         if has_excerpts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
@@ -241,36 +242,36 @@ impl Worker {
         };
         let works = ordered.iter().zip(programs.iter().map(AsRef::as_ref)).map(work).collect();
         let trials: Vec<&Trial> = ordered.iter().map(|order| &order.trial).collect();
-        let ensemble = Ensemble::tried(works, &trials, self.segment.rank_count())?;
-        self.clear(&ensemble)?;
-        let tcp = self.connect(job, &ensemble)?;
-        let mut executor = Executor::new(&self.segment, self.rank, &ensemble, tcp, &self.options)?;
-        self.await_run(job, &ensemble)?;
-        run_rank(&mut executor, &trials, job)
+        let concurrent = Concurrent::tried(works, &trials, self.segment.rank_count())?;
+        self.clear(&concurrent)?;
+        let tcp = self.connect(task, &concurrent)?;
+        let mut executor = Executor::new(&self.segment, self.rank, &concurrent, tcp, &self.options)?;
+        self.await_run(task, &concurrent)?;
+        run_rank(&mut executor, &trials, task)
     }
 
-    fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {
+    fn probe(&self, task: TaskNumber, wanted: Wanted) -> RunResult<Arrivals> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
         let flows = Flows::new(wanted, self.segment.rank_count(), machine)?;
-        let ensemble = flows.ensemble()?;
-        self.clear(&ensemble)?;
-        let tcp = self.connect(job, &ensemble)?;
-        let mut executor = Executor::of_flows(&self.segment, self.rank, (&ensemble, &flows), tcp, &self.options)?;
-        self.await_run(job, &ensemble)?;
-        flows.run_rank(&mut executor, first_epoch(job))
+        let concurrent = flows.concurrent()?;
+        self.clear(&concurrent)?;
+        let tcp = self.connect(task, &concurrent)?;
+        let mut executor = Executor::of_flows(&self.segment, self.rank, (&concurrent, &flows), tcp, &self.options)?;
+        self.await_run(task, &concurrent)?;
+        flows.run_rank(&mut executor, task.first_call())
     }
 
     /// Prepares the machine's shared memory. All its ranks are between two tasks now: the ends of the last one's rings
     /// are gone, and nobody touches those of this one before all are ready.
-    fn clear(&self, ensemble: &Ensemble<'_>) -> RunResult<()> {
+    fn clear(&self, concurrent: &Concurrent<'_>) -> RunResult<()> {
         if self.first_here {
-            ensemble.arenas(&self.segment, &self.options)?.1.reset(self.segment.region());
+            concurrent.arenas(&self.segment, &self.options)?.1.reset(self.segment.region());
         }
         Ok(())
     }
 
     /// Connects with ranks of other computers, if there are any.
-    fn connect(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<Option<Tcp>> {
+    fn connect(&self, task: TaskNumber, concurrent: &Concurrent<'_>) -> RunResult<Option<Tcp>> {
         let (hosts, segment) = (&self.options.hosts, &self.segment);
         if !hosts.any_apart(Group::all(segment.rank_count()).ranks()) {
             return Ok(None);
@@ -278,32 +279,32 @@ impl Worker {
         let failed = || RunError::system("listening for other ranks");
         let Options { interfaces, spare_interfaces, .. } = &self.options;
         let (listeners, doors) = tcp::listen(interfaces, *spare_interfaces).map_err(failed())?;
-        self.answer(&Answer::Listening { job, plan: ensemble.digest(), doors })?;
+        self.answer(&Answer::Listening { task, plan: concurrent.digest(), doors })?;
         let doors = match self.next()? {
-            Command::Connect { job: now, doors } if now == job => doors,
+            Command::Connect { task: now, doors } if now == task => doors,
             other => return Err(self.unexpected(&other, "connect")),
         };
         let meeting = Meeting {
             rank: self.rank,
-            connections: ensemble.connections(),
+            connections: concurrent.connections(),
             remote: &|connection| hosts.apart(connection.from, connection.to),
             secret: &self.secret,
-            task: job,
+            task: task.0,
             deadline: Moment::now().after(self.options.ready_limit.mul_f64(MEETING)),
             check: &|| segment.verdict.check(),
             closed: &self.closed,
         };
         let streams = meeting.hold(listeners, &doors)?;
         self.connections
-            .replace(streams.handles(ensemble.connections()).map_err(RunError::system("keeping connections open"))?);
+            .replace(streams.handles(concurrent.connections()).map_err(RunError::system("keeping connections open"))?);
         Tcp::new(hosts.clone(), streams).map(Some).map_err(RunError::system("preparing to wait for sockets"))
     }
 
     /// Says that this rank is ready, and waits for the others to be.
-    fn await_run(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<()> {
-        self.answer(&Answer::Ready { job, plan: ensemble.digest() })?;
+    fn await_run(&self, task: TaskNumber, concurrent: &Concurrent<'_>) -> RunResult<()> {
+        self.answer(&Answer::Ready { task, plan: concurrent.digest() })?;
         match self.next()? {
-            Command::Run { job: now } if now == job => Ok(()),
+            Command::Run { task: now } if now == task => Ok(()),
             other => Err(self.unexpected(&other, "run")),
         }
     }

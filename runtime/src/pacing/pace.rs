@@ -15,6 +15,7 @@
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};
 use crate::memory::segment::{Segment, SegmentShape};
+use crate::numbers::CallNumber;
 use crate::pacing::order::ResourceOrder;
 use crate::plan::RankPlan;
 use crate::transport::shared::arena::Arena;
@@ -168,7 +169,7 @@ pub(crate) struct Pacer<'a> {
     emulation: &'a Emulation,
     plan: &'a RankPlan<'a>,
     order: &'a ResourceOrder,
-    epoch: u64,
+    call: CallNumber,
     /// When each step of each threadblock was complete, for the latest tile.
     stamps: Vec<Vec<Moment>>,
     in_flight: Vec<InFlight>,
@@ -181,12 +182,12 @@ impl<'a> Pacer<'a> {
         emulation: &'a Emulation,
         plan: &'a RankPlan<'a>,
         order: &'a ResourceOrder,
-        epoch: u64,
+        call: CallNumber,
     ) -> Self {
         let blocks = &plan.own().threadblocks;
         let stamps = blocks.iter().map(|block| vec![Moment::default(); block.steps.len()]).collect();
         let in_flight = vec![InFlight::default(); blocks.len()];
-        Self { segment, arena, emulation, plan, order, epoch, stamps, in_flight }
+        Self { segment, arena, emulation, plan, order, call, stamps, in_flight }
     }
 
     /// Before the first step: nothing is ready earlier than `start`.
@@ -242,7 +243,7 @@ impl<'a> Pacer<'a> {
     pub(crate) fn claim(&mut self, block: usize, index: usize, tile: usize, to: ConnectionId, ready: Moment) -> Turn {
         let neighbours = self.order.around(self.steps(block)[index].transfer);
         let claimed = |&earlier: &u32| {
-            self.arena.flag(self.segment.region(), earlier as usize).load(Ordering::Acquire) == self.epoch
+            self.arena.flag(self.segment.region(), earlier as usize).load(Ordering::Acquire) == self.call.0
         };
         if !neighbours.is_none_or(|neighbours| neighbours.before.iter().all(claimed)) {
             return Turn::Later;
@@ -274,7 +275,7 @@ impl<'a> Pacer<'a> {
         let Some(departure) = departure else { return Turn::Contended };
         self.in_flight[block].departure = Some(departure);
         if let Some(neighbours) = neighbours {
-            self.arena.flag(self.segment.region(), neighbours.transfer as usize).store(self.epoch, Ordering::Release);
+            self.arena.flag(self.segment.region(), neighbours.transfer as usize).store(self.call.0, Ordering::Release);
             neighbours.next.iter().for_each(|&rank| self.segment.bells.of(rank).ring());
         }
         Turn::Now(departure)

@@ -4,7 +4,7 @@
 //! on messages that share a network interface to pass it one after the other, or as far apart as their times say.
 //! Sockets would share it evenly among all messages that are ready: what others wait for comes last, and where many
 //! meet, queues overflow. So a rank begins to send a message in its turn, and lets messages in in theirs: beyond its
-//! first bytes, a message needs leave ([`crate::transport::ReceiveLane::admit`]).
+//! first bytes, a message needs credit ([`crate::transport::ReceiveLane::admit`]).
 //!
 //! What a lane has taken has not left: it lies in the socket, and goes at the lane's rate. A message that is not all sent when
 //! the next begins is overtaken by it, in queues that take large packets whole. So who sends keeps count, and waits that long.
@@ -594,7 +594,7 @@ mod tests {
         }
     }
 
-    /// What comes without leave counts once its turn has come.
+    /// What comes without credit counts once its turn has come.
     #[test]
     fn what_came_before_its_turn_has_passed() {
         let program = program(&[(false, 1, [0.0, 10.0]), (false, 2, [10.0, 20.0]), (false, 3, [20.0, 30.0])]);

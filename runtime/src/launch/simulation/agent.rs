@@ -5,6 +5,7 @@ use super::world::{Happening, State, World};
 use crate::control::agent_state::{AgentAction, AgentEvent};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, ToAgent};
+use crate::numbers::Epoch;
 use crate::verdict::Phase;
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -26,8 +27,8 @@ impl World {
         let mut is_old = false;
         let event = match happening {
             Happening::ToAgent(message) => {
-                let is_muster = matches!(message, ToAgent::Muster { .. });
-                let is_other = |epoch| epoch < known.epoch() || epoch > known.epoch() && !is_muster;
+                let is_setup = matches!(message, ToAgent::SetUp { .. });
+                let is_other = |epoch| epoch < known.epoch() || epoch > known.epoch() && !is_setup;
                 is_old = epoch_of(&message).is_some_and(is_other);
                 AgentEvent::Said(message)
             }
@@ -64,11 +65,11 @@ impl World {
 
     fn obey_as_agent(&mut self, rank: usize, message: ToAgent) {
         match message {
-            ToAgent::Muster { epoch, .. } => {
+            ToAgent::SetUp { epoch, .. } => {
                 let host = &mut self.hosts[rank];
                 // Its segment is a new one.
                 (host.verdict, host.epoch, host.phase, host.beats, host.steps) = (None, epoch, Phase::Prepare, 0, 0);
-                let answer = Answer::Mustered { machine: String::new(), segment: None };
+                let answer = Answer::IsSetUp { machine: String::new(), segment: None };
                 self.answer_as(rank, epoch, answer);
             }
             ToAgent::Enlist { epoch, .. } => self.start_worker(rank, epoch),
@@ -82,9 +83,9 @@ impl World {
 }
 
 /// The epoch that a message belongs to, if it belongs to one.
-fn epoch_of(message: &ToAgent) -> Option<u64> {
+fn epoch_of(message: &ToAgent) -> Option<Epoch> {
     match message {
-        ToAgent::Muster { epoch, .. }
+        ToAgent::SetUp { epoch, .. }
         | ToAgent::Enlist { epoch, .. }
         | ToAgent::Order { epoch, .. }
         | ToAgent::Release { epoch, .. }

@@ -5,7 +5,7 @@ use super::setup::{PLAN, Party};
 use super::world::{EPOCHS, Happening, LIMIT, State, World};
 use crate::clock::Moment;
 use crate::control::judge::{Decision, Event, GLANCE, Heard, Sight};
-use crate::control::messages::{Answer, Command, Muster, PROTOCOL, Task, Terms, ToAgent};
+use crate::control::messages::{Answer, Command, EpochSetup, PROTOCOL, Task, Terms, ToAgent};
 use crate::control::plane::PULSE;
 use crate::control::question::Question;
 use crate::memory::segment::SegmentShape;
@@ -54,20 +54,20 @@ impl World {
     }
 
     pub(super) fn begin_epoch(&mut self) {
-        self.epoch += 1;
+        self.epoch = self.epoch.next();
         let ranks = self.setup.ranks;
         self.judge = self.judge.next(self.epoch, self.now, (0..ranks).map(|rank| (rank > 0).then_some(rank)));
         self.seen.0 = vec![(0, 0, Phase::Prepare); ranks];
         for rank in 1..ranks {
             let silence_ms = LIMIT.as_millis() as u64;
-            let muster = Muster { job: [0; 32], segment: shape(ranks), place: None, absent: Vec::new(), silence_ms };
-            self.tell(rank, ToAgent::Muster { epoch: self.epoch, muster });
+            let setup = EpochSetup { job: [0; 32], segment: shape(ranks), place: None, absent: Vec::new(), silence_ms };
+            self.tell(rank, ToAgent::SetUp { epoch: self.epoch, setup });
         }
-        self.ask(Question::Mustered, None);
+        self.ask(Question::SetUp, None);
     }
 
     fn ask(&mut self, question: Question, ordered: Option<Command>) {
-        let asked = |rank: Rank| rank != Rank(0) || question != Question::Mustered;
+        let asked = |rank: Rank| rank != Rank(0) || question != Question::SetUp;
         self.judge.ask(self.now, (question.clone(), LIMIT), asked, &self.seen);
         (self.question, self.ordered) = (question, ordered);
     }
@@ -126,7 +126,7 @@ impl World {
             return self.ask(question, Some(order));
         }
         match self.question {
-            Question::Mustered => {
+            Question::SetUp => {
                 for rank in 1..ranks {
                     let terms = terms(rank, ranks);
                     self.tell(rank, ToAgent::Enlist { epoch: self.epoch, terms });
@@ -134,16 +134,16 @@ impl World {
                 self.start_worker(0, self.epoch);
                 return self.ask(Question::Hello, None);
             }
-            Question::Done { job, .. } => self.outcomes.push(Ok(job)),
+            Question::Done { task, .. } => self.outcomes.push(Ok(task)),
             _ => {}
         }
         if self.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64 == self.setup.tasks {
             return self.conclude();
         }
-        self.job += 1;
-        let (job, task) = (self.job, Task::Trial(Vec::new()));
-        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { job, limit_ms: 1, task: task.clone() }));
-        self.ask(Question::Listening { job, plan: PLAN.to_owned() }, None);
+        self.task = self.task.next();
+        let (task, what) = (self.task, Task::Trial(Vec::new()));
+        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { task, limit_ms: 1, what: what.clone() }));
+        self.ask(Question::Listening { task, plan: PLAN.to_owned() }, None);
     }
 
     /// The epoch is over: the next one begins without faults, or the job ends.

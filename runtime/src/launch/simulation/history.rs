@@ -60,7 +60,9 @@ fn ours(scenario: Scenario) -> (World, Vec<Ending>) {
     };
     let ending = |rank: usize| match (&world.hosts[rank], rank) {
         (host, 1..) if host.agent == State::Runs => Ending::Hangs,
-        (host, 1..) if matches!(host.parting, Some(Parting::Abandoned(_))) => Ending::Decides("nobody decides".to_owned()),
+        (host, 1..) if matches!(host.parting, Some(Parting::Abandoned(_))) => {
+            Ending::Decides("nobody decides".to_owned())
+        }
         _ => Ending::Decides(decided.clone()),
     };
     let endings = (0..RANKS).map(ending).collect();

@@ -10,6 +10,7 @@ use crate::control::agent_state::{AgentState, Parting};
 use crate::control::judge::{BEAT, Event, Heard, Sight};
 use crate::control::messages::{Answer, Command, Finding, PROTOCOL};
 use crate::control::worker_state::{BACKSTOP, Farewell, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
+use crate::numbers::{Epoch, TaskNumber};
 use crate::transport::tcp::Doors;
 use crate::verdict::{Phase, Verdict};
 use std::collections::{BTreeSet, VecDeque};
@@ -24,9 +25,9 @@ const STEPS: u64 = 6;
 pub(super) enum Wake {
     Starts,
     Beats,
-    Prepared(u64),
-    Connected(u64),
-    Steps(u64),
+    Prepared(TaskNumber),
+    Connected(TaskNumber),
+    Steps(TaskNumber),
 }
 
 /// One rank.
@@ -35,7 +36,7 @@ pub(super) struct Host {
     pub(super) worker: State,
     pub(super) agent_state: AgentState,
     /// The epoch of the worker.
-    pub(super) epoch: u64,
+    pub(super) epoch: Epoch,
     worker_state: WorkerState,
     /// What was ordered while the worker was busy with something else.
     orders: VecDeque<Command>,
@@ -54,7 +55,7 @@ pub(super) struct Host {
     done: u64,
     pub(super) steps: u64,
     /// The collective it is in, and when it moved last.
-    working: Option<(u64, Moment)>,
+    working: Option<(TaskNumber, Moment)>,
     /// How it leaves, once it has failed; why, and whether that is a lost neighbour.
     farewell: Option<(Farewell, &'static str, bool)>,
     /// What it has said of that.
@@ -74,7 +75,7 @@ impl Host {
             agent: State::Runs,
             worker: State::Gone,
             agent_state: AgentState::new(Rank::from_index(rank), ranks, Moment(1_000_000_000), LIMIT),
-            epoch: 0,
+            epoch: Epoch::default(),
             worker_state: WorkerState::new(LIMIT),
             orders: VecDeque::new(),
             busy: false,
@@ -120,7 +121,7 @@ impl World {
         self.hang_up(rank);
     }
 
-    pub(super) fn start_worker(&mut self, rank: usize, epoch: u64) {
+    pub(super) fn start_worker(&mut self, rank: usize, epoch: Epoch) {
         let host = &mut self.hosts[rank];
         (host.worker, host.worker_state, host.busy) = (State::Runs, WorkerState::new(LIMIT), true);
         (host.epoch, host.phase, host.beats, host.done, host.steps) = (epoch, Phase::Prepare, 0, 0, 0);
@@ -138,7 +139,7 @@ impl World {
     }
 
     /// A worker's end shows where its answers are read.
-    pub(super) fn say_gone(&mut self, rank: usize, epoch: u64, delay: Duration) {
+    pub(super) fn say_gone(&mut self, rank: usize, epoch: Epoch, delay: Duration) {
         let said = self.hosts[rank].said.take().map(Event::Answer);
         let gone = Event::Gone("it was killed".to_owned());
         let heard = |event| Heard { epoch, rank: Rank::from_index(rank), event };
@@ -150,7 +151,7 @@ impl World {
         }
     }
 
-    pub(super) fn answer_as(&mut self, rank: usize, epoch: u64, answer: Answer) {
+    pub(super) fn answer_as(&mut self, rank: usize, epoch: Epoch, answer: Answer) {
         let heard = Heard { epoch, rank: Rank::from_index(rank), event: Event::Answer(answer) };
         match rank {
             0 => self.later(Duration::ZERO, Party::Coordinator, Happening::Heard(vec![heard])),
@@ -165,10 +166,10 @@ impl World {
     fn answer(&mut self, rank: usize, answer: Answer) {
         let (now, epoch) = (self.now, self.hosts[rank].epoch);
         self.hosts[rank].worker_state.said(now, &answer);
-        if let Answer::Ready { job, plan } = &answer
+        if let Answer::Ready { task, plan } = &answer
             && plan == PLAN
         {
-            self.votes.insert((epoch, *job, rank));
+            self.votes.insert((epoch, *task, rank));
         }
         self.answer_as(rank, epoch, answer);
     }
@@ -223,12 +224,12 @@ impl World {
                     self.wake(rank, BEAT, Wake::Beats);
                 }
                 Wake::Beats => self.beat(rank),
-                Wake::Prepared(job) => self.prepared(rank, job),
-                Wake::Connected(job) => {
+                Wake::Prepared(task) => self.prepared(rank, task),
+                Wake::Connected(task) => {
                     let plan = self.hosts[rank].plan.clone();
-                    self.finish(rank, Answer::Ready { job, plan });
+                    self.finish(rank, Answer::Ready { task, plan });
                 }
-                Wake::Steps(job) => self.work(rank, job),
+                Wake::Steps(task) => self.work(rank, task),
             },
             _ => {}
         }
@@ -269,62 +270,62 @@ impl World {
     fn obey_as_worker(&mut self, rank: usize, command: Command) {
         self.hosts[rank].busy = true;
         match command {
-            Command::Prepare { job, .. } => {
+            Command::Prepare { task, .. } => {
                 self.hosts[rank].phase = Phase::Prepare;
                 let delay = self.random.millis(300);
-                self.wake(rank, delay, Wake::Prepared(job));
+                self.wake(rank, delay, Wake::Prepared(task));
             }
-            Command::Connect { job, .. } => {
+            Command::Connect { task, .. } => {
                 let delay = self.random.millis(50);
-                self.wake(rank, delay, Wake::Connected(job));
+                self.wake(rank, delay, Wake::Connected(task));
             }
-            Command::Run { job } => {
+            Command::Run { task } => {
                 let (epoch, plan) = (self.hosts[rank].epoch, self.hosts[rank].plan.clone());
-                let began = self.collectives.entry((epoch, job)).or_default();
+                let began = self.collectives.entry((epoch, task)).or_default();
                 began.insert(rank, plan.clone());
-                assert!(began.values().all(|other| *other == plan), "two plans in collective {job} of epoch {epoch}");
-                let all_voted = (0..self.setup.ranks).all(|other| self.votes.contains(&(epoch, job, other)));
-                assert!(all_voted, "rank {rank} began collective {job} of epoch {epoch} before all had voted");
+                assert!(began.values().all(|other| *other == plan), "two plans in collective {task} of epoch {epoch}");
+                let all_voted = (0..self.setup.ranks).all(|other| self.votes.contains(&(epoch, task, other)));
+                assert!(all_voted, "rank {rank} began collective {task} of epoch {epoch} before all had voted");
                 let host = &mut self.hosts[rank];
-                (host.phase, host.done, host.working) = (Phase::Work, 0, Some((job, self.now)));
-                self.wake(rank, Duration::ZERO, Wake::Steps(job));
+                (host.phase, host.done, host.working) = (Phase::Work, 0, Some((task, self.now)));
+                self.wake(rank, Duration::ZERO, Wake::Steps(task));
             }
             Command::Welcome(_) => {}
         }
     }
 
-    fn prepared(&mut self, rank: usize, job: u64) {
+    fn prepared(&mut self, rank: usize, task: TaskNumber) {
         if self.hosts[rank].odd == Some(Fault::NoPlan(rank)) {
             return self.fail(rank, "there is no plan", false);
         }
         let is_odd = self.hosts[rank].odd == Some(Fault::OtherPlan(rank));
         let plan = if is_odd { "another plan" } else { PLAN }.to_owned();
         self.hosts[rank].plan.clone_from(&plan);
-        self.finish(rank, Answer::Listening { job, plan, doors: Doors { addresses: Vec::new(), spare: false } });
+        self.finish(rank, Answer::Listening { task, plan, doors: Doors { addresses: Vec::new(), spare: false } });
     }
 
     /// One step, if the neighbour that sends has come so far.
-    fn work(&mut self, rank: usize, job: u64) {
+    fn work(&mut self, rank: usize, task: TaskNumber) {
         let (ranks, epoch) = (self.setup.ranks, self.hosts[rank].epoch);
         let sender = &self.hosts[(rank + ranks - 1) % ranks];
-        let began = self.collectives.get(&(epoch, job)).is_some_and(|began| began.len() == ranks);
+        let began = self.collectives.get(&(epoch, task)).is_some_and(|began| began.len() == ranks);
         let has_sent = sender.epoch == epoch
             && sender.worker != State::Gone
-            && (sender.working.is_none_or(|(other, _)| other > job) || sender.done >= self.hosts[rank].done);
+            && (sender.working.is_none_or(|(other, _)| other > task) || sender.done >= self.hosts[rank].done);
         let host = &mut self.hosts[rank];
         if host.farewell.is_some() {
             return;
         }
         if began && has_sent && host.lost.is_empty() {
-            (host.done, host.steps, host.working) = (host.done + 1, host.steps + 1, Some((job, self.now)));
+            (host.done, host.steps, host.working) = (host.done + 1, host.steps + 1, Some((task, self.now)));
         }
         if host.done == STEPS {
             (host.working, host.phase) = (None, Phase::Report);
             let finding = Finding::Trial(Vec::new());
-            return self.finish(rank, Answer::Done { job, finding });
+            return self.finish(rank, Answer::Done { task, finding });
         }
         let delay = if host.slow { Duration::from_millis(800) } else { self.random.millis(40) };
-        self.wake(rank, delay, Wake::Steps(job));
+        self.wake(rank, delay, Wake::Steps(task));
     }
 
     /// A sign of life, and what the worker looks at while it waits.

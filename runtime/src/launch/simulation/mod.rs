@@ -14,6 +14,7 @@ mod world;
 
 use crate::clock::Moment;
 use crate::control::agent_state::Parting;
+use crate::numbers::TaskNumber;
 use crate::verdict::Cause;
 use setup::{FOR_EVER, Fault, Party, Random, Setup};
 use std::time::Duration;
@@ -36,7 +37,12 @@ fn play(setup: Setup) -> World {
         assert_all_left(&world);
         return world;
     }
-    assert_eq!(world.coordinator, State::Gone, "seed {seed}: the job has not ended after {:?}", world.now.since(begin));
+    assert_eq!(
+        world.coordinator,
+        State::Gone,
+        "seed {seed}: the task has not ended after {:?}",
+        world.now.since(begin)
+    );
     let now = world.now;
     while world.proceed_until(now.after(AFTERWARDS)) {}
     assert_all_left(&world);
@@ -74,7 +80,7 @@ fn check(setup: Setup) -> World {
         _ => false,
     };
     if !crashes.iter().any(is_final) && world.setup.lost == 0 {
-        assert_eq!(right, tasks, "seed {seed}: the job was not rebuilt: {:?}", world.outcomes);
+        assert_eq!(right, tasks, "seed {seed}: the task was not rebuilt: {:?}", world.outcomes);
     }
     world
 }
@@ -140,13 +146,13 @@ fn with(faults: Vec<(u64, Fault)>) -> World {
 }
 
 fn first(world: &World) -> &Outcome {
-    world.outcomes.first().expect("the job has an outcome")
+    world.outcomes.first().expect("the task has an outcome")
 }
 
 #[test]
 fn a_job_without_faults_runs_all_tasks_and_everybody_leaves_in_peace() {
     let world = with(Vec::new());
-    assert_eq!(world.outcomes, [Ok(1), Ok(2)]);
+    assert_eq!(world.outcomes, [Ok(TaskNumber(1)), Ok(TaskNumber(2))]);
     assert!(world.hosts[1..].iter().all(|host| matches!(host.parting, Some(Parting::Done))));
 }
 
@@ -177,7 +183,7 @@ fn each_fault_has_its_verdict() {
 
 #[test]
 fn a_slow_rank_is_waited_for_and_a_cut_lane_is_named_by_its_ends() {
-    assert_eq!(with(vec![(0, Fault::Slow(1))]).outcomes, [Ok(1), Ok(2)]);
+    assert_eq!(with(vec![(0, Fault::Slow(1))]).outcomes, [Ok(TaskNumber(1)), Ok(TaskNumber(2))]);
     let world = with(vec![(0, Fault::CutLane(1))]);
     let Err((verdict, evidence)) = first(&world) else { panic!("a cut lane did nothing") };
     assert!(verdict.cause == Cause::Cut && [Rank(1), Rank(2)].contains(&verdict.rank), "{verdict}: {evidence}");

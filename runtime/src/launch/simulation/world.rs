@@ -10,9 +10,10 @@ use super::host::{Host, Wake};
 use super::setup::{FOR_EVER, Fault, Party, Random, Setup};
 use crate::clock::Moment;
 use crate::control::judge::{Event, GLANCE, Heard, Judge};
-use crate::launch::agent::ENDING;
 use crate::control::messages::{Command, ToAgent};
 use crate::control::question::Question;
+use crate::launch::agent::ENDING;
+use crate::numbers::{Epoch, TaskNumber};
 use crate::verdict::{Phase, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use topology::Rank;
 /// How long ranks may take to get ready, and to work, without any movement.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
 /// How many epochs a job may have.
-pub(super) const EPOCHS: u64 = 4;
+pub(super) const EPOCHS: Epoch = Epoch(4);
 
 /// What arrives at a party, or wakes it.
 #[derive(Clone, Debug)]
@@ -30,7 +31,7 @@ pub(super) enum Happening {
     Heard(Vec<Heard>),
     Beat {
         rank: usize,
-        epoch: u64,
+        epoch: Epoch,
         sent: Moment,
         seen: (u64, u64, Phase),
     },
@@ -40,11 +41,11 @@ pub(super) enum Happening {
     Closed,
     AgentWakes,
     Command {
-        epoch: u64,
+        epoch: Epoch,
         command: Command,
     },
     Worker {
-        epoch: u64,
+        epoch: Epoch,
         wake: Wake,
     },
     Befalls(Fault),
@@ -65,7 +66,7 @@ pub(super) enum State {
 }
 
 /// How a task ended, for the coordinator.
-pub(super) type Outcome = Result<u64, (Verdict, String)>;
+pub(super) type Outcome = Result<TaskNumber, (Verdict, String)>;
 
 pub(super) struct World {
     pub(super) setup: Setup,
@@ -76,8 +77,8 @@ pub(super) struct World {
     /// What waits for a party that is stopped.
     held: Vec<(Party, Happening)>,
     pub(super) coordinator: State,
-    pub(super) epoch: u64,
-    pub(super) job: u64,
+    pub(super) epoch: Epoch,
+    pub(super) task: TaskNumber,
     pub(super) judge: Judge,
     pub(super) seen: Seen,
     pub(super) question: Question,
@@ -85,9 +86,9 @@ pub(super) struct World {
     pub(super) glances: u64,
     pub(super) hosts: Vec<Host>,
     /// Plans by collective and rank, of those who began it.
-    pub(super) collectives: BTreeMap<(u64, u64), BTreeMap<usize, String>>,
+    pub(super) collectives: BTreeMap<(Epoch, TaskNumber), BTreeMap<usize, String>>,
     /// Who voted in an epoch for a task.
-    pub(super) votes: BTreeSet<(u64, u64, usize)>,
+    pub(super) votes: BTreeSet<(Epoch, TaskNumber, usize)>,
     /// Who was hit by a fault, or by the loss of a message.
     pub(super) faulty: BTreeSet<usize>,
     pub(super) outcomes: Vec<Outcome>,
@@ -109,11 +110,11 @@ impl World {
             count: 0,
             held: Vec::new(),
             coordinator: State::Runs,
-            epoch: 0,
-            job: 0,
-            judge: Judge::new(0, Moment(1_000_000_000), []),
+            epoch: Epoch::default(),
+            task: TaskNumber::default(),
+            judge: Judge::new(Epoch::default(), Moment(1_000_000_000), []),
             seen: Seen(Vec::new(), vec![Moment(0); setup.ranks]),
-            question: Question::Mustered,
+            question: Question::SetUp,
             ordered: None,
             glances: 0,
             hosts,

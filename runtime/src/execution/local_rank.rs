@@ -1,15 +1,16 @@
 //! One rank's place in a work: its part of the program at one count, its lanes, scratch and stamp.
 //!
-//! The principal type is [`Seat`]. A rank has one in each work that it takes part in; its
+//! The principal type is [`LocalRank`]. A rank has one in each work that it takes part in; its
 //! [`Executor`](crate::execution::executor::Executor) runs all of them at once.
 
 use crate::error::{RunError, RunResult, Stamp};
-use crate::execution::work::Work;
+use crate::execution::concurrent::Work;
 use crate::interpreter::buffers::{Call, Memory};
 use crate::interpreter::lanes::Lanes;
 use crate::interpreter::{Interpreter, Order};
 use crate::memory::heap::Area;
 use crate::memory::segment::Segment;
+use crate::numbers::CallNumber;
 use crate::pacing::order::ResourceOrder;
 use crate::pacing::pace::{Emulation, Pacer};
 use crate::pacing::turns::{Keeper, Turns};
@@ -31,9 +32,9 @@ pub(crate) struct Buffers {
     pub(crate) output: Area,
 }
 
-/// What a seat is for, before there is memory for it.
+/// What a local rank is for, before there is memory for it.
 pub(crate) struct Place<'a> {
-    /// Which work of the ensemble.
+    /// Which work of those that run at the same time.
     pub(crate) work: usize,
     /// How many connections of other works come before.
     pub(crate) first: u32,
@@ -46,7 +47,7 @@ pub(crate) struct Place<'a> {
 }
 
 /// A rank that is ready to run its part of a work.
-pub(crate) struct Seat<'a> {
+pub(crate) struct LocalRank<'a> {
     pub(crate) place: Place<'a>,
     /// Made when the first run begins: only then do all ranks have their memory.
     lanes: Option<Lanes>,
@@ -76,14 +77,14 @@ impl<'a> RankPlan<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The lengths of the areas that [`Seat::new`] takes.
+    /// The lengths of the areas that [`LocalRank::new`] takes.
     pub(crate) fn areas(&self) -> [usize; 3] {
         let bytes = |buffer| self.plan.geometry.buffer_bytes(buffer);
         [bytes(Buffer::Input) + 2 * GUARD, bytes(Buffer::Output) + 2 * GUARD, bytes(Buffer::Scratch)]
     }
 }
 
-impl<'a> Seat<'a> {
+impl<'a> LocalRank<'a> {
     pub(crate) fn new(
         place: Place<'a>,
         [input, output, mut scratch]: [Area; 3],
@@ -174,15 +175,15 @@ impl<'a> Seat<'a> {
         segment: &'s Segment,
         call: Call<'s>,
         emulation: Option<&'s Emulation>,
-        epoch: u64,
+        number: CallNumber,
     ) -> RunResult<Interpreter<'s>> {
         let plan = &self.place.plan;
         let unlinked = || RunError::Program { rank: plan.rank, fault: "it runs before its lanes are open".to_owned() };
         let lanes = self.lanes.as_mut().ok_or_else(unlinked)?;
-        let pacer = emulation.map(|of| Pacer::new(segment, &self.place.arena, of, plan, &self.order, epoch));
+        let pacer = emulation.map(|of| Pacer::new(segment, &self.place.arena, of, plan, &self.order, number));
         let keeper = self.turns.as_ref().map(|turns| Keeper::new(turns, plan));
         let memory = Memory { call, scratch: &mut self.scratch };
-        let stamp = Stamp::new(epoch, self.place.digest, self.place.work);
+        let stamp = Stamp::new(number, self.place.digest, self.place.work);
         Ok(Interpreter::new(plan, lanes, memory, Order { pacer, keeper }, stamp))
     }
 }

@@ -1,6 +1,6 @@
 //! Where worker processes come from.
 //!
-//! The principal type is [`Nursery`]. The kernel can end a process whose launcher is gone, however that ended, and even one
+//! The principal type is [`Spawner`]. The kernel can end a process whose launcher is gone, however that ended, and even one
 //! that is stopped; but it follows the *thread* that started the process. So one thread starts all workers of a job, and
 //! lives as long as the job does.
 
@@ -18,12 +18,12 @@ use std::time::Duration;
 const REMOVAL: Duration = Duration::from_secs(2);
 
 /// Starts workers; once they serve, they do not outlive it.
-pub(crate) struct Nursery {
+pub(crate) struct Spawner {
     orders: Sender<(Command, SyncSender<io::Result<Child>>)>,
 }
 
 /// A worker that has just been started.
-pub(crate) struct Newborn {
+pub(crate) struct Spawned {
     pub child: Child,
     /// The way to it.
     pub stream: UnixStream,
@@ -31,7 +31,7 @@ pub(crate) struct Newborn {
     pub inbox: Inbox<UnixStream>,
 }
 
-impl Nursery {
+impl Spawner {
     /// One without workers.
     pub(crate) fn new() -> io::Result<Self> {
         let (orders, received) = channel::<(Command, SyncSender<_>)>();
@@ -44,12 +44,12 @@ impl Nursery {
                 let _ = answer.send(child);
             }
         };
-        std::thread::Builder::new().name("nursery".to_owned()).spawn(deliver)?;
+        std::thread::Builder::new().name("spawner".to_owned()).spawn(deliver)?;
         Ok(Self { orders })
     }
 
     /// Starts a worker, whose standard input is the channel. A message that it does not take for `limit` is an error.
-    pub(crate) fn start(&self, mut command: Command, limit: Duration) -> io::Result<Newborn> {
+    pub(crate) fn start(&self, mut command: Command, limit: Duration) -> io::Result<Spawned> {
         let (stream, theirs) = UnixStream::pair()?;
         stream.set_write_timeout(Some(limit))?;
         let inbox = Inbox::new(stream.try_clone()?);
@@ -61,7 +61,7 @@ impl Nursery {
             RecvTimeoutError::Timeout => io::Error::new(ErrorKind::TimedOut, format!("it did not start in {limit:?}")),
             RecvTimeoutError::Disconnected => gone(),
         })??;
-        Ok(Newborn { child, stream, inbox })
+        Ok(Spawned { child, stream, inbox })
     }
 }
 
@@ -90,7 +90,7 @@ fn ends_within(limit: Duration, mut has_ended: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Has the kernel end this process when its [`Nursery`] is gone. Who is gone already has closed the channel.
+/// Has the kernel end this process when its [`Spawner`] is gone. Who is gone already has closed the channel.
 pub(crate) fn end_with_parent() {
     // Where that is forbidden, the end of the channel still ends every worker that runs.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
