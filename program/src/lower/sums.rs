@@ -10,14 +10,14 @@ use topology::Rank;
 
 /// How a value came about.
 #[derive(Clone, Copy)]
-struct Sum {
+struct PartialSum {
     /// Equal for values that give the same bits, and for hardly any others: sums of the same two operands.
     fingerprint: u64,
     /// The first of the ranks whose contributions are in it.
     first: Rank,
 }
 
-impl Sum {
+impl PartialSum {
     fn plus(self, other: Self) -> Self {
         let fingerprint = mixed(self.fingerprint.wrapping_add(other.fingerprint));
         Self { fingerprint, first: self.first.min(other.first) }
@@ -34,10 +34,10 @@ fn mixed(value: u64) -> u64 {
 /// all ranks that want it end with the same sum anyway.
 pub(super) fn settle(flow: &mut Flow, first_value: u32, first_delivery: usize) {
     let at = |id: ValueId| id.index() - first_value as usize;
-    let mut sums: Vec<Sum> = Vec::with_capacity(flow.values.len() - first_value as usize);
+    let mut sums: Vec<PartialSum> = Vec::with_capacity(flow.values.len() - first_value as usize);
     for Value { rank, writer, .. } in &flow.values[first_value as usize..] {
         sums.push(match writer.map(|writer| &flow[writer]) {
-            None => Sum { fingerprint: mixed(u64::from(rank.0) + 1), first: *rank },
+            None => PartialSum { fingerprint: mixed(u64::from(rank.0) + 1), first: *rank },
             Some(delivery) => {
                 let source = sums[at(delivery.source)];
                 delivery.base.map_or(source, |base| sums[at(base)].plus(source))

@@ -4,7 +4,7 @@
 //! one thread: it goes round the threadblocks of all programs, and sleeps when nothing moves in any. So a program that
 //! waits delays no other.
 
-use crate::clock::Moment;
+use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::Concurrent;
 use crate::execution::flows::Flows;
@@ -234,14 +234,14 @@ fn play(
         player.moved = start;
     }
     loop {
-        let mut wake = Moment(u64::MAX);
+        let mut wait = WaitFor::Peer;
         watch.refresh();
         for player in players.iter_mut().filter(|player| player.end.is_none()) {
             let poll = player.interpreter.sweep().map_err(RunError::in_work(player.work, works))?;
             player.moves = matches!(poll, Poll::Moved);
             match poll {
                 Poll::Done => player.end = Some(Moment::now()),
-                Poll::Blocked(until) => wake = wake.min(until),
+                Poll::Blocked(other) => wait = wait.min(other),
                 Poll::Moved => {}
             }
         }
@@ -251,13 +251,13 @@ fn play(
         watch.check()?;
         let now = Moment::now();
         let anywhere = watch.moved_anywhere(now, limit);
-        wake = wake.min(now.after(limit / 4));
+        let mut latest = now.after(limit / 4);
         for player in players.iter_mut().filter(|player| player.end.is_none()) {
             if player.moves {
                 player.moved = now;
             }
             let deadline = player.moved.max(anywhere).after(limit);
-            wake = wake.min(deadline);
+            latest = latest.min(deadline);
             if now > deadline {
                 let overdue = player.interpreter.overdue(now.since(player.moved));
                 return Err(RunError::in_work(player.work, works)(overdue));
@@ -266,7 +266,7 @@ fn play(
         if players.iter().any(|player| player.moves) {
             watch.progressed(players.iter().map(|player| player.interpreter.finished()).sum());
         } else {
-            watch.idle(now, wake);
+            watch.idle(now, wait.end(latest));
         }
     }
 }

@@ -7,18 +7,19 @@ use crate::error::{RunError, RunResult, Stamp};
 use crate::execution::concurrent::Work;
 use crate::interpreter::buffers::{Call, Memory};
 use crate::interpreter::lanes::Lanes;
-use crate::interpreter::{Interpreter, Order};
+use crate::interpreter::{Interpreter, Pacing};
 use crate::memory::heap::Area;
 use crate::memory::segment::Segment;
 use crate::numbers::CallNumber;
+use crate::pacing::keeper::Keeper;
+use crate::pacing::messages::MessageOrder;
 use crate::pacing::order::ResourceOrder;
 use crate::pacing::pace::{Emulation, Pacer};
-use crate::pacing::turns::{Keeper, Turns};
 use crate::plan::RankPlan;
 use crate::plan::Span;
 use crate::plan::geometry::Geometry;
 use crate::transport::shared::arena::Arena;
-use crate::transport::{InTurn, LaneRequest, MemoryKind, Transports};
+use crate::transport::{LaneRequest, MemoryKind, Paced, Transports};
 use program::{Buffer, Connection, Layout, Program};
 use schedule::ReduceOp;
 use topology::Rank;
@@ -53,7 +54,7 @@ pub(crate) struct LocalRank<'a> {
     lanes: Option<Lanes>,
     order: ResourceOrder,
     /// Present where messages between computers keep their plan's order; made with the lanes.
-    turns: Option<Turns>,
+    message_order: Option<MessageOrder>,
     /// Taken by whoever fills and reads them.
     buffers: Option<Buffers>,
     scratch: Area,
@@ -96,7 +97,7 @@ impl<'a> LocalRank<'a> {
         let order = emulation.map_or_else(ResourceOrder::default, |emulation| {
             ResourceOrder::of(plan.program, emulation.topology(), plan.rank, plan.geometry.tiles())
         });
-        Self { place, lanes: None, order, turns: None, buffers: Some(Buffers { input, output }), scratch }
+        Self { place, lanes: None, order, message_order: None, buffers: Some(Buffers { input, output }), scratch }
     }
 
     /// Memory for the calls of this rank, once. Messages in it are read in place by their receivers.
@@ -156,11 +157,11 @@ impl<'a> LocalRank<'a> {
         let &Place { ref arena, first, backlog, ref plan, .. } = &self.place;
         // A sender that must run ahead of its receiver waits for nobody's turn.
         let on_network = |lane: &Connection| transports.memory(lane) == MemoryKind::Network;
-        self.turns = direct.then(|| Turns::of(plan, on_network)).flatten();
-        let rates = self.turns.as_ref().map(|turns| turns.rates());
+        self.message_order = direct.then(|| MessageOrder::of(plan, on_network)).flatten();
+        let rates = self.message_order.as_ref().map(MessageOrder::rates);
         let request = |id, connection| {
-            let in_turn = rates.as_ref().map(|rates| InTurn { rate: rates.get(&id).copied() });
-            LaneRequest { id, first, connection, arena, direct, backlog, in_turn }
+            let paced = rates.as_ref().map(|rates| Paced { rate: rates.get(&id).copied() });
+            LaneRequest { id, first, connection, arena, direct, backlog, paced }
         };
         self.lanes = Some(Lanes::new(plan.rank, &plan.connections, transports, request)?);
         Ok(())
@@ -181,10 +182,10 @@ impl<'a> LocalRank<'a> {
         let unlinked = || RunError::Program { rank: plan.rank, fault: "it runs before its lanes are open".to_owned() };
         let lanes = self.lanes.as_mut().ok_or_else(unlinked)?;
         let pacer = emulation.map(|of| Pacer::new(segment, &self.place.arena, of, plan, &self.order, number));
-        let keeper = self.turns.as_ref().map(|turns| Keeper::new(turns, plan));
+        let keeper = self.message_order.as_ref().map(|order| Keeper::new(order, plan));
         let memory = Memory { call, scratch: &mut self.scratch };
         let stamp = Stamp::new(number, self.place.digest, self.place.work);
-        Ok(Interpreter::new(plan, lanes, memory, Order { pacer, keeper }, stamp))
+        Ok(Interpreter::new(plan, lanes, memory, Pacing { pacer, keeper }, stamp))
     }
 }
 

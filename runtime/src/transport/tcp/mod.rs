@@ -33,7 +33,7 @@ pub(crate) use transport::Tcp;
 
 use crate::memory::poller::Poller;
 use crate::memory::socket::Socket;
-use crate::transport::{InTurn, ReceiveLane, SendLane};
+use crate::transport::{Paced, ReceiveLane, SendLane};
 use lane::{TcpReceiver, TcpSender};
 use program::{Connection, ConnectionId};
 use std::collections::BTreeMap;
@@ -81,13 +81,13 @@ impl Streams {
         &mut self,
         id: ConnectionId,
         backlog: usize,
-        turns: Option<InTurn>,
+        turns: Option<Paced>,
         poller: &Poller,
     ) -> io::Result<Box<dyn SendLane>> {
         let mut sockets = watched(&mut self.outgoing, id, poller)?;
         let local = sockets.iter().map(Socket::stream).filter(|stream| options::is_local(stream));
         local.into_iter().try_for_each(options::heed_losses)?;
-        let Some(InTurn { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
+        let Some(Paced { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
         // Of several ways each takes what it can.
         if let [socket] = &mut sockets[..] {
             options::limit_unsent(socket.stream(), UNSENT)?;
