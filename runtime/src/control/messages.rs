@@ -6,16 +6,15 @@
 
 use crate::clock::Moment;
 use crate::execution::flows::{Arrivals, Wanted};
+use crate::execution::options::Options;
 use crate::group::Group;
 use crate::measure::trial::{RankReport, Trial};
 use crate::memory::region::Place;
 use crate::memory::segment::SegmentShape;
 use crate::numbers::{Epoch, TaskNumber};
-use crate::transport::hosts::Hosts;
 use crate::transport::tcp::{Doors, Secret};
 use crate::verdict::{Phase, Verdict};
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use topology::Rank;
 
@@ -90,15 +89,10 @@ pub(crate) struct Terms {
     pub(crate) segment: SegmentShape,
     /// Whether it is the first of its machine, who prepares the shared memory for all.
     pub(crate) first_here: bool,
-    pub(crate) ring_bytes: usize,
-    pub(crate) tile_bytes: Option<usize>,
-    pub(crate) work_limit_ms: u64,
-    /// Source and slowdown of an emulated machine.
+    /// How it executes; its machine's own interfaces are put in by its agent.
+    pub(crate) options: Options,
+    /// Source and slowdown of the machine to imitate, which does not travel with the options.
     pub(crate) emulation: Option<(String, f64)>,
-    pub(crate) hosts: Hosts,
-    pub(crate) interfaces: Vec<IpAddr>,
-    pub(crate) spare_interfaces: bool,
-    pub(crate) ready_limit_ms: u64,
 }
 
 /// What a worker says, or its agent in its place.

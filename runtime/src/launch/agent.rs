@@ -172,14 +172,15 @@ impl Agent<'_> {
         let Some(epoch) = &mut self.epoch else { return Ok(()) };
         let reached = self.post.address().map_err(RunError::system("asking for this machine's address"))?;
         // What came with the terms is where rank 0 is reached.
-        let zero = terms.interfaces.first().copied();
-        (terms.interfaces, terms.spare_interfaces) = self.at.ways(Some(reached), zero)?;
+        let options = &mut terms.options;
+        let zero = options.interfaces.first().copied();
+        (options.interfaces, options.spare_interfaces) = self.at.ways(Some(reached), zero)?;
         // Once for its machine.
         if terms.first_here {
-            self.at.say_unused(&terms.interfaces);
+            self.at.say_unused(&options.interfaces);
         }
         let secret = data_secret(&self.at.secret, &epoch.job, self.state.epoch());
-        let (limit, number) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.state.epoch());
+        let (limit, number) = (options.ready_limit.max(BEAT), self.state.epoch());
         let (post, segment) = (self.post.clone(), &epoch.segment);
         let start = || {
             let Spawned { child, stream, inbox } = self.spawner.start((self.command)(), limit)?;

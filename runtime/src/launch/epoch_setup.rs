@@ -77,22 +77,14 @@ impl Job {
     }
 
     fn terms(&self, rank: Rank) -> Terms {
-        let options = &self.options;
-        let emulation = options.emulation.as_ref();
-        let first_here = self.plane.as_ref().map_or(rank == Rank(0), |plane| plane.leaders().contains(&rank));
+        let emulation = self.options.emulation.as_ref();
         Terms {
             protocol: PROTOCOL,
             rank,
             segment: self.segment.shape(),
-            first_here,
-            ring_bytes: options.ring_bytes,
-            tile_bytes: options.tile_bytes,
-            work_limit_ms: options.work_limit.as_millis() as u64,
+            first_here: self.plane.as_ref().map_or(rank == Rank(0), |plane| plane.leaders().contains(&rank)),
+            options: self.options.clone(),
             emulation: emulation.map(|emulation| (self.emulated_source.clone(), emulation.slowdown())),
-            hosts: options.hosts.clone(),
-            interfaces: options.interfaces.clone(),
-            spare_interfaces: options.spare_interfaces,
-            ready_limit_ms: options.ready_limit.as_millis() as u64,
         }
     }
 

@@ -87,8 +87,8 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     if terms.protocol != PROTOCOL {
         return Err(broken(format!("the launcher speaks protocol {}, this worker {PROTOCOL}", terms.protocol)));
     }
-    let segment = Segment::open(memory, terms.segment)?;
-    let options = options(&terms, loader)?;
+    let (segment, first_here) = (Segment::open(memory, terms.segment)?, terms.first_here);
+    let options = options(terms, loader)?;
     control.set_read_timeout(Some(BEAT)).map_err(channel_error("preparing the control channel"))?;
     let patience = Some(options.ready_limit.max(BACKSTOP));
     control.set_write_timeout(patience).map_err(channel_error("preparing the control channel"))?;
@@ -103,7 +103,7 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         rank,
         state: RefCell::new(WorkerState::new(options.ready_limit)),
         options,
-        first_here: terms.first_here,
+        first_here,
         secret,
         control,
         commands: received,
@@ -113,25 +113,14 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     .work(loader)
 }
 
-fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
-    let emulation = match &terms.emulation {
-        None => None,
-        Some((source, slowdown)) => {
-            let topology = loader.topology(source).map_err(|what| RunError::Mismatch { what })?;
-            Some(Emulation::new(Arc::new(topology), *slowdown)?)
-        }
-    };
-    Ok(Options {
-        hosts: terms.hosts.clone(),
-        interfaces: terms.interfaces.clone(),
-        spare_interfaces: terms.spare_interfaces,
-        ready_limit: Duration::from_millis(terms.ready_limit_ms),
-        ring_bytes: terms.ring_bytes,
-        tile_bytes: terms.tile_bytes,
-        work_limit: Duration::from_millis(terms.work_limit_ms) + BACKSTOP,
-        emulation,
-        ..Options::default()
-    })
+/// How this worker executes: it resolves the machine to imitate by itself, and lets the launcher decide first.
+fn options(terms: Terms, loader: &dyn Loader) -> RunResult<Options> {
+    let emulation = terms.emulation.map(|(source, slowdown)| {
+        let topology = loader.topology(&source).map_err(|what| RunError::Mismatch { what })?;
+        Emulation::new(Arc::new(topology), slowdown)
+    });
+    let (emulation, work_limit) = (emulation.transpose()?, terms.options.work_limit + BACKSTOP);
+    Ok(Options { emulation, work_limit, ..terms.options })
 }
 
 /// What `rank` needs of the program of each of these orders; what is ordered several times is loaded once.

@@ -28,7 +28,7 @@ use topology::{Bytes, LinkId, Micros, Topology};
 const LONGEST: Micros = Micros(86_400e6);
 
 /// The machine that local ranks imitate.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Emulation {
     topology: Arc<Topology>,
     slowdown: f64,

@@ -8,8 +8,8 @@ use crate::control::judge::{Decision, Event, GLANCE, Heard, Sight};
 use crate::control::messages::{Answer, Command, EpochSetup, PROTOCOL, Task, Terms, ToAgent};
 use crate::control::plane::PULSE;
 use crate::control::question::Question;
+use crate::execution::options::Options;
 use crate::memory::segment::SegmentShape;
-use crate::transport::hosts::Hosts;
 use crate::verdict::Phase;
 use std::time::Duration;
 use topology::Rank;
@@ -171,13 +171,7 @@ fn terms(rank: usize, ranks: usize) -> Terms {
         rank: Rank::from_index(rank),
         segment: shape(ranks),
         first_here: true,
-        ring_bytes: 0,
-        tile_bytes: None,
-        work_limit_ms: 0,
+        options: Options::default(),
         emulation: None,
-        hosts: Hosts::Each,
-        interfaces: Vec::new(),
-        spare_interfaces: false,
-        ready_limit_ms: 0,
     }
 }
