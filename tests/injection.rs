@@ -229,7 +229,8 @@ fn inject_all(seeds: std::ops::Range<u64>) -> Vec<Found> {
     all.into_inner().unwrap()
 }
 
-/// A handful, and all of them where there is time: the right rank is named in 95 of a hundred, and all else holds in all.
+/// A handful, and all of them where there is time: the right rank is named in 95 of a hundred, so in each of a handful, and all
+/// else holds in all. (Of 200 and of six times 6 on two busy cores none named another.)
 #[test]
 fn long_random_faults_name_the_right_rank_and_leave_nothing_behind() {
     let is_long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
@@ -237,7 +238,7 @@ fn long_random_faults_name_the_right_rank_and_leave_nothing_behind() {
     let slowest = all.iter().map(|found| found.over).max().unwrap_or_default();
     let unnamed: Vec<&str> = all.iter().filter(|found| !found.is_named).map(|found| &*found.words).collect();
     println!("of {} at most {slowest:?} beyond the deadline; somebody else is named by {unnamed:#?}", all.len());
-    assert!(unnamed.len() <= all.len().div_ceil(20), "{} of {} named somebody else", unnamed.len(), all.len());
+    assert!(unnamed.len() <= all.len() / 20, "{} of {} named somebody else", unnamed.len(), all.len());
 }
 
 #[test]

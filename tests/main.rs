@@ -21,6 +21,7 @@ mod long;
 mod machines;
 mod profiles;
 mod random;
+mod reductions;
 mod schedules;
 mod sketches;
 mod sweep;

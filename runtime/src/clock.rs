@@ -16,6 +16,33 @@ const WAKING_UP: Duration = Duration::from_micros(150);
 #[serde(transparent)]
 pub struct Moment(pub u64);
 
+/// Whether something has to wait, and for what; the shortest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum WaitFor {
+    /// It can go on.
+    Nothing,
+    /// Until this moment, unless a peer does something before.
+    Moment(Moment),
+    /// Until a peer does something.
+    Peer,
+}
+
+impl WaitFor {
+    /// Whether it is over by now.
+    pub(crate) fn is_over(self, now: Moment) -> bool {
+        self.end(Moment(u64::MAX)) <= now
+    }
+
+    /// When it ends, at the `latest` at this moment.
+    pub(crate) fn end(self, latest: Moment) -> Moment {
+        match self {
+            Self::Nothing => Moment::default(),
+            Self::Moment(moment) => moment.min(latest),
+            Self::Peer => latest,
+        }
+    }
+}
+
 impl Moment {
     /// The present.
     pub fn now() -> Self {

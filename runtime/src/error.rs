@@ -1,5 +1,6 @@
 //! What can go wrong while bytes move.
 
+use crate::numbers::CallNumber;
 use crate::verdict::{Phase, Verdict};
 use std::fmt;
 use topology::{LinkId, Micros, Rank};
@@ -7,11 +8,11 @@ use topology::{LinkId, Micros, Rank};
 /// The result of anything that executes.
 pub type RunResult<T> = Result<T, RunError>;
 
-/// What an epoch and a plan look like on the wire.
+/// What a call and a plan look like on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Which collective of the job this is.
-    pub epoch: u64,
+    /// Which call of the job this is.
+    pub call: CallNumber,
     /// The first six bytes of the plan's hash.
     pub plan: u64,
     /// Which of the plans that run together it is.
@@ -20,24 +21,24 @@ pub struct Stamp {
 
 impl Stamp {
     /// Of the `work`-th plan, whose hash in hexadecimal is `digest`.
-    pub(crate) fn new(epoch: u64, digest: &str, work: usize) -> Self {
+    pub(crate) fn new(call: CallNumber, digest: &str, work: usize) -> Self {
         let plan = digest.get(..12).and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or_default();
-        Self { epoch, plan, work: work as u16 }
+        Self { call, plan, work: work as u16 }
     }
 
     /// What it looks like on the wire.
     pub(crate) fn words(self) -> [u64; 2] {
-        [self.epoch, self.plan << 16 | u64::from(self.work)]
+        [self.call.0, self.plan << 16 | u64::from(self.work)]
     }
 
-    pub(crate) fn of_words([epoch, plan]: [u64; 2]) -> Self {
-        Self { epoch, plan: plan >> 16, work: plan as u16 }
+    pub(crate) fn of_words([call, plan]: [u64; 2]) -> Self {
+        Self { call: CallNumber(call), plan: plan >> 16, work: plan as u16 }
     }
 }
 
 impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "epoch {} of plan {:012x}", self.epoch, self.plan)?;
+        write!(f, "call {} of plan {:012x}", self.call, self.plan)?;
         if self.work > 0 { write!(f, ", the one after {} others", self.work) } else { Ok(()) }
     }
 }

@@ -12,7 +12,7 @@
 //! Every room uses those above it in this list, never one below; the project's house test reads the code and says so.
 //!
 //! ```text
-//! clock, reduction, dtype, verdict, error, group    values that every room uses
+//! clock, reduction, dtype, verdict, numbers, error, group    values that every room uses
 //! memory         memory that the ranks of one computer share, and how they wake each other
 //! transport      lanes of bytes between two ranks: a folder for each transport
 //! plan           what one rank executes of a program, and where it lies in its buffers
@@ -34,6 +34,7 @@ mod interpreter;
 mod launch;
 mod measure;
 mod memory;
+mod numbers;
 mod pacing;
 mod plan;
 mod reduction;
@@ -43,9 +44,9 @@ mod verdict;
 pub use clock::Moment;
 pub use dtype::DType;
 pub use error::{RunError, RunResult, Stamp};
+pub use execution::concurrent::Loaded;
 pub use execution::executor::Sample;
 pub use execution::options::Options;
-pub use execution::work::Loaded;
 pub use group::{Choice, Group, NamedTwice};
 pub use interpreter::buffers::Call;
 pub use launch::agent::attend;
@@ -59,6 +60,7 @@ pub use launch::watch::Watch;
 pub use launch::worker::{Loader, control_from_stdin, serve};
 pub use measure::assignment::Assignment;
 pub use measure::trial::{Check, RankReport, Trial, TrialReport};
+pub use numbers::CallNumber;
 pub use pacing::pace::Emulation;
 pub use transport::hosts::Hosts;
 pub use transport::interfaces::Interface;

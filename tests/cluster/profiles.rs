@@ -108,8 +108,8 @@ fn a_slow_link_and_a_long_cable_are_found() {
         found.rates(0.12, |from, to| if (from, to) == (0, 1) { 50.0 } else { 200.0 })?;
         found.links.iter().zip(&found.alphas).try_for_each(|(&((from, to), _), &alpha)| {
             let far = from == 2 || to == 2;
-            // A line may miss the shortest messages by a fifth before α is theirs.
-            let is_right = if far { (1600.0..3000.0).contains(&alpha) } else { alpha < 1000.0 };
+            // A fit keeps its line where that misses the shortest message by a fifth at most (`MISSED` in topology/src/fit.rs).
+            let is_right = if far { (2000.0 * (1.0 - 0.2)..3000.0).contains(&alpha) } else { alpha < 1000.0 };
             check(is_right, || format!("{from} to {to} takes {alpha} µs"))
         })
     });

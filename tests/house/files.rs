@@ -11,9 +11,6 @@ const LONG: &[&str] = &[
     "interop/src/msccl/parse.rs",
     "interop/src/mscclpp/convert.rs",
     "interop/src/mscclpp/tests/adversary.rs",
-    "runtime/src/launch/simulation/host.rs",
-    "runtime/src/memory/board.rs",
-    "runtime/src/pacing/turns.rs",
     "schedule/src/verify/causality.rs",
     "schedule/tests/schedules/kinds.rs",
 ];

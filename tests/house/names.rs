@@ -34,7 +34,6 @@ const SHARED: &[(&str, usize)] = &[
     ("Desk", 2),
     ("Document", 2),
     ("Draft", 2),
-    ("Duty", 2),
     ("Effort", 4),
     ("Emitter", 2),
     ("End", 2),
@@ -47,9 +46,8 @@ const SHARED: &[(&str, usize)] = &[
     ("ExportOptions", 2),
     ("Fault", 3),
     ("Finding", 3),
-    ("Flight", 2),
     ("Flow", 3),
-    ("Found", 4),
+    ("Found", 3),
     ("Gate", 2),
     ("Generator", 3),
     ("Geometry", 2),
@@ -59,7 +57,7 @@ const SHARED: &[(&str, usize)] = &[
     ("Grouping", 2),
     ("Groups", 3),
     ("Growth", 2),
-    ("History", 3),
+    ("History", 2),
     ("Holding", 2),
     ("Holdings", 2),
     ("Hop", 3),
@@ -85,7 +83,7 @@ const SHARED: &[(&str, usize)] = &[
     ("Message", 2),
     ("Messages", 3),
     ("Moment", 3),
-    ("Network", 3),
+    ("Network", 2),
     ("Node", 2),
     ("NotASymmetry", 2),
     ("Options", 2),
@@ -98,12 +96,11 @@ const SHARED: &[(&str, usize)] = &[
     ("Pairs", 2),
     ("Part", 4),
     ("Path", 2),
-    ("Patience", 3),
+    ("Patience", 2),
     ("Place", 5),
     ("Placed", 2),
     ("Places", 2),
     ("Plan", 6),
-    ("Play", 2),
     ("Played", 4),
     ("Player", 4),
     ("Point", 4),
@@ -118,14 +115,13 @@ const SHARED: &[(&str, usize)] = &[
     ("Resolver", 2),
     ("Ride", 2),
     ("Round", 3),
-    ("Routes", 3),
+    ("Routes", 2),
     ("Routing", 2),
     ("Row", 4),
     ("Rule", 4),
     ("Sample", 2),
     ("Scope", 2),
-    ("Search", 8),
-    ("Seat", 2),
+    ("Search", 7),
     ("Seen", 3),
     ("Sets", 2),
     ("Setup", 2),
@@ -164,7 +160,6 @@ const SHARED: &[(&str, usize)] = &[
     ("Ways", 2),
     ("Which", 5),
     ("Window", 5),
-    ("Wiring", 2),
     ("Work", 2),
     ("Worker", 3),
     ("World", 2),
@@ -177,10 +172,7 @@ const METAPHORS: &[&str] = &[
 ];
 
 /// Public names that still contain one.
-const STILL: &[&str] = &[
-    "Charge", "Diary", "Duty", "Ensemble", "Muster", "Newborn", "Nursery", "Ride", "Rival", "Seat", "Taste", "charge",
-    "duty", "ensemble", "muster", "nursery", "seat",
-];
+const STILL: &[&str] = &["Diary", "Duty", "Ride", "Rival", "Taste", "charge"];
 
 const KEYWORDS: &[&str] = &["struct", "enum", "trait", "union", "type", "fn", "mod", "const", "static"];
 

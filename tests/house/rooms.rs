@@ -21,6 +21,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "reduction",
             "dtype",
             "verdict",
+            "numbers",
             "error",
             "group",
             "memory",

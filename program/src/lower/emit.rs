@@ -33,11 +33,12 @@ struct Ends<T> {
 }
 
 /// A delivery with its slots.
-#[derive(Clone, Copy)]
 struct Placed {
     id: DeliveryId,
     src: Slot,
     base: Option<Slot>,
+    /// What is added next.
+    then: Vec<Slot>,
     landing: Landing,
 }
 
@@ -79,9 +80,10 @@ impl<'a> Emitter<'a> {
         for message in flow.live.chunk_by(|&a, &b| flow[a].transfer == flow[b].transfer) {
             let placed: Vec<Placed> = message.iter().map(|&id| self.place(id)).collect();
             let slices = self.slices;
-            for run in placed.chunk_by(|a, b| slices.follow(a, b)) {
-                self.emit(run);
-            }
+            let runs = || placed.chunk_by(|a, b| slices.follow(a, b));
+            runs().for_each(|run| self.emit(run));
+            // Steps of one message stand together.
+            runs().for_each(|run| self.add(run));
         }
         self.bring_home();
         for (rank, parts) in self.ranks.iter_mut().zip(self.placement.scratch_parts) {
@@ -91,14 +93,15 @@ impl<'a> Emitter<'a> {
     }
 
     fn place(&mut self, id: DeliveryId) -> Placed {
-        let Delivery { source, base, .. } = self.flow[id];
-        let (src, base) = (self.placement.slot(source), base.map(|base| self.placement.slot(base)));
-        Placed { id, src, base, landing: self.placement.place(id) }
+        let Delivery { source, base, then, .. } = &self.flow[id];
+        let (src, base) = (self.placement.slot(*source), base.map(|base| self.placement.slot(base)));
+        let then = then.iter().map(|&value| self.placement.slot(value)).collect();
+        Placed { id, src, base, then, landing: self.placement.place(id) }
     }
 
     /// One send and one receive for deliveries whose slots are consecutive at both ends.
     fn emit(&mut self, run: &[Placed]) {
-        let Placed { id, src, base, landing } = run[0];
+        let Placed { id, src, base, landing, .. } = run[0];
         let count = run.len() as u32;
         let index = self.flow[id].transfer;
         let transfer = &self.schedule.transfers[index as usize];
@@ -118,6 +121,19 @@ impl<'a> Emitter<'a> {
         let receiver = self.push(transfer.to, receiver, receive, free, Some(index));
         for placed in run {
             self.steps[placed.id.index()] = Ends { sender, receiver };
+        }
+    }
+
+    /// What is added to the same deliveries once they have landed.
+    fn add(&mut self, run: &[Placed]) {
+        let (first, count) = (&run[0], run.len() as u32);
+        let Ends { receiver, .. } = self.steps[first.id.index()];
+        let rank = self.flow[self.flow[first.id].result].rank;
+        for (index, src) in first.then.iter().enumerate() {
+            let instruction = Instruction::Reduce { src: src.slice(count), dst: first.landing.slot.slice(count) };
+            let added = run.iter().filter_map(|placed| self.written(self.flow[placed.id].then[index]));
+            let step = self.push(rank, receiver.threadblock, instruction, added.collect(), None);
+            run.iter().for_each(|placed| self.steps[placed.id.index()].receiver = step);
         }
     }
 
@@ -256,6 +272,7 @@ impl Slices<'_> {
             (Some(a), Some(b)) => self.joins(a, b),
             (a, b) => a == b,
         };
-        bases && self.joins(a.src, b.src) && self.joins(a.landing.slot, b.landing.slot)
+        let added = a.then.len() == b.then.len() && a.then.iter().zip(&b.then).all(|(&a, &b)| self.joins(a, b));
+        bases && added && self.joins(a.src, b.src) && self.joins(a.landing.slot, b.landing.slot)
     }
 }

@@ -8,6 +8,7 @@
 //! The verifier found which value a delivery reads ([`CausalOrder`]). Deliveries on which no final value depends are
 //! dropped, such as a second copy of a chunk that the receiver already has.
 
+use super::sums;
 use schedule::{CausalOrder, ChunkId, Effect, Origin, Schedule, Transfer, VerifiedSchedule};
 use std::ops::Index;
 use topology::Rank;
@@ -27,6 +28,10 @@ impl ValueId {
 }
 
 impl DeliveryId {
+    pub(super) fn from_index(index: usize) -> Self {
+        Self(index as u32)
+    }
+
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
@@ -41,7 +46,7 @@ pub(super) struct Value {
     pub(super) writer: Option<DeliveryId>,
     /// The deliveries that send it.
     pub(super) senders: Vec<DeliveryId>,
-    /// The delivery that adds to it and so makes the rank's next value.
+    /// The delivery that adds to it, or that adds it to something else, and so makes the rank's next value.
     pub(super) reduced_by: Option<DeliveryId>,
     /// Whether the rank must end with this value.
     pub(super) is_final: bool,
@@ -56,6 +61,8 @@ pub(super) struct Delivery {
     pub(super) source: ValueId,
     /// The value of the receiver that it adds to; `None` for a copy.
     pub(super) base: Option<ValueId>,
+    /// Values of the receiver that are added next, in this order.
+    pub(super) then: Vec<ValueId>,
     /// The value it makes at the receiver.
     pub(super) result: ValueId,
 }
@@ -63,8 +70,8 @@ pub(super) struct Delivery {
 /// A schedule as values and deliveries.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    values: Vec<Value>,
-    deliveries: Vec<Delivery>,
+    pub(super) values: Vec<Value>,
+    pub(super) deliveries: Vec<Delivery>,
     /// The deliveries that are not dropped, in order of landing; those of one transfer in order of chunk.
     pub(super) live: Vec<DeliveryId>,
 }
@@ -118,7 +125,7 @@ impl Flow {
     /// Goes backwards from the final values and registers the readers of all values that they depend on.
     fn keep_what_matters(&mut self, first: usize) {
         for index in (first..self.deliveries.len()).rev() {
-            let id = DeliveryId(index as u32);
+            let id = DeliveryId::from_index(index);
             let Delivery { source, base, result, .. } = self.deliveries[index];
             let value = &self.values[result.index()];
             if value.is_final || !value.senders.is_empty() || value.reduced_by.is_some() {
@@ -163,9 +170,9 @@ impl Builder<'_> {
                 Effect::AddsTo(base) => value(base, to),
             };
             let source = value(delivery.source(), from).expect("a value is made before it is read");
-            let own = DeliveryId(self.flow.deliveries.len() as u32);
+            let own = DeliveryId::from_index(self.flow.deliveries.len());
             let result = self.flow.add_value(id, to, Some(own));
-            self.flow.deliveries.push(Delivery { transfer: delivery.transfer, source, base, result });
+            self.flow.deliveries.push(Delivery { transfer: delivery.transfer, source, base, then: Vec::new(), result });
             (made[place], self.current[to.index()]) = (Some(result), Some(result));
         }
         for &rank in chunk.wanted_by.iter() {
@@ -173,6 +180,9 @@ impl Builder<'_> {
             self.flow.values[value.index()].is_final = true;
         }
         self.flow.keep_what_matters(first);
+        if chunk.combine && chunk.wanted_by.len() > 1 {
+            sums::settle(&mut self.flow, first_value, first);
+        }
         chunk.holders.iter().for_each(|rank| self.current[rank.index()] = None);
         deliveries.iter().for_each(|it| {
             self.current[self.schedule.transfers[it.transfer as usize].to.index()] = None;

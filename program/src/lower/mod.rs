@@ -16,12 +16,14 @@
 //! * A message is one step for each run of slots that are neighbours at both ends. Two messages are never merged: this
 //!   would save an α but delay the chunks of the first, and only the planner can compare the two.
 //! * A scratch slot is used again after its last reader, in the order of landing.
+//! * Where several ranks compute the same sum, each adds in the order of the contributors (`sums`), so all get the same bits.
 //! * A dependency that follows from the others is not emitted.
 
 mod emit;
 mod flow;
 mod place;
 mod reduction;
+mod sums;
 
 use super::rewrite::{Pairing, assign, pair, replicate};
 use super::{Buffer, Connection, ConnectionId, Layout, LayoutError, Program, Slot, Step, Tempo};

@@ -138,6 +138,10 @@ impl<'a> Placement<'a> {
     fn at_home(&self, id: DeliveryId) -> Option<Landing> {
         let value = &self.flow[self.flow[id].result];
         let slot = self.layout.output_slot(value.chunk, value.rank)?;
+        // The slot is for what it is added to.
+        if value.reduced_by.is_some_and(|by| self.flow[by].base != Some(self.flow[id].result)) {
+            return None;
+        }
         let replaces = self.occupant(value.rank, slot);
         replaces.is_none_or(|occupant| self.may_replace(occupant, id)).then_some(Landing { slot, replaces })
     }
@@ -150,11 +154,13 @@ impl<'a> Placement<'a> {
         reusable.then_some(Landing { slot, replaces: Some(base) })
     }
 
-    /// Whether every reader of `value` except `id` belongs to a transfer that arrives before that of `id`.
+    /// Whether every reader of `value` belongs to a transfer that arrives before that of `id`, or is `id` itself, which adds
+    /// to it.
     fn may_replace(&self, value: ValueId, id: DeliveryId) -> bool {
+        let is_base = self.flow[id].base == Some(value);
         let value = &self.flow[value];
         let arrival = |id: DeliveryId| self.order.place(self.flow[id].transfer);
-        let mut readers = value.senders.iter().copied().chain(value.reduced_by.filter(|&reader| reader != id));
+        let mut readers = value.senders.iter().copied().chain(value.reduced_by.filter(|_| !is_base));
         !value.is_final && readers.all(|reader| arrival(reader) < arrival(id))
     }
 }

@@ -221,13 +221,14 @@ mod tests {
     use crate::control::messages::{Answer, Command, Finding};
     use crate::execution::executor::Sample;
     use crate::measure::trial::{MOST_REPETITIONS, RankReport};
+    use crate::numbers::TaskNumber;
 
     #[test]
     fn the_longest_report_fits_a_message() {
         let widest = Sample { start: Moment(u64::MAX), end: Moment(u64::MAX) };
         let length = |samples| {
             let finding = Finding::Trial(vec![RankReport { samples: vec![widest; samples], wrong: u64::MAX }]);
-            serde_json::to_vec(&Answer::Done { job: u64::MAX, finding }).unwrap().len()
+            serde_json::to_vec(&Answer::Done { task: TaskNumber(u64::MAX), finding }).unwrap().len()
         };
         let each = length(11) - length(10);
         assert!(length(1) + each * MOST_REPETITIONS as usize <= LONGEST);
@@ -238,7 +239,7 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         let mut inbox = Inbox::new(far);
         inbox.stream.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
-        let message = Command::Run { job: 7 };
+        let message = Command::Run { task: TaskNumber(7) };
         send(&near, &message).unwrap();
         send(&near, &message).unwrap();
         let mut bytes = vec![0; 4096];

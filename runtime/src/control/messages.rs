@@ -6,20 +6,20 @@
 
 use crate::clock::Moment;
 use crate::execution::flows::{Arrivals, Wanted};
+use crate::execution::options::Options;
 use crate::group::Group;
 use crate::measure::trial::{RankReport, Trial};
 use crate::memory::region::Place;
 use crate::memory::segment::SegmentShape;
-use crate::transport::hosts::Hosts;
+use crate::numbers::{Epoch, TaskNumber};
 use crate::transport::tcp::{Doors, Secret};
 use crate::verdict::{Phase, Verdict};
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use topology::Rank;
 
 /// Changes whenever a frame, the segment or a ring changes its meaning.
-pub(crate) const PROTOCOL: u32 = 9;
+pub(crate) const PROTOCOL: u32 = 10;
 
 /// What the launcher says to a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -29,19 +29,19 @@ pub(crate) enum Command {
     /// Load what the task needs, answer [`Answer::Listening`] where ranks are on different computers, allocate, and
     /// answer [`Answer::Ready`].
     Prepare {
-        job: u64,
+        task: TaskNumber,
         /// The longest time without progress while it runs.
         limit_ms: u64,
-        task: Task,
+        what: Task,
     },
     /// Connect with the others; rank r listens at `doors[r]`. Only where ranks are on different computers.
     Connect {
-        job: u64,
+        task: TaskNumber,
         doors: Vec<Doors>,
     },
     /// Run what was prepared: all ranks have voted for it. The task's number begins the numbers of its collectives.
     Run {
-        job: u64,
+        task: TaskNumber,
     },
 }
 
@@ -89,15 +89,10 @@ pub(crate) struct Terms {
     pub(crate) segment: SegmentShape,
     /// Whether it is the first of its machine, who prepares the shared memory for all.
     pub(crate) first_here: bool,
-    pub(crate) ring_bytes: usize,
-    pub(crate) tile_bytes: Option<usize>,
-    pub(crate) work_limit_ms: u64,
-    /// Source and slowdown of an emulated machine.
+    /// How it executes; its machine's own interfaces are put in by its agent.
+    pub(crate) options: Options,
+    /// Source and slowdown of the machine to imitate, which does not travel with the options.
     pub(crate) emulation: Option<(String, f64)>,
-    pub(crate) hosts: Hosts,
-    pub(crate) interfaces: Vec<IpAddr>,
-    pub(crate) spare_interfaces: bool,
-    pub(crate) ready_limit_ms: u64,
 }
 
 /// What a worker says, or its agent in its place.
@@ -105,7 +100,7 @@ pub(crate) struct Terms {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     /// From an agent: it is ready for an epoch.
-    Mustered {
+    IsSetUp {
         /// What its machine is called.
         machine: String,
         /// Where others of its machine find the shared memory, if this one made it.
@@ -121,17 +116,17 @@ pub(crate) enum Answer {
         rank: Rank,
     },
     Listening {
-        job: u64,
+        task: TaskNumber,
         plan: String,
         doors: Doors,
     },
     /// The vote: this plan is prepared. Said again by who hears nothing.
     Ready {
-        job: u64,
+        task: TaskNumber,
         plan: String,
     },
     Done {
-        job: u64,
+        task: TaskNumber,
         finding: Finding,
     },
     /// `peers` are all whom the rank has lost by now, if that is why it fails.
@@ -147,21 +142,21 @@ pub(crate) enum Answer {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToAgent {
     /// An epoch begins: what is left of the last one ends.
-    Muster { epoch: u64, muster: Muster },
+    SetUp { epoch: Epoch, setup: EpochSetup },
     /// Start the worker.
-    Enlist { epoch: u64, terms: Terms },
+    Enlist { epoch: Epoch, terms: Terms },
     /// For the worker.
-    Order { epoch: u64, command: Command },
+    Order { epoch: Epoch, command: Command },
     /// A part of a file that all workers of this machine may read, in order.
     Keep { file: u64, piece: String, is_last: bool },
     /// No worker will ask for these any more.
     Forget { files: Vec<u64> },
     /// Everybody has come to this round; it starts at this moment of the agent's clock.
-    Release { epoch: u64, round: u64, start: Moment },
+    Release { epoch: Epoch, round: u64, start: Moment },
     /// A sign of life that wants an answer at once, and how much all ranks have done.
     Ping { at: Moment, activity: u64 },
     /// The epoch is over.
-    Verdict { epoch: u64, verdict: Verdict, evidence: String },
+    Verdict { epoch: Epoch, verdict: Verdict, evidence: String },
     /// The job is over.
     End,
     /// It cannot take part.
@@ -170,7 +165,7 @@ pub(crate) enum ToAgent {
 
 /// How a machine takes part in an epoch.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) struct Muster {
+pub(crate) struct EpochSetup {
     /// Tells jobs with the same secret apart.
     pub(crate) job: [u8; 32],
     pub(crate) segment: SegmentShape,
@@ -187,18 +182,18 @@ pub(crate) struct Muster {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FromAgent {
     Answer {
-        epoch: u64,
+        epoch: Epoch,
         answer: Answer,
     },
     /// The worker's process has ended; with what it said, so that this does not come before that.
     Ended {
-        epoch: u64,
+        epoch: Epoch,
         how: String,
         said: Option<Answer>,
     },
     /// What the worker has done by now.
     Beat {
-        epoch: u64,
+        epoch: Epoch,
         beats: u64,
         moves: u64,
         progress: u64,
@@ -206,7 +201,7 @@ pub(crate) enum FromAgent {
     },
     /// All ranks of this machine have come to this round.
     Arrived {
-        epoch: u64,
+        epoch: Epoch,
         round: u64,
         lead_ns: u64,
     },

@@ -11,6 +11,7 @@ use crate::control::judge::{Event, Heard};
 use crate::control::messages::{FromAgent, ToAgent};
 use crate::error::{RunError, RunResult};
 use crate::memory::segment::Segment;
+use crate::numbers::Epoch;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use topology::Rank;
 
 /// How often agents are asked for a sign of life.
-const PULSE: Duration = Duration::from_millis(100);
+pub(crate) const PULSE: Duration = Duration::from_millis(100);
 /// How often a clock is read before the first common start.
 const READINGS: usize = 16;
 /// What machines are given beyond the way of the message, to wake their ranks before a common start.
@@ -44,14 +45,14 @@ struct Agent {
 
 /// Where an epoch is.
 struct Present {
-    epoch: u64,
+    epoch: Epoch,
     segment: Option<Segment>,
     /// To which round each machine has come.
     arrived: Vec<u64>,
     released: u64,
     /// How many agents are connected.
     listening: usize,
-    /// Ends the courier of an epoch that is over.
+    /// Ends the relay of an epoch that is over.
     over: Arc<AtomicBool>,
 }
 
@@ -85,8 +86,14 @@ impl Plane {
         }
         let arrived = vec![0; leaders.len()];
         let over = Arc::new(AtomicBool::new(true));
-        let present =
-            Mutex::new(Present { epoch: 0, segment: None, arrived, released: 0, listening: agents.len(), over });
+        let present = Mutex::new(Present {
+            epoch: Epoch::default(),
+            segment: None,
+            arrived,
+            released: 0,
+            listening: agents.len(),
+            over,
+        });
         let plane = Arc::new(Self { agents, leaders, present, read: Condvar::new(), events });
         for (rank, mut inbox) in inboxes {
             let plane = plane.clone();
@@ -174,7 +181,7 @@ impl Plane {
     }
 
     /// From now on only what belongs to this epoch is heard.
-    pub(crate) fn begin(self: &Arc<Self>, epoch: u64, segment: &Segment) -> io::Result<()> {
+    pub(crate) fn begin(self: &Arc<Self>, epoch: Epoch, segment: &Segment) -> io::Result<()> {
         let over = Arc::new(AtomicBool::new(false));
         let mut present = self.present();
         present.over.store(true, Ordering::Relaxed);
@@ -192,7 +199,7 @@ impl Plane {
                     }
                 });
             };
-            std::thread::Builder::new().name("courier".to_owned()).stack_size(STACK).spawn(carry)?;
+            std::thread::Builder::new().name("relay".to_owned()).stack_size(STACK).spawn(carry)?;
         }
         Ok(())
     }
@@ -313,7 +320,7 @@ impl Plane {
     }
 
     /// A machine has come to a round: if it is the last, all are released.
-    fn arrived(&self, machine: usize, epoch: u64, round: u64, lead: Duration) {
+    fn arrived(&self, machine: usize, epoch: Epoch, round: u64, lead: Duration) {
         let mut present = self.present();
         if present.epoch != epoch || present.over.load(Ordering::Relaxed) {
             return;
@@ -373,16 +380,22 @@ mod tests {
         let joined = Joined { rank: Rank(1), machine: 1, post, inbox };
         let plane = Plane::new(vec![joined], vec![Rank(0), Rank(1)], events).unwrap();
         let segment = Segment::create(SegmentShape { ranks: 2, clocks: 0, room: 64, spread: true }).unwrap();
-        plane.begin(1, &segment).unwrap();
+        plane.begin(Epoch(1), &segment).unwrap();
         std::thread::scope(|scope| {
-            let released = scope.spawn(|| (0..2).for_each(|machine| plane.arrived(machine, 1, 1, Duration::ZERO)));
+            let released =
+                scope.spawn(|| (0..2).for_each(|machine| plane.arrived(machine, Epoch(1), 1, Duration::ZERO)));
             let deadline = Moment::now().after(LONG / 2);
             while !plane.agents[&Rank(1)].post.is_busy() {
                 assert!(Moment::now() < deadline && !released.is_finished(), "the message was sent");
             }
             // Others give signs of life meanwhile, and get some.
-            let beat =
-                FromAgent::Beat { epoch: 1, beats: 7, moves: 1, progress: 1, phase: crate::verdict::Phase::Work };
+            let beat = FromAgent::Beat {
+                epoch: Epoch(1),
+                beats: 7,
+                moves: 1,
+                progress: 1,
+                phase: crate::verdict::Phase::Work,
+            };
             plane.heard(Rank(1), beat);
             plane.ping_all();
             assert_eq!(segment.activity.beats(Rank(1)).load(Ordering::Relaxed), 7);

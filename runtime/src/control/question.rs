@@ -6,6 +6,7 @@
 //! heard the order that followed, and is told again.
 
 use crate::control::messages::{Answer, Command, PROTOCOL};
+use crate::numbers::TaskNumber;
 use crate::verdict::{Cause, Phase};
 use topology::Rank;
 
@@ -16,17 +17,17 @@ const DIGITS: usize = 12;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Question {
     /// Has the agent made, or found, the memory of its machine?
-    Mustered,
+    SetUp,
     /// Is the worker there, and does it speak this protocol?
     Hello,
     /// Has the agent kept this file? Asked between two tasks.
     Kept { file: u64 },
     /// Where does it listen for the others, to carry out this plan?
-    Listening { job: u64, plan: String },
+    Listening { task: TaskNumber, plan: String },
     /// The vote: has it prepared this plan?
-    Ready { job: u64, plan: String },
+    Ready { task: TaskNumber, plan: String },
     /// What came out of it?
-    Done { job: u64, plan: String },
+    Done { task: TaskNumber, plan: String },
 }
 
 impl Question {
@@ -38,16 +39,16 @@ impl Question {
     /// What is ordered when all have answered, and asked next.
     pub(crate) fn then(&self, answers: &[(Rank, Answer)]) -> Option<(Command, Self)> {
         match self {
-            Self::Listening { job, plan } => {
+            Self::Listening { task, plan } => {
                 let doors = answers.iter().filter_map(|(_, answer)| match answer {
                     Answer::Listening { doors, .. } => Some(doors.clone()),
                     _ => None,
                 });
-                let order = Command::Connect { job: *job, doors: doors.collect() };
-                Some((order, Self::Ready { job: *job, plan: plan.clone() }))
+                let order = Command::Connect { task: *task, doors: doors.collect() };
+                Some((order, Self::Ready { task: *task, plan: plan.clone() }))
             }
-            Self::Ready { job, plan } => {
-                Some((Command::Run { job: *job }, Self::Done { job: *job, plan: plan.clone() }))
+            Self::Ready { task, plan } => {
+                Some((Command::Run { task: *task }, Self::Done { task: *task, plan: plan.clone() }))
             }
             _ => None,
         }
@@ -55,22 +56,22 @@ impl Question {
 
     /// The task that it is asked for, in words: its number, and the begins of its plans' digests.
     pub(crate) fn task(&self) -> Option<String> {
-        let (Self::Listening { job, plan } | Self::Ready { job, plan } | Self::Done { job, plan }) = self else {
+        let (Self::Listening { task, plan } | Self::Ready { task, plan } | Self::Done { task, plan }) = self else {
             return None;
         };
         let plans: Vec<&str> = plan.split('+').map(|digest| digest.get(..DIGITS).unwrap_or(digest)).collect();
-        Some(format!("task {job}, plan {}", plans.join(" with ")))
+        Some(format!("task {task}, plan {}", plans.join(" with ")))
     }
 
     /// Where it comes among all questions of an epoch. Files are asked for between tasks, and known by their numbers.
-    fn place(&self) -> Option<(u64, u8)> {
+    fn place(&self) -> Option<(TaskNumber, u8)> {
         match self {
-            Self::Mustered => Some((0, 0)),
-            Self::Hello => Some((0, 1)),
+            Self::SetUp => Some((TaskNumber::default(), 0)),
+            Self::Hello => Some((TaskNumber::default(), 1)),
             Self::Kept { .. } => None,
-            Self::Listening { job, .. } => Some((*job, 0)),
-            Self::Ready { job, .. } => Some((*job, 1)),
-            Self::Done { job, .. } => Some((*job, 2)),
+            Self::Listening { task, .. } => Some((*task, 0)),
+            Self::Ready { task, .. } => Some((*task, 1)),
+            Self::Done { task, .. } => Some((*task, 2)),
         }
     }
 
@@ -82,7 +83,9 @@ impl Question {
             (Self::Kept { file }, Answer::Kept { file: kept, .. }) if file == kept => Judgement::Right,
             (_, Answer::Kept { .. }) => Judgement::Late,
             _ if theirs < mine || mine.is_none() => match (mine, theirs) {
-                (Some((job, now)), Some((same, before))) if same == job && job > 0 && before + 1 == now => {
+                (Some((task, now)), Some((same, before)))
+                    if same == task && task > TaskNumber::default() && before + 1 == now =>
+                {
                     Judgement::Repeated
                 }
                 _ => Judgement::Late,
@@ -115,13 +118,13 @@ fn difference(mine: &str, theirs: &str) -> String {
 }
 
 /// Which question an answer belongs to, where questions have a place.
-fn place(answer: &Answer) -> Option<(u64, u8)> {
+fn place(answer: &Answer) -> Option<(TaskNumber, u8)> {
     match answer {
-        Answer::Mustered { .. } => Some((0, 0)),
-        Answer::Hello { .. } => Some((0, 1)),
-        Answer::Listening { job, .. } => Some((*job, 0)),
-        Answer::Ready { job, .. } => Some((*job, 1)),
-        Answer::Done { job, .. } => Some((*job, 2)),
+        Answer::IsSetUp { .. } => Some((TaskNumber::default(), 0)),
+        Answer::Hello { .. } => Some((TaskNumber::default(), 1)),
+        Answer::Listening { task, .. } => Some((*task, 0)),
+        Answer::Ready { task, .. } => Some((*task, 1)),
+        Answer::Done { task, .. } => Some((*task, 2)),
         Answer::Kept { .. } | Answer::Failed { .. } => None,
     }
 }

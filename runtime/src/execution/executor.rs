@@ -4,17 +4,18 @@
 //! one thread: it goes round the threadblocks of all programs, and sleeps when nothing moves in any. So a program that
 //! waits delays no other.
 
-use crate::clock::Moment;
+use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult};
+use crate::execution::concurrent::Concurrent;
 use crate::execution::flows::Flows;
+use crate::execution::local_rank::{LocalRank, Place};
 use crate::execution::options::Options;
-use crate::execution::seat::{Place, Seat};
 use crate::execution::watch::Watch;
-use crate::execution::work::Ensemble;
 use crate::interpreter::buffers::Call;
 use crate::interpreter::{Interpreter, Poll};
 use crate::memory::heap::Heap;
 use crate::memory::segment::Segment;
+use crate::numbers::CallNumber;
 use crate::pacing::pace::Emulation;
 use crate::plan::RankPlan;
 use crate::plan::geometry::Geometry;
@@ -45,11 +46,11 @@ pub struct Sample {
 pub(crate) struct Run {
     /// When all ranks were to start.
     pub(crate) announced: Moment,
-    /// What each of its seats did.
-    pub(crate) seats: Vec<Ran>,
+    /// What each of its local ranks did.
+    pub(crate) local_ranks: Vec<Ran>,
 }
 
-/// One run of one seat.
+/// One run of one local rank.
 pub(crate) struct Ran {
     /// When it started, and when it was done.
     pub(crate) sample: Sample,
@@ -64,8 +65,8 @@ pub(crate) struct Executor<'a> {
     emulation: Option<&'a Emulation>,
     transports: Transports<'a>,
     is_linked: bool,
-    seats: Vec<Seat<'a>>,
-    /// How many works run together; the rank need not have a seat in each.
+    local_ranks: Vec<LocalRank<'a>>,
+    /// How many works run together; the rank need not have a local rank in each.
     works: usize,
     limit: Duration,
     /// How long after the last arrival a run starts.
@@ -76,74 +77,77 @@ impl<'a> Executor<'a> {
     pub(crate) fn new(
         segment: &'a Segment,
         rank: Rank,
-        ensemble: &'a Ensemble<'a>,
+        concurrent: &'a Concurrent<'a>,
         tcp: Option<Tcp>,
         options: &'a Options,
     ) -> RunResult<Self> {
         let plan = |work: usize, number| {
-            let work = &ensemble.works()[work];
+            let work = &concurrent.works()[work];
             RankPlan::new(work, number, work.tiles(options))
         };
-        Self::arrange(segment, rank, ensemble, plan, tcp, options)
+        Self::arrange(segment, rank, concurrent, plan, tcp, options)
     }
 
-    /// One rank of a probe; `ensemble` has its program alone.
+    /// One rank of a probe; `concurrent` has its program alone.
     pub(crate) fn of_flows(
         segment: &'a Segment,
         rank: Rank,
-        (ensemble, flows): (&'a Ensemble<'a>, &Flows),
+        (concurrent, flows): (&'a Concurrent<'a>, &Flows),
         tcp: Option<Tcp>,
         options: &'a Options,
     ) -> RunResult<Self> {
         let plan = |work: usize, number| {
             let geometry = Geometry::of_slots(flows.slots(number));
-            Ok(RankPlan::of_geometry(&ensemble.works()[work], number, geometry))
+            Ok(RankPlan::of_geometry(&concurrent.works()[work], number, geometry))
         };
-        Self::arrange(segment, rank, ensemble, plan, tcp, options)
+        Self::arrange(segment, rank, concurrent, plan, tcp, options)
     }
 
     fn arrange(
         segment: &'a Segment,
         rank: Rank,
-        ensemble: &'a Ensemble<'a>,
+        concurrent: &'a Concurrent<'a>,
         plan: impl Fn(usize, Rank) -> RunResult<RankPlan<'a>>,
         tcp: Option<Tcp>,
         options: &'a Options,
     ) -> RunResult<Self> {
-        let (emulation, works) = (options.emulation.as_ref(), ensemble.works().len());
+        let (emulation, works) = (options.emulation.as_ref(), concurrent.works().len());
         if emulation.is_some() || tcp.is_some() {
             // Emulated arrivals are timers, and turns between computers: the default slack of 50 µs would be a measurable part.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
                 .map_err(std::io::Error::from)
                 .map_err(RunError::system("sharpening timers"))?;
         }
-        let (arenas, _) = ensemble.arenas(segment, options)?;
+        let (arenas, _) = concurrent.arenas(segment, options)?;
         let place = |(work, number): (usize, Rank)| {
             let plan = plan(work, number)?;
             if let Some(emulation) = emulation {
                 emulation.check(&plan)?;
             }
-            let before = ensemble.works()[..work].iter().map(|work| work.program.connections.len() as u32);
-            let (first, digest) = (before.sum(), ensemble.digests()[work].as_str());
-            let of_work = &ensemble.works()[work];
+            let before = concurrent.works()[..work].iter().map(|work| work.program.connections.len() as u32);
+            let (first, digest) = (before.sum(), concurrent.digests()[work].as_str());
+            let of_work = &concurrent.works()[work];
             let backlog = of_work.backlog(of_work.tiles(options))?;
             Ok(Place { work, first, digest, arena: arenas[work].clone(), backlog, plan })
         };
-        let places = ensemble.seats(rank).map(|seat| place(seat).map_err(RunError::in_work(seat.0, works)));
+        let places = concurrent
+            .local_ranks(rank)
+            .map(|local_rank| place(local_rank).map_err(RunError::in_work(local_rank.0, works)));
         let places: Vec<Place<'a>> = places.collect::<RunResult<_>>()?;
         let lengths: Vec<_> = places.iter().map(Place::areas).collect();
         let (heap, areas) = Heap::new(&lengths).map_err(RunError::system("making buffers"))?;
         let transports = Transports::new(segment, rank, heap, tcp);
         transports.publish()?;
-        let seats = places.into_iter().zip(areas).map(|(place, areas)| Seat::new(place, areas, emulation)).collect();
+        let local_ranks =
+            places.into_iter().zip(areas).map(|(place, areas)| LocalRank::new(place, areas, emulation)).collect();
         let lead = if emulation.is_some() { EMULATED_LEAD } else { LEAD };
         let limit = options.work_limit;
-        Ok(Self { segment, rank, emulation, transports, is_linked: false, seats, works, limit, lead })
+        Ok(Self { segment, rank, emulation, transports, is_linked: false, local_ranks, works, limit, lead })
     }
 
-    /// This rank's seats, in the order of the works.
-    pub(crate) fn seats(&mut self) -> &mut [Seat<'a>] {
-        &mut self.seats
+    /// This rank's local ranks, in the order of the works.
+    pub(crate) fn local_ranks(&mut self) -> &mut [LocalRank<'a>] {
+        &mut self.local_ranks
     }
 
     pub(crate) fn rank(&self) -> Rank {
@@ -151,37 +155,38 @@ impl<'a> Executor<'a> {
     }
 
     /// Opens the lanes, when all ranks are here.
-    fn link(&mut self, epoch: u64) -> RunResult<()> {
+    fn link(&mut self, call: CallNumber) -> RunResult<()> {
         let Self { segment, rank, emulation, works, .. } = *self;
-        segment.barrier.wait(rank, 2 * epoch - 1, Duration::ZERO, self.limit)?;
-        let in_place: Vec<_> = self.seats.iter().flat_map(|seat| seat.read_in_place(emulation)).collect();
+        segment.barrier.wait(rank, call.rounds()[0], Duration::ZERO, self.limit)?;
+        let in_place: Vec<_> =
+            self.local_ranks.iter().flat_map(|local_rank| local_rank.read_in_place(emulation)).collect();
         self.transports.attach(&in_place);
-        for seat in &mut self.seats {
-            let linked = seat.link(emulation, &mut self.transports);
-            linked.map_err(RunError::in_work(seat.place.work, works))?;
+        for local_rank in &mut self.local_ranks {
+            let linked = local_rank.link(emulation, &mut self.transports);
+            linked.map_err(RunError::in_work(local_rank.place.work, works))?;
         }
         self.is_linked = true;
         Ok(())
     }
 
-    /// Runs every program once, together with all other ranks; `calls` are for the seats, in their order. `epoch` is the
+    /// Runs every program once, together with all other ranks; `calls` are for the local ranks, in their order. `number` is the
     /// same on all ranks, and larger each time.
-    pub(crate) fn run(&mut self, calls: Vec<Call<'_>>, epoch: u64) -> RunResult<Run> {
+    pub(crate) fn run(&mut self, calls: Vec<Call<'_>>, number: CallNumber) -> RunResult<Run> {
         let Self { segment, rank, emulation, works, limit, .. } = *self;
-        self.seats.iter().zip(&calls).try_for_each(|(seat, call)| seat.check_call(call))?;
+        self.local_ranks.iter().zip(&calls).try_for_each(|(local_rank, call)| local_rank.check_call(call))?;
         segment.activity.enter(rank, Phase::Start);
         if !self.is_linked {
-            self.link(epoch)?;
+            self.link(number)?;
         }
         // All that can be made before the common start is: what follows it is measured.
         let mut players = Vec::with_capacity(calls.len());
-        for (seat, call) in self.seats.iter_mut().zip(calls) {
-            let work = seat.place.work;
-            let interpreter = seat.prepare(segment, call, emulation, epoch)?;
+        for (local_rank, call) in self.local_ranks.iter_mut().zip(calls) {
+            let work = local_rank.place.work;
+            let interpreter = local_rank.prepare(segment, call, emulation, number)?;
             players.push(Player { work, interpreter, moved: Moment::default(), moves: false, end: None });
         }
         let mut watch = Watch::new(segment, rank, self.transports.poller());
-        let announced = segment.barrier.wait(rank, 2 * epoch, self.lead, limit)?;
+        let announced = segment.barrier.wait(rank, number.rounds()[1], self.lead, limit)?;
         segment.activity.enter(rank, Phase::Work);
         let start = match emulation {
             // Its messages start at the announced moment, whenever this computer lets the rank run.
@@ -193,15 +198,15 @@ impl<'a> Executor<'a> {
             sample: Sample { start, end: player.end.unwrap_or(start) },
             threadblocks: player.interpreter.ends(),
         };
-        let seats = players.into_iter().map(ran).collect();
+        let local_ranks = players.into_iter().map(ran).collect();
         // What ranks do afterwards must not slow down those that still work.
         segment.activity.enter(rank, Phase::Report);
-        segment.barrier.wait(rank, 2 * epoch + 1, Duration::ZERO, limit)?;
-        Ok(Run { announced, seats })
+        segment.barrier.wait(rank, number.rounds()[2], Duration::ZERO, limit)?;
+        Ok(Run { announced, local_ranks })
     }
 }
 
-/// One seat's program while it runs.
+/// One local rank's program while it runs.
 struct Player<'a> {
     work: usize,
     interpreter: Interpreter<'a>,
@@ -229,14 +234,14 @@ fn play(
         player.moved = start;
     }
     loop {
-        let mut wake = Moment(u64::MAX);
+        let mut wait = WaitFor::Peer;
         watch.refresh();
         for player in players.iter_mut().filter(|player| player.end.is_none()) {
             let poll = player.interpreter.sweep().map_err(RunError::in_work(player.work, works))?;
             player.moves = matches!(poll, Poll::Moved);
             match poll {
                 Poll::Done => player.end = Some(Moment::now()),
-                Poll::Blocked(until) => wake = wake.min(until),
+                Poll::Blocked(other) => wait = wait.min(other),
                 Poll::Moved => {}
             }
         }
@@ -246,13 +251,13 @@ fn play(
         watch.check()?;
         let now = Moment::now();
         let anywhere = watch.moved_anywhere(now, limit);
-        wake = wake.min(now.after(limit / 4));
+        let mut latest = now.after(limit / 4);
         for player in players.iter_mut().filter(|player| player.end.is_none()) {
             if player.moves {
                 player.moved = now;
             }
             let deadline = player.moved.max(anywhere).after(limit);
-            wake = wake.min(deadline);
+            latest = latest.min(deadline);
             if now > deadline {
                 let overdue = player.interpreter.overdue(now.since(player.moved));
                 return Err(RunError::in_work(player.work, works)(overdue));
@@ -261,7 +266,7 @@ fn play(
         if players.iter().any(|player| player.moves) {
             watch.progressed(players.iter().map(|player| player.interpreter.finished()).sum());
         } else {
-            watch.idle(now, wake);
+            watch.idle(now, wait.end(latest));
         }
     }
 }

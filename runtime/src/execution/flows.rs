@@ -7,10 +7,11 @@
 use crate::clock::Moment;
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
+use crate::execution::concurrent::{Concurrent, Work};
 use crate::execution::executor::Executor;
-use crate::execution::work::{Ensemble, Work};
 use crate::group::Group;
 use crate::interpreter::buffers::Call;
+use crate::numbers::CallNumber;
 use program::{
     Buffer, Connection, ConnectionId, Instruction, Program, RankProgram, Shape, Slice, Step, Tempo, Threadblock,
 };
@@ -116,10 +117,10 @@ impl Flows {
     }
 
     /// What is executed: one program, among all ranks.
-    pub(crate) fn ensemble(&self) -> RunResult<Ensemble<'_>> {
+    pub(crate) fn concurrent(&self) -> RunResult<Concurrent<'_>> {
         let (program, group) = (&self.program, Group::all(self.program.ranks.len()));
         let work = Work { program, window: 0, digest: None, count: 0, dtype: DType::U8, group };
-        Ensemble::new(vec![work], self.program.ranks.len())
+        Concurrent::new(vec![work], self.program.ranks.len())
     }
 
     /// The lengths of a rank's slots, in the order in which [`Self::new`] made them.
@@ -135,15 +136,15 @@ impl Flows {
             .map(|(_, end)| end)
     }
 
-    /// One rank's part; `epoch` as for [`Executor::run`], of the first repetition.
-    pub(crate) fn run_rank(&self, executor: &mut Executor<'_>, epoch: u64) -> RunResult<Arrivals> {
+    /// One rank's part; `call` as for [`Executor::run`], of the first repetition.
+    pub(crate) fn run_rank(&self, executor: &mut Executor<'_>, call: CallNumber) -> RunResult<Arrivals> {
         let mut arrivals = Arrivals::new();
         for repetition in 0..WARMUPS + u64::from(self.repetitions) {
-            let run = executor.run(vec![Call::OutOfPlace { input: &[], output: &mut [] }], epoch + repetition)?;
+            let run = executor.run(vec![Call::OutOfPlace { input: &[], output: &mut [] }], call.plus(repetition))?;
             if repetition < WARMUPS {
                 continue;
             }
-            let threadblocks = run.seats.into_iter().flat_map(|ran| ran.threadblocks);
+            let threadblocks = run.local_ranks.into_iter().flat_map(|ran| ran.threadblocks);
             let ends = self.ends_of(executor.rank()).zip(threadblocks);
             let received = ends.filter(|((_, receives), _)| *receives);
             let timed = received.map(|((flow, _), end): (_, Moment)| (flow, end.micros_since(run.announced)));

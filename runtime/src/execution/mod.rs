@@ -2,9 +2,9 @@
 //!
 //! The principal type is [`Executor`](executor::Executor).
 
+pub(crate) mod concurrent;
 pub(crate) mod executor;
 pub(crate) mod flows;
+pub(crate) mod local_rank;
 pub(crate) mod options;
-pub(crate) mod seat;
 pub(crate) mod watch;
-pub(crate) mod work;

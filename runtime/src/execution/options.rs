@@ -2,11 +2,12 @@
 
 use crate::pacing::pace::Emulation;
 use crate::transport::hosts::Hosts;
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 /// The knobs of an execution; the defaults suit local ranks.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Options {
     /// The most bytes of a ring between two ranks; fewer are enough where large messages are read where they lie.
     pub ring_bytes: usize,
@@ -20,7 +21,8 @@ pub struct Options {
     /// The longest time without any progress of any rank while a trial runs. Must exceed the time of the longest
     /// single message, which matters on slow emulated links.
     pub work_limit: Duration,
-    /// The machine to imitate, if any.
+    /// The machine to imitate, if any. Each process resolves it by itself, so it does not travel.
+    #[serde(skip)]
     pub emulation: Option<Emulation>,
     /// Which ranks share memory. Only processes are ever apart: threads always share it.
     pub hosts: Hosts,

@@ -11,12 +11,12 @@ pub(crate) mod buffers;
 mod carry;
 pub(crate) mod lanes;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult, Stamp};
 use crate::interpreter::buffers::Memory;
 use crate::interpreter::lanes::Lanes;
-use crate::pacing::pace::{Pacer, Turn};
-use crate::pacing::turns::Keeper;
+use crate::pacing::keeper::Keeper;
+use crate::pacing::pace::Pacer;
 use crate::plan::{RankPlan, Span};
 use crate::verdict::Phase;
 use program::{ConnectionId, Instruction, RankProgram, Step, StepRef};
@@ -52,16 +52,14 @@ struct Cursor {
 pub(crate) enum Poll {
     /// Something moved.
     Moved,
-    /// Nothing can move before this moment, unless a peer does something.
-    Blocked(Moment),
+    /// Nothing can move before this wait is over.
+    Blocked(WaitFor),
     /// All steps of all tiles are finished.
     Done,
 }
 
-const NEVER: Moment = Moment(u64::MAX);
-
 /// What keeps messages in order, if anything does.
-pub(crate) struct Order<'a> {
+pub(crate) struct Pacing<'a> {
     /// On an emulated machine.
     pub(crate) pacer: Option<Pacer<'a>>,
     /// Between computers.
@@ -91,7 +89,7 @@ impl<'a> Interpreter<'a> {
         plan: &'a RankPlan<'a>,
         lanes: &'a mut Lanes,
         memory: Memory<'a>,
-        Order { pacer, keeper }: Order<'a>,
+        Pacing { pacer, keeper }: Pacing<'a>,
         stamp: Stamp,
     ) -> Self {
         let own = plan.own();
@@ -114,7 +112,7 @@ impl<'a> Interpreter<'a> {
     /// # Errors
     /// A peer that executes something else, a broken lane, or a program that no verifier accepts.
     pub(crate) fn sweep(&mut self) -> RunResult<Poll> {
-        let (mut moved, mut working, mut wake) = (false, false, NEVER);
+        let (mut moved, mut working, mut wake) = (false, false, WaitFor::Peer);
         self.admit()?;
         self.call();
         for block in 0..self.cursors.len() {
@@ -170,10 +168,9 @@ impl<'a> Interpreter<'a> {
         self.keeper = Some(keeper);
     }
 
-    /// Until when what a step sends may not leave, if it may not.
-    fn turn(&mut self, block: usize, index: usize, tile: usize) -> Option<Moment> {
-        let (keeper, now) = (self.keeper.as_mut()?, Moment::now());
-        Some(keeper.may_send(block, index, tile, now)).filter(|&turn| turn > now)
+    /// Whether what a step sends has to wait for messages before it.
+    fn may_send(&mut self, block: usize, index: usize, tile: usize) -> WaitFor {
+        self.keeper.as_mut().map_or(WaitFor::Nothing, |keeper| keeper.may_send(block, index, tile, Moment::now()))
     }
 
     fn step(&self, block: usize) -> &'a Step {
@@ -190,13 +187,14 @@ impl<'a> Interpreter<'a> {
         if !self.cursors[block].started {
             let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
             let ready = self.near_the_last(tile) && self.dependencies_met(block, index, tile);
-            if !ready {
-                return Ok(Poll::Blocked(NEVER));
-            }
-            if let Some(turn) = self.turn(block, index, tile) {
-                return Ok(Poll::Blocked(turn));
-            }
-            if let Some(wait) = self.open(block, step)? {
+            let wait = match ready {
+                false => WaitFor::Peer,
+                true => match self.may_send(block, index, tile) {
+                    WaitFor::Nothing => self.open(block, step)?,
+                    wait => wait,
+                },
+            };
+            if wait != WaitFor::Nothing {
                 return Ok(Poll::Blocked(wait));
             }
             self.cursors[block].started = true;
@@ -206,10 +204,10 @@ impl<'a> Interpreter<'a> {
         let cursor = &mut self.cursors[block];
         let last = if step.instruction.is_fused() { cursor.forwarded } else { cursor.done };
         if last.slot < step.instruction.shape().count {
-            return Ok(if moved { Poll::Moved } else { Poll::Blocked(NEVER) });
+            return Ok(if moved { Poll::Moved } else { Poll::Blocked(WaitFor::Peer) });
         }
         if cursor.not_before > Moment::now() {
-            return Ok(if moved { Poll::Moved } else { Poll::Blocked(cursor.not_before) });
+            return Ok(if moved { Poll::Moved } else { Poll::Blocked(WaitFor::Moment(cursor.not_before)) });
         }
         let wraps = cursor.step + 1 == steps;
         if wraps && cursor.tile + 1 == self.plan.geometry.tiles() {
@@ -288,11 +286,11 @@ impl<'a> Interpreter<'a> {
     }
 
     /// Exchanges what precedes a step's payload: the stamp of a connection's first message and, in an emulated
-    /// cluster, arrival times. `Some` until when the step must wait, if it must.
-    fn open(&mut self, block: usize, step: &Step) -> RunResult<Option<Moment>> {
+    /// cluster, arrival times. Whether the step has to wait for that.
+    fn open(&mut self, block: usize, step: &Step) -> RunResult<WaitFor> {
         let (from, to) = (step.instruction.receives_from(), step.instruction.sends_to());
         if let Some(id) = from.filter(|id| !self.opened[id.index()]) {
-            let Some(words) = self.lanes.incoming.receive_words::<2>(id)? else { return Ok(Some(NEVER)) };
+            let Some(words) = self.lanes.incoming.receive_words::<2>(id)? else { return Ok(WaitFor::Peer) };
             let found = Stamp::of_words(words);
             if found != self.stamp {
                 let peer = self.plan.connections[id.index()].from;
@@ -302,7 +300,7 @@ impl<'a> Interpreter<'a> {
         }
         if let Some(id) = to.filter(|id| !self.opened[id.index()]) {
             if !self.lanes.outgoing.send_words(id, self.stamp.words())? {
-                return Ok(Some(NEVER));
+                return Ok(WaitFor::Peer);
             }
             self.opened[id.index()] = true;
         }
@@ -310,14 +308,14 @@ impl<'a> Interpreter<'a> {
     }
 
     /// The emulated half of [`Self::open`].
-    fn pace(&mut self, block: usize, step: &Step) -> RunResult<Option<Moment>> {
-        let Some(pacer) = &mut self.pacer else { return Ok(None) };
+    fn pace(&mut self, block: usize, step: &Step) -> RunResult<WaitFor> {
+        let Some(pacer) = &mut self.pacer else { return Ok(WaitFor::Nothing) };
         let (index, tile) = (self.cursors[block].step, self.cursors[block].tile);
         let (from, to) = (step.instruction.receives_from(), step.instruction.sends_to());
         let mut ready = pacer.ready(block, index, step);
         if let Some(id) = from {
             if pacer.arrival(block).is_none() {
-                let Some([arrival]) = self.lanes.incoming.receive_words::<1>(id)? else { return Ok(Some(NEVER)) };
+                let Some([arrival]) = self.lanes.incoming.receive_words::<1>(id)? else { return Ok(WaitFor::Peer) };
                 pacer.set_arrival(block, Moment(arrival));
             }
             ready = ready.max(pacer.arrival(block).unwrap_or_default());
@@ -325,20 +323,19 @@ impl<'a> Interpreter<'a> {
         if let Some(id) = to {
             // Claims are made at their time, so that whoever is ready first is served first.
             if ready > Moment::now() {
-                return Ok(Some(ready));
+                return Ok(WaitFor::Moment(ready));
             }
-            let claimed = pacer.departure(block).map(Turn::Now);
-            let departure = match claimed.unwrap_or_else(|| pacer.claim(block, index, tile, id, ready)) {
-                Turn::Now(departure) => departure,
-                Turn::Contended => return Ok(Some(Moment::default())),
-                Turn::Later => return Ok(Some(NEVER)),
+            let claimed = pacer.departure(block).map(Ok);
+            let departure = match claimed.unwrap_or_else(|| pacer.claim((block, index, tile), id, ready)) {
+                Ok(departure) => departure,
+                Err(wait) => return Ok(wait),
             };
             if !self.lanes.outgoing.send_words(id, [departure.arrival.max(ready).0])? {
-                return Ok(Some(NEVER));
+                return Ok(WaitFor::Peer);
             }
         }
         self.cursors[block].not_before = pacer.finish(block, index, ready);
-        Ok(None)
+        Ok(WaitFor::Nothing)
     }
 
     /// Names the first step that waits for a peer, or else the first that waits.

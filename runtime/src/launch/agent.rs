@@ -6,17 +6,18 @@
 //! makes the machine's shared memory and keeps what its workers read; the others find both under `/proc`.
 
 use crate::clock::Moment;
-use crate::control::charge::{Charge, Overdue};
+use crate::control::agent_state::{AgentAction, AgentEvent, AgentState, Parting};
 use crate::control::frame::{Inbox, Post, sealed, send, send_descriptor};
-use crate::control::judge::{BEAT, LAST_WORDS, distant_beat};
-use crate::control::messages::{Answer, FromAgent, Muster, Terms, ToAgent, Welcome};
+use crate::control::judge::BEAT;
+use crate::control::messages::{Answer, EpochSetup, FromAgent, Terms, ToAgent, Welcome};
 use crate::error::{RunError, RunResult};
+use crate::launch::epoch_setup::data_secret;
 use crate::launch::files::Receiving;
-use crate::launch::muster::data_secret;
-use crate::launch::nursery::{Newborn, Nursery};
 use crate::launch::rendezvous::Rendezvous;
+use crate::launch::spawner::{Spawned, Spawner, end};
 use crate::memory::segment::Segment;
-use crate::verdict::{Cause, Phase, Verdict};
+use crate::numbers::Epoch;
+use crate::verdict::{Phase, Verdict};
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -29,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long the end of a worker's process may follow the end of its channel.
-const ENDING: Duration = Duration::from_millis(200);
+pub(super) const ENDING: Duration = Duration::from_millis(200);
 
 /// Serves a job as one of its ranks but 0, with workers that `command` gives, until the coordinator ends it.
 ///
@@ -37,14 +38,13 @@ const ENDING: Duration = Duration::from_millis(200);
 /// [`RunError::Unreachable`] if the coordinator cannot be joined within `limit`; the verdict that ended the job; or
 /// [`RunError::Abandoned`] if the coordinator is gone.
 pub fn attend(at: &Rendezvous, limit: Duration, command: &mut dyn FnMut() -> Command) -> RunResult<()> {
-    let nursery = Nursery::new().map_err(RunError::system("preparing to start workers"))?;
+    let spawner = Spawner::new().map_err(RunError::system("preparing to start workers"))?;
     let proven = at.reach(limit)?;
     let (post, inbox) = sealed(proven, false, limit).map_err(RunError::system("preparing the control connection"))?;
     inbox.stream().set_read_timeout(Some(BEAT)).map_err(RunError::system("preparing the control connection"))?;
-    // Others may take their time until all have come.
-    let charge = Charge::new(Moment::now(), 2 * limit);
+    let state = AgentState::new(at.rank, at.ranks, Moment::now(), limit);
     let post = Arc::new(post);
-    Agent { at, post, command, nursery, charge, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
+    Agent { at, post, command, spawner, state, files: BTreeMap::new(), arriving: None, epoch: None }.serve(inbox)
 }
 
 /// A worker and what an agent needs for it.
@@ -54,13 +54,13 @@ struct Worker {
 }
 
 /// What belongs to one epoch.
-struct Epoch {
+struct AgentEpoch {
     job: [u8; 32],
     segment: Segment,
     /// Whether this agent made it.
     leads: bool,
     worker: Option<Worker>,
-    /// Ends the courier.
+    /// Ends the relay.
     over: Arc<AtomicBool>,
 }
 
@@ -68,41 +68,29 @@ struct Agent<'a> {
     at: &'a Rendezvous,
     post: Arc<Post>,
     command: &'a mut dyn FnMut() -> Command,
-    nursery: Nursery,
-    charge: Charge,
+    spawner: Spawner,
+    state: AgentState,
     files: BTreeMap<u64, Receiving>,
     arriving: Option<(u64, Receiving)>,
-    epoch: Option<Epoch>,
+    epoch: Option<AgentEpoch>,
 }
 
 impl Agent<'_> {
     fn serve(mut self, mut inbox: Inbox<std::net::TcpStream>) -> RunResult<()> {
-        let mut beat = Moment::now();
-        let between = distant_beat(self.at.ranks);
         loop {
-            let message = match inbox.receive() {
-                Ok(message) => message,
-                Err(error) => return Err(self.abandoned(error)),
+            let event = match inbox.receive() {
+                Ok(Some(message)) => AgentEvent::Said(message),
+                Ok(None) => AgentEvent::Quiet,
+                Err(error) => AgentEvent::Closed(error),
             };
-            let now = Moment::now();
-            let is_quiet = message.is_none();
-            match message.and_then(|message| self.charge.admit(now, message)) {
-                Some(ToAgent::End) => return self.ended(),
-                Some(ToAgent::Refused { reason }) => return Err(RunError::Refused { rank: self.at.rank, reason }),
-                Some(message) => self.obey(message).inspect_err(|error| self.excuse(error))?,
-                None => {}
-            }
-            match if is_quiet { self.charge.overdue(now) } else { None } {
-                Some(Overdue::Coordinator(silence)) => {
-                    let what = format!("it gave no sign of life for {silence:?}");
-                    return Err(self.abandoned(io::Error::new(ErrorKind::TimedOut, what)));
+            for action in self.state.step(Moment::now(), event) {
+                match action {
+                    AgentAction::Obey(message) => self.obey(message).inspect_err(|error| self.excuse(error))?,
+                    AgentAction::Pronounce(verdict) => self.pronounce(verdict),
+                    AgentAction::EndWorker(patience) => self.end_worker(patience),
+                    AgentAction::Beat => self.beat(),
+                    AgentAction::Leave(parting) => return self.parted(parting),
                 }
-                Some(Overdue::Worker) => self.end_worker(Duration::ZERO),
-                None => {}
-            }
-            if now.since(beat) >= between {
-                beat = now;
-                self.beat();
             }
         }
     }
@@ -115,7 +103,7 @@ impl Agent<'_> {
     /// Says why this rank fails.
     fn excuse(&self, error: &RunError) {
         let answer = Answer::Failed { phase: Phase::Prepare, reason: error.chain(), peers: Vec::new() };
-        self.say(&FromAgent::Answer { epoch: self.charge.epoch(), answer });
+        self.say(&FromAgent::Answer { epoch: self.state.epoch(), answer });
     }
 
     /// Does what the coordinator says in this epoch.
@@ -128,7 +116,7 @@ impl Agent<'_> {
                     epoch.segment.activity.heard_of(activity);
                 }
             }
-            ToAgent::Muster { epoch, muster } => self.muster(epoch, muster)?,
+            ToAgent::SetUp { epoch, setup } => self.set_up(epoch, setup)?,
             ToAgent::Enlist { terms, .. } => self.enlist(terms)?,
             ToAgent::Order { command, .. } => self.order(&command),
             ToAgent::Release { round, start, .. } => {
@@ -136,18 +124,17 @@ impl Agent<'_> {
                     epoch.segment.barrier.release(round, start);
                 }
             }
-            ToAgent::Verdict { verdict, .. } => self.heed(verdict),
             ToAgent::Keep { file, piece, is_last } => self.keep(file, &piece, is_last)?,
             ToAgent::Forget { files } => self.files.retain(|file, _| !files.contains(file)),
-            ToAgent::End | ToAgent::Refused { .. } => {}
+            // These are not passed on, but followed by an action of their own.
+            ToAgent::Verdict { .. } | ToAgent::End | ToAgent::Refused { .. } => {}
         }
         Ok(())
     }
 
     /// Begins an epoch: the machine's memory is made, or found.
-    fn muster(&mut self, number: u64, muster: Muster) -> RunResult<()> {
-        self.end_worker(Duration::ZERO);
-        let Muster { job, segment: shape, place, absent, .. } = muster;
+    fn set_up(&mut self, number: Epoch, setup: EpochSetup) -> RunResult<()> {
+        let EpochSetup { job, segment: shape, place, absent, .. } = setup;
         let segment = match place {
             None => Segment::create(shape)?,
             Some(place) => {
@@ -163,21 +150,21 @@ impl Agent<'_> {
         } else {
             None
         };
-        self.epoch = Some(Epoch { job, segment, leads: made.is_some(), worker: None, over });
-        let answer = Answer::Mustered { machine: self.at.machine.name().to_owned(), segment: made };
+        self.epoch = Some(AgentEpoch { job, segment, leads: made.is_some(), worker: None, over });
+        let answer = Answer::IsSetUp { machine: self.at.machine.name().to_owned(), segment: made };
         self.say(&FromAgent::Answer { epoch: number, answer });
         Ok(())
     }
 
-    fn start_courier(&self, epoch: u64, segment: &Segment, over: &Arc<AtomicBool>) -> RunResult<()> {
+    fn start_courier(&self, epoch: Epoch, segment: &Segment, over: &Arc<AtomicBool>) -> RunResult<()> {
         let (post, segment, over) = (self.post.clone(), segment.clone(), over.clone());
         let carry = move || {
             segment.barrier.relay(&over, |round, lead| {
                 let _ = post.send(&FromAgent::Arrived { epoch, round, lead_ns: lead.as_nanos() as u64 });
             });
         };
-        let courier = std::thread::Builder::new().name("courier".to_owned()).spawn(carry);
-        courier.map(drop).map_err(RunError::system("starting the courier"))
+        let relay = std::thread::Builder::new().name("relay".to_owned()).spawn(carry);
+        relay.map(drop).map_err(RunError::system("starting the relay"))
     }
 
     /// Starts the worker.
@@ -185,20 +172,21 @@ impl Agent<'_> {
         let Some(epoch) = &mut self.epoch else { return Ok(()) };
         let reached = self.post.address().map_err(RunError::system("asking for this machine's address"))?;
         // What came with the terms is where rank 0 is reached.
-        let zero = terms.interfaces.first().copied();
-        (terms.interfaces, terms.spare_interfaces) = self.at.ways(Some(reached), zero)?;
+        let options = &mut terms.options;
+        let zero = options.interfaces.first().copied();
+        (options.interfaces, options.spare_interfaces) = self.at.ways(Some(reached), zero)?;
         // Once for its machine.
         if terms.first_here {
-            self.at.say_unused(&terms.interfaces);
+            self.at.say_unused(&options.interfaces);
         }
-        let secret = data_secret(&self.at.secret, &epoch.job, self.charge.epoch());
-        let (limit, job) = (Duration::from_millis(terms.ready_limit_ms).max(BEAT), self.charge.epoch());
+        let secret = data_secret(&self.at.secret, &epoch.job, self.state.epoch());
+        let (limit, number) = (options.ready_limit.max(BEAT), self.state.epoch());
         let (post, segment) = (self.post.clone(), &epoch.segment);
         let start = || {
-            let Newborn { child, stream, inbox } = self.nursery.start((self.command)(), limit)?;
+            let Spawned { child, stream, inbox } = self.spawner.start((self.command)(), limit)?;
             let child = Arc::new(Mutex::new(child));
             let watched = child.clone();
-            let hear = move || hear(inbox, &watched, &post, job);
+            let hear = move || hear(inbox, &watched, &post, number);
             std::thread::Builder::new().name("worker".to_owned()).spawn(hear)?;
             // Who is gone already shows where its answers are read.
             let _ = send_descriptor(&stream, segment.descriptor())
@@ -217,7 +205,7 @@ impl Agent<'_> {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
                 let reason = format!("its worker did not take an order: {error}");
                 let answer = Answer::Failed { phase: Phase::Prepare, reason, peers: Vec::new() };
-                self.say(&FromAgent::Answer { epoch: self.charge.epoch(), answer });
+                self.say(&FromAgent::Answer { epoch: self.state.epoch(), answer });
                 self.end_worker(Duration::ZERO);
             }
             // A worker that is gone shows where its answers are read.
@@ -232,7 +220,7 @@ impl Agent<'_> {
         let [moves, progress] =
             [segment.activity.moves(rank), segment.activity.progress(rank)].map(|word| word.load(Ordering::Relaxed));
         self.say(&FromAgent::Beat {
-            epoch: self.charge.epoch(),
+            epoch: self.state.epoch(),
             beats,
             moves,
             progress,
@@ -241,13 +229,10 @@ impl Agent<'_> {
     }
 
     /// Makes a verdict known here. The worker may say its last word, if it runs.
-    fn heed(&mut self, verdict: Verdict) {
+    fn pronounce(&self, verdict: Verdict) {
         let Some(epoch) = &self.epoch else { return };
         epoch.segment.verdict.pronounce(verdict);
         epoch.over.store(true, Ordering::Relaxed);
-        if (verdict.rank, verdict.cause) == (self.at.rank, Cause::Silent) {
-            return self.end_worker(Duration::ZERO);
-        }
         if let Some(worker) = &epoch.worker {
             // It fails only if the worker is gone.
             let _ = worker.stream.shutdown(Shutdown::Write);
@@ -266,7 +251,7 @@ impl Agent<'_> {
         }
         let answer = Answer::Kept { file, path: arriving.path() };
         self.files.insert(file, arriving);
-        self.say(&FromAgent::Answer { epoch: self.charge.epoch(), answer });
+        self.say(&FromAgent::Answer { epoch: self.state.epoch(), answer });
         Ok(())
     }
 
@@ -277,38 +262,25 @@ impl Agent<'_> {
         let Some(worker) = epoch.worker.take() else { return };
         let _ = worker.stream.shutdown(Shutdown::Write);
         let mut child = worker.child.lock().unwrap_or_else(PoisonError::into_inner);
-        let deadline = Moment::now().after(patience);
-        while matches!(child.try_wait(), Ok(None)) && Moment::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // Both fail only where there is nothing left to end.
-        let _ = child.kill();
-        let _ = child.wait();
+        // The next epoch has a segment of its own, so one that stays does no harm.
+        end(&mut child, patience);
     }
 
-    /// The coordinator has ended the job.
-    fn ended(&mut self) -> RunResult<()> {
-        self.end_worker(LAST_WORDS);
-        self.sentenced().map_or(Ok(()), Err)
-    }
-
-    /// The coordinator is gone: nobody is left who could decide.
-    fn abandoned(&mut self, source: io::Error) -> RunError {
+    /// What came out of the job for this rank.
+    fn parted(&self, parting: Parting) -> RunResult<()> {
         let rank = self.at.rank;
-        let (mut phase, mut finished) = (Phase::Prepare, 0);
-        if let Some(epoch) = &self.epoch {
-            phase = epoch.segment.activity.phase(rank);
-            finished = epoch.segment.activity.progress(rank).load(Ordering::Relaxed);
+        match parting {
+            Parting::Done => Ok(()),
+            Parting::Ended(verdict, evidence) => Err(RunError::Ended { verdict, evidence, reports: Vec::new() }),
+            Parting::Refused(reason) => Err(RunError::Refused { rank, reason }),
+            Parting::Abandoned(source) => {
+                let activity = self.epoch.as_ref().map(|epoch| &epoch.segment.activity);
+                let phase = activity.map_or(Phase::Prepare, |activity| activity.phase(rank));
+                let finished = activity.map_or(0, |activity| activity.progress(rank).load(Ordering::Relaxed));
+                let machine = self.at.machine.name().to_owned();
+                Err(RunError::Abandoned { rank, machine, phase, finished, source })
+            }
         }
-        self.end_worker(LAST_WORDS);
-        let machine = self.at.machine.name().to_owned();
-        self.sentenced().unwrap_or(RunError::Abandoned { rank, machine, phase, finished, source })
-    }
-
-    /// How the last epoch ended, if it did.
-    fn sentenced(&self) -> Option<RunError> {
-        let (verdict, evidence) = self.charge.sentence().cloned()?;
-        Some(RunError::Ended { verdict, evidence, reports: Vec::new() })
     }
 }
 
@@ -320,7 +292,7 @@ impl Drop for Agent<'_> {
 }
 
 /// Passes on what a worker says, and at last how it ended.
-fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: u64) {
+fn hear(mut inbox: Inbox<UnixStream>, child: &Mutex<Child>, post: &Post, epoch: Epoch) {
     let mut said = None;
     let end = loop {
         match inbox.receive() {

@@ -7,18 +7,19 @@ use crate::control::messages::{Answer, Command as Order, Finding, Ordered, Task,
 use crate::control::plane::{Joined, Plane};
 use crate::control::question::Question;
 use crate::error::{RunError, RunResult};
+use crate::execution::concurrent::Concurrent;
 use crate::execution::flows::{Arrivals, Flows, Wanted};
 use crate::execution::options::Options;
-use crate::execution::work::Ensemble;
 use crate::group::Group;
 use crate::launch::files::{Library, SharedFile};
 use crate::launch::member::Member;
-use crate::launch::nursery::Nursery;
 use crate::launch::rendezvous::Rendezvous;
+use crate::launch::spawner::Spawner;
 use crate::measure::assignment::Assignment;
 use crate::measure::footprint;
 use crate::measure::trial::{Trial, TrialReport};
 use crate::memory::segment::{Segment, SegmentShape};
+use crate::numbers::{Epoch, TaskNumber};
 use crate::pacing::pace::Emulation;
 use crate::transport::hosts::Hosts;
 use crate::transport::tcp::{Secret, raise_open_files};
@@ -60,7 +61,7 @@ pub struct Job {
     pub(crate) options: Options,
     pub(crate) emulated_source: String,
     pub(crate) members: Vec<Member>,
-    pub(crate) nursery: Nursery,
+    pub(crate) spawner: Spawner,
     pub(crate) sender: Sender<Heard>,
     pub(crate) events: Receiver<Heard>,
     /// The connections with agents, if there are any.
@@ -72,8 +73,8 @@ pub struct Job {
     pub(crate) secret: Secret,
     /// Tells jobs with the same secret apart.
     pub(crate) id: [u8; 32],
-    pub(crate) epoch: u64,
-    tasks: u64,
+    pub(crate) epoch: Epoch,
+    tasks: TaskNumber,
     /// What is known of the ranks of this epoch, and decided from it.
     pub(crate) judge: Judge,
     pub(crate) over: Option<Verdict>,
@@ -89,7 +90,7 @@ impl Job {
         let secret = Secret::random().map_err(RunError::system("making the job's secret"))?;
         let (sender, events) = channel();
         let mut job = Self::new(spec, spec.options.clone(), secret, None, (sender, events))?;
-        job.muster(command)?;
+        job.set_up_epoch(command)?;
         Ok(job)
     }
 
@@ -135,7 +136,7 @@ impl Job {
         }
         let mut job = Self::new(spec, options, at.secret.clone(), Some(plane), (sender, events))?;
         job.machines = vec![at.machine.name().to_owned(); spec.ranks];
-        job.muster(command)?;
+        job.set_up_epoch(command)?;
         Ok(job)
     }
 
@@ -154,7 +155,7 @@ impl Job {
             options,
             emulated_source: spec.emulated_source.clone(),
             members: Vec::with_capacity(spec.ranks),
-            nursery: Nursery::new().map_err(RunError::system("preparing to start workers"))?,
+            spawner: Spawner::new().map_err(RunError::system("preparing to start workers"))?,
             sender,
             events,
             plane,
@@ -162,9 +163,9 @@ impl Job {
             shelf: Library::default(),
             secret,
             id,
-            epoch: 1,
-            tasks: 0,
-            judge: Judge::new(0, Moment::now(), []),
+            epoch: Epoch(1),
+            tasks: TaskNumber::default(),
+            judge: Judge::new(Epoch::default(), Moment::now(), []),
             over: None,
         })
     }
@@ -178,12 +179,12 @@ impl Job {
         if let Some(rank) = self.judge.departed() {
             return Err(RunError::Departed { rank, machine: self.machine_of(rank) });
         }
-        self.members.iter_mut().for_each(Member::reap);
+        self.reap();
         self.members.clear();
-        self.epoch += 1;
+        self.epoch = self.epoch.next();
         self.segment = Segment::create(self.segment.shape())?;
         self.over = None;
-        self.muster(command)
+        self.set_up_epoch(command)
     }
 
     /// From now on tasks may go without any progress of any rank for so long.
@@ -246,9 +247,9 @@ impl Job {
     /// As for [`Self::run`]; what went wrong in one of them has ended all, and the evidence says which it was.
     pub fn run_together(&mut self, trials: &[(Source<'_>, Assignment<'_>)]) -> RunResult<Vec<TrialReport>> {
         let assignments: Vec<Assignment<'_>> = trials.iter().map(|(_, assignment)| assignment.clone()).collect();
-        let ensemble = Ensemble::assigned(&assignments, self.members.len())?;
+        let concurrent = Concurrent::assigned(&assignments, self.members.len())?;
         let repetitions = assignments.first().map_or(0, |assignment| assignment.trial.repetitions);
-        footprint::check(&ensemble, repetitions, &self.options, |rank| self.machine_index(rank) == 0)?;
+        footprint::check(&concurrent, repetitions, &self.options, |rank| self.machine_index(rank) == 0)?;
         let files: Vec<&SharedFile> = trials.iter().flat_map(|(source, _)| source.files).copied().collect();
         let task = |paths: Vec<PathBuf>| {
             let mut paths = paths.into_iter();
@@ -258,8 +259,8 @@ impl Job {
             };
             Task::Trial(trials.iter().map(order).collect())
         };
-        let mut found = self.perform(&files, task, &ensemble, |rank, finding| match finding {
-            Finding::Trial(reports) if reports.len() == ensemble.seats(rank).count() => Some(reports),
+        let mut found = self.perform(&files, task, &concurrent, |rank, finding| match finding {
+            Finding::Trial(reports) if reports.len() == concurrent.local_ranks(rank).count() => Some(reports),
             _ => None,
         })?;
         if let Some(plane) = &self.plane {
@@ -270,7 +271,7 @@ impl Job {
                 }
             }
         }
-        Ok(ensemble.reports(found))
+        Ok(concurrent.reports(found))
     }
 
     /// Times exchanges that take place at the same time.
@@ -278,37 +279,37 @@ impl Job {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
         let task = |_| Task::Probe(wanted.clone());
         let probed = Flows::new(wanted.clone(), self.members.len(), machine)?;
-        let arrivals = self.perform(&[], task, &probed.ensemble()?, |_, finding| match finding {
+        let arrivals = self.perform(&[], task, &probed.concurrent()?, |_, finding| match finding {
             Finding::Probe(arrivals) => Some(arrivals),
             Finding::Trial(_) => None,
         })?;
         Ok((probed, arrivals))
     }
 
-    /// PREPARE → READY → RUN → DONE; every rank prepares the task and must come to `ensemble` by itself.
+    /// PREPARE → READY → RUN → DONE; every rank prepares the task and must come to `concurrent` by itself.
     fn perform<T>(
         &mut self,
         files: &[&SharedFile],
         task: impl Fn(Vec<PathBuf>) -> Task,
-        ensemble: &Ensemble<'_>,
+        concurrent: &Concurrent<'_>,
         accept: impl Fn(Rank, Finding) -> Option<T>,
     ) -> RunResult<Vec<T>> {
         if let Some(verdict) = self.over {
             return Err(RunError::Verdict(verdict));
         }
         // Refused here before any rank allocates.
-        ensemble.arenas(&self.segment, &self.options)?;
+        concurrent.arenas(&self.segment, &self.options)?;
         let paths = self.provide(files)?;
-        self.tasks += 1;
-        let (job, plan) = (self.tasks, ensemble.digest());
+        self.tasks = self.tasks.next();
+        let (number, plan) = (self.tasks, concurrent.digest());
         let limit_ms = self.options.work_limit.as_millis() as u64;
-        self.order_each(|job_, rank| {
-            let task = task(paths[job_.machine_index(rank)].clone());
-            Order::Prepare { job, limit_ms, task }
+        self.order_each(|job, rank| {
+            let what = task(paths[job.machine_index(rank)].clone());
+            Order::Prepare { task: number, limit_ms, what }
         })?;
         let mut question = match self.options.hosts.any_apart(Group::all(self.members.len()).ranks()) {
-            true => Question::Listening { job, plan },
-            false => Question::Ready { job, plan },
+            true => Question::Listening { task: number, plan },
+            false => Question::Ready { task: number, plan },
         };
         let mut ordered = None;
         let answers = loop {

@@ -7,8 +7,9 @@ use crate::control::frame::{send, send_descriptor};
 use crate::control::judge::{Event, Heard};
 use crate::control::messages::{Command as Order, ToAgent, Welcome};
 use crate::control::plane::Plane;
-use crate::launch::nursery::{Newborn, Nursery};
+use crate::launch::spawner::{Spawned, Spawner, end};
 use crate::memory::segment::Segment;
+use crate::numbers::Epoch;
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -27,7 +28,7 @@ enum Line {
 /// One worker, from outside.
 pub(crate) struct Member {
     rank: Rank,
-    epoch: u64,
+    epoch: Epoch,
     line: Line,
 }
 
@@ -35,13 +36,13 @@ impl Member {
     /// Starts a worker and a thread that reads what it says. A message that it does not take for `limit` is an error.
     pub(crate) fn start(
         rank: Rank,
-        epoch: u64,
-        nursery: &Nursery,
+        epoch: Epoch,
+        spawner: &Spawner,
         command: Command,
         limit: Duration,
         events: &Sender<Heard>,
     ) -> io::Result<Self> {
-        let Newborn { child, stream, mut inbox } = nursery.start(command, limit)?;
+        let Spawned { child, stream, mut inbox } = spawner.start(command, limit)?;
         let events = events.clone();
         let read = move || {
             loop {
@@ -61,7 +62,7 @@ impl Member {
     }
 
     /// The worker of an agent.
-    pub(crate) fn of_agent(rank: Rank, epoch: u64, plane: Arc<Plane>) -> Self {
+    pub(crate) fn of_agent(rank: Rank, epoch: Epoch, plane: Arc<Plane>) -> Self {
         Self { rank, epoch, line: Line::Agent(plane) }
     }
 
@@ -116,12 +117,18 @@ impl Member {
         }
     }
 
-    /// Ends the process and collects it. An agent does so by itself.
-    pub(crate) fn reap(&mut self) {
+    /// Ends the process, if it is a child; an agent does so by itself.
+    pub(crate) fn kill(&mut self) {
         if let Line::Child { child, .. } = &mut self.line {
-            // Both fail only where there is nothing left to end.
+            // It fails only where there is nothing left to end.
             let _ = child.kill();
-            let _ = child.wait();
         }
+    }
+
+    /// Ends the process and collects it, if it is a child. What is wrong if it does not end.
+    pub(crate) fn reap(&mut self) -> Result<(), String> {
+        let Line::Child { child, .. } = &mut self.line else { return Ok(()) };
+        let process = child.id();
+        if end(child, Duration::ZERO) { Ok(()) } else { Err(format!("its process {process} was killed but stays")) }
     }
 }

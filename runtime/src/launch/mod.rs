@@ -10,12 +10,12 @@
 //! The coordinator alone decides: when a rank dies, stops, or lags, it pronounces one verdict that every wait of every
 //! rank sees within milliseconds, collects what the live ranks say, and has all workers ended. An epoch ends with its
 //! first verdict; [`Job::rebuild`] begins the next with new workers, and nothing of the old one is heard any more.
-//! What each party decides is in `judge`, `charge` and `duty`, which know no sockets, threads or clocks.
+//! What each party decides is in `judge`, `agent_state` and `worker_state`, which know no sockets, threads or clocks.
 //!
 //! ```text
 //! coordinator                       agent (between machines)            worker
 //!                    ◀─────────────  claim, proof                       rendezvous
-//!   Muster           ─────────────▶  makes or finds the segment
+//!   SetUp            ─────────────▶  makes or finds the segment
 //!   memory, Welcome  ──────────────  secret derived ──────────────────▶
 //!                    ◀────────────────────────────────────────────────  Hello         protocol compared
 //!   Prepare(plan)    ─────────────────────────────────────────────────▶               loads, allocates
@@ -25,17 +25,17 @@
 //! ```
 
 pub(crate) mod agent;
+pub(crate) mod epoch_setup;
 pub(crate) mod files;
 pub(crate) mod launcher;
 pub(crate) mod machine;
 pub(crate) mod member;
-pub(crate) mod muster;
-pub(crate) mod nursery;
 mod parent;
 pub(crate) mod probe;
 pub(crate) mod rendezvous;
 #[cfg(test)]
 mod simulation;
+pub(crate) mod spawner;
 pub(crate) mod threads;
 pub(crate) mod verdicts;
 pub(crate) mod watch;

@@ -6,7 +6,7 @@
 use crate::clock::Moment;
 use crate::control::frame::Inbox;
 use crate::control::messages::Command;
-use crate::launch::worker::BACKSTOP;
+use crate::control::worker_state::BACKSTOP;
 use crate::memory::segment::Segment;
 use crate::verdict::{Cause, Verdict};
 use rustix::process::{Pid, getppid};

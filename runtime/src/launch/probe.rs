@@ -8,8 +8,8 @@ use crate::execution::flows::{Arrivals, Flow, Flows, Wanted};
 use crate::execution::options::Options;
 use crate::launch::launcher::Job;
 use crate::launch::threads::each_rank;
-use crate::measure::trial::first_epoch;
 use crate::memory::segment::{Segment, SegmentShape};
+use crate::numbers::TaskNumber;
 use crate::pacing::pace::Emulation;
 use topology::{Exchange, Micros, Probe, ProbeError, Rank};
 
@@ -33,13 +33,13 @@ pub struct ThreadProbe {
     options: Options,
     /// Kept from run to run, so that its memory is warm; gone after an error.
     segment: Option<Segment>,
-    runs: u64,
+    runs: TaskNumber,
 }
 
 impl ThreadProbe {
     /// `ranks` threads, which imitate another machine if `options` say so.
     pub fn new(ranks: usize, options: Options) -> Self {
-        Self { ranks, options, segment: None, runs: 0 }
+        Self { ranks, options, segment: None, runs: TaskNumber::default() }
     }
 
     fn arrivals(&mut self, flows: &Flows) -> RunResult<Vec<Arrivals>> {
@@ -48,12 +48,12 @@ impl ThreadProbe {
             Some(segment) => segment,
             None => Segment::create(SegmentShape::new(self.ranks, machine, self.options.arena_bytes))?,
         };
-        let ensemble = flows.ensemble()?;
-        ensemble.arenas(&segment, &self.options)?.1.reset(segment.region());
-        self.runs += 1;
+        let concurrent = flows.concurrent()?;
+        concurrent.arenas(&segment, &self.options)?.1.reset(segment.region());
+        self.runs = self.runs.next();
         let run = |rank, ()| {
-            let mut executor = Executor::of_flows(&segment, rank, (&ensemble, flows), None, &self.options)?;
-            flows.run_rank(&mut executor, first_epoch(self.runs))
+            let mut executor = Executor::of_flows(&segment, rank, (&concurrent, flows), None, &self.options)?;
+            flows.run_rank(&mut executor, self.runs.first_call())
         };
         let arrivals = each_rank(&segment, vec![(); self.ranks], run)?;
         self.segment = Some(segment);

@@ -10,6 +10,7 @@ use crate::control::frame::sealed;
 use crate::control::messages::{Answer, FromAgent, PROTOCOL, ToAgent};
 use crate::error::{RunError, RunResult};
 use crate::launch::machine::Machine;
+use crate::numbers::Epoch;
 use crate::transport::interfaces::{self, Interface};
 use crate::transport::tcp::{Claim, Gate, Proven, Secret, introduce};
 use crate::verdict::Phase;
@@ -193,7 +194,7 @@ impl Rendezvous {
         {
             let answer = Answer::Failed { phase: Phase::Prepare, reason, peers: Vec::new() };
             // If rank 0 is gone, the others know.
-            let _ = post.send(&FromAgent::Answer { epoch: 0, answer });
+            let _ = post.send(&FromAgent::Answer { epoch: Epoch::default(), answer });
         }
     }
 

@@ -5,15 +5,16 @@
 
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
+use crate::execution::concurrent::{Concurrent, Work};
 use crate::execution::executor::{Executor, Sample};
 use crate::execution::options::Options;
-use crate::execution::work::{Ensemble, Work};
 use crate::group::Group;
 use crate::interpreter::buffers::Call;
 use crate::measure::assignment::{Assignment, each_trial};
 use crate::measure::footprint;
 use crate::measure::trial::{Trial, TrialReport, run_rank};
 use crate::memory::segment::{Segment, SegmentShape};
+use crate::numbers::TaskNumber;
 use crate::transport::hosts::Hosts;
 use crate::verdict::{Cause, Verdict};
 use program::VerifiedProgram;
@@ -39,13 +40,13 @@ fn run_work(work: Work<'_>, calls: Vec<Call<'_>>, options: &Options) -> RunResul
         let what = format!("{ranks} ranks need a call each, not {}", calls.len());
         return Err(RunError::Mismatch { what });
     }
-    let (ensemble, segment) = (Ensemble::new(vec![work], ranks)?, segment(ranks, options)?);
+    let (concurrent, segment) = (Concurrent::new(vec![work], ranks)?, segment(ranks, options)?);
     let run = |rank, call| {
-        let mut executor = Executor::new(&segment, rank, &ensemble, None, options)?;
-        executor.run(vec![call], 1)
+        let mut executor = Executor::new(&segment, rank, &concurrent, None, options)?;
+        executor.run(vec![call], TaskNumber::default().first_call())
     };
     let runs = each_rank(&segment, calls, run)?;
-    Ok(runs.into_iter().flat_map(|run| run.seats).map(|ran| ran.sample).collect())
+    Ok(runs.into_iter().flat_map(|run| run.local_ranks).map(|ran| ran.sample).collect())
 }
 
 /// Runs a trial with one thread per rank.
@@ -63,23 +64,23 @@ pub fn try_threads(program: &VerifiedProgram, trial: &Trial, options: &Options) 
 /// # Errors
 /// The first [`RunError`] of any rank; the others have stopped by then.
 pub fn try_together(ranks: usize, trials: &[Assignment<'_>], options: &Options) -> RunResult<Vec<TrialReport>> {
-    try_works(Ensemble::assigned(trials, ranks)?, ranks, &each_trial(trials), options)
+    try_works(Concurrent::assigned(trials, ranks)?, ranks, &each_trial(trials), options)
 }
 
 fn try_works(
-    ensemble: Ensemble<'_>,
+    concurrent: Concurrent<'_>,
     ranks: usize,
     trials: &[&Trial],
     options: &Options,
 ) -> RunResult<Vec<TrialReport>> {
     let options = &together(options);
-    footprint::check(&ensemble, trials.first().map_or(0, |trial| trial.repetitions), options, |_| true)?;
+    footprint::check(&concurrent, trials.first().map_or(0, |trial| trial.repetitions), options, |_| true)?;
     let segment = segment(ranks, options)?;
     let run = |rank, ()| {
-        let mut executor = Executor::new(&segment, rank, &ensemble, None, options)?;
-        run_rank(&mut executor, trials, 0)
+        let mut executor = Executor::new(&segment, rank, &concurrent, None, options)?;
+        run_rank(&mut executor, trials, TaskNumber::default())
     };
-    Ok(ensemble.reports(each_rank(&segment, vec![(); ranks], run)?))
+    Ok(concurrent.reports(each_rank(&segment, vec![(); ranks], run)?))
 }
 
 /// Threads share memory, whatever is asked for.
@@ -198,8 +199,8 @@ mod tests {
 
     fn try_program(program: &Program, trial: &Trial, options: &Options) -> RunResult<TrialReport> {
         let ranks = program.ranks.len();
-        let ensemble = Ensemble::new(vec![work(program, trial.count, trial.dtype)], ranks)?;
-        try_works(ensemble, ranks, &[trial], options).map(|mut reports| reports.remove(0))
+        let concurrent = Concurrent::new(vec![work(program, trial.count, trial.dtype)], ranks)?;
+        try_works(concurrent, ranks, &[trial], options).map(|mut reports| reports.remove(0))
     }
 
     fn run_program(
@@ -261,10 +262,10 @@ mod tests {
         bad.ranks[2].threadblocks[0].steps.pop();
         let group = Group::new([5, 3, 1].map(Rank)).unwrap();
         let works = vec![work(&good, 1000, DType::F32), Work { group, ..work(&bad, 100, DType::F32) }];
-        let ensemble = Ensemble::new(works, 6).unwrap();
+        let concurrent = Concurrent::new(works, 6).unwrap();
         let options = Options { work_limit: std::time::Duration::from_millis(100), ..Options::default() };
         let trial = Trial { repetitions: 3, ..Trial::once(100, DType::F32) };
-        let error = try_works(ensemble, 6, &[&trial; 2], &options).unwrap_err();
+        let error = try_works(concurrent, 6, &[&trial; 2], &options).unwrap_err();
         let RunError::InWork { work: 1, works: 2, source } = error else { panic!("{error}") };
         // Ranks are those of the job.
         let RunError::Deadline { rank, peer: Some(peer), .. } = *source else { panic!("{source}") };
@@ -285,13 +286,13 @@ mod tests {
         let options = Options::default();
         let segment = segment(2, &options).unwrap();
         let run = |rank, program| {
-            let ensemble = Ensemble::new(vec![work(program, 10, DType::F32)], 2)?;
-            let mut executor = Executor::new(&segment, rank, &ensemble, None, &options)?;
-            run_rank(&mut executor, &[&Trial::once(10, DType::F32)], 0)
+            let concurrent = Concurrent::new(vec![work(program, 10, DType::F32)], 2)?;
+            let mut executor = Executor::new(&segment, rank, &concurrent, None, &options)?;
+            run_rank(&mut executor, &[&Trial::once(10, DType::F32)], TaskNumber::default())
         };
         let error = each_rank(&segment, programs.iter().collect(), run).unwrap_err();
         let RunError::Stamp { rank: Rank(0), peer: Rank(1), expected, found } = error else { panic!("{error}") };
-        assert!(expected.epoch == found.epoch && expected.plan != found.plan);
+        assert!(expected.call == found.call && expected.plan != found.plan);
     }
 
     /// Rank 0 sends transfers 0 and 1; rank 1 receives the first of them only when it has sent transfer 2.

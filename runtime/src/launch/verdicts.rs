@@ -1,7 +1,7 @@
 //! How the coordinator waits, and what it does when its [`Judge`](crate::control::judge::Judge) ends an epoch.
 
 use crate::clock::Moment;
-use crate::control::judge::{Decision, LAST_WORDS, Sight};
+use crate::control::judge::{Decision, GLANCE, LAST_WORDS, Sight};
 use crate::control::messages::{Answer, Command as Order, ToAgent};
 use crate::control::plane::Plane;
 use crate::control::question::Question;
@@ -14,9 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use topology::Rank;
-
-/// How often a waiting launcher looks around.
-const GLANCE: Duration = Duration::from_millis(20);
 
 /// Where the coordinator sees its ranks.
 pub(crate) struct Eyes {
@@ -60,18 +57,9 @@ impl Job {
         asked: impl Fn(Rank) -> bool,
         ordered: Option<&Order>,
     ) -> RunResult<Vec<(Rank, Answer)>> {
-        let eyes = self.eyes();
-        self.judge.ask(Moment::now(), (question, limit), asked, &eyes);
+        self.judge.ask(Moment::now(), (question, limit), asked, &self.eyes());
         loop {
-            let decision = match self.judge.look(Moment::now(), &eyes) {
-                Decision::Wait => match self.events.recv_timeout(GLANCE) {
-                    Ok(heard) => self.judge.hear(Moment::now(), heard, &eyes),
-                    Err(_) => Decision::Wait,
-                },
-                decision => decision,
-            };
-            match decision {
-                Decision::Wait => {}
+            match self.decide() {
                 Decision::Repeat(rank) => {
                     if let Some(order) = ordered {
                         // A broken channel shows as `Gone`.
@@ -80,6 +68,18 @@ impl Job {
                 }
                 Decision::Complete(answers) => return Ok(answers),
                 Decision::End(verdict, evidence) => return Err(self.end(verdict, evidence)),
+                Decision::Wait | Decision::Over => {}
+            }
+        }
+    }
+
+    /// Hears and sees ranks until there is something to do.
+    fn decide(&mut self) -> Decision {
+        let (eyes, mut heard) = (self.eyes(), None);
+        loop {
+            match self.judge.step(Moment::now(), heard.take(), &eyes) {
+                Decision::Wait => heard = self.events.recv_timeout(GLANCE).ok(),
+                decision => return decision,
             }
         }
     }
@@ -97,15 +97,11 @@ impl Job {
         None
     }
 
-    /// Hears what ranks say at their end, for `limit` at most; of one that is silent nothing is expected.
-    fn hear_last_words(&mut self, limit: Duration, silent: Option<Rank>) {
-        let (deadline, eyes) = (Moment::now().after(limit), self.eyes());
-        while !self.judge.all_gone_but(silent) && Moment::now() < deadline {
-            self.judge.look(Moment::now(), &eyes);
-            if let Ok(heard) = self.events.recv_timeout(GLANCE) {
-                self.judge.hear(Moment::now(), heard, &eyes);
-            }
-        }
+    /// Ends all children at once; those that stay although they were killed, and that it is so.
+    pub(crate) fn reap(&mut self) -> Vec<(Rank, String)> {
+        self.members.iter_mut().for_each(Member::kill);
+        let reap = |(rank, member): (usize, &mut Member)| Some((Rank::from_index(rank), member.reap().err()?));
+        self.members.iter_mut().enumerate().filter_map(reap).collect()
     }
 
     /// Notes which agents have left while nobody waited.
@@ -139,9 +135,11 @@ impl Job {
         }
         // Wakes those who wait for an order.
         self.members.iter().for_each(Member::hang_up);
-        self.hear_last_words(LAST_WORDS, (verdict.cause == Cause::Silent).then_some(verdict.rank));
-        self.members.iter_mut().for_each(Member::reap);
-        RunError::Ended { verdict, evidence, reports: self.judge.take_reports() }
+        self.judge.close(Moment::now(), verdict);
+        while self.decide() != Decision::Over {}
+        let mut reports = self.judge.take_reports();
+        reports.extend(self.reap());
+        RunError::Ended { verdict, evidence, reports }
     }
 }
 
@@ -156,7 +154,7 @@ impl Drop for Job {
         while self.members.iter_mut().any(running) && Moment::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.members.iter_mut().for_each(Member::reap);
+        self.reap();
         if let Some(plane) = self.plane.take() {
             plane.close(LAST_WORDS);
         }

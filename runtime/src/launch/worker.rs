@@ -6,20 +6,21 @@
 //! help. When the launcher is gone the kernel ends the process, even one that is stopped.
 
 use crate::clock::Moment;
-use crate::control::duty::{Duty, Heed, Patience};
 use crate::control::frame::{Inbox, receive_descriptor, send};
 use crate::control::judge::BEAT;
 use crate::control::messages::{Answer, Command, Finding, Ordered, PROTOCOL, Task, Terms, Welcome};
+use crate::control::worker_state::{BACKSTOP, Farewell, FarewellAction, WorkerAction, WorkerEvent, WorkerState};
 use crate::error::{RunError, RunResult};
+use crate::execution::concurrent::{Concurrent, Loaded, Work};
 use crate::execution::executor::Executor;
 use crate::execution::flows::{Arrivals, Flows, Wanted};
 use crate::execution::options::Options;
-use crate::execution::work::{Ensemble, Loaded, Work};
 use crate::group::Group;
-use crate::launch::nursery::end_with_parent;
 use crate::launch::parent::listen;
-use crate::measure::trial::{RankReport, Trial, first_epoch, run_rank};
+use crate::launch::spawner::end_with_parent;
+use crate::measure::trial::{RankReport, Trial, run_rank};
 use crate::memory::segment::Segment;
+use crate::numbers::TaskNumber;
 use crate::pacing::pace::Emulation;
 use crate::transport::tcp::{self, Closed, Handles, Meeting, Secret, Tcp, raise_open_files};
 use crate::verdict::{Cause, Phase, Verdict};
@@ -32,12 +33,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use topology::{Rank, Topology};
-
-/// The launcher decides about deadlines; a worker decides alone only this much later.
-pub(super) const BACKSTOP: Duration = Duration::from_secs(2);
-
-/// How long a rank that lost a connection waits for the launcher to say why.
-const EXPLANATION: Duration = Duration::from_millis(300);
 
 /// The share of the time for getting ready in which ranks must have met: whom somebody could not reach is to be said before
 /// the launcher only sees that nothing moves.
@@ -92,8 +87,8 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     if terms.protocol != PROTOCOL {
         return Err(broken(format!("the launcher speaks protocol {}, this worker {PROTOCOL}", terms.protocol)));
     }
-    let segment = Segment::open(memory, terms.segment)?;
-    let options = options(&terms, loader)?;
+    let (segment, first_here) = (Segment::open(memory, terms.segment)?, terms.first_here);
+    let options = options(terms, loader)?;
     control.set_read_timeout(Some(BEAT)).map_err(channel_error("preparing the control channel"))?;
     let patience = Some(options.ready_limit.max(BACKSTOP));
     control.set_write_timeout(patience).map_err(channel_error("preparing the control channel"))?;
@@ -103,14 +98,12 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
         .name("control".to_owned())
         .spawn(move || listen(inbox, &watched, (rank, limit), commands))
         .map_err(channel_error("starting the control thread"))?;
-    // Everybody has that long for each of three answers, and the coordinator for the verdict.
-    let duty = Duty::new(3 * options.ready_limit + BACKSTOP);
     Worker {
         segment,
         rank,
-        duty: RefCell::new(duty),
+        state: RefCell::new(WorkerState::new(options.ready_limit)),
         options,
-        first_here: terms.first_here,
+        first_here,
         secret,
         control,
         commands: received,
@@ -120,25 +113,14 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     .work(loader)
 }
 
-fn options(terms: &Terms, loader: &dyn Loader) -> RunResult<Options> {
-    let emulation = match &terms.emulation {
-        None => None,
-        Some((source, slowdown)) => {
-            let topology = loader.topology(source).map_err(|what| RunError::Mismatch { what })?;
-            Some(Emulation::new(Arc::new(topology), *slowdown)?)
-        }
-    };
-    Ok(Options {
-        hosts: terms.hosts.clone(),
-        interfaces: terms.interfaces.clone(),
-        spare_interfaces: terms.spare_interfaces,
-        ready_limit: Duration::from_millis(terms.ready_limit_ms),
-        ring_bytes: terms.ring_bytes,
-        tile_bytes: terms.tile_bytes,
-        work_limit: Duration::from_millis(terms.work_limit_ms) + BACKSTOP,
-        emulation,
-        ..Options::default()
-    })
+/// How this worker executes: it resolves the machine to imitate by itself, and lets the launcher decide first.
+fn options(terms: Terms, loader: &dyn Loader) -> RunResult<Options> {
+    let emulation = terms.emulation.map(|(source, slowdown)| {
+        let topology = loader.topology(&source).map_err(|what| RunError::Mismatch { what })?;
+        Emulation::new(Arc::new(topology), slowdown)
+    });
+    let (emulation, work_limit) = (emulation.transpose()?, terms.options.work_limit + BACKSTOP);
+    Ok(Options { emulation, work_limit, ..terms.options })
 }
 
 /// What `rank` needs of the program of each of these orders; what is ordered several times is loaded once.
@@ -164,7 +146,7 @@ fn programs(ordered: &[Ordered], rank: Rank, loader: &dyn Loader) -> RunResult<V
 struct Worker {
     segment: Segment,
     rank: Rank,
-    duty: RefCell<Duty>,
+    state: RefCell<WorkerState>,
     options: Options,
     /// Whether it prepares the shared memory for all ranks of its machine.
     first_here: bool,
@@ -181,26 +163,28 @@ struct Worker {
 impl Worker {
     /// Serves trials until the launcher closes the channel; tells it what went wrong.
     fn work(mut self, loader: &dyn Loader) -> RunResult<()> {
-        let result = self.trials(loader).map_err(|error| self.explained(error));
-        if let Err(error) = &result {
-            let (phase, reason, peers) =
-                (self.segment.activity.phase(self.rank), error.chain(), self.lost_peers(error));
-            self.answer(&Answer::Failed { phase, reason, peers })?;
-            self.await_verdict(BACKSTOP);
+        match self.trials(loader) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.leave(error)?),
         }
-        result
     }
 
-    /// Waits until it is decided why the job ends: whoever leaves takes its connections along, and others would take that
-    /// for the fault.
-    fn await_verdict(&self, limit: Duration) -> Option<RunError> {
-        let deadline = Moment::now().after(limit);
+    /// Says what went wrong, and stays until it is decided why the job ends. Whose connection broke fails for the reason
+    /// that others know, if they say it in time.
+    fn leave(&self, mut error: RunError) -> RunResult<RunError> {
+        let has_lost_peers = error.lost_peer().is_some();
+        let mut farewell = Farewell::new(Moment::now(), has_lost_peers);
         loop {
             let verdict = self.segment.verdict.check().err();
-            if verdict.is_some() || Moment::now() >= deadline {
-                return verdict;
+            match farewell.step(Moment::now(), verdict.is_some()) {
+                FarewellAction::Wait => std::thread::sleep(Duration::from_millis(1)),
+                FarewellAction::Say => {
+                    error = verdict.filter(|_| has_lost_peers).unwrap_or(error);
+                    let (phase, peers) = (self.segment.activity.phase(self.rank), self.lost_peers(&error));
+                    self.answer(&Answer::Failed { phase, reason: error.chain(), peers })?;
+                }
+                FarewellAction::Leave => return Ok(error),
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -213,28 +197,21 @@ impl Worker {
         peers.into_iter().collect()
     }
 
-    /// Who dies takes its connections along, and the launcher knows a moment later who that was. Nobody who only lost
-    /// a connection leaves before: the next would take that for the fault.
-    fn explained(&self, error: RunError) -> RunError {
-        let verdict = error.lost_peer().and_then(|_| self.await_verdict(EXPLANATION));
-        verdict.unwrap_or(error)
-    }
-
     fn trials(&mut self, loader: &dyn Loader) -> RunResult<()> {
         while let Some(command) = self.hear()? {
-            let Command::Prepare { job, limit_ms, task } = command else {
+            let Command::Prepare { task, limit_ms, what } = command else {
                 return Err(self.unexpected(&command, "what to prepare"));
             };
             self.options.work_limit = Duration::from_millis(limit_ms) + BACKSTOP;
             self.segment.activity.enter(self.rank, Phase::Prepare);
-            let finding = match task {
+            let finding = match what {
                 Task::Trial(ordered) => {
-                    Finding::Trial(self.trial(job, &ordered, &programs(&ordered, self.rank, loader)?)?)
+                    Finding::Trial(self.trial(task, &ordered, &programs(&ordered, self.rank, loader)?)?)
                 }
-                Task::Probe(wanted) => Finding::Probe(self.probe(job, wanted)?),
+                Task::Probe(wanted) => Finding::Probe(self.probe(task, wanted)?),
             };
             self.connections.take();
-            self.answer(&Answer::Done { job, finding })?;
+            self.answer(&Answer::Done { task, finding })?;
         }
         match self.segment.verdict.check() {
             Err(RunError::Verdict(Verdict { cause: Cause::Orphaned, .. })) => Ok(()),
@@ -242,7 +219,7 @@ impl Worker {
         }
     }
 
-    fn trial(&self, job: u64, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
+    fn trial(&self, task: TaskNumber, ordered: &[Ordered], programs: &[Arc<Loaded>]) -> RunResult<Vec<RankReport>> {
         let has_excerpts = programs.iter().any(|program| matches!(**program, Loaded::Excerpt(_)));
         let all = Group::all(self.segment.rank_count());
         if has_excerpts && (self.options.emulation.is_some() || self.options.hosts.any_apart(all.ranks())) {
@@ -254,36 +231,36 @@ impl Worker {
         };
         let works = ordered.iter().zip(programs.iter().map(AsRef::as_ref)).map(work).collect();
         let trials: Vec<&Trial> = ordered.iter().map(|order| &order.trial).collect();
-        let ensemble = Ensemble::tried(works, &trials, self.segment.rank_count())?;
-        self.clear(&ensemble)?;
-        let tcp = self.connect(job, &ensemble)?;
-        let mut executor = Executor::new(&self.segment, self.rank, &ensemble, tcp, &self.options)?;
-        self.await_run(job, &ensemble)?;
-        run_rank(&mut executor, &trials, job)
+        let concurrent = Concurrent::tried(works, &trials, self.segment.rank_count())?;
+        self.clear(&concurrent)?;
+        let tcp = self.connect(task, &concurrent)?;
+        let mut executor = Executor::new(&self.segment, self.rank, &concurrent, tcp, &self.options)?;
+        self.await_run(task, &concurrent)?;
+        run_rank(&mut executor, &trials, task)
     }
 
-    fn probe(&self, job: u64, wanted: Wanted) -> RunResult<Arrivals> {
+    fn probe(&self, task: TaskNumber, wanted: Wanted) -> RunResult<Arrivals> {
         let machine = self.options.emulation.as_ref().map(Emulation::topology);
         let flows = Flows::new(wanted, self.segment.rank_count(), machine)?;
-        let ensemble = flows.ensemble()?;
-        self.clear(&ensemble)?;
-        let tcp = self.connect(job, &ensemble)?;
-        let mut executor = Executor::of_flows(&self.segment, self.rank, (&ensemble, &flows), tcp, &self.options)?;
-        self.await_run(job, &ensemble)?;
-        flows.run_rank(&mut executor, first_epoch(job))
+        let concurrent = flows.concurrent()?;
+        self.clear(&concurrent)?;
+        let tcp = self.connect(task, &concurrent)?;
+        let mut executor = Executor::of_flows(&self.segment, self.rank, (&concurrent, &flows), tcp, &self.options)?;
+        self.await_run(task, &concurrent)?;
+        flows.run_rank(&mut executor, task.first_call())
     }
 
     /// Prepares the machine's shared memory. All its ranks are between two tasks now: the ends of the last one's rings
     /// are gone, and nobody touches those of this one before all are ready.
-    fn clear(&self, ensemble: &Ensemble<'_>) -> RunResult<()> {
+    fn clear(&self, concurrent: &Concurrent<'_>) -> RunResult<()> {
         if self.first_here {
-            ensemble.arenas(&self.segment, &self.options)?.1.reset(self.segment.region());
+            concurrent.arenas(&self.segment, &self.options)?.1.reset(self.segment.region());
         }
         Ok(())
     }
 
     /// Connects with ranks of other computers, if there are any.
-    fn connect(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<Option<Tcp>> {
+    fn connect(&self, task: TaskNumber, concurrent: &Concurrent<'_>) -> RunResult<Option<Tcp>> {
         let (hosts, segment) = (&self.options.hosts, &self.segment);
         if !hosts.any_apart(Group::all(segment.rank_count()).ranks()) {
             return Ok(None);
@@ -291,32 +268,32 @@ impl Worker {
         let failed = || RunError::system("listening for other ranks");
         let Options { interfaces, spare_interfaces, .. } = &self.options;
         let (listeners, doors) = tcp::listen(interfaces, *spare_interfaces).map_err(failed())?;
-        self.answer(&Answer::Listening { job, plan: ensemble.digest(), doors })?;
+        self.answer(&Answer::Listening { task, plan: concurrent.digest(), doors })?;
         let doors = match self.next()? {
-            Command::Connect { job: now, doors } if now == job => doors,
+            Command::Connect { task: now, doors } if now == task => doors,
             other => return Err(self.unexpected(&other, "connect")),
         };
         let meeting = Meeting {
             rank: self.rank,
-            connections: ensemble.connections(),
+            connections: concurrent.connections(),
             remote: &|connection| hosts.apart(connection.from, connection.to),
             secret: &self.secret,
-            task: job,
+            task: task.0,
             deadline: Moment::now().after(self.options.ready_limit.mul_f64(MEETING)),
             check: &|| segment.verdict.check(),
             closed: &self.closed,
         };
         let streams = meeting.hold(listeners, &doors)?;
         self.connections
-            .replace(streams.handles(ensemble.connections()).map_err(RunError::system("keeping connections open"))?);
+            .replace(streams.handles(concurrent.connections()).map_err(RunError::system("keeping connections open"))?);
         Tcp::new(hosts.clone(), streams).map(Some).map_err(RunError::system("preparing to wait for sockets"))
     }
 
     /// Says that this rank is ready, and waits for the others to be.
-    fn await_run(&self, job: u64, ensemble: &Ensemble<'_>) -> RunResult<()> {
-        self.answer(&Answer::Ready { job, plan: ensemble.digest() })?;
+    fn await_run(&self, task: TaskNumber, concurrent: &Concurrent<'_>) -> RunResult<()> {
+        self.answer(&Answer::Ready { task, plan: concurrent.digest() })?;
         match self.next()? {
-            Command::Run { job: now } if now == job => Ok(()),
+            Command::Run { task: now } if now == task => Ok(()),
             other => Err(self.unexpected(&other, "run")),
         }
     }
@@ -335,21 +312,19 @@ impl Worker {
     /// The next command that is to be obeyed now; `None` if no more will come.
     fn hear(&self) -> RunResult<Option<Command>> {
         loop {
-            match self.commands.recv_timeout(BEAT) {
-                Ok(command) => match self.duty.borrow_mut().heed(&command) {
-                    Heed::Obey => return Ok(Some(command)),
-                    Heed::Ignore => {}
-                    Heed::Refuse => return Err(self.unexpected(&command, "what may follow")),
-                },
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => {
-                    let patience = self.duty.borrow_mut().wait(Moment::now());
-                    match patience {
-                        Patience::Wait => {}
-                        Patience::Ask(answer) => self.say(&answer)?,
-                        Patience::GiveUp(waited) => return Err(self.undecided(waited)),
-                    }
-                }
+            let event = match self.commands.recv_timeout(BEAT) {
+                Ok(command) => WorkerEvent::Said(command),
+                Err(RecvTimeoutError::Timeout) => WorkerEvent::Quiet,
+                Err(RecvTimeoutError::Disconnected) => WorkerEvent::HungUp,
+            };
+            let action = self.state.borrow_mut().step(Moment::now(), event);
+            match action {
+                WorkerAction::Wait => {}
+                WorkerAction::Obey(command) => return Ok(Some(command)),
+                WorkerAction::Refuse(command) => return Err(self.unexpected(&command, "what may follow")),
+                WorkerAction::Say(answer) => self.say(&answer)?,
+                WorkerAction::GiveUp(waited) => return Err(self.undecided(waited)),
+                WorkerAction::Leave => return Ok(None),
             }
         }
     }
@@ -361,7 +336,7 @@ impl Worker {
     }
 
     fn answer(&self, answer: &Answer) -> RunResult<()> {
-        self.duty.borrow_mut().said(Moment::now(), answer);
+        self.state.borrow_mut().said(Moment::now(), answer);
         self.say(answer)
     }
 

@@ -3,7 +3,7 @@
 //! The principal type is [`Assignment`].
 
 use crate::error::{RunError, RunResult};
-use crate::execution::work::{Ensemble, Work};
+use crate::execution::concurrent::{Concurrent, Work};
 use crate::group::Group;
 use crate::measure::trial::{RankReport, Trial, TrialReport};
 use program::VerifiedProgram;
@@ -25,7 +25,7 @@ pub(crate) fn each_trial<'t>(assignments: &'t [Assignment<'_>]) -> Vec<&'t Trial
     assignments.iter().map(|assignment| &assignment.trial).collect()
 }
 
-impl<'a> Ensemble<'a> {
+impl<'a> Concurrent<'a> {
     /// What these assignments make.
     ///
     /// # Errors
@@ -51,12 +51,12 @@ impl<'a> Ensemble<'a> {
         Self::new(works, ranks)
     }
 
-    /// What each work's ranks found, of what all ranks of the job did in their seats.
+    /// What each work's ranks found, of what all ranks of the job did.
     pub(crate) fn reports(&self, found: Vec<Vec<RankReport>>) -> Vec<TrialReport> {
         let empty = |work: &Work<'_>| TrialReport { ranks: vec![RankReport::default(); work.group.ranks().len()] };
         let mut reports: Vec<TrialReport> = self.works().iter().map(empty).collect();
         for (index, found) in found.into_iter().enumerate() {
-            for ((work, number), found) in self.seats(Rank::from_index(index)).zip(found) {
+            for ((work, number), found) in self.local_ranks(Rank::from_index(index)).zip(found) {
                 reports[work].ranks[number.index()] = found;
             }
         }

@@ -1,8 +1,8 @@
 //! Whether trials that run together fit this machine and their report a message, asked before anything is allocated.
 
 use crate::error::{RunError, RunResult};
+use crate::execution::concurrent::{Concurrent, Work};
 use crate::execution::options::Options;
-use crate::execution::work::{Ensemble, Work};
 use crate::measure::trial::MOST_REPETITIONS;
 use crate::plan::geometry::Geometry;
 use program::Buffer;
@@ -12,18 +12,18 @@ use topology::Rank;
 /// [`RunError::TooManyRepetitions`]; [`RunError::NotEnoughMemory`] if the buffers of those ranks that are
 /// here need more than is available.
 pub(crate) fn check(
-    ensemble: &Ensemble<'_>,
+    concurrent: &Concurrent<'_>,
     repetitions: u32,
     options: &Options,
     is_here: impl Fn(Rank) -> bool,
 ) -> RunResult<()> {
     // A rank may have to report on each work.
-    let limit = MOST_REPETITIONS / ensemble.works().len().max(1) as u32;
+    let limit = MOST_REPETITIONS / concurrent.works().len().max(1) as u32;
     if repetitions > limit {
         return Err(RunError::TooManyRepetitions { repetitions, limit });
     }
     let mut needed: u64 = 0;
-    for work in ensemble.works() {
+    for work in concurrent.works() {
         let &Work { program, count, dtype, .. } = work;
         let tiles = work.tiles(options);
         for (number, _) in work.group.ranks().iter().enumerate().filter(|&(_, &rank)| is_here(rank)) {

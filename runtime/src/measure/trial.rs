@@ -7,10 +7,11 @@
 use crate::dtype::DType;
 use crate::error::{RunError, RunResult};
 use crate::execution::executor::{Executor, Sample};
-use crate::execution::seat::{Buffers, GUARD, Seat};
+use crate::execution::local_rank::{Buffers, GUARD, LocalRank};
 use crate::interpreter::buffers::Call;
 use crate::measure::reference::Reference;
 use crate::memory::heap::Area;
+use crate::numbers::TaskNumber;
 use program::Program;
 use serde::{Deserialize, Serialize};
 use topology::{Micros, Rank};
@@ -122,7 +123,7 @@ impl Guarded {
     }
 }
 
-/// The buffers of one seat, with what is needed to fill and check them.
+/// The buffers of one local rank, with what is needed to fill and check them.
 struct Bench<'a> {
     number: Rank,
     program: &'a Program,
@@ -133,15 +134,15 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(seat: &mut Seat<'a>, trial: &Trial) -> RunResult<Self> {
-        let (program, dtype) = (seat.program(), trial.dtype);
+    fn new(local_rank: &mut LocalRank<'a>, trial: &Trial) -> RunResult<Self> {
+        let (program, dtype) = (local_rank.program(), trial.dtype);
         let too_large = |_| RunError::TooLarge { elements: trial.count, dtype };
         let count = usize::try_from(trial.count).map_err(too_large)?;
         // Different data for each of the collectives that run together: what went to the wrong one is found.
-        let seed = trial.seed.wrapping_add(seat.place.work as u64);
-        let Buffers { input, output } = seat.take_buffers().expect("an executor runs one trial");
+        let seed = trial.seed.wrapping_add(local_rank.place.work as u64);
+        let Buffers { input, output } = local_rank.take_buffers().expect("an executor runs one trial");
         Ok(Self {
-            number: seat.number(),
+            number: local_rank.number(),
             program,
             reference: Reference::new(&program.demand, program.op, count, dtype, seed),
             input: Guarded::new(input),
@@ -192,26 +193,21 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The epoch of the first run of a task of a job: later runs count on, and no two tasks meet.
-pub(crate) fn first_epoch(job: u64) -> u64 {
-    (job << 32) + 1
-}
-
-/// One rank's part of trials that run together, one for each work; what it found in each of its seats. `job` tells the
-/// tasks of a job apart.
-pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], job: u64) -> RunResult<Vec<RankReport>> {
-    let seats = executor.seats().iter_mut();
-    let mut benches: Vec<Bench<'_>> =
-        seats.map(|seat| Bench::new(seat, trials[seat.place.work])).collect::<RunResult<_>>()?;
+/// One rank's part of trials that run together, one for each work; what it found in each.
+pub(crate) fn run_rank(executor: &mut Executor<'_>, trials: &[&Trial], task: TaskNumber) -> RunResult<Vec<RankReport>> {
+    let local_ranks = executor.local_ranks().iter_mut();
+    let mut benches: Vec<Bench<'_>> = local_ranks
+        .map(|local_rank| Bench::new(local_rank, trials[local_rank.place.work]))
+        .collect::<RunResult<_>>()?;
     let (warmups, repetitions) = trials.first().map_or((0, 0), |trial| (trial.warmups, trial.repetitions));
     let checked = trials.iter().any(|trial| trial.check == Check::FirstAndLast);
     let total = u64::from(warmups) + u64::from(repetitions);
     for repetition in 0..total {
         benches.iter_mut().for_each(Bench::refill);
         let calls = benches.iter_mut().map(Bench::call).collect();
-        let run = executor.run(calls, first_epoch(job) + repetition)?;
+        let run = executor.run(calls, task.first_call().plus(repetition))?;
         let edge = repetition == 0 || repetition + 1 == total;
-        for (bench, ran) in benches.iter_mut().zip(run.seats) {
+        for (bench, ran) in benches.iter_mut().zip(run.local_ranks) {
             if repetition >= u64::from(warmups) {
                 bench.report.samples.push(ran.sample);
             }

@@ -1,7 +1,10 @@
 //! When a message may begin: as an imitated machine would let it, or in the plan's order between computers.
 //!
-//! The principal types are [`Pacer`](pace::Pacer) and [`Keeper`](turns::Keeper).
+//! The principal types are [`Pacer`](pace::Pacer) and [`Keeper`](keeper::Keeper).
 
+mod gate;
+pub(crate) mod keeper;
+pub(crate) mod messages;
 pub(crate) mod order;
 pub(crate) mod pace;
-pub(crate) mod turns;
+mod rates;

@@ -12,9 +12,10 @@
 //! scheduler woke us later, so delays of this computer do not add up along a path of many hops. Bytes travel
 //! ahead of their arrival, so copying is hidden behind the emulated wire.
 
-use crate::clock::Moment;
+use crate::clock::{Moment, WaitFor};
 use crate::error::{RunError, RunResult};
 use crate::memory::segment::{Segment, SegmentShape};
+use crate::numbers::CallNumber;
 use crate::pacing::order::ResourceOrder;
 use crate::plan::RankPlan;
 use crate::transport::shared::arena::Arena;
@@ -27,7 +28,7 @@ use topology::{Bytes, LinkId, Micros, Topology};
 const LONGEST: Micros = Micros(86_400e6);
 
 /// The machine that local ranks imitate.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Emulation {
     topology: Arc<Topology>,
     slowdown: f64,
@@ -139,17 +140,6 @@ pub(crate) struct Departure {
     pub(crate) arrival: Moment,
 }
 
-/// Whether a message may claim its resources.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Turn {
-    /// It did.
-    Now(Departure),
-    /// Another rank is claiming at this instant.
-    Contended,
-    /// A message before it has not claimed yet.
-    Later,
-}
-
 /// What a threadblock is in the middle of.
 #[derive(Clone, Copy, Default)]
 struct InFlight {
@@ -168,7 +158,7 @@ pub(crate) struct Pacer<'a> {
     emulation: &'a Emulation,
     plan: &'a RankPlan<'a>,
     order: &'a ResourceOrder,
-    epoch: u64,
+    call: CallNumber,
     /// When each step of each threadblock was complete, for the latest tile.
     stamps: Vec<Vec<Moment>>,
     in_flight: Vec<InFlight>,
@@ -181,12 +171,12 @@ impl<'a> Pacer<'a> {
         emulation: &'a Emulation,
         plan: &'a RankPlan<'a>,
         order: &'a ResourceOrder,
-        epoch: u64,
+        call: CallNumber,
     ) -> Self {
         let blocks = &plan.own().threadblocks;
         let stamps = blocks.iter().map(|block| vec![Moment::default(); block.steps.len()]).collect();
         let in_flight = vec![InFlight::default(); blocks.len()];
-        Self { segment, arena, emulation, plan, order, epoch, stamps, in_flight }
+        Self { segment, arena, emulation, plan, order, call, stamps, in_flight }
     }
 
     /// Before the first step: nothing is ready earlier than `start`.
@@ -238,14 +228,22 @@ impl<'a> Pacer<'a> {
         self.in_flight[block].departure
     }
 
-    /// Claims link and resources for the message that step `index` begins, if it is this message's turn.
-    pub(crate) fn claim(&mut self, block: usize, index: usize, tile: usize, to: ConnectionId, ready: Moment) -> Turn {
+    /// Claims link and resources for the message that step `index` begins.
+    ///
+    /// # Errors
+    /// What it has to wait for: a message before it that has not claimed yet, or another rank that claims at this instant.
+    pub(crate) fn claim(
+        &mut self,
+        (block, index, tile): (usize, usize, usize),
+        to: ConnectionId,
+        ready: Moment,
+    ) -> Result<Departure, WaitFor> {
         let neighbours = self.order.around(self.steps(block)[index].transfer);
         let claimed = |&earlier: &u32| {
-            self.arena.flag(self.segment.region(), earlier as usize).load(Ordering::Acquire) == self.epoch
+            self.arena.flag(self.segment.region(), earlier as usize).load(Ordering::Acquire) == self.call.0
         };
         if !neighbours.is_none_or(|neighbours| neighbours.before.iter().all(claimed)) {
-            return Turn::Later;
+            return Err(WaitFor::Peer);
         }
         let bytes = self.plan.message_bytes(self.message_from(block, index), tile);
         let (topology, id) = (self.emulation.topology(), self.plan.program.connections[to.index()].link);
@@ -271,13 +269,14 @@ impl<'a> Pacer<'a> {
             let arrival = start.saturating_add(cost(&|bytes| link.transfer_time(bytes)));
             Departure { sent: Moment(sent), arrival: Moment(arrival) }
         });
-        let Some(departure) = departure else { return Turn::Contended };
+        // It is ready, and need not wait for longer than others take to claim.
+        let departure = departure.ok_or(WaitFor::Moment(ready))?;
         self.in_flight[block].departure = Some(departure);
         if let Some(neighbours) = neighbours {
-            self.arena.flag(self.segment.region(), neighbours.transfer as usize).store(self.epoch, Ordering::Release);
+            self.arena.flag(self.segment.region(), neighbours.transfer as usize).store(self.call.0, Ordering::Release);
             neighbours.next.iter().for_each(|&rank| self.segment.bells.of(rank).ring());
         }
-        Turn::Now(departure)
+        Ok(departure)
     }
 
     /// Notes that a step will be complete at `ready`, or later if it ends a message that is still on its link;

@@ -91,12 +91,12 @@ pub(crate) struct LaneRequest<'a> {
     /// The bytes that the lane must take though its receiver does not.
     pub(crate) backlog: usize,
     /// Present where messages between computers have turns.
-    pub(crate) in_turn: Option<InTurn>,
+    pub(crate) paced: Option<Paced>,
 }
 
 /// What the sender of a lane knows where messages have turns.
 #[derive(Clone, Copy)]
-pub(crate) struct InTurn {
+pub(crate) struct Paced {
     /// How fast it is to be, in bytes per second, if that matters.
     pub(crate) rate: Option<f64>,
 }

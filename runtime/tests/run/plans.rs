@@ -99,21 +99,32 @@ pub(crate) fn machine(spec: &str) -> Topology {
 /// AllReduce by recursive doubling among a power of two of ranks, each of which has a link to every other: partners
 /// exchange all they have summed so far, so each adds what the other has to its own.
 pub(crate) fn doubling(ranks: u32, op: ReduceOp) -> VerifiedProgram {
+    let round = |bit: u32| (0..ranks).map(|from| (from, from ^ (1 << bit))).collect();
+    let rounds: Vec<_> = (0..ranks.ilog2()).map(round).collect();
+    exchange(ranks, op, &rounds, &LowerOptions::default())
+}
+
+/// AllReduce in which everybody sends what it has to everybody, and adds up by itself what comes.
+pub(crate) fn one_shot(ranks: u32, op: ReduceOp, options: &LowerOptions) -> VerifiedProgram {
+    let to_others = |from| (1..ranks).map(move |distance| (from, (from + distance) % ranks));
+    exchange(ranks, op, &[(0..ranks).flat_map(to_others).collect()], options)
+}
+
+/// AllReduce in rounds in which ranks add what others have to their own.
+fn exchange(ranks: u32, op: ReduceOp, rounds: &[Vec<(u32, u32)>], options: &LowerOptions) -> VerifiedProgram {
     let topology = Arc::new(machine(&format!("clique:{ranks}")));
     let mut request = Request::new(Collective::AllReduce, ranks as usize, 1 << 20);
     request.op = Some(op);
     let demand = Demand::new(request).unwrap();
-    let mut messages = Vec::new();
-    for distance in (0..ranks.ilog2()).map(|bit| 1 << bit) {
-        for from in 0..ranks {
-            let link = topology.between(Rank(from), Rank(from ^ distance)).next().unwrap();
-            messages.push(Message { chunks: demand.chunk_ids().collect(), link, kind: TransferKind::Reduce });
-        }
-    }
-    let rounds = vec![ranks as usize; ranks.ilog2() as usize];
-    let transfers = replay_rounds(&demand, &topology, &messages, &rounds).unwrap();
-    let schedule = verify(Schedule::new(&topology, Arc::new(demand), transfers, "doubling"), &topology).unwrap();
-    check(lower(&schedule, &LowerOptions::default()).unwrap()).unwrap()
+    let message = |&(from, to): &(u32, u32)| {
+        let link = topology.between(Rank(from), Rank(to)).next().unwrap();
+        Message { chunks: demand.chunk_ids().collect(), link, kind: TransferKind::Reduce }
+    };
+    let messages: Vec<_> = rounds.iter().flatten().map(message).collect();
+    let lengths: Vec<usize> = rounds.iter().map(Vec::len).collect();
+    let transfers = replay_rounds(&demand, &topology, &messages, &lengths).unwrap();
+    let schedule = verify(Schedule::new(&topology, Arc::new(demand), transfers, "exchange"), &topology).unwrap();
+    check(lower(&schedule, options).unwrap()).unwrap()
 }
 
 /// One message per hop of each chunk, round by round.

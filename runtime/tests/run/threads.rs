@@ -1,6 +1,6 @@
 //! Every collective in threads: ranks, counts, types, operators, in place and not, tiles and tiny rings.
 
-use crate::plans::{COLLECTIVES, PlanSpec, doubling};
+use crate::plans::{COLLECTIVES, PlanSpec, doubling, one_shot};
 use program::{
     Buffer, Connection, ConnectionId, Instruction, LowerOptions, Program, RankProgram, Shape, Slice, Step, Tempo,
     Threadblock, Threadblocks, VerifiedProgram, check as check_program, lower,
@@ -216,6 +216,36 @@ fn all_ranks_of_a_reduction_end_with_the_same_bits() {
                     assert_eq!(at, None, "{topology} {op} {dtype}: rank {rank} of {ranks} has another byte");
                 }
             }
+        }
+    }
+}
+
+/// Each rank adds up by itself what all have, and no two orders give the same sum.
+#[test]
+fn sums_that_depend_on_their_order_are_the_same_on_all_ranks() {
+    let values = [1.0f32, 1e30, -1e30, 3.0, 1e-7, -1e30, 1e30, 0.1];
+    let lowerings = [
+        LowerOptions::default(),
+        LowerOptions { in_place: true, channels: 2, ..LowerOptions::default() },
+        LowerOptions { threadblocks: Threadblocks::Paired, fuse: true, instances: 2, ..LowerOptions::default() },
+    ];
+    for (lowering, ranks) in lowerings.iter().zip([3, 5, 8]).chain(lowerings.iter().zip([4, 8, 3])) {
+        let program = one_shot(ranks as u32, ReduceOp::Sum, lowering);
+        let value = |rank: usize, at: usize| values[(rank + at) % values.len()];
+        for (count, options) in [(1, Options::default()), (1001, cramped())] {
+            let expected: Vec<u8> = (0..count)
+                .flat_map(|at| (1..ranks).fold(value(0, at), |sum, rank| sum + value(rank, at)).to_ne_bytes())
+                .collect();
+            let inputs: Vec<Vec<u8>> =
+                (0..ranks).map(|rank| (0..count).flat_map(|at| value(rank, at).to_ne_bytes()).collect()).collect();
+            let mut outputs = if lowering.in_place { inputs.clone() } else { vec![vec![0; 4 * count]; ranks] };
+            let calls = inputs.iter().zip(&mut outputs).map(|(input, output)| match lowering.in_place {
+                true => Call::InPlace(output),
+                false => Call::OutOfPlace { input, output },
+            });
+            run_threads(&program, count as u64, DType::F32, calls.collect(), &options).unwrap();
+            let others: Vec<_> = (0..ranks).filter(|&rank| outputs[rank] != expected).collect();
+            assert!(others.is_empty(), "{ranks} ranks, {count} × f32, {lowering:?}: {others:?} add in another order");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! off is an end of every connection that is missed; so the rank is named that has lost, and was lost by, the most others.
 //! The coordinator names itself when it has lost everybody.
 
-use super::{BEAT, Complaint, DISTANCE, Decision, Judge, LEAST_SILENCE, MISSED, Seat, Sight, distant_beat};
+use super::{BEAT, Complaint, DISTANCE, Decision, Judge, LEAST_SILENCE, MISSED, RankState, Sight, distant_beat};
 use crate::clock::Moment;
 use crate::verdict::{Cause, Phase, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,14 +17,14 @@ const OTHERS: Duration = Duration::from_millis(400);
 impl Judge {
     /// The longest that a running rank shows no sign of life.
     fn patience(&self, rank: Rank) -> Duration {
-        let distant = distant_beat(self.seats.len()) * MISSED + DISTANCE;
-        if self.seats[rank.index()].machine.is_some() { distant } else { BEAT * MISSED }
+        let distant = distant_beat(self.states.len()) * MISSED + DISTANCE;
+        if self.states[rank.index()].machine.is_some() { distant } else { BEAT * MISSED }
     }
 
     /// Since when a rank has not shown any: its worker, or its agent.
     fn last_sign(&self, rank: Rank) -> Moment {
-        let seat = &self.seats[rank.index()];
-        seat.machine.map_or(seat.beat.1, |_| seat.beat.1.min(seat.message.1))
+        let state = &self.states[rank.index()];
+        state.machine.map_or(state.beat.1, |_| state.beat.1.min(state.message.1))
     }
 
     /// How long that is.
@@ -56,14 +56,14 @@ impl Judge {
 
     /// Whether an agent has left, or said nothing for longer than this `part` of the longest that is usual.
     fn is_lost(&self, rank: Rank, now: Moment, part: u32) -> bool {
-        let seat = &self.seats[rank.index()];
-        seat.left || now.since(seat.message.1) > self.patience(rank) / part
+        let state = &self.states[rank.index()];
+        state.left || now.since(state.message.1) > self.patience(rank) / part
     }
 
     /// Whether nobody is left whom the coordinator reaches over a connection. A single other machine, or a single
     /// agent, may as well be lost itself.
     fn is_cut_off(&self, now: Moment, part: u32) -> bool {
-        let agents = self.ranks().filter_map(|rank| Some((self.seats[rank.index()].machine?, rank)));
+        let agents = self.ranks().filter_map(|rank| Some((self.states[rank.index()].machine?, rank)));
         let (here, elsewhere): (Vec<_>, Vec<_>) = agents.partition(|&(machine, _)| machine == 0);
         let all_lost = |agents: &[(usize, Rank)]| agents.iter().all(|&(_, rank)| self.is_lost(rank, now, part));
         let several = elsewhere.iter().any(|&(machine, _)| machine != elsewhere[0].0);
@@ -98,7 +98,7 @@ impl Judge {
         let complaints = self.inquiry.as_ref().map_or(Vec::new(), |inquiry| inquiry.complaints.clone());
         let Some(first) = complaints.first() else { return Decision::Wait };
         // Who has said why it ends shows no more signs of life.
-        let may_be_silent = |peer: &Rank| self.seats.get(peer.index()).is_some_and(|seat| !seat.said);
+        let may_be_silent = |peer: &Rank| self.states.get(peer.index()).is_some_and(|state| !state.said);
         let peers = || complaints.iter().flat_map(|complaint| complaint.peers.iter().copied()).filter(may_be_silent);
         if let Some(rank) = self.most_silent(peers(), now) {
             return self.blame(now, (rank, Cause::Silent), first.reason.clone(), sight);
@@ -127,8 +127,9 @@ impl Judge {
     /// nobody could end it.
     pub(super) fn unheard(&mut self, now: Moment, limit: Duration, sight: &dyn Sight) -> Decision {
         let limit = limit.max(LEAST_SILENCE);
-        let is_unheard = |seat: &Seat| seat.machine.is_some() && !seat.left && now.since(seat.message.1) > limit;
-        match self.seats.iter().position(is_unheard).map(Rank::from_index) {
+        let is_unheard =
+            |state: &RankState| state.machine.is_some() && !state.left && now.since(state.message.1) > limit;
+        match self.states.iter().position(is_unheard).map(Rank::from_index) {
             Some(rank) => {
                 let evidence = format!("the process that looks after it said nothing for {limit:?}");
                 self.blame(now, (rank, Cause::Silent), evidence, sight)
@@ -172,6 +173,7 @@ mod tests {
     use super::*;
     use crate::control::messages::Answer;
     use crate::control::question::Question;
+    use crate::numbers::{Epoch, TaskNumber};
     use std::cell::Cell;
 
     /// Ranks that give a sign of life whenever somebody looks.
@@ -205,15 +207,15 @@ mod tests {
     fn verdict(complaints: &[(u64, u32, &[u32])]) -> (Rank, u64) {
         let (begin, sight) = (Moment(1_000_000_000), Alive::default());
         let at = |millis| begin.after(Duration::from_millis(millis));
-        let mut judge = Judge::new(1, begin, [None, Some(1), Some(2), Some(3)]);
-        let question = Question::Ready { job: 1, plan: String::new() };
+        let mut judge = Judge::new(Epoch(1), begin, [None, Some(1), Some(2), Some(3)]);
+        let question = Question::Ready { task: TaskNumber(1), plan: String::new() };
         judge.ask(begin, (question, Duration::from_secs(10)), |_| true, &sight);
         for millis in 0..5000 {
             let now = at(millis);
             for &(_, by, peers) in complaints.iter().filter(|complaint| complaint.0 == millis) {
                 let peers = peers.iter().copied().map(Rank).collect();
                 let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peers };
-                let heard = Heard { epoch: 1, rank: Rank(by), event: Event::Answer(answer) };
+                let heard = Heard { epoch: Epoch(1), rank: Rank(by), event: Event::Answer(answer) };
                 assert_eq!(judge.hear(now, heard, &sight), Decision::Wait);
             }
             if let Decision::End(verdict, _) = judge.look(now, &sight) {
@@ -252,10 +254,10 @@ mod tests {
     #[test]
     fn who_says_that_it_lost_only_what_does_not_exist_has_failed() {
         let (now, sight) = (Moment(1_000_000_000), Alive::default());
-        let mut judge = Judge::new(1, now, [None, Some(1)]);
+        let mut judge = Judge::new(Epoch(1), now, [None, Some(1)]);
         judge.ask(now, (Question::Hello, Duration::from_secs(10)), |_| true, &sight);
         let answer = Answer::Failed { phase: Phase::Work, reason: String::new(), peers: vec![Rank(1), Rank(7)] };
-        let heard = Heard { epoch: 1, rank: Rank(1), event: Event::Answer(answer) };
+        let heard = Heard { epoch: Epoch(1), rank: Rank(1), event: Event::Answer(answer) };
         let Decision::End(verdict, _) = judge.hear(now, heard, &sight) else { panic!("nothing was decided") };
         assert_eq!((verdict.rank, verdict.cause), (Rank(1), Cause::Failed));
     }

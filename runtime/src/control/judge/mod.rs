@@ -9,6 +9,7 @@ mod blame;
 use crate::clock::Moment;
 use crate::control::messages::Answer;
 use crate::control::question::{Judgement, Question};
+use crate::numbers::Epoch;
 use crate::verdict::{Cause, Phase, Verdict};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,6 +17,8 @@ use topology::Rank;
 
 /// How often a worker gives a sign of life.
 pub(crate) const BEAT: Duration = Duration::from_millis(50);
+/// How often a coordinator that waits looks around.
+pub(crate) const GLANCE: Duration = Duration::from_millis(20);
 /// How long live ranks have to say their last word after a verdict.
 pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 /// A rank that missed so many signs of life is not running.
@@ -48,7 +51,7 @@ pub(crate) enum Event {
 /// What was heard, of whom, and to which epoch it belongs.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Heard {
-    pub(crate) epoch: u64,
+    pub(crate) epoch: Epoch,
     pub(crate) rank: Rank,
     pub(crate) event: Event,
 }
@@ -76,11 +79,13 @@ pub(crate) enum Decision {
     Complete(Vec<(Rank, Answer)>),
     /// The epoch is over: the verdict, and its evidence.
     End(Verdict, String),
+    /// Who had last words to say after a verdict has said them, or had the time to.
+    Over,
 }
 
 /// What is known of a rank.
 #[derive(Clone, PartialEq, Debug)]
-struct Seat {
+struct RankState {
     /// The machine of the agent that looks after it, if one does; 0 is the coordinator's.
     machine: Option<usize>,
     /// The last sign of life of the worker, and when it changed.
@@ -125,9 +130,11 @@ struct Inquiry {
 /// What the coordinator knows of an epoch.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Judge {
-    epoch: u64,
-    seats: Vec<Seat>,
+    epoch: Epoch,
+    states: Vec<RankState>,
     inquiry: Option<Inquiry>,
+    /// After a verdict: until when last words are heard, and of whom none are expected.
+    closing: Option<(Moment, Option<Rank>)>,
     /// When it looked last.
     looked: Moment,
     /// When it noticed last that it had not run, and for how long.
@@ -138,14 +145,16 @@ pub(crate) struct Judge {
 
 impl Judge {
     /// At the begin of an epoch; `machines` says which ranks have agents, and where.
-    pub(crate) fn new(epoch: u64, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
-        let seat = |machine| Seat { machine, beat: (0, now), message: (0, now), gone: false, left: false, said: false };
-        let seats = machines.into_iter().map(seat).collect();
-        Self { epoch, seats, inquiry: None, looked: now, slept: (now, Duration::ZERO), reports: Vec::new() }
+    pub(crate) fn new(epoch: Epoch, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
+        let state =
+            |machine| RankState { machine, beat: (0, now), message: (0, now), gone: false, left: false, said: false };
+        let states = machines.into_iter().map(state).collect();
+        let (inquiry, closing, slept) = (None, None, (now, Duration::ZERO));
+        Self { epoch, states, inquiry, closing, looked: now, slept, reports: Vec::new() }
     }
 
     /// The same for the next epoch: others remember that the coordinator has slept.
-    pub(crate) fn next(&self, epoch: u64, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
+    pub(crate) fn next(&self, epoch: Epoch, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
         Self { slept: self.slept, ..Self::new(epoch, now, machines) }
     }
 
@@ -169,12 +178,13 @@ impl Judge {
 
     /// The first rank whose agent has left.
     pub(crate) fn departed(&self) -> Option<Rank> {
-        self.ranks().find(|rank| self.seats[rank.index()].left)
+        self.ranks().find(|rank| self.states[rank.index()].left)
     }
 
-    /// Whether every worker has ended, but perhaps this one.
-    pub(crate) fn all_gone_but(&self, silent: Option<Rank>) -> bool {
-        self.ranks().all(|rank| self.seats[rank.index()].gone || Some(rank) == silent)
+    /// The verdict is known: hears what ranks say at their end, for a while; of one that is silent nothing is expected.
+    pub(crate) fn close(&mut self, now: Moment, verdict: Verdict) {
+        self.inquiry = None;
+        self.closing = Some((now.after(LAST_WORDS), (verdict.cause == Cause::Silent).then_some(verdict.rank)));
     }
 
     /// What ranks said at their end, by rank, once.
@@ -185,24 +195,39 @@ impl Judge {
     }
 
     fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
-        (0..self.seats.len()).map(Rank::from_index)
+        (0..self.states.len()).map(Rank::from_index)
+    }
+
+    /// One round of a coordinator that waits for a decision: what follows from what was heard, if anything was, and from
+    /// what is to be seen. It is called again and again until it says more than [`Decision::Wait`]; whoever calls it waits
+    /// for [`GLANCE`] at most for somebody to say something.
+    pub(crate) fn step(&mut self, now: Moment, heard: Option<Heard>, sight: &dyn Sight) -> Decision {
+        self.wake(now);
+        let decision = heard.map_or(Decision::Wait, |heard| self.hear(now, heard, sight));
+        if decision != Decision::Wait {
+            return decision;
+        }
+        let is_over = |(until, silent): (Moment, Option<Rank>)| {
+            now >= until || self.ranks().all(|rank| self.states[rank.index()].gone || Some(rank) == silent)
+        };
+        if self.closing.is_some_and(is_over) { Decision::Over } else { self.look(now, sight) }
     }
 
     /// What follows from what was heard.
     pub(crate) fn hear(&mut self, now: Moment, heard: Heard, sight: &dyn Sight) -> Decision {
         self.wake(now);
         let Heard { epoch, rank, event } = heard;
-        let Some(seat) = self.seats.get_mut(rank.index()) else { return Decision::Wait };
+        let Some(state) = self.states.get_mut(rank.index()) else { return Decision::Wait };
         match event {
             Event::Left(how) => {
-                seat.left = true;
+                state.left = true;
                 self.left(now, rank, how)
             }
             // What belongs to an epoch that is over says nothing about this one.
             _ if epoch != self.epoch => Decision::Wait,
             Event::Gone(how) => self.lost(rank, how, sight),
             Event::Answer(Answer::Failed { phase, reason, peers }) => {
-                if std::mem::replace(&mut seat.said, true) {
+                if std::mem::replace(&mut state.said, true) {
                     return Decision::Wait;
                 }
                 self.failed(now, rank, &peers, phase, reason)
@@ -213,8 +238,8 @@ impl Judge {
 
     /// A rank has ended; who said why before is heard already.
     fn lost(&mut self, rank: Rank, how: String, sight: &dyn Sight) -> Decision {
-        let seat = &mut self.seats[rank.index()];
-        let known = std::mem::replace(&mut seat.gone, true) || seat.said;
+        let state = &mut self.states[rank.index()];
+        let known = std::mem::replace(&mut state.gone, true) || state.said;
         match &self.inquiry {
             Some(_) if !known => {
                 let phase = self.phase(rank, sight);
@@ -226,8 +251,8 @@ impl Judge {
 
     /// An agent has left, and its worker with it. Whether all have, and so the coordinator is cut off, shows in a moment.
     fn left(&mut self, now: Moment, rank: Rank, how: String) -> Decision {
-        let seat = &mut self.seats[rank.index()];
-        let known = std::mem::replace(&mut seat.gone, true) || seat.said;
+        let state = &mut self.states[rank.index()];
+        let known = std::mem::replace(&mut state.gone, true) || state.said;
         if let (Some(inquiry), false) = (&mut self.inquiry, known) {
             inquiry.departure.get_or_insert((now.after(BEAT), rank, how));
         }
@@ -235,7 +260,7 @@ impl Judge {
     }
 
     fn failed(&mut self, now: Moment, rank: Rank, peers: &[Rank], phase: Phase, reason: String) -> Decision {
-        let ranks = self.seats.len();
+        let ranks = self.states.len();
         let peers = peers.iter().copied().filter(|&peer| peer != rank && peer.index() < ranks).collect::<BTreeSet<_>>();
         let Some(inquiry) = &mut self.inquiry else {
             self.reports.push((rank, reason));
@@ -269,11 +294,11 @@ impl Judge {
     }
 
     /// What follows from what is to be seen now, and from time.
-    pub(crate) fn look(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
+    fn look(&mut self, now: Moment, sight: &dyn Sight) -> Decision {
         self.wake(now);
-        for (index, seat) in self.seats.iter_mut().enumerate() {
+        for (index, state) in self.states.iter_mut().enumerate() {
             let rank = Rank::from_index(index);
-            for (last, count) in [(&mut seat.beat, sight.beats(rank)), (&mut seat.message, sight.messages(rank))] {
+            for (last, count) in [(&mut state.beat, sight.beats(rank)), (&mut state.message, sight.messages(rank))] {
                 if count != last.0 {
                     *last = (count, now);
                 }
@@ -304,7 +329,7 @@ impl Judge {
 
     /// Nobody has been silent before this moment.
     fn forgive(&mut self, now: Moment) {
-        self.seats.iter_mut().for_each(|seat| (seat.beat.1, seat.message.1) = (now, now));
+        self.states.iter_mut().for_each(|state| (state.beat.1, state.message.1) = (now, now));
     }
 
     /// Time that the coordinator itself did not run for is nobody else's delay.

@@ -2,13 +2,14 @@
 
 use super::host::Host;
 use super::setup::{PLAN, Party};
-use super::world::{EPOCHS, GLANCE, Happening, LIMIT, State, World};
+use super::world::{EPOCHS, Happening, LIMIT, State, World};
 use crate::clock::Moment;
-use crate::control::judge::{Decision, Event, Heard, LAST_WORDS, Sight};
-use crate::control::messages::{Answer, Command, Muster, PROTOCOL, Task, Terms, ToAgent};
+use crate::control::judge::{Decision, Event, GLANCE, Heard, Sight};
+use crate::control::messages::{Answer, Command, EpochSetup, PROTOCOL, Task, Terms, ToAgent};
+use crate::control::plane::PULSE;
 use crate::control::question::Question;
+use crate::execution::options::Options;
 use crate::memory::segment::SegmentShape;
-use crate::transport::hosts::Hosts;
 use crate::verdict::Phase;
 use std::time::Duration;
 use topology::Rank;
@@ -53,50 +54,42 @@ impl World {
     }
 
     pub(super) fn begin_epoch(&mut self) {
-        self.epoch += 1;
-        self.closing = None;
+        self.epoch = self.epoch.next();
         let ranks = self.setup.ranks;
         self.judge = self.judge.next(self.epoch, self.now, (0..ranks).map(|rank| (rank > 0).then_some(rank)));
         self.seen.0 = vec![(0, 0, Phase::Prepare); ranks];
         for rank in 1..ranks {
             let silence_ms = LIMIT.as_millis() as u64;
-            let muster = Muster { job: [0; 32], segment: shape(ranks), place: None, absent: Vec::new(), silence_ms };
-            self.tell(rank, ToAgent::Muster { epoch: self.epoch, muster });
+            let setup = EpochSetup { job: [0; 32], segment: shape(ranks), place: None, absent: Vec::new(), silence_ms };
+            self.tell(rank, ToAgent::SetUp { epoch: self.epoch, setup });
         }
-        self.ask(Question::Mustered, None);
+        self.ask(Question::SetUp, None);
     }
 
     fn ask(&mut self, question: Question, ordered: Option<Command>) {
-        let asked = |rank: Rank| rank != Rank(0) || question != Question::Mustered;
+        let asked = |rank: Rank| rank != Rank(0) || question != Question::SetUp;
         self.judge.ask(self.now, (question.clone(), LIMIT), asked, &self.seen);
         (self.question, self.ordered) = (question, ordered);
     }
 
-    pub(super) fn hear(&mut self, heard: Heard) {
-        match self.judge.look(self.now, &self.seen) {
-            Decision::Wait => {}
-            decision => self.obey(decision),
-        }
-        let is_old = heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
-        let known = is_old.then(|| self.judge.clone());
-        let decision = self.judge.hear(self.now, heard, &self.seen);
-        if let Some(known) = known {
-            assert!(known == self.judge && decision == Decision::Wait, "an epoch that is over was heard");
+    /// The coordinator has heard something, or has waited for long enough to look around.
+    pub(super) fn step(&mut self, heard: Option<Heard>) {
+        let is_old = |heard: &Heard| heard.epoch != self.epoch && !matches!(heard.event, Event::Left(_));
+        let known = heard.as_ref().is_some_and(is_old).then(|| self.judge.clone());
+        let decision = self.judge.step(self.now, heard, &self.seen);
+        if let Some(mut known) = known {
+            let without = known.step(self.now, None, &self.seen);
+            assert!(known == self.judge && decision == without, "an epoch that is over was heard");
         }
         self.obey(decision);
     }
 
     pub(super) fn glance(&mut self) {
-        let decision = self.judge.look(self.now, &self.seen);
-        self.obey(decision);
-        if self.closing.is_some_and(|until| self.now >= until) {
-            self.conclude();
-        }
+        self.step(None);
         self.glances += 1;
-        for rank in 1..self.setup.ranks {
-            if self.glances.is_multiple_of(5) {
-                self.tell(rank, ToAgent::Ping { at: self.now, activity: self.seen.activity() });
-            }
+        if self.glances.is_multiple_of((PULSE.as_millis() / GLANCE.as_millis()) as u64) {
+            let activity = self.seen.activity();
+            (1..self.setup.ranks).for_each(|rank| self.tell(rank, ToAgent::Ping { at: self.now, activity }));
         }
         if self.coordinator != State::Gone {
             self.later(GLANCE, Party::Coordinator, Happening::Glance);
@@ -117,10 +110,11 @@ impl World {
                     let verdict = ToAgent::Verdict { epoch: self.epoch, verdict, evidence: evidence.clone() };
                     self.tell(rank, verdict);
                 }
-                self.hosts[0].verdict.get_or_insert(verdict);
+                self.pronounce(0, verdict);
                 self.outcomes.push(Err((verdict, evidence)));
-                self.closing = Some(self.now.after(LAST_WORDS));
+                self.judge.close(self.now, verdict);
             }
+            Decision::Over => self.conclude(),
         }
     }
 
@@ -132,7 +126,7 @@ impl World {
             return self.ask(question, Some(order));
         }
         match self.question {
-            Question::Mustered => {
+            Question::SetUp => {
                 for rank in 1..ranks {
                     let terms = terms(rank, ranks);
                     self.tell(rank, ToAgent::Enlist { epoch: self.epoch, terms });
@@ -140,22 +134,20 @@ impl World {
                 self.start_worker(0, self.epoch);
                 return self.ask(Question::Hello, None);
             }
-            Question::Done { job, .. } => self.outcomes.push(Ok(job)),
+            Question::Done { task, .. } => self.outcomes.push(Ok(task)),
             _ => {}
         }
         if self.outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64 == self.setup.tasks {
-            self.closing = Some(self.now);
-            return;
+            return self.conclude();
         }
-        self.job += 1;
-        let (job, task) = (self.job, Task::Trial(Vec::new()));
-        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { job, limit_ms: 1, task: task.clone() }));
-        self.ask(Question::Listening { job, plan: PLAN.to_owned() }, None);
+        self.task = self.task.next();
+        let (task, what) = (self.task, Task::Trial(Vec::new()));
+        (0..ranks).for_each(|rank| self.order(rank, Command::Prepare { task, limit_ms: 1, what: what.clone() }));
+        self.ask(Question::Listening { task, plan: PLAN.to_owned() }, None);
     }
 
     /// The epoch is over: the next one begins without faults, or the job ends.
     fn conclude(&mut self) {
-        self.closing = None;
         self.kill_worker(0);
         let is_done = self.outcomes.last().is_some_and(Result::is_ok);
         if is_done || self.judge.departed().is_some() || self.epoch == EPOCHS {
@@ -179,13 +171,7 @@ fn terms(rank: usize, ranks: usize) -> Terms {
         rank: Rank::from_index(rank),
         segment: shape(ranks),
         first_here: true,
-        ring_bytes: 0,
-        tile_bytes: None,
-        work_limit_ms: 0,
+        options: Options::default(),
         emulation: None,
-        hosts: Hosts::Each,
-        interfaces: Vec::new(),
-        spare_interfaces: false,
-        ready_limit_ms: 0,
     }
 }

@@ -1,10 +1,10 @@
 //! Bugs of history: each scenario is played by the naive protocol, which hangs or disagrees, and by ours, which does not.
 
-use super::host::Parting;
 use super::naive;
 use super::play;
 use super::setup::{FOR_EVER, Fault, Party, Setup};
 use super::world::{State, World};
+use crate::control::agent_state::Parting;
 use crate::verdict::{Cause, Verdict};
 use topology::Rank;
 
@@ -60,7 +60,9 @@ fn ours(scenario: Scenario) -> (World, Vec<Ending>) {
     };
     let ending = |rank: usize| match (&world.hosts[rank], rank) {
         (host, 1..) if host.agent == State::Runs => Ending::Hangs,
-        (host, 1..) if host.parting == Some(Parting::Abandoned) => Ending::Decides("nobody decides".to_owned()),
+        (host, 1..) if matches!(host.parting, Some(Parting::Abandoned(_))) => {
+            Ending::Decides("nobody decides".to_owned())
+        }
         _ => Ending::Decides(decided.clone()),
     };
     let endings = (0..RANKS).map(ending).collect();

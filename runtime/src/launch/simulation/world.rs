@@ -1,17 +1,19 @@
 //! Time, network and faults of the simulation.
 //!
-//! The principal type is [`World`]: a queue of what happens when. Every party decides by the code that a real job decides
-//! by: the coordinator by its `Judge`, agents by a `Charge`, workers by a `Duty`. What the parties do then is imitated
-//! in `coordinator` and `host`. Messages between coordinator and agents may be late, lost, doubled and out of order, which is worse
+//! The principal type is [`World`]: a queue of what happens when. Every party is stepped by the code, and waits for as long,
+//! as in a real job: the coordinator by its `Judge`, agents by an `AgentState`, workers by a `WorkerState` and a
+//! `Farewell`. What these say is to be done is imitated in `coordinator` and `host`. Messages between coordinator and agents may be late, lost, doubled and out of order, which is worse
 //! than TCP is.
 
 use super::coordinator::Seen;
 use super::host::{Host, Wake};
 use super::setup::{FOR_EVER, Fault, Party, Random, Setup};
 use crate::clock::Moment;
-use crate::control::judge::{Event, Heard, Judge};
+use crate::control::judge::{Event, GLANCE, Heard, Judge};
 use crate::control::messages::{Command, ToAgent};
 use crate::control::question::Question;
+use crate::launch::agent::ENDING;
+use crate::numbers::{Epoch, TaskNumber};
 use crate::verdict::{Phase, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,10 +21,8 @@ use topology::Rank;
 
 /// How long ranks may take to get ready, and to work, without any movement.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
-/// How often a waiting coordinator looks around.
-pub(super) const GLANCE: Duration = Duration::from_millis(20);
 /// How many epochs a job may have.
-pub(super) const EPOCHS: u64 = 4;
+pub(super) const EPOCHS: Epoch = Epoch(4);
 
 /// What arrives at a party, or wakes it.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub(super) enum Happening {
     Heard(Vec<Heard>),
     Beat {
         rank: usize,
-        epoch: u64,
+        epoch: Epoch,
         sent: Moment,
         seen: (u64, u64, Phase),
     },
@@ -41,11 +41,11 @@ pub(super) enum Happening {
     Closed,
     AgentWakes,
     Command {
-        epoch: u64,
+        epoch: Epoch,
         command: Command,
     },
     Worker {
-        epoch: u64,
+        epoch: Epoch,
         wake: Wake,
     },
     Befalls(Fault),
@@ -66,7 +66,7 @@ pub(super) enum State {
 }
 
 /// How a task ended, for the coordinator.
-pub(super) type Outcome = Result<u64, (Verdict, String)>;
+pub(super) type Outcome = Result<TaskNumber, (Verdict, String)>;
 
 pub(super) struct World {
     pub(super) setup: Setup,
@@ -77,19 +77,18 @@ pub(super) struct World {
     /// What waits for a party that is stopped.
     held: Vec<(Party, Happening)>,
     pub(super) coordinator: State,
-    pub(super) epoch: u64,
-    pub(super) job: u64,
+    pub(super) epoch: Epoch,
+    pub(super) task: TaskNumber,
     pub(super) judge: Judge,
     pub(super) seen: Seen,
     pub(super) question: Question,
     pub(super) ordered: Option<Command>,
-    pub(super) closing: Option<Moment>,
     pub(super) glances: u64,
     pub(super) hosts: Vec<Host>,
     /// Plans by collective and rank, of those who began it.
-    pub(super) collectives: BTreeMap<(u64, u64), BTreeMap<usize, String>>,
+    pub(super) collectives: BTreeMap<(Epoch, TaskNumber), BTreeMap<usize, String>>,
     /// Who voted in an epoch for a task.
-    pub(super) votes: BTreeSet<(u64, u64, usize)>,
+    pub(super) votes: BTreeSet<(Epoch, TaskNumber, usize)>,
     /// Who was hit by a fault, or by the loss of a message.
     pub(super) faulty: BTreeSet<usize>,
     pub(super) outcomes: Vec<Outcome>,
@@ -103,7 +102,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(setup: Setup) -> Self {
-        let hosts = (0..setup.ranks).map(|_| Host::new()).collect();
+        let hosts = (0..setup.ranks).map(|rank| Host::new(rank, setup.ranks)).collect();
         let mut world = Self {
             random: Random(setup.seed),
             now: Moment(1_000_000_000),
@@ -111,13 +110,12 @@ impl World {
             count: 0,
             held: Vec::new(),
             coordinator: State::Runs,
-            epoch: 0,
-            job: 0,
-            judge: Judge::new(0, Moment(1_000_000_000), []),
+            epoch: Epoch::default(),
+            task: TaskNumber::default(),
+            judge: Judge::new(Epoch::default(), Moment(1_000_000_000), []),
             seen: Seen(Vec::new(), vec![Moment(0); setup.ranks]),
-            question: Question::Mustered,
+            question: Question::SetUp,
             ordered: None,
-            closing: None,
             glances: 0,
             hosts,
             collectives: BTreeMap::new(),
@@ -144,7 +142,7 @@ impl World {
     }
 
     /// Lets happen what happens next; whether there was anything, before `until`.
-    pub(super) fn step(&mut self, until: Moment) -> bool {
+    pub(super) fn proceed_until(&mut self, until: Moment) -> bool {
         let Some((&(now, count), _)) = self.queue.first_key_value() else { return false };
         if now > until {
             return false;
@@ -181,7 +179,7 @@ impl World {
 
     fn act(&mut self, party: Party, happening: Happening) {
         match (party, happening) {
-            (Party::Coordinator, Happening::Heard(heard)) => heard.into_iter().for_each(|heard| self.hear(heard)),
+            (Party::Coordinator, Happening::Heard(heard)) => heard.into_iter().for_each(|heard| self.step(Some(heard))),
             (Party::Coordinator, Happening::Beat { rank, epoch, sent, seen }) => {
                 // What comes twice is no new sign of life.
                 self.seen.1[rank] = self.seen.1[rank].max(sent);
@@ -273,17 +271,17 @@ impl World {
                 for rank in 1..self.setup.ranks {
                     self.close(rank);
                 }
-                self.hosts[0].orphan();
+                self.hang_up(0);
             }
             Party::Agent(rank) => {
                 let delay = self.random.millis(50);
                 if !self.is_silent(rank) {
                     self.say_left(rank, delay);
                 }
-                self.hosts[rank].orphan();
+                self.hang_up(rank);
             }
             Party::Worker(rank) => {
-                let (epoch, delay) = (self.hosts[rank].epoch, self.random.millis(200));
+                let (epoch, delay) = (self.hosts[rank].epoch, self.random.millis(ENDING.as_millis() as u64));
                 self.say_gone(rank, epoch, delay);
             }
         }

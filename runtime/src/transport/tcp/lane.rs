@@ -4,7 +4,7 @@
 //! Payload goes from the caller's buffer to the kernel and from the kernel to the caller's buffer; only the few words that
 //! precede a message, and operands of reductions, pass through memory of the lane.
 
-use super::leave::{Admitting, Leave};
+use super::credit::{Admitting, Credit};
 use super::stripes::{Incoming, Outgoing};
 use crate::memory::socket::Socket;
 use crate::transport::{ReceiveLane, SendLane};
@@ -30,13 +30,13 @@ pub(super) struct TcpSender {
     /// The most bytes of messages in `pending`.
     backlog: usize,
     /// Where the receiver says what may come.
-    leave: Option<Leave>,
+    credit: Option<Credit>,
 }
 
 impl TcpSender {
     pub(super) fn new(sockets: Vec<Socket>, backlog: usize) -> Self {
         let stripes = Outgoing::new(sockets);
-        Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog, leave: None }
+        Self { stripes, room: vec![0; SMALL], pending: VecDeque::new(), backlog, credit: None }
     }
 
     /// The same, which cuts what it sends into packets of at most so many bytes.
@@ -45,8 +45,8 @@ impl TcpSender {
     }
 
     /// The same, of a receiver that admits what may come.
-    pub(super) fn with_leave(self) -> Self {
-        Self { leave: Some(Leave::default()), ..self }
+    pub(super) fn with_credit(self) -> Self {
+        Self { credit: Some(Credit::default()), ..self }
     }
 
     /// Hands on what came before anything else that is sent, and `data` behind it: how much of `data` went, if all before
@@ -73,15 +73,15 @@ impl SendLane for TcpSender {
     }
 
     fn send(&mut self, data: &[u8]) -> io::Result<usize> {
-        let data = match &mut self.leave {
-            Some(leave) => &data[..leave.most(&self.stripes.sockets[0], data.len())?],
+        let data = match &mut self.credit {
+            Some(credit) => &data[..credit.most(&self.stripes.sockets[0], data.len())?],
             None => data,
         };
         let taken = self.pass(data)?.unwrap_or(0);
         let kept = (data.len() - taken).min(self.backlog.saturating_sub(self.pending.len()));
         self.pending.extend(&data[taken..taken + kept]);
-        if let Some(leave) = &mut self.leave {
-            leave.sent(taken + kept);
+        if let Some(credit) = &mut self.credit {
+            credit.sent(taken + kept);
         }
         Ok(taken + kept)
     }
@@ -255,22 +255,22 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_message_without_leave_stops_after_its_beginning() {
+    fn a_message_without_credit_stops_after_its_beginning() {
         const BYTES: usize = 1 << 20;
         let (near, far) = pair();
-        let mut sender = TcpSender::new(vec![near.into()], 0).with_leave();
+        let mut sender = TcpSender::new(vec![near.into()], 0).with_credit();
         let mut receiver = TcpReceiver::new(vec![far.into()]);
         let (data, mut into) = (vec![7; BYTES], vec![0; BYTES]);
         let (mut sent, mut received) = (0, 0);
-        for leave in [0, BYTES] {
-            receiver.admit(leave).unwrap();
+        for credit in [0, BYTES] {
+            receiver.admit(credit).unwrap();
             // Much longer than the little that may go needs.
             for _ in 0..100_000 {
                 sent += sender.send(&data[sent..]).unwrap();
                 received += receiver.receive(&mut into[received..]).unwrap();
             }
             assert_eq!(sent, received);
-            assert_eq!(sent < BYTES / 2, leave == 0, "{sent} bytes");
+            assert_eq!(sent < BYTES / 2, credit == 0, "{sent} bytes");
         }
         assert!(sent == BYTES && into == data);
     }

@@ -7,16 +7,16 @@
 //! * [`meeting`] forms the connections; nothing listens before or after.
 //! * [`handshake`] lets the two ends prove to each other that they know the job's [`secret`], before anything else is read.
 //! * [`lane`] moves bytes without ever blocking, over as many sockets as there are ways ([`stripes`]). Where messages have
-//!   turns, [`leave`] says what may come, and [`options`] keep a socket from taking more, or sending it faster, than its
+//!   turns, [`credit`] says what may come, and [`options`] keep a socket from taking more, or sending it faster, than its
 //!   plan counts on.
 //! * [`transport`] makes all of them one [`Transport`](crate::transport::Transport). A rank with sockets sleeps in a
 //!   [`Poller`] until one of them, or a rank of its own computer, has something for it.
 //! * [`handles`] keep sockets open while it is found out who was cut off, and say which have ended.
 
+mod credit;
 mod handles;
 mod handshake;
 pub(crate) mod lane;
-mod leave;
 mod meeting;
 #[expect(unsafe_code, reason = "sets options of sockets that have no safe form")]
 mod options;
@@ -33,7 +33,7 @@ pub(crate) use transport::Tcp;
 
 use crate::memory::poller::Poller;
 use crate::memory::socket::Socket;
-use crate::transport::{InTurn, ReceiveLane, SendLane};
+use crate::transport::{Paced, ReceiveLane, SendLane};
 use lane::{TcpReceiver, TcpSender};
 use program::{Connection, ConnectionId};
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl Streams {
     }
 
     /// Takes the sender's end of a connection. It buffers at least `backlog` bytes that the receiver does not take; where
-    /// messages have turns, it waits for the receiver's leave.
+    /// messages have turns, it waits for the receiver's credit.
     ///
     /// # Errors
     /// If there is no such socket, or it was taken.
@@ -81,13 +81,13 @@ impl Streams {
         &mut self,
         id: ConnectionId,
         backlog: usize,
-        turns: Option<InTurn>,
+        turns: Option<Paced>,
         poller: &Poller,
     ) -> io::Result<Box<dyn SendLane>> {
         let mut sockets = watched(&mut self.outgoing, id, poller)?;
         let local = sockets.iter().map(Socket::stream).filter(|stream| options::is_local(stream));
         local.into_iter().try_for_each(options::heed_losses)?;
-        let Some(InTurn { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
+        let Some(Paced { rate }) = turns else { return Ok(Box::new(TcpSender::new(sockets, backlog))) };
         // Of several ways each takes what it can.
         if let [socket] = &mut sockets[..] {
             options::limit_unsent(socket.stream(), UNSENT)?;
@@ -97,7 +97,7 @@ impl Streams {
                 options::heed_losses(socket.stream())?;
             }
         }
-        let sender = TcpSender::new(sockets, backlog).with_leave();
+        let sender = TcpSender::new(sockets, backlog).with_credit();
         Ok(Box::new(match rate {
             Some(rate) => sender.in_packets(((rate * PACKET_SECONDS) as usize).clamp(PACKETS[0], PACKETS[1])),
             None => sender,

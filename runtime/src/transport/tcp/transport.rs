@@ -50,7 +50,7 @@ impl Transport for Tcp {
     }
 
     fn sender(&mut self, lane: &LaneRequest<'_>) -> io::Result<Box<dyn SendLane>> {
-        self.streams.sender(ConnectionId(lane.first + lane.id.0), lane.backlog, lane.in_turn, &self.poller)
+        self.streams.sender(ConnectionId(lane.first + lane.id.0), lane.backlog, lane.paced, &self.poller)
     }
 
     fn receiver(&mut self, lane: &LaneRequest<'_>) -> io::Result<Box<dyn ReceiveLane>> {

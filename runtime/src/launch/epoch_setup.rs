@@ -2,12 +2,13 @@
 
 use crate::clock::Moment;
 use crate::control::judge::LEAST_SILENCE;
-use crate::control::messages::{Answer, Muster, PROTOCOL, Terms, ToAgent, Welcome};
+use crate::control::messages::{Answer, EpochSetup, PROTOCOL, Terms, ToAgent, Welcome};
 use crate::control::plane::Plane;
 use crate::control::question::Question;
 use crate::error::{RunError, RunResult};
 use crate::launch::launcher::Job;
 use crate::launch::member::Member;
+use crate::numbers::Epoch;
 use crate::transport::tcp::Secret;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,7 +17,7 @@ use topology::Rank;
 
 impl Job {
     /// Makes the workers of an epoch join: machines first, so that their memory is there.
-    pub(crate) fn muster(&mut self, mut command: impl FnMut(Rank) -> Command) -> RunResult<()> {
+    pub(crate) fn set_up_epoch(&mut self, mut command: impl FnMut(Rank) -> Command) -> RunResult<()> {
         let ranks = self.segment.rank_count();
         let limit = self.options.ready_limit;
         let plane = self.plane.clone();
@@ -26,15 +27,15 @@ impl Job {
         for rank in (0..ranks).map(Rank::from_index) {
             let member = match &plane {
                 Some(plane) if rank != Rank(0) => Member::of_agent(rank, self.epoch, plane.clone()),
-                _ => Member::start(rank, self.epoch, &self.nursery, command(rank), patience, &self.sender)
+                _ => Member::start(rank, self.epoch, &self.spawner, command(rank), patience, &self.sender)
                     .map_err(RunError::system("starting a worker"))?,
             };
             self.members.push(member);
         }
         self.judge = self.judge.next(self.epoch, Moment::now(), self.members.iter().map(Member::machine));
         if let Some(plane) = plane {
-            plane.begin(self.epoch, &self.segment).map_err(RunError::system("starting the courier"))?;
-            self.muster_machines(&plane)?;
+            plane.begin(self.epoch, &self.segment).map_err(RunError::system("starting the relay"))?;
+            self.set_up_machines(&plane)?;
             plane.read_clocks(limit)?;
         }
         for rank in (0..ranks).map(Rank::from_index) {
@@ -46,7 +47,7 @@ impl Job {
     }
 
     /// Has a segment made on every other machine, and tells the agents of each where it is.
-    fn muster_machines(&mut self, plane: &Plane) -> RunResult<()> {
+    fn set_up_machines(&mut self, plane: &Plane) -> RunResult<()> {
         let (limit, ranks) = (self.options.ready_limit, self.segment.rank_count());
         let all = || (0..ranks).map(Rank::from_index);
         let agents: Vec<Rank> = all().skip(1).collect();
@@ -56,7 +57,7 @@ impl Job {
             let of_turn = |rank: Rank| agents.contains(&rank) && leading == plane.leaders().contains(&rank);
             for &rank in agents.iter().filter(|&&rank| of_turn(rank)) {
                 let machine = plane.machine(rank);
-                let muster = Muster {
+                let setup = EpochSetup {
                     job: self.id,
                     segment: self.segment.shape(),
                     place: places.get(&machine).copied(),
@@ -64,10 +65,10 @@ impl Job {
                     silence_ms: self.options.work_limit.max(LEAST_SILENCE).as_millis() as u64,
                 };
                 // A broken connection shows as `Left`.
-                let _ = plane.tell(rank, &ToAgent::Muster { epoch: self.epoch, muster });
+                let _ = plane.tell(rank, &ToAgent::SetUp { epoch: self.epoch, setup });
             }
-            for (rank, answer) in self.gather(Question::Mustered, limit, of_turn, None)? {
-                let Answer::Mustered { machine, segment } = answer else { continue };
+            for (rank, answer) in self.gather(Question::SetUp, limit, of_turn, None)? {
+                let Answer::IsSetUp { machine, segment } = answer else { continue };
                 self.machines[rank.index()] = machine;
                 places.extend(segment.map(|place| (plane.machine(rank), place)));
             }
@@ -76,22 +77,14 @@ impl Job {
     }
 
     fn terms(&self, rank: Rank) -> Terms {
-        let options = &self.options;
-        let emulation = options.emulation.as_ref();
-        let first_here = self.plane.as_ref().map_or(rank == Rank(0), |plane| plane.leaders().contains(&rank));
+        let emulation = self.options.emulation.as_ref();
         Terms {
             protocol: PROTOCOL,
             rank,
             segment: self.segment.shape(),
-            first_here,
-            ring_bytes: options.ring_bytes,
-            tile_bytes: options.tile_bytes,
-            work_limit_ms: options.work_limit.as_millis() as u64,
+            first_here: self.plane.as_ref().map_or(rank == Rank(0), |plane| plane.leaders().contains(&rank)),
+            options: self.options.clone(),
             emulation: emulation.map(|emulation| (self.emulated_source.clone(), emulation.slowdown())),
-            hosts: options.hosts.clone(),
-            interfaces: options.interfaces.clone(),
-            spare_interfaces: options.spare_interfaces,
-            ready_limit_ms: options.ready_limit.as_millis() as u64,
         }
     }
 
@@ -101,6 +94,6 @@ impl Job {
 }
 
 /// The key with which the ranks of one epoch prove to each other that they belong to it.
-pub(crate) fn data_secret(secret: &Secret, job: &[u8; 32], epoch: u64) -> Secret {
-    secret.derive(&[b"data", job, &epoch.to_le_bytes()])
+pub(crate) fn data_secret(secret: &Secret, job: &[u8; 32], epoch: Epoch) -> Secret {
+    secret.derive(&[b"data", job, &epoch.0.to_le_bytes()])
 }

@@ -1,23 +1,25 @@
 //! One rank's place in a work: its part of the program at one count, its lanes, scratch and stamp.
 //!
-//! The principal type is [`Seat`]. A rank has one in each work that it takes part in; its
+//! The principal type is [`LocalRank`]. A rank has one in each work that it takes part in; its
 //! [`Executor`](crate::execution::executor::Executor) runs all of them at once.
 
 use crate::error::{RunError, RunResult, Stamp};
-use crate::execution::work::Work;
+use crate::execution::concurrent::Work;
 use crate::interpreter::buffers::{Call, Memory};
 use crate::interpreter::lanes::Lanes;
-use crate::interpreter::{Interpreter, Order};
+use crate::interpreter::{Interpreter, Pacing};
 use crate::memory::heap::Area;
 use crate::memory::segment::Segment;
+use crate::numbers::CallNumber;
+use crate::pacing::keeper::Keeper;
+use crate::pacing::messages::MessageOrder;
 use crate::pacing::order::ResourceOrder;
 use crate::pacing::pace::{Emulation, Pacer};
-use crate::pacing::turns::{Keeper, Turns};
 use crate::plan::RankPlan;
 use crate::plan::Span;
 use crate::plan::geometry::Geometry;
 use crate::transport::shared::arena::Arena;
-use crate::transport::{InTurn, LaneRequest, MemoryKind, Transports};
+use crate::transport::{LaneRequest, MemoryKind, Paced, Transports};
 use program::{Buffer, Connection, Layout, Program};
 use schedule::ReduceOp;
 use topology::Rank;
@@ -31,9 +33,9 @@ pub(crate) struct Buffers {
     pub(crate) output: Area,
 }
 
-/// What a seat is for, before there is memory for it.
+/// What a local rank is for, before there is memory for it.
 pub(crate) struct Place<'a> {
-    /// Which work of the ensemble.
+    /// Which work of those that run at the same time.
     pub(crate) work: usize,
     /// How many connections of other works come before.
     pub(crate) first: u32,
@@ -46,13 +48,13 @@ pub(crate) struct Place<'a> {
 }
 
 /// A rank that is ready to run its part of a work.
-pub(crate) struct Seat<'a> {
+pub(crate) struct LocalRank<'a> {
     pub(crate) place: Place<'a>,
     /// Made when the first run begins: only then do all ranks have their memory.
     lanes: Option<Lanes>,
     order: ResourceOrder,
     /// Present where messages between computers keep their plan's order; made with the lanes.
-    turns: Option<Turns>,
+    message_order: Option<MessageOrder>,
     /// Taken by whoever fills and reads them.
     buffers: Option<Buffers>,
     scratch: Area,
@@ -76,14 +78,14 @@ impl<'a> RankPlan<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The lengths of the areas that [`Seat::new`] takes.
+    /// The lengths of the areas that [`LocalRank::new`] takes.
     pub(crate) fn areas(&self) -> [usize; 3] {
         let bytes = |buffer| self.plan.geometry.buffer_bytes(buffer);
         [bytes(Buffer::Input) + 2 * GUARD, bytes(Buffer::Output) + 2 * GUARD, bytes(Buffer::Scratch)]
     }
 }
 
-impl<'a> Seat<'a> {
+impl<'a> LocalRank<'a> {
     pub(crate) fn new(
         place: Place<'a>,
         [input, output, mut scratch]: [Area; 3],
@@ -95,7 +97,7 @@ impl<'a> Seat<'a> {
         let order = emulation.map_or_else(ResourceOrder::default, |emulation| {
             ResourceOrder::of(plan.program, emulation.topology(), plan.rank, plan.geometry.tiles())
         });
-        Self { place, lanes: None, order, turns: None, buffers: Some(Buffers { input, output }), scratch }
+        Self { place, lanes: None, order, message_order: None, buffers: Some(Buffers { input, output }), scratch }
     }
 
     /// Memory for the calls of this rank, once. Messages in it are read in place by their receivers.
@@ -155,11 +157,11 @@ impl<'a> Seat<'a> {
         let &Place { ref arena, first, backlog, ref plan, .. } = &self.place;
         // A sender that must run ahead of its receiver waits for nobody's turn.
         let on_network = |lane: &Connection| transports.memory(lane) == MemoryKind::Network;
-        self.turns = direct.then(|| Turns::of(plan, on_network)).flatten();
-        let rates = self.turns.as_ref().map(|turns| turns.rates());
+        self.message_order = direct.then(|| MessageOrder::of(plan, on_network)).flatten();
+        let rates = self.message_order.as_ref().map(MessageOrder::rates);
         let request = |id, connection| {
-            let in_turn = rates.as_ref().map(|rates| InTurn { rate: rates.get(&id).copied() });
-            LaneRequest { id, first, connection, arena, direct, backlog, in_turn }
+            let paced = rates.as_ref().map(|rates| Paced { rate: rates.get(&id).copied() });
+            LaneRequest { id, first, connection, arena, direct, backlog, paced }
         };
         self.lanes = Some(Lanes::new(plan.rank, &plan.connections, transports, request)?);
         Ok(())
@@ -174,16 +176,16 @@ impl<'a> Seat<'a> {
         segment: &'s Segment,
         call: Call<'s>,
         emulation: Option<&'s Emulation>,
-        epoch: u64,
+        number: CallNumber,
     ) -> RunResult<Interpreter<'s>> {
         let plan = &self.place.plan;
         let unlinked = || RunError::Program { rank: plan.rank, fault: "it runs before its lanes are open".to_owned() };
         let lanes = self.lanes.as_mut().ok_or_else(unlinked)?;
-        let pacer = emulation.map(|of| Pacer::new(segment, &self.place.arena, of, plan, &self.order, epoch));
-        let keeper = self.turns.as_ref().map(|turns| Keeper::new(turns, plan));
+        let pacer = emulation.map(|of| Pacer::new(segment, &self.place.arena, of, plan, &self.order, number));
+        let keeper = self.message_order.as_ref().map(|order| Keeper::new(order, plan));
         let memory = Memory { call, scratch: &mut self.scratch };
-        let stamp = Stamp::new(epoch, self.place.digest, self.place.work);
-        Ok(Interpreter::new(plan, lanes, memory, Order { pacer, keeper }, stamp))
+        let stamp = Stamp::new(number, self.place.digest, self.place.work);
+        Ok(Interpreter::new(plan, lanes, memory, Pacing { pacer, keeper }, stamp))
     }
 }
 

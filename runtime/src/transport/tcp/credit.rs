@@ -1,6 +1,6 @@
-//! Leave to send: what the receiver of a lane has let in, told over the way back of its first socket.
+//! Credit to send: what the receiver of a lane has let in, told over the way back of its first socket.
 //!
-//! The principal types are [`Leave`], the sender's side, and [`Admitting`], the receiver's. A receiver counts the bytes of
+//! The principal types are [`Credit`], the sender's side, and [`Admitting`], the receiver's. A receiver counts the bytes of
 //! all messages that it has admitted so far, and says that number now and then; a sender is always free to send
 //! [`AHEAD`] bytes more, so that small messages wait for nobody.
 
@@ -8,19 +8,19 @@ use crate::memory::socket::Socket;
 use rustix::net::SendFlags;
 use std::io::{self, ErrorKind, IoSlice};
 
-/// How many bytes a sender is ahead of the leave it has. More hides a longer way back; less keeps the order better.
+/// How many bytes a sender is ahead of its credit. More hides a longer way back; less keeps the order better.
 const AHEAD: u64 = 64 << 10;
 
 /// What a sender may send.
 #[derive(Default)]
-pub(super) struct Leave {
+pub(super) struct Credit {
     admitted: u64,
     sent: u64,
     /// The beginning of a number.
     partial: Vec<u8>,
 }
 
-impl Leave {
+impl Credit {
     /// How many of `wanted` bytes may be sent now.
     pub(super) fn most(&mut self, socket: &Socket, wanted: usize) -> io::Result<usize> {
         if self.free() < wanted as u64 {
@@ -100,21 +100,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_is_a_little_ahead_of_its_leave() {
+    fn a_sender_is_a_little_ahead_of_its_credit() {
         let [near, far] = pair();
-        let (mut leave, mut admitting) = (Leave::default(), Admitting::default());
+        let (mut credit, mut admitting) = (Credit::default(), Admitting::default());
         let ahead = AHEAD as usize;
-        assert_eq!(leave.most(&near, 2 * ahead).unwrap(), ahead);
-        leave.sent(ahead);
-        assert_eq!(leave.most(&near, 1).unwrap(), 0);
+        assert_eq!(credit.most(&near, 2 * ahead).unwrap(), ahead);
+        credit.sent(ahead);
+        assert_eq!(credit.most(&near, 1).unwrap(), 0);
         // Too little to be worth a word, then enough.
         admitting.admit(&far, ahead / 2 - 1).unwrap();
-        assert_eq!(leave.most(&near, 1).unwrap(), 0);
+        assert_eq!(credit.most(&near, 1).unwrap(), 0);
         admitting.admit(&far, 1).unwrap();
         admitting.admit(&far, ahead).unwrap();
         // The words may take a moment.
-        assert!((0..1_000_000).any(|_| leave.most(&near, 2 * ahead).unwrap() == 3 * ahead / 2));
+        assert!((0..1_000_000).any(|_| credit.most(&near, 2 * ahead).unwrap() == 3 * ahead / 2));
         drop(far);
-        assert!((0..1_000_000).any(|_| leave.most(&near, 2 * ahead).is_err()));
+        assert!((0..1_000_000).any(|_| credit.most(&near, 2 * ahead).is_err()));
     }
 }

@@ -1,6 +1,6 @@
 //! What is executed, at which size, and by whom.
 //!
-//! The principal types are [`Work`], a program in a group of ranks, and [`Ensemble`], works that are executed at the same
+//! The principal types are [`Work`], a program in a group of ranks, and [`Concurrent`], works that are executed at the same
 //! time. Launcher and workers derive from it, each by itself, whatever both must agree on: into how many tiles slots are
 //! cut, how much a lane must hold, and which lane is whose. No two works share a lane, so none can hold up another.
 
@@ -16,7 +16,7 @@ use crate::transport::shared::ring;
 use program::{Connection, Excerpt, Program, VerifiedProgram, digest};
 use topology::Rank;
 
-/// The most works of an ensemble: their numbers are part of what messages are stamped with.
+/// The most works at the same time: their numbers are part of what messages are stamped with.
 const MOST_WORKS: usize = 1 << 16;
 
 /// What a rank of a job loads to execute.
@@ -121,7 +121,7 @@ impl<'a> Work<'a> {
 }
 
 /// Works that are executed at the same time.
-pub(crate) struct Ensemble<'a> {
+pub(crate) struct Concurrent<'a> {
     works: Vec<Work<'a>>,
     /// The lanes of all works, one work after the other, between ranks of the job.
     connections: Vec<Connection>,
@@ -129,7 +129,7 @@ pub(crate) struct Ensemble<'a> {
     digests: Vec<String>,
 }
 
-impl<'a> Ensemble<'a> {
+impl<'a> Concurrent<'a> {
     /// Works of a job with so many ranks.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl<'a> Ensemble<'a> {
     }
 
     /// The works in which a rank of the job takes part: which, and as which number.
-    pub(crate) fn seats(&self, rank: Rank) -> impl Iterator<Item = (usize, Rank)> {
+    pub(crate) fn local_ranks(&self, rank: Rank) -> impl Iterator<Item = (usize, Rank)> {
         let works = self.works.iter().enumerate();
         works.filter_map(move |(index, work)| Some((index, work.group.number(rank)?)))
     }

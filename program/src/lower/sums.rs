@@ -1,0 +1,110 @@
+//! In which order a rank adds up, where several ranks compute one sum.
+//!
+//! Additions of floats are commutative, but not associative. Where one rank adds up a chunk and the others get copies, any
+//! order will do. But where each rank gets the values of all others and adds them up by itself, in the order in which they
+//! arrive, ranks would end with different bits. The principal function is [`settle`]: it has each of them add in the order of
+//! the contributors. What arrives before its turn waits in a slot of its own, so no message waits for another.
+
+use super::flow::{DeliveryId, Flow, Value, ValueId};
+use topology::Rank;
+
+/// How a value came about.
+#[derive(Clone, Copy)]
+struct PartialSum {
+    /// Equal for values that give the same bits, and for hardly any others: sums of the same two operands.
+    fingerprint: u64,
+    /// The first of the ranks whose contributions are in it.
+    first: Rank,
+}
+
+impl PartialSum {
+    fn plus(self, other: Self) -> Self {
+        let fingerprint = mixed(self.fingerprint.wrapping_add(other.fingerprint));
+        Self { fingerprint, first: self.first.min(other.first) }
+    }
+}
+
+fn mixed(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// Orders the additions of one chunk, which combines: its values and deliveries are those from these on. Nothing changes if
+/// all ranks that want it end with the same sum anyway.
+pub(super) fn settle(flow: &mut Flow, first_value: u32, first_delivery: usize) {
+    let at = |id: ValueId| id.index() - first_value as usize;
+    let mut sums: Vec<PartialSum> = Vec::with_capacity(flow.values.len() - first_value as usize);
+    for Value { rank, writer, .. } in &flow.values[first_value as usize..] {
+        sums.push(match writer.map(|writer| &flow[writer]) {
+            None => PartialSum { fingerprint: mixed(u64::from(rank.0) + 1), first: *rank },
+            Some(delivery) => {
+                let source = sums[at(delivery.source)];
+                delivery.base.map_or(source, |base| sums[at(base)].plus(source))
+            }
+        });
+    }
+    let mut wanted =
+        flow.values[first_value as usize..].iter().zip(&sums).filter(|(value, _)| value.is_final).map(|(_, sum)| sum);
+    let first = wanted.next().map(|sum| sum.fingerprint);
+    if wanted.all(|sum| Some(sum.fingerprint) == first) {
+        return;
+    }
+    for last in first_delivery..flow.deliveries.len() {
+        let chain = chain(flow, DeliveryId::from_index(last));
+        if chain.len() > 1 {
+            reorder(flow, &chain, |id| sums[at(id)].first);
+        }
+    }
+}
+
+/// The deliveries of a sum of which this one makes the last addition, first to last: nobody sees what comes between.
+fn chain(flow: &Flow, last: DeliveryId) -> Vec<DeliveryId> {
+    let is_inside = |value: &Value| value.senders.is_empty() && !value.is_final;
+    let made = &flow[flow[last].result];
+    // What is inside is part of a longer chain, or of none that matters.
+    if is_inside(made) {
+        return Vec::new();
+    }
+    let mut chain = Vec::new();
+    let mut next = Some(last);
+    while let Some((id, base)) = next.and_then(|id| Some((id, flow[id].base?))) {
+        chain.push(id);
+        next = flow[base].writer.filter(|_| is_inside(&flow[base]));
+    }
+    chain.reverse();
+    chain
+}
+
+/// Has the deliveries of a chain add up in the order of what is added; the last one still makes the whole sum.
+fn reorder(flow: &mut Flow, chain: &[DeliveryId], key: impl Fn(ValueId) -> Rank) {
+    let Some(start) = flow[chain[0]].base else { return };
+    let mut operands: Vec<ValueId> = chain.iter().map(|&id| flow[id].source).chain([start]).collect();
+    operands.sort_unstable_by_key(|&operand| key(operand));
+    // What has arrived of each, at this rank.
+    let mut here: Vec<Option<ValueId>> = operands.iter().map(|&operand| (operand == start).then_some(start)).collect();
+    let mut added = usize::from(operands[0] == start);
+    let mut sum = (added > 0).then_some(start);
+    for &id in chain {
+        let (source, result) = (flow[id].source, flow[id].result);
+        let turn = operands.iter().position(|&operand| operand == source).expect("every source is an operand");
+        let is_next = turn == added;
+        let base = sum.filter(|_| is_next);
+        let mut then = Vec::new();
+        if is_next {
+            added += 1;
+            while let Some(waiting) = here.get(added).copied().flatten() {
+                then.push(waiting);
+                added += 1;
+            }
+            sum = Some(result);
+        } else {
+            here[turn] = Some(result);
+        }
+        for read in base.iter().chain(&then) {
+            flow.values[read.index()].reduced_by = Some(id);
+        }
+        let delivery = &mut flow.deliveries[id.index()];
+        (delivery.base, delivery.then) = (base, then);
+    }
+}

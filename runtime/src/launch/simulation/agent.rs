@@ -1,0 +1,95 @@
+//! Agents of the simulation: they do what their [`AgentState`](crate::control::agent_state::AgentState) says.
+
+use super::setup::Party;
+use super::world::{Happening, State, World};
+use crate::control::agent_state::{AgentAction, AgentEvent};
+use crate::control::judge::BEAT;
+use crate::control::messages::{Answer, ToAgent};
+use crate::numbers::Epoch;
+use crate::verdict::Phase;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+impl World {
+    pub(super) fn agent(&mut self, rank: usize, happening: Happening) {
+        if matches!(happening, Happening::AgentWakes) {
+            self.later(BEAT, Party::Agent(rank), Happening::AgentWakes);
+        }
+        // Who ends its worker hears nothing meanwhile.
+        if let Some(until) = self.hosts[rank].leaving {
+            if self.now >= until || self.hosts[rank].worker == State::Gone {
+                self.kill_worker(rank);
+                self.crash(Party::Agent(rank));
+            }
+            return;
+        }
+        let (now, known) = (self.now, self.hosts[rank].agent_state.clone());
+        let mut is_old = false;
+        let event = match happening {
+            Happening::ToAgent(message) => {
+                let is_setup = matches!(message, ToAgent::SetUp { .. });
+                let is_other = |epoch| epoch < known.epoch() || epoch > known.epoch() && !is_setup;
+                is_old = epoch_of(&message).is_some_and(is_other);
+                AgentEvent::Said(message)
+            }
+            Happening::Closed => AgentEvent::Closed(ErrorKind::UnexpectedEof.into()),
+            Happening::AgentWakes => AgentEvent::Quiet,
+            other => panic!("an agent cannot meet {other:?}"),
+        };
+        let actions = self.hosts[rank].agent_state.step(now, event);
+        let unchanged = || match &actions[..] {
+            [] => known == self.hosts[rank].agent_state,
+            actions => matches!(actions, [AgentAction::Beat]),
+        };
+        assert!(!is_old || unchanged(), "an old epoch was heard: {actions:?}");
+        actions.into_iter().for_each(|action| self.act_as_agent(rank, action));
+    }
+
+    fn act_as_agent(&mut self, rank: usize, action: AgentAction) {
+        let host = &mut self.hosts[rank];
+        match action {
+            AgentAction::Obey(message) => self.obey_as_agent(rank, message),
+            AgentAction::Pronounce(verdict) => self.pronounce(rank, verdict),
+            AgentAction::EndWorker(Duration::ZERO) => self.kill_worker(rank),
+            AgentAction::EndWorker(patience) => {
+                host.leaving = Some(self.now.after(patience));
+                self.hang_up(rank);
+            }
+            AgentAction::Beat => {
+                let (epoch, seen) = (host.agent_state.epoch(), (host.beats, host.steps, host.phase));
+                self.send(rank, Party::Coordinator, Happening::Beat { rank, epoch, sent: self.now, seen });
+            }
+            AgentAction::Leave(parting) => host.parting = Some(parting),
+        }
+    }
+
+    fn obey_as_agent(&mut self, rank: usize, message: ToAgent) {
+        match message {
+            ToAgent::SetUp { epoch, .. } => {
+                let host = &mut self.hosts[rank];
+                // Its segment is a new one.
+                (host.verdict, host.epoch, host.phase, host.beats, host.steps) = (None, epoch, Phase::Prepare, 0, 0);
+                let answer = Answer::IsSetUp { machine: String::new(), segment: None };
+                self.answer_as(rank, epoch, answer);
+            }
+            ToAgent::Enlist { epoch, .. } => self.start_worker(rank, epoch),
+            ToAgent::Order { epoch, command } => {
+                self.later(Duration::ZERO, Party::Worker(rank), Happening::Command { epoch, command });
+            }
+            ToAgent::Ping { activity, .. } => self.hosts[rank].elsewhere.1 = activity,
+            _ => {}
+        }
+    }
+}
+
+/// The epoch that a message belongs to, if it belongs to one.
+fn epoch_of(message: &ToAgent) -> Option<Epoch> {
+    match message {
+        ToAgent::SetUp { epoch, .. }
+        | ToAgent::Enlist { epoch, .. }
+        | ToAgent::Order { epoch, .. }
+        | ToAgent::Release { epoch, .. }
+        | ToAgent::Verdict { epoch, .. } => Some(*epoch),
+        _ => None,
+    }
+}

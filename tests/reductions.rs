@@ -1,0 +1,47 @@
+//! Whether all ranks end a reduction with the same bits, whichever strategy has made the plan.
+
+use program::{LowerOptions, check, lower};
+use runtime::{Call, DType, Options, run_threads};
+use schedule::{Collective, Demand, ReduceOp, Request, VerifiedSchedule};
+use std::sync::Arc;
+use std::time::Duration;
+use synth::{Options as Search, Problem, StrategyKind, synthesize};
+
+/// Sums of these depend on their order.
+const VALUES: [f32; 8] = [1.0, 1e30, -1e30, 3.0, 1e-7, -1e30, 1e30, 0.1];
+const COUNT: usize = 96;
+
+/// The ranks whose sums have other bits than those of rank 0.
+fn others(schedule: &VerifiedSchedule) -> Vec<usize> {
+    let program = check(lower(schedule, &LowerOptions::default()).unwrap()).unwrap();
+    let ranks = program.program().ranks.len();
+    let of_rank = |rank: usize| (0..COUNT).flat_map(move |at| VALUES[(rank + at) % VALUES.len()].to_ne_bytes());
+    let inputs: Vec<Vec<u8>> = (0..ranks).map(|rank| of_rank(rank).collect()).collect();
+    let mut outputs = vec![vec![0; 4 * COUNT]; ranks];
+    let calls = inputs.iter().zip(&mut outputs).map(|(input, output)| Call::OutOfPlace { input, output });
+    run_threads(&program, COUNT as u64, DType::F32, calls.collect(), &Options::default()).unwrap();
+    (0..ranks).filter(|&rank| outputs[rank] != outputs[0]).collect()
+}
+
+#[test]
+fn plans_of_every_strategy_give_the_same_sum_on_all_ranks() {
+    let mut planned = 0;
+    for spec in ["clique:3", "dgx1", "ring:5"] {
+        let topology = Arc::new(topology::resolve(spec).unwrap());
+        for (size, &strategy) in
+            [1 << 10, 1 << 22].into_iter().flat_map(|size| StrategyKind::ALL.iter().map(move |it| (size, it)))
+        {
+            let mut request = Request::new(Collective::AllReduce, topology.rank_count(), size);
+            request.op = Some(ReduceOp::Sum);
+            let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
+            let limit = Some(Duration::from_millis(300));
+            let search = Search { strategy: Some(strategy), time_limit: limit, ..Search::default() };
+            // Not every strategy has a plan for every machine.
+            let Ok(found) = synthesize(&[problem], &search, &|_| {}) else { continue };
+            planned += 1;
+            let others = others(&found.schedule);
+            assert!(others.is_empty(), "{spec}, {size} bytes, {strategy:?}: {others:?} have other bits than rank 0");
+        }
+    }
+    assert!(planned > 20, "{planned} plans");
+}
