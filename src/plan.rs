@@ -8,11 +8,11 @@ use crate::interrupt;
 use crate::screen::Screen;
 use program::VerifiedProgram;
 use schedule::file::{self, AnyScheduleFile, CompressedFile, ScheduleFile};
+use schedule::{Demand, Request, Schedule, VerifiedSchedule};
 use schedule::{MOST_PLAIN_TRANSFERS, VerifiedCompressed};
-use schedule::{Request, Schedule, VerifiedSchedule};
 use std::path::Path;
 use std::sync::Arc;
-use synth::sketch::{Sketch, SketchError, SketchFile};
+use synth::sketch::{Sketch, SketchError, SketchFile, obey};
 use synth::{Options, Problem};
 use topology::{Rank, Topology, shorten};
 
@@ -27,6 +27,37 @@ pub(crate) struct Task {
     pub problems: Vec<Problem>,
     /// The sketch, if one was given.
     pub sketch: Option<Sketch>,
+}
+
+impl Task {
+    /// Opens the plan that the search is to begin with, and admits the chunks that it is cut into.
+    pub(crate) fn warm_start(&mut self, path: &Path, args: &RequestArgs) -> Outcome<Schedule> {
+        let warm = open_schedule(path, Some(&args.topology))?.into_schedule();
+        let first = &self.problems[0];
+        let (origin, chunks) = (path.display(), warm.demand.request().chunks_per_rank);
+        let other = |wanted: String| {
+            let is_for = describe_request(warm.demand.request());
+            Failure::bad_input(anyhow::anyhow!("{origin}: is for {is_for}, not for {wanted}"))
+        };
+        let wanted = first.demand.request();
+        if wanted.clone().with_chunks(chunks) != *warm.demand.request() {
+            return Err(other(describe_request(wanted)));
+        }
+        if let Some(violation) = obey(&warm, &first.topology, &first.constraints).first() {
+            return Err(
+                Failure::bad_input(anyhow::anyhow!("{violation}")).context(format!("{origin}: breaks the sketch"))
+            );
+        }
+        if !self.problems.iter().any(|problem| problem.demand == warm.demand) {
+            let is_same = Demand::new(warm.demand.request().clone()).is_ok_and(|demand| demand == *warm.demand);
+            let is_pinned = self.sketch.as_ref().is_some_and(|sketch| sketch.pins.chunks_per_rank.is_some());
+            if args.chunks != Chunks::Auto || is_pinned || !is_same {
+                return Err(other(describe_request(wanted)));
+            }
+            self.problems.push(Problem { demand: warm.demand.clone(), ..first.clone() });
+        }
+        Ok(warm)
+    }
 }
 
 /// Resolves the topology, the sketch and the request.

@@ -102,13 +102,41 @@ fn machines_with_unequal_links_and_shared_resources() {
 }
 
 #[test]
-fn milp_under_a_warm_start_never_loses_to_it() {
+fn milp_alone_is_as_good_as_matching_where_its_models_are_small() {
     for spec in ["ndv2x1", "mesh2d:2x4"] {
         let wish = Wish::all("allgather", 8, 8_000_000);
         let matching = judged(spec, &wish, "--strategy matching --chunks 1");
-        let milp = judged(spec, &wish, "--strategy milp --chunks 1");
-        assert!(milp <= matching * (1.0 + 1e-9), "{spec}: milp {milp}, matching {matching}");
+        let (_, report) = plan(spec, &wish, "--strategy milp --chunks 1 --time-limit 10s");
+        let milp = report["makespan_us"].as_f64().unwrap();
+        assert!(milp <= matching * 1.01, "{spec}: milp {milp}, matching {matching}");
+        assert!(report["strategy"].as_str().unwrap().starts_with("milp-"), "{report}");
+        assert_eq!(report["warm_start"], Value::Null, "{report}");
+        let tried = report["candidates"].as_array().unwrap();
+        assert!(tried.iter().all(|it| it["strategy"].as_str().unwrap().starts_with("milp-")), "{report}");
     }
+}
+
+#[test]
+fn a_search_begins_with_the_plan_that_it_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |line: &str| antiphon_in(folder.path(), line);
+    let synth = |rest: &str| run(&format!("synth --topology mesh2d:2x4 --collective allgather --json --force {rest}"));
+    let classic = synth("--size 8MB --chunks 3 --strategy classic -o warm.json").ok().json();
+    let (name, before) = (classic["strategy"].clone(), classic["makespan_us"].as_f64().unwrap());
+    // At a chunk count that the search would not have tried.
+    let report = synth("--size 8MB --warm warm.json --strategy improve -o plan.json").ok().json();
+    assert_eq!(report["warm_start"], name);
+    assert!(report["makespan_us"].as_f64().unwrap() < before, "{report}");
+    assert_eq!(read(&folder.path().join("plan.json"))["produced_by"]["options"]["warm_start"], name);
+    // Where the strategy asked for finds nothing better, the plan stands, under its own name.
+    let kept = synth("--size 8MB --chunks 3 --warm warm.json --strategy flow").ok().json();
+    assert_eq!((&kept["strategy"], &kept["warm_start"]), (&name, &name));
+    for other in ["--size 9MB --warm warm.json", "--size 8MB --chunks 2 --warm warm.json"] {
+        let ran = synth(other);
+        assert!(ran.code == 2 && ran.stderr.contains("warm.json: is for"), "{other}: {}", ran.stderr);
+    }
+    let ran = run("synth --topology ring:8 --collective allgather --size 8MB --warm warm.json");
+    assert!(ran.code == 1 && ran.stderr.contains("warm.json"), "{}", ran.stderr);
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(crate) struct RequestArgs {
 /// How hard to look.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SearchArgs {
-    /// Only this strategy: orbits, classic, flow, levels, trees, symmetric, matching, improve, milp, exact; or auto.
+    /// Only this strategy, alone: orbits, classic, flow, levels, trees, symmetric, matching, improve, milp, exact; or auto.
     #[arg(long, default_value = "auto", value_name = "NAME|auto")]
     pub strategy: StrategyChoice,
     /// Stop after this time with the best so far, such as 30s or 1h30m; results then depend on the machine's speed.
@@ -116,7 +116,10 @@ pub(crate) struct SynthArgs {
     /// How hard to look.
     #[command(flatten, next_help_heading = "How hard to look")]
     pub search: SearchArgs,
-    /// With `--strategy exact`: all Pareto points (chunks, synchronous steps, rounds), certified, with at most
+    /// Begin with this plan, which is for the same machine and request, cut in any way: the answer is no slower.
+    #[arg(long, value_name = "PLAN.json", conflicts_with_all = ["sizes", "pareto"])]
+    pub warm: Option<PathBuf>,
+    /// With `--strategy exact`: every number of chunks, synchronous steps and rounds worth having, certified; up to
     /// `--chunks` chunks (default: 6). The fastest at this size is written.
     #[arg(long, conflicts_with = "sizes")]
     pub pareto: bool,

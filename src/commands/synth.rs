@@ -21,12 +21,13 @@ pub(crate) fn run(args: &SynthArgs, screen: &Screen) -> Outcome {
     if args.pareto {
         return super::pareto::run(args, screen);
     }
-    let task = plan::task(&args.request, args.size, screen)?;
+    let mut task = plan::task(&args.request, args.size, screen)?;
     let options = plan::options(&args.search, task.sketch.as_ref());
-    if let Some(large) = compressed(&task.problems, &options, screen) {
+    let warm = args.warm.as_deref().map(|path| task.warm_start(path, &args.request)).transpose()?;
+    if let Some(large) = compressed(&task.problems, &options, screen).filter(|_| warm.is_none()) {
         return finish_compressed(&large, args.output.as_deref(), screen);
     }
-    let synthesis = synthesize(&task.problems, &options, args.request.sketch.as_deref(), screen)?;
+    let synthesis = synthesize(&task.problems, warm.as_slice(), &options, args.request.sketch.as_deref(), screen)?;
     if let Some(path) = &args.output {
         plan::save(&synthesis.schedule, path)?;
     }
@@ -70,14 +71,15 @@ fn finish_compressed(found: &CompressedSynthesis, output: Option<&Path>, screen:
 }
 
 /// Plans with a progress line; a failure names the sketch line to relax.
-pub(crate) fn synthesize(
+fn synthesize(
     problems: &[Problem],
+    warm: &[Schedule],
     options: &Options,
     sketch: Option<&Path>,
     screen: &Screen,
 ) -> Outcome<Synthesis> {
     let bar = screen.progress("planning");
-    let outcome = synth::synthesize(problems, options, &|progress| bar.show(&progress));
+    let outcome = synth::synthesize_from(problems, warm, options, &|progress| bar.show(&progress));
     drop(bar);
     outcome.map_err(|error| explain(error, sketch, options.strategy))
 }
@@ -91,6 +93,7 @@ pub(crate) fn explain(error: SynthError, sketch: Option<&Path>, asked: Option<St
         _ => None,
     };
     let named = asked.is_some() && matches!(error, SynthError::NotApplicable { .. });
+    let is_early = matches!(error, SynthError::NothingYet);
     let infeasible = matches!(error, SynthError::Infeasible { .. });
     let failure = Failure::no(error);
     match (sketch, line) {
@@ -101,6 +104,9 @@ pub(crate) fn explain(error: SynthError, sketch: Option<&Path>, asked: Option<St
             .context("the topology is not connected well enough for this collective")
             .hint("`antiphon topology show` lists the links"),
         _ if named => failure.hint("`--strategy auto` tries all of them"),
+        _ if is_early && asked.is_some() => {
+            failure.hint("`--strategy auto` tries all of them, and --warm PLAN.json begins with a plan")
+        }
         _ => failure,
     }
 }
@@ -118,6 +124,7 @@ const RUNNERS_UP: usize = 3;
 /// The report for people: the answer first, then the closest candidates, or all of them.
 fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &Screen) -> String {
     let Report { makespan_us, lower_bound_us, bound, gap, strategy, stop_reason, seconds, candidates, .. } = report;
+    let warm = report.warm_start.as_ref().map_or(String::new(), |warm| format!("\nbegan with   a plan by {warm}"));
     let shown = if screen.is_verbose() { candidates.iter().collect() } else { closest(candidates) };
     let rows = shown.iter().map(|candidate| {
         vec![
@@ -139,7 +146,7 @@ fn report(report: &Report, schedule: &Schedule, output: Option<&Path>, screen: &
         "{} on {}\n\
          makespan     {} ({strategy}, {stop_reason}, {seconds:.2} s)\n\
          lower bound  {} ({bound})\n\
-         gap          {}{saved}\n\n{}{rest}",
+         gap          {}{warm}{saved}\n\n{}{rest}",
         plan::describe(schedule),
         schedule.topology.name,
         time(*makespan_us),

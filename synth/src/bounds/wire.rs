@@ -10,6 +10,7 @@
 //! groups that the faster links join.
 
 use super::{Bound, Certificate, Scope, capacity::capacity};
+use crate::problem::sets::by_first;
 use crate::problem::{Deadline, Problem};
 use petgraph::unionfind::UnionFind;
 use schedule::{Chunk, RankSet};
@@ -78,6 +79,7 @@ fn groupings(problem: &Problem) -> Vec<Grouping> {
             is_new |= joined.union(link.from.index(), link.to.index());
         }
         if is_new {
+            // Fast links often join machines, which need no second look.
             by_speed.push(by_first(joined.clone().into_labeling()));
         }
     }
@@ -86,13 +88,6 @@ fn groupings(problem: &Problem) -> Vec<Grouping> {
     found.sort_unstable();
     found.dedup();
     found
-}
-
-/// The same groups, each called by its first rank: fast links often join machines, which need no second look.
-fn by_first(mut group: Grouping) -> Grouping {
-    let mut first = BTreeMap::new();
-    group.iter_mut().enumerate().for_each(|(rank, group)| *group = *first.entry(*group).or_insert(rank));
-    group
 }
 
 /// Counts deliveries between groups. Chunks that follow each other are often held or wanted by the same ranks, whose groups

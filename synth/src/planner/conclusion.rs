@@ -10,12 +10,13 @@ use schedule::{Rival, VerifiedSchedule};
 /// Preferences among so few transfers are settled in milliseconds, even if the time is up.
 const QUICK: usize = 1 << 14;
 
-/// The best of all searches.
+/// The best of all searches, which began with the schedule of the strategy `warm_start`.
 ///
 /// # Errors
 /// As [`super::synthesize`].
 pub(super) fn conclude(
     mut searches: Vec<Search<'_>>,
+    warm_start: Option<String>,
     options: &Options,
     deadline: &Deadline,
     seconds: impl Fn() -> f64,
@@ -46,7 +47,7 @@ pub(super) fn conclude(
         let eased = eased(search.problem, best.schedule()).and_then(|it| accept(it, search.problem).ok());
         best = eased.unwrap_or(best);
     }
-    let best_schedule = credited(best, search.problem, options, &candidates);
+    let best_schedule = credited(best, search.problem, options, warm_start.as_deref(), &candidates);
     let schedule = best_schedule.schedule();
     let report = Report {
         makespan_us: schedule.makespan().0,
@@ -54,6 +55,7 @@ pub(super) fn conclude(
         bound: search.claim.name.clone(),
         gap: schedule.gap(),
         strategy: schedule.produced_by.strategy.clone(),
+        warm_start,
         stop_reason,
         seconds: seconds(),
         candidates,
@@ -75,25 +77,24 @@ fn milestones(searches: &[Search<'_>]) -> Vec<Milestone> {
     all
 }
 
-/// The schedule with what was asked of the planner. Where a strategy was asked for and its warm start stands, the
-/// schedule is its answer, and says whose it was.
+/// The schedule with what was asked of the planner, and what its search began with.
 fn credited(
     schedule: VerifiedSchedule,
     problem: &Problem,
     options: &Options,
+    warm_start: Option<&str>,
     candidates: &[Candidate],
 ) -> VerifiedSchedule {
-    let asked = options.strategy.map_or("auto", StrategyKind::as_str);
     let mut provenance = schedule.schedule().produced_by.clone();
-    provenance.options.insert("strategy".to_owned(), asked.to_owned());
+    let mut note = |key: &str, value: String| provenance.options.insert(key.to_owned(), value);
+    note("strategy", options.strategy.map_or("auto", StrategyKind::as_str).to_owned());
     let placement = &problem.constraints.placement;
     if !placement.is_empty() {
         let ranks: Vec<String> = placement.iter().map(ToString::to_string).collect();
-        provenance.options.insert("placement".to_owned(), ranks.join(" "));
+        note("placement", ranks.join(" "));
     }
-    if options.strategy.is_some() && !provenance.strategy.starts_with(asked) {
-        let finder = std::mem::replace(&mut provenance.strategy, asked.to_owned());
-        provenance.options.insert("warm_start_stands".to_owned(), finder);
+    if let Some(warm_start) = warm_start {
+        note("warm_start", warm_start.to_owned());
     }
     provenance.candidates = candidates.iter().map(rival).collect();
     schedule.produced_by(provenance)

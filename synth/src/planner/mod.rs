@@ -8,30 +8,26 @@
 //! accepted it, and its makespan is the one the verifier saw.
 
 mod conclusion;
+mod portfolio;
 mod search;
 mod sizes;
 
 use crate::bounds::{Bounds, bounds, bounds_like};
-use crate::problem::{Deadline, Options, Problem, Progress, Report, StopReason, StrategyKind, SynthError};
-use crate::strategies::classic::Classic;
-use crate::strategies::exact::Exact;
-use crate::strategies::flow::Flow;
-use crate::strategies::improve::Improve;
-use crate::strategies::levels::Levels;
-use crate::strategies::matching::{Matching, Symmetric};
-use crate::strategies::milp::Milp;
-use crate::strategies::orbits::OrbitWalk;
+use crate::problem::tolerance::reaches;
+use crate::problem::{Deadline, Options, Problem, Progress, Report, StopReason, SynthError};
 use crate::strategies::reversal::propose;
-use crate::strategies::trees::Trees;
-use crate::strategies::{Attempt, Context, Strategy};
+use crate::strategies::{Attempt, Context};
+use crate::symmetry::Symmetries;
 use conclusion::conclude;
+use portfolio::{Auto, ChunkCounts, Due, LimitedTime, StrategyLine, chosen};
 use schedule::{Schedule, VerifiedSchedule};
 pub(crate) use search::accept;
-use search::{EQUAL, Search, most_promising, stopped_by_time};
+use search::{Search, best_so_far, most_promising, stopped_by_time};
 pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use topology::Micros;
 
 /// A plan and the account of how it was found.
 #[derive(Clone, Debug)]
@@ -52,11 +48,8 @@ const GAIN: f64 = 2e-3;
 const PATIENT_CUTS: u32 = 4;
 /// A strategy that does not apply to so many chunk counts in a row is not asked about finer ones: to find that out takes time, too.
 const REFUSALS: u32 = 2;
-/// Bounds get one in so many of a limited time; so does the walk on orbits, and so do textbook algorithms.
-const OPENING_PART: u32 = 5;
-/// How long the solver may take where the user sets no limit and asked for it, or did not ask. Its work is counted
-/// and nearly always ends long before; this catches the models on which HiGHS overshoots.
-const PATIENCE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(15)];
+/// Bounds get one in so many parts of a limited time.
+const BOUNDS_PART: u32 = 5;
 
 /// Plans the demand of `problems`: the same request, one problem per chunk count worth trying.
 ///
@@ -85,70 +78,31 @@ pub fn synthesize_from(
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Synthesis, SynthError> {
+    synthesize_among(problems, warm, &Symmetries::default(), options, progress)
+}
+
+/// The same where other requests on the same machine share their `symmetries`.
+fn synthesize_among(
+    problems: &[Problem],
+    warm: &[Schedule],
+    symmetries: &Symmetries,
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let session = Session { problems, warm, options, deadline: &deadline, started, progress };
+    let session = Session { problems, warm, options, deadline: &deadline, symmetries, started, progress };
     let mut searches: Vec<Search<'_>> = Vec::with_capacity(problems.len());
     // A warm start may be at any chunk count.
     while !warm.is_empty() && session.open_next(&mut searches) {}
-    let (cheapest, dearer) = portfolio(options);
-    session.sweep(&mut searches, cheapest)?;
-    for &kind in dearer {
-        if searches.iter().any(Search::is_good_enough) {
+    let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
+    for line in chosen(options.strategy) {
+        if searches.iter().any(|search| search.is_good_enough() || session.is_spared(line, search)) {
             break;
         }
-        let is_spared = kind == StrategyKind::Milp && options.strategy.is_none();
-        if is_spared && searches.iter().any(|search| search.is_within(options.gap)) {
-            break;
-        }
-        match kind {
-            StrategyKind::Improve | StrategyKind::Milp => session.refine(&mut searches, kind)?,
-            // Where the same search on orbits leads, it has been at every chunk count already.
-            StrategyKind::Matching if search::is_led_by(&searches, StrategyKind::Symmetric) => {
-                session.refine(&mut searches, kind)?;
-            }
-            _ => session.sweep(&mut searches, kind)?,
-        }
+        session.run(&mut searches, line)?;
     }
-    let report_seconds = || started.elapsed().as_secs_f64();
-    conclude(searches, options, &deadline, report_seconds)
-}
-
-/// The strategies to run: the first, and those after it. A named `milp` gets the cheap ones before it as a warm
-/// start, a named `symmetric` the walk that it continues.
-fn portfolio(options: &Options) -> (StrategyKind, &'static [StrategyKind]) {
-    match options.strategy {
-        None | Some(StrategyKind::Milp) => {
-            let dearer = &[
-                StrategyKind::Classic,
-                StrategyKind::Flow,
-                StrategyKind::Levels,
-                StrategyKind::Trees,
-                StrategyKind::Symmetric,
-                StrategyKind::Matching,
-                StrategyKind::Improve,
-                StrategyKind::Milp,
-            ];
-            (StrategyKind::Orbits, dearer)
-        }
-        Some(StrategyKind::Symmetric) => (StrategyKind::Orbits, &[StrategyKind::Symmetric]),
-        Some(named) => (named, &[]),
-    }
-}
-
-fn strategy_of(kind: StrategyKind) -> &'static dyn Strategy {
-    match kind {
-        StrategyKind::Classic => &Classic,
-        StrategyKind::Orbits => &OrbitWalk,
-        StrategyKind::Symmetric => &Symmetric,
-        StrategyKind::Flow => &Flow,
-        StrategyKind::Matching => &Matching,
-        StrategyKind::Trees => &Trees,
-        StrategyKind::Levels => &Levels,
-        StrategyKind::Improve => &Improve,
-        StrategyKind::Milp => &Milp,
-        StrategyKind::Exact => &Exact,
-    }
+    conclude(searches, warm_start, options, &deadline, || started.elapsed().as_secs_f64())
 }
 
 /// What stays the same during one call of [`synthesize`].
@@ -158,6 +112,7 @@ struct Session<'a> {
     started: Instant,
     options: &'a Options,
     deadline: &'a Deadline,
+    symmetries: &'a Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
 }
 
@@ -167,7 +122,7 @@ impl<'a> Session<'a> {
         let Some(problem) = self.problems.get(searches.len()) else { return false };
         let bounds = match (searches.first(), self.options.time_limit) {
             (Some(first), Some(_)) => bounds_like(&first.bounds, problem, self.deadline),
-            (None, Some(limit)) => bounds(problem, &self.deadline.within(limit / OPENING_PART)),
+            (None, Some(limit)) => bounds(problem, &self.deadline.within(limit / BOUNDS_PART)),
             (_, None) => bounds(problem, self.deadline),
         };
         let mut search = Search::new(problem, bounds, self.problems.len(), self.options.gap, self.started);
@@ -176,12 +131,33 @@ impl<'a> Session<'a> {
         true
     }
 
+    /// Whether the one strategy that runs was named.
+    fn is_alone(&self) -> bool {
+        self.options.strategy.is_some()
+    }
+
+    /// Whether a strategy is not worth its time, because `search` came close enough.
+    fn is_spared(&self, line: &StrategyLine, search: &Search<'_>) -> bool {
+        line.auto == Auto::UnlessClose && !self.is_alone() && search.is_within(self.options.gap)
+    }
+
+    /// Lets a strategy try the chunk counts that its line says.
+    fn run(&self, searches: &mut Vec<Search<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
+        let is_best_only = match line.counts {
+            ChunkCounts::All => false,
+            ChunkCounts::BestIfLedBy(kind) => search::is_led_by(searches, kind),
+            // Where nothing is known yet, each count is as promising as any other.
+            ChunkCounts::Best => !self.is_alone() || best_so_far(searches).is_some(),
+        };
+        if is_best_only { self.refine(searches, line) } else { self.sweep(searches, line) }
+    }
+
     /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain.
-    fn sweep(&self, searches: &mut Vec<Search<'a>>, kind: StrategyKind) -> Result<(), SynthError> {
+    fn sweep(&self, searches: &mut Vec<Search<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
         let (mut best, mut stale, mut refusals) = (f64::INFINITY, 0, 0);
-        let deadline = self.deadline_of(kind);
+        let deadline = self.deadline_of(line);
         for index in 0..self.problems.len() {
-            let is_due = index == 0 && self.is_due(searches, kind);
+            let is_due = index == 0 && self.is_due(searches, line);
             if !is_due && deadline.has_passed() || stale == PATIENT_CUTS || refusals == REFUSALS {
                 break;
             }
@@ -192,8 +168,10 @@ impl<'a> Session<'a> {
             // A chunk count that is done says nothing about what this strategy can do at finer ones.
             let is_done = search.reaches(&search.bound);
             let before = search.refusals.len();
-            let is_last = index + 1 == self.problems.len();
-            self.attempt(search, kind, if is_last { deadline.clone() } else { self.share(kind, &deadline) })?;
+            let is_divided = self.options.time_limit.is_some()
+                && matches!(line.time, LimitedTime::Rest(_))
+                && index + 1 < self.problems.len();
+            self.attempt(search, line, if is_divided { deadline.part(2) } else { deadline.clone() })?;
             refusals = if search.refusals.len() > before { refusals + 1 } else { 0 };
             if search.is_good_enough() {
                 break;
@@ -206,62 +184,49 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Whether a strategy must try whatever the clock says, because nothing was found yet. The opening need not; after an
-    /// interrupt only textbook algorithms, or the one strategy that is asked for, do.
-    fn is_due(&self, searches: &[Search<'_>], kind: StrategyKind) -> bool {
-        let is_willing = match kind {
-            StrategyKind::Classic => true,
-            _ if self.options.strategy == Some(kind) => true,
-            StrategyKind::Orbits => false,
-            _ => !self.options.cancel.is_cancelled(),
+    /// Whether a strategy must try whatever the clock says, because nothing was found yet.
+    fn is_due(&self, searches: &[Search<'_>], line: &StrategyLine) -> bool {
+        let is_willing = match line.due {
+            _ if self.options.strategy == Some(line.kind) => true,
+            Due::Never => false,
+            Due::UnlessInterrupted => !self.options.cancel.is_cancelled(),
+            Due::EvenInterrupted => true,
         };
-        is_willing && !self.deadline.has_passed_for_all() && searches.iter().all(|search| search.best.is_none())
+        is_willing && !self.deadline.has_passed_for_all() && best_so_far(searches).is_none()
     }
 
     /// Lets a strategy try the chunk counts that did best.
-    fn refine(&self, searches: &mut [Search<'a>], kind: StrategyKind) -> Result<(), SynthError> {
+    fn refine(&self, searches: &mut [Search<'a>], line: &StrategyLine) -> Result<(), SynthError> {
         for index in most_promising(searches) {
-            if !self.deadline.has_passed() || self.is_due(searches, kind) {
-                self.attempt(&mut searches[index], kind, self.deadline_of(kind))?;
+            if !self.deadline.has_passed() || self.is_due(searches, line) {
+                self.attempt(&mut searches[index], line, self.deadline_of(line))?;
             }
         }
         Ok(())
     }
 
-    /// Until when a strategy may search: of a limited time a walk or textbook algorithms at ever more chunk counts get a part
-    /// only, trees half of what is left, and a solver some of an unlimited one.
-    fn deadline_of(&self, kind: StrategyKind) -> Deadline {
-        let [asked, unasked] = PATIENCE;
-        let patience = match (kind, self.options.time_limit) {
-            (StrategyKind::Orbits | StrategyKind::Classic, Some(limit)) if self.options.strategy.is_none() => {
-                limit / OPENING_PART
-            }
-            (StrategyKind::Trees, Some(_)) if self.options.strategy.is_none() => return self.deadline.part(2),
-            (StrategyKind::Milp | StrategyKind::Exact, None) if self.options.strategy.is_some() => asked,
-            (StrategyKind::Milp | StrategyKind::Exact, None) => unasked,
-            _ => return self.deadline.clone(),
-        };
-        self.deadline.within(patience)
-    }
-
-    /// What one of several chunk counts gets of the time for all: half of what is left, so that there is some for finer cuts.
-    fn share(&self, kind: StrategyKind, deadline: &Deadline) -> Deadline {
-        match (kind, self.options.time_limit) {
-            (StrategyKind::Orbits | StrategyKind::Classic, _) | (_, None) => deadline.clone(),
-            _ => deadline.part(2),
+    /// Until when a strategy may search.
+    fn deadline_of(&self, line: &StrategyLine) -> Deadline {
+        match (self.options.time_limit, line.longest, line.time) {
+            (None, None, _) => self.deadline.clone(),
+            (None, Some(longest), _) if self.is_alone() => self.deadline.within(longest.alone),
+            (None, Some(longest), _) => self.deadline.within(longest.among_others),
+            (Some(_), ..) if self.is_alone() => self.deadline.clone(),
+            (Some(limit), _, LimitedTime::Opening(parts)) => self.deadline.within(limit / parts),
+            (Some(_), _, LimitedTime::Rest(parts)) => self.deadline.part(parts),
         }
     }
 
     /// Lets one strategy try one chunk count, and judges what it proposes.
-    fn attempt(&self, search: &mut Search<'_>, kind: StrategyKind, deadline: Deadline) -> Result<(), SynthError> {
+    fn attempt(&self, search: &mut Search<'_>, line: &StrategyLine, deadline: Deadline) -> Result<(), SynthError> {
         if search.reaches(&search.bound) {
             return Ok(());
         }
-        let strategy = strategy_of(kind);
+        let strategy = line.strategy;
         let started = Instant::now();
         self.announce(search, strategy.name());
         let mut options = Options { gap: search.slack(), ..self.options.clone() };
-        if options.strategy.is_none() {
+        if !self.is_alone() {
             options.limits = options.limits.brief();
         }
         let has_answer = search.best.is_some();
@@ -271,6 +236,8 @@ impl<'a> Session<'a> {
             deadline: &deadline,
             incumbent: search.best.as_ref().map(|best| best.schedule.schedule()),
             bound: search.bound.value,
+            is_alone: self.is_alone(),
+            symmetries: self.symmetries,
             progress: self.progress,
         };
         let mut attempts = match propose(search.problem, &context, strategy) {
@@ -284,9 +251,7 @@ impl<'a> Session<'a> {
         for attempt in attempts.iter_mut().filter(|attempt| attempt.stop == StopReason::TimeLimit) {
             attempt.stop = stopped_by_time(&self.options.cancel);
         }
-        if kind == StrategyKind::Exact {
-            search.raise_bounds(&deadline)?;
-        }
+        search.raise_bounds(strategy.prove(search.problem, &search.bounds, &deadline)?);
         let seconds = started.elapsed().as_secs_f64() / attempts.len().max(1) as f64;
         self.judge_all(search, attempts, seconds);
         Ok(())
@@ -301,7 +266,7 @@ impl<'a> Session<'a> {
         order.sort_by(|a, b| a.1.total_cmp(&b.1));
         let mut candidates = Vec::with_capacity(order.len());
         for (index, claim, mut attempt) in order {
-            let worse = search.makespan().is_some_and(|best| claim > best.0 * (1.0 + EQUAL));
+            let worse = search.makespan().is_some_and(|best| !reaches(Micros(claim), best));
             let large = attempt.schedule.as_ref().is_some_and(|it| it.transfers.len() > LARGE);
             if large && (worse || search.best.is_some() && self.deadline.has_passed()) {
                 attempt.schedule = None;
@@ -330,6 +295,7 @@ mod tests {
     use schedule::{Collective, Demand, Request};
     use std::collections::BTreeSet;
     use std::sync::Arc;
+    use std::time::Duration;
 
     fn problems(spec: &str, chunks: &[u32]) -> Vec<Problem> {
         let topology = Arc::new(topology::resolve(spec).expect("a known topology"));

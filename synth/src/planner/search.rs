@@ -3,20 +3,16 @@
 //! The principal type is [`Search`]. It trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own
 //! check have accepted it, and its makespan is the one the verifier saw.
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bound, Bounds};
 use crate::polish::prefer::reluctance;
-use crate::problem::{
-    Cancel, Candidate, DEFAULT_GAP, Deadline, Milestone, Problem, StopReason, StrategyKind, SynthError,
-};
+use crate::problem::tolerance::{EQUAL, beats, reaches};
+use crate::problem::{Cancel, Candidate, DEFAULT_GAP, Milestone, Problem, StopReason, StrategyKind, SynthError};
 use crate::sketch::obey;
 use crate::strategies::Attempt;
-use crate::strategies::exact::{Effort, horizon};
 use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
 use std::time::Instant;
 use topology::Micros;
 
-/// Two makespans this close (relative) are equal: the comparison tolerance of the file format.
-pub(super) const EQUAL: f64 = 1e-7;
 /// How many chunk counts, those that promise most, the dear strategies try as well.
 const REFINED: usize = 1;
 
@@ -74,14 +70,16 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds what [`horizon`] proves to the bounds.
-    pub(super) fn raise_bounds(&mut self, deadline: &Deadline) -> Result<(), SynthError> {
-        self.bounds.list.extend(horizon(self.problem, &self.bounds, Effort::default(), deadline)?);
+    /// Adds bounds that a strategy proved.
+    pub(super) fn raise_bounds(&mut self, proven: Vec<Bound>) {
+        if proven.is_empty() {
+            return;
+        }
+        self.bounds.list.extend(proven);
         self.bound = self.bounds.best();
         if self.is_alone {
             self.claim = self.bound.clone();
         }
-        Ok(())
     }
 
     pub(super) fn makespan(&self) -> Option<Micros> {
@@ -89,7 +87,7 @@ impl<'a> Search<'a> {
     }
 
     pub(super) fn reaches(&self, bound: &LowerBound) -> bool {
-        self.makespan().is_some_and(|makespan| makespan.0 <= bound.value.0 * (1.0 + EQUAL))
+        self.makespan().is_some_and(|makespan| reaches(makespan, bound.value))
     }
 
     /// Whether the gap is small enough: nothing needs to be tried any more, at any chunk count.
@@ -99,7 +97,7 @@ impl<'a> Search<'a> {
 
     /// Whether the best is so close (relative) to what it is compared with.
     pub(super) fn is_within(&self, gap: f64) -> bool {
-        self.makespan().is_some_and(|makespan| makespan.0 <= self.claim.value.0 * (1.0 + gap) * (1.0 + EQUAL))
+        self.makespan().is_some_and(|makespan| reaches(makespan, self.claim.value * (1.0 + gap)))
     }
 
     /// How far above the bound for this chunk count (relative) a strategy may stop.
@@ -173,7 +171,7 @@ impl<'a> Search<'a> {
                 let makespan = verified.schedule().makespan();
                 candidate.makespan_us = Some(makespan.0);
                 // A strategy stops where it was told that it is good enough.
-                let is_optimal = makespan.0 <= self.bound.value.0 * (1.0 + EQUAL);
+                let is_optimal = reaches(makespan, self.bound.value);
                 if attempt.stop == StopReason::Optimal && !is_optimal {
                     candidate.stop_reason = StopReason::GapLimit;
                 }
@@ -197,10 +195,14 @@ pub(super) fn leader(searches: &[Search<'_>]) -> Option<usize> {
     by_makespan(searches).first().copied()
 }
 
+/// The best schedule so far.
+pub(super) fn best_so_far<'b>(searches: &'b [Search<'_>]) -> Option<&'b Incumbent> {
+    leader(searches).and_then(|index| searches[index].best.as_ref())
+}
+
 /// Whether a strategy found the best schedule so far.
 pub(super) fn is_led_by(searches: &[Search<'_>], kind: StrategyKind) -> bool {
-    let best = leader(searches).and_then(|index| searches[index].best.as_ref());
-    let finder = best.map(|best| best.schedule.schedule().produced_by.strategy.as_str());
+    let finder = best_so_far(searches).map(|best| best.schedule.schedule().produced_by.strategy.as_str());
     finder.and_then(|finder| finder.split('/').next()) == Some(kind.as_str())
 }
 
@@ -210,7 +212,7 @@ pub(super) fn most_promising(searches: &[Search<'_>]) -> Vec<usize> {
     let best = order.first().map_or(f64::INFINITY, |&index| reached(&searches[index]));
     order.retain(|&index| {
         let search = &searches[index];
-        !search.reaches(&search.bound) && search.bound.value.0 < best * (1.0 - EQUAL)
+        !search.reaches(&search.bound) && beats(search.bound.value, Micros(best))
     });
     order.truncate(REFINED);
     order

@@ -330,8 +330,7 @@ mod tests {
                 let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
                 let (options, deadline) = (Options::default(), Deadline::default());
                 let bound = Micros::ZERO;
-                let context =
-                    Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+                let context = Context::among_others(&options, &deadline, bound);
                 let attempts = reversal::propose(&problem, &context, &Matching).unwrap();
                 for schedule in attempts.into_iter().filter_map(|attempt| attempt.schedule) {
                     let schedule = verify(schedule, &topology).unwrap().into_schedule();

@@ -4,14 +4,13 @@
 //! in time. TACCL puts the same wishes into its objective, as T ± 0.01·U (`uc-min`, `uc-max`) or with the load of the
 //! busiest or idlest link (`minmax`, `maxmin`); here they never make a schedule longer.
 
+use crate::problem::tolerance::{EQUAL, reaches};
 use crate::problem::{Connections, Objective};
 use crate::problem::{Constraints, Problem};
 use schedule::{ChunkId, ChunkList, Demand, Message, Schedule, Transfer, TransferKind, replay};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{LinkId, Micros, Rank, Topology};
 
-/// Two makespans this close (relative) are equal: the comparison tolerance of the file format.
-const EQUAL: f64 = 1e-7;
 /// How many changes to a schedule are tried at most.
 const MOST_TRIALS: u32 = 1_000;
 /// The work of all trials together, in transfers that are timed anew: about a second.
@@ -60,7 +59,7 @@ fn steps(transfers: &[Transfer], demand: &Demand) -> u32 {
         for &chunk in &transfer.chunks {
             let is_source = !demand.chunk(chunk).combine && demand.chunk(chunk).holders.has(transfer.from);
             let known = arrived.get(&(chunk, transfer.from)).filter(|_| !is_source);
-            let in_time = known.into_iter().flatten().filter(|(end, _)| end.0 <= transfer.start.0 * (1.0 + EQUAL));
+            let in_time = known.into_iter().flatten().filter(|(end, _)| reaches(*end, transfer.start));
             let steps = in_time.map(|&(_, steps)| steps).max().unwrap_or(0) + 1;
             most = most.max(steps);
             arrived.entry((chunk, transfer.to)).or_default().push((transfer.end, steps));

@@ -7,19 +7,24 @@ pub(crate) mod constraints;
 pub(crate) mod distance;
 mod error;
 pub mod matrix;
+pub(crate) mod merging;
 pub(crate) mod options;
 pub(crate) mod reach;
 mod report;
 pub(crate) mod reversed;
+pub(crate) mod sets;
+mod strategy_kind;
+pub(crate) mod tolerance;
 
 pub use chunking::chunk_counts;
 pub use constraints::{ConnectionWish, Connections, Constraints, Hindrance, Objective, Stages, Way};
 pub use error::SynthError;
-pub use options::{Cancel, DEFAULT_GAP, Deadline, Limits, Options, StrategyKind};
+pub use options::{Cancel, DEFAULT_GAP, Deadline, Limits, Options};
 pub use reach::check_reachable;
 pub use report::{Candidate, Milestone, Progress, Report, StopReason};
 use schedule::{ChunkId, Demand};
 use std::sync::Arc;
+pub use strategy_kind::StrategyKind;
 use topology::{LinkId, Topology};
 
 /// A topology, a demand on it, and the freedom left.

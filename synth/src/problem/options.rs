@@ -1,76 +1,9 @@
 //! How hard to look, and when to stop.
 
-use std::str::FromStr;
+use super::StrategyKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// A strategy by name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum StrategyKind {
-    /// Textbook algorithms: ring, tree, recursive doubling and halving, all-pairs.
-    Classic,
-    /// A walk that decides once for all ranks that look alike, nearest chunks first; milliseconds.
-    Orbits,
-    /// The same search as `matching`, on one link and chunk of each orbit under the symmetries.
-    Symmetric,
-    /// Routes that keep nothing busy for longer than it must be, where every chunk has one destination.
-    Flow,
-    /// Causal link–chunk matching with restarts.
-    Matching,
-    /// Spanning trees packed to the optimal throughput, then scheduled.
-    Trees,
-    /// Shortest ways only, balanced over links step by step.
-    Levels,
-    /// Local search around the best schedule so far.
-    Improve,
-    /// Time-expanded 0/1 model under the sketch, solved with HiGHS.
-    Milp,
-    /// Whether a schedule can end before a time, from the bound upward; small machines.
-    Exact,
-}
-
-impl StrategyKind {
-    /// Every strategy, in the order the planner tries them.
-    pub const ALL: &[Self] = &[
-        Self::Orbits,
-        Self::Classic,
-        Self::Flow,
-        Self::Levels,
-        Self::Trees,
-        Self::Symmetric,
-        Self::Matching,
-        Self::Improve,
-        Self::Milp,
-        Self::Exact,
-    ];
-
-    /// The name on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Classic => "classic",
-            Self::Orbits => "orbits",
-            Self::Symmetric => "symmetric",
-            Self::Flow => "flow",
-            Self::Matching => "matching",
-            Self::Trees => "trees",
-            Self::Levels => "levels",
-            Self::Improve => "improve",
-            Self::Milp => "milp",
-            Self::Exact => "exact",
-        }
-    }
-}
-
-impl FromStr for StrategyKind {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.iter().copied().find(|kind| kind.as_str() == text).ok_or_else(|| {
-            let known: Vec<_> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
-            format!("unknown strategy `{text}`; one of: auto {}", known.join(" "))
-        })
-    }
-}
 
 /// A request to stop, shared between threads (Ctrl-C).
 #[derive(Clone, Debug, Default)]
@@ -239,7 +172,7 @@ pub const DEFAULT_GAP: f64 = 1e-3;
 /// How hard to look.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Only this strategy; `None` tries all, cheapest first.
+    /// Only this strategy, alone; `None` runs the portfolio, cheapest first.
     pub strategy: Option<StrategyKind>,
     /// Wall-clock limit for people; results may then depend on the machine's speed.
     pub time_limit: Option<Duration>,

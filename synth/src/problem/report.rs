@@ -83,6 +83,9 @@ pub struct Report {
     pub gap: Option<f64>,
     /// Who won.
     pub strategy: String,
+    /// The strategy of the schedule that the search began with; `None` if it began with nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_start: Option<String>,
     /// Why the winner's search stopped.
     pub stop_reason: StopReason,
     /// Wall-clock seconds in all.

@@ -131,9 +131,7 @@ mod tests {
                 let limits = Limits { restarts: 1, ..Limits::default() };
                 let options = Options { limits, threads: Some(1), ..Options::default() };
                 let deadline = Deadline::default();
-                let (bound, progress) = (Micros::ZERO, |_| {});
-                let context =
-                    Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &progress };
+                let context = Context::among_others(&options, &deadline, Micros::ZERO);
                 let attempts = propose(&problem, &context, &Matching).unwrap();
                 let found = attempts.into_iter().find_map(|attempt| attempt.schedule).expect("a schedule");
                 let verified = verify(found, &topology).unwrap_or_else(|rejection| panic!("{path:?}: {rejection}"));

@@ -21,7 +21,7 @@ impl Resolver<'_> {
         let Some(wish) = &self.file.body.symmetry else { return Ok(Vec::new()) };
         let rules = match &wish.value {
             SymmetryWish::None => return Ok(Vec::new()),
-            SymmetryWish::Auto => return Ok(detect(self.topology, constraints, &Deadline::default())),
+            SymmetryWish::Auto => return Ok(detect(self.topology, constraints, &Deadline::default()).symmetries),
             SymmetryWish::List(rules) => rules,
         };
         if rules.len() > MAX_SYMMETRIES {

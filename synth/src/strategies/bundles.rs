@@ -147,7 +147,7 @@ mod tests {
             let problem = problem("ring:4", collective, 1_000_000_000, 60_000);
             let (options, deadline, bound) =
                 (Options::default(), Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
-            let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+            let context = Context::among_others(&options, &deadline, bound);
             let attempt = Matching.propose(&problem, &context).expect("a connected topology").remove(0);
             let schedule = attempt.schedule.expect("a schedule");
             assert!(schedule.makespan().0 <= bound.0 * 1.25, "{collective}: {} of {bound}", schedule.makespan());

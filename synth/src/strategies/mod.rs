@@ -15,7 +15,10 @@ pub(crate) mod orbits;
 pub(crate) mod reversal;
 pub(crate) mod trees;
 
+use crate::bounds::{Bound, Bounds};
+use crate::problem::tolerance::reaches;
 use crate::problem::{Deadline, Options, Problem, Progress, StopReason, SynthError};
+use crate::symmetry::Symmetries;
 use schedule::Schedule;
 use topology::Micros;
 
@@ -29,14 +32,37 @@ pub struct Context<'a> {
     pub incumbent: Option<&'a Schedule>,
     /// The best proven lower bound: nothing faster exists.
     pub bound: Micros,
+    /// Whether it was named and runs alone: then it also tries what is not worth its time among others.
+    pub is_alone: bool,
+    /// The symmetries of the machines of this session.
+    pub(crate) symmetries: &'a Symmetries,
     /// Called now and then; must be cheap.
     pub progress: &'a (dyn Fn(Progress) + Sync),
+}
+
+#[cfg(test)]
+impl<'a> Context<'a> {
+    /// Lent to a strategy that runs alone, without an incumbent.
+    pub(crate) fn alone(options: &'a Options, deadline: &'a Deadline, bound: Micros) -> Self {
+        let symmetries = Box::leak(Box::default());
+        Self { options, deadline, incumbent: None, bound, is_alone: true, symmetries, progress: &|_| {} }
+    }
+
+    /// Lent to a strategy that is one of many.
+    pub(crate) fn among_others(options: &'a Options, deadline: &'a Deadline, bound: Micros) -> Self {
+        Self { is_alone: false, ..Self::alone(options, deadline, bound) }
+    }
 }
 
 impl Context<'_> {
     /// A makespan that is good enough: whoever has it stops.
     pub fn goal(&self) -> Micros {
         self.bound * (1.0 + self.options.gap)
+    }
+
+    /// Whether a makespan is [good enough](Self::goal).
+    pub(crate) fn is_enough(&self, makespan: Micros) -> bool {
+        reaches(makespan, self.goal())
     }
 }
 
@@ -69,6 +95,14 @@ pub trait Strategy: Sync {
     /// # Errors
     /// As above.
     fn propose_directly(&self, _problem: &Problem, _context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
+        Ok(Vec::new())
+    }
+
+    /// Bounds of `problem` above those `known` that it can prove; asked after it proposed.
+    ///
+    /// # Errors
+    /// Solver failures.
+    fn prove(&self, _problem: &Problem, _known: &Bounds, _deadline: &Deadline) -> Result<Vec<Bound>, SynthError> {
         Ok(Vec::new())
     }
 }

@@ -154,7 +154,7 @@ mod tests {
         let options = Options { limits, seed: 7, ..Options::default() };
         let deadline = Deadline::default();
         let bound = bounds(problem, &Deadline::default()).best().value;
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         propose(problem, &context, strategy).expect("connected topologies have schedules")
     }
 

@@ -99,9 +99,16 @@ fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Autom
     Ok(())
 }
 
-/// Generators of a group of symmetries of `topology` under `constraints` that leaves no rank in place; where time is
-/// limited, those that are found before `deadline`.
-pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &Deadline) -> Vec<Automorphism> {
+/// What [`detect`] found.
+pub(crate) struct Detected {
+    /// Generators of a group that leaves no rank in place.
+    pub(crate) symmetries: Vec<Automorphism>,
+    /// Whether there may be more, which the time was too short for.
+    pub(crate) is_cut_short: bool,
+}
+
+/// Symmetries of `topology` under `constraints`; where time is limited, those that are found before `deadline`.
+pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &Deadline) -> Detected {
     let mut group = SemiregularGroup::trivial(topology.rank_count());
     let mut found = Vec::new();
     let mut work = 0;
@@ -113,18 +120,24 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &
             is_in_time.then(|| symmetry_of(topology, constraints, &ranks).ok()).flatten()
         });
         found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
-        if work > ROTATION_WORK || group.is_transitive() || work >= QUICK_WORK && deadline.has_passed() {
-            return found;
+        if work > ROTATION_WORK || group.is_transitive() {
+            return Detected { symmetries: found, is_cut_short: false };
+        }
+        if work >= QUICK_WORK && deadline.has_passed() {
+            return Detected { symmetries: found, is_cut_short: true };
         }
     }
     let work = deadline.remaining().map_or(SEARCH_WORK, |left| SEARCH_WORK.min(left.as_millis() as u64 * SEARCH_PACE));
     if topology.rank_count() > MOST_RANKS || work < topology.links().len() as u64 {
-        return found;
+        let is_cut_short = topology.rank_count() <= MOST_RANKS;
+        return Detected { symmetries: found, is_cut_short };
     }
     let colours = link_colours(topology, constraints);
     let all = automorphisms(topology, Colours { links: &colours, ..Colours::default() }, work);
+    let mut is_cut_short = work < SEARCH_WORK && !all.is_complete();
     for ranks in all.elements(ELEMENTS / topology.rank_count()) {
         if deadline.has_passed() {
+            is_cut_short = true;
             break;
         }
         if group.could_admit(&ranks) {
@@ -132,10 +145,10 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &
             found.extend(symmetric.filter(|symmetry| group.admit(&symmetry.ranks)));
         }
         if group.is_transitive() {
-            break;
+            return Detected { symmetries: found, is_cut_short: false };
         }
     }
-    found
+    Detected { symmetries: found, is_cut_short }
 }
 
 /// Whether the links of some ranks have images: most renumberings of a large machine need not be looked at as a whole.

@@ -1,6 +1,7 @@
 //! What leaves a problem as it is: symmetries of a machine, a sketch and a demand, found or checked.
 //!
-//! The principal function is [`shared_symmetries`]; [`Mirror`] is what a search makes of them.
+//! The principal types are [`Symmetries`], which finds them once in a session and lends them to whoever asks, and [`Mirror`],
+//! which is what a search makes of them.
 
 mod detect;
 mod mirror;
@@ -13,8 +14,8 @@ pub(crate) use pairs::PairOrbits;
 
 use crate::problem::{Constraints, Deadline, Problem};
 use schedule::ChunkId;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use topology::Topology;
 use topology::symmetry::Automorphism;
 
@@ -26,48 +27,109 @@ pub(crate) struct Shared {
     pub(crate) chunks: Vec<ChunkId>,
 }
 
-/// The symmetries of `problem` that are found before `deadline`, or those that its sketch names.
-pub(crate) fn shared_symmetries(problem: &Problem, deadline: &Deadline) -> Vec<Shared> {
-    let found = match problem.constraints.symmetry.is_empty() {
-        true => detected(problem, deadline),
-        false => problem.constraints.symmetry.clone(),
-    };
-    if found.is_empty() {
-        return Vec::new();
-    }
-    let kinds = Kinds::new(&problem.demand);
-    let shared = |symmetry: Automorphism| Some(Shared { chunks: kinds.images(&symmetry)?, symmetry });
-    found.into_iter().filter_map(shared).collect()
+/// One in so many parts of the time left is for finding symmetries.
+const DETECTION_PART: u32 = 2;
+/// Who has this many times the time that a search for symmetries had before it was cut short, searches again.
+const WORTH_ANOTHER: u32 = 2;
+
+/// The symmetries of the machines of one session, under their sketches. Each chunk count and several strategies ask for
+/// those of the same machine (and, for sums, of the reversed one), and on unequal machines it takes longest to find that
+/// there are none: so each is searched once, at the first question.
+#[derive(Debug, Default)]
+pub(crate) struct Symmetries(Mutex<Vec<Known>>);
+
+/// What was found on one machine.
+#[derive(Debug)]
+struct Known {
+    topology: Arc<Topology>,
+    constraints: Arc<Constraints>,
+    symmetries: Arc<Vec<Automorphism>>,
+    /// The time that the search had, if it was cut short.
+    cut_at: Option<Duration>,
 }
 
-/// How many machines under sketches [`detected`] remembers.
-const REMEMBERED: usize = 4;
-
-/// The symmetries of a machine under a sketch. Each chunk count and several strategies ask for those of the same one, and on unequal
-/// machines it takes longest to find that there are none.
-fn detected(problem: &Problem, deadline: &Deadline) -> Vec<Automorphism> {
-    /// Where time was limited there may be more, and whoever has more of it looks again.
-    type Known = (Weak<Topology>, Weak<Constraints>, bool, Vec<Automorphism>);
-    static KNOWN: Mutex<VecDeque<Known>> = Mutex::new(VecDeque::new());
-    let Problem { topology, constraints, .. } = problem;
-    // While a weak reference is held, nobody else gets its address.
-    let is_same = |(machine, sketch, limited, _): &&Known| {
-        machine.as_ptr() == Arc::as_ptr(topology)
-            && sketch.as_ptr() == Arc::as_ptr(constraints)
-            && *limited == deadline.is_limited()
-    };
-    let remember = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, _, _, symmetries)) = remember().iter().find(is_same) {
-        return symmetries.clone();
+impl Symmetries {
+    /// The symmetries of `problem` that are found in a part of the time left, or those that its sketch names.
+    pub(crate) fn shared(&self, problem: &Problem, deadline: &Deadline) -> Vec<Shared> {
+        let found = match problem.constraints.symmetry.is_empty() {
+            true => self.detected(problem, deadline),
+            false => Arc::new(problem.constraints.symmetry.clone()),
+        };
+        if found.is_empty() {
+            return Vec::new();
+        }
+        let kinds = Kinds::new(&problem.demand);
+        let shared =
+            |symmetry: &Automorphism| Some(Shared { chunks: kinds.images(symmetry)?, symmetry: symmetry.clone() });
+        found.iter().filter_map(shared).collect()
     }
-    let symmetries = detect(topology, constraints, deadline);
-    let mut known = remember();
-    known.truncate(REMEMBERED - 1);
-    known.push_front((
-        Arc::downgrade(topology),
-        Arc::downgrade(constraints),
-        deadline.is_limited(),
-        symmetries.clone(),
-    ));
-    symmetries
+
+    /// Whoever asks while another searches waits for the answer.
+    fn detected(&self, problem: &Problem, deadline: &Deadline) -> Arc<Vec<Automorphism>> {
+        let Problem { topology, constraints, .. } = problem;
+        let deadline = deadline.part(DETECTION_PART);
+        let time = deadline.remaining().unwrap_or(Duration::MAX);
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.iter().position(|it| it.is_of(topology, constraints));
+        if let Some(known) = before.map(|at| &known[at])
+            && known.cut_at.is_none_or(|had| time <= had.saturating_mul(WORTH_ANOTHER))
+        {
+            return known.symmetries.clone();
+        }
+        let detected = detect(topology, constraints, &deadline);
+        let symmetries = Arc::new(detected.symmetries);
+        before.map(|at| known.swap_remove(at));
+        known.push(Known {
+            topology: topology.clone(),
+            constraints: constraints.clone(),
+            symmetries: symmetries.clone(),
+            cut_at: detected.is_cut_short.then_some(time),
+        });
+        symmetries
+    }
+}
+
+impl Known {
+    fn is_of(&self, topology: &Arc<Topology>, constraints: &Arc<Constraints>) -> bool {
+        // The reversed machine is made anew for every strategy.
+        let is_same_machine = Arc::ptr_eq(&self.topology, topology) || self.topology == *topology;
+        is_same_machine && (Arc::ptr_eq(&self.constraints, constraints) || self.constraints == *constraints)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Cancel;
+    use schedule::{Collective, Demand, Request};
+
+    fn problem(spec: &str, chunks: u32) -> Problem {
+        let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
+        let request = Request::new(Collective::AllGather, topology.rank_count(), 1 << 20).with_chunks(chunks);
+        Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
+    }
+
+    #[test]
+    fn a_search_that_was_cut_short_is_repeated_by_whoever_has_more_time() {
+        // No rotation is a symmetry, and without any time nothing else is tried.
+        let problem = problem("mesh2d:4x4", 1);
+        let symmetries = Symmetries::default();
+        let late = Deadline::after(Some(Duration::ZERO), Cancel::default());
+        let before = symmetries.shared(&problem, &late).len();
+        assert_eq!(symmetries.shared(&problem, &late).len(), before);
+        let all = symmetries.shared(&problem, &Deadline::default()).len();
+        assert!(all > before, "{all} after {before}");
+        assert_eq!(symmetries.shared(&problem, &late).len(), all, "what is complete is kept");
+    }
+
+    #[test]
+    fn equal_machines_are_searched_once() {
+        let symmetries = Symmetries::default();
+        for chunks in [1, 2] {
+            symmetries.shared(&problem("dgx1", chunks), &Deadline::default());
+        }
+        assert_eq!(symmetries.0.lock().expect("nobody panicked").len(), 1);
+        symmetries.shared(&problem("dgx2x2", 1), &Deadline::default());
+        assert_eq!(symmetries.0.lock().expect("nobody panicked").len(), 2);
+    }
 }

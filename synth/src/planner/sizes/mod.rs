@@ -17,9 +17,10 @@ mod retime;
 mod windows;
 
 use crate::bounds::bounds;
-use crate::planner::{accept, synthesize_from};
+use crate::planner::{accept, synthesize_among};
 use crate::problem::{Constraints, Deadline, Options, Problem, Progress, SynthError, chunk_counts};
 use crate::strategies::orbits::is_too_large_for_plain;
+use crate::symmetry::Symmetries;
 use retime::Recipe;
 use schedule::{Demand, LowerBound, Request, Schedule, VerifiedSchedule};
 use std::sync::Arc;
@@ -193,6 +194,7 @@ struct Search<'a> {
     task: &'a SizeTask,
     options: &'a Options,
     deadline: Deadline,
+    symmetries: Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
     points: Vec<Point>,
     recipes: Vec<Recipe>,
@@ -218,7 +220,8 @@ impl<'a> Search<'a> {
         let part = |limit: Duration| deadline.within(limit / (BOUNDS_PART * sizes.len() as u32));
         let point = |&size: &u64| Point::new(task, size, &options.time_limit.map_or_else(|| deadline.clone(), part));
         let points = sizes.iter().map(point).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { task, options, deadline, progress, points, recipes: Vec::new(), times: Vec::new() })
+        let symmetries = Symmetries::default();
+        Ok(Self { task, options, deadline, symmetries, progress, points, recipes: Vec::new(), times: Vec::new() })
     }
 
     /// Settles all sizes: the ends, then the middle of what lies between two.
@@ -272,7 +275,7 @@ impl<'a> Search<'a> {
             let activity = format!("{size} bytes · {}", progress.activity);
             (self.progress)(Progress { activity, ..progress });
         };
-        match synthesize_from(&problems, &self.warm(at), &options, &announce) {
+        match synthesize_among(&problems, &self.warm(at), &self.symmetries, &options, &announce) {
             Ok(found) => self.learn(&found.schedule),
             // Such as an interrupt that came first; plans of other sizes serve this one.
             Err(_) if best < f64::INFINITY => return Ok(()),

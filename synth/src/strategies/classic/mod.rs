@@ -297,7 +297,7 @@ mod tests {
         let problem = problem("clique:300,alpha=1ms,bandwidth=100GBps", Collective::AllGather);
         let (options, deadline) = (crate::problem::Options::default(), crate::problem::Deadline::default());
         let bound = Micros::ZERO;
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let attempts = Classic.propose(&problem, &context).unwrap();
         let of = |name: &str| attempts.iter().find(|attempt| attempt.name == name).unwrap();
         // 299 messages one after the other, of a millisecond each.

@@ -96,7 +96,7 @@ mod tests {
         let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
         let (options, deadline) = (Options::default(), Deadline::default());
         let bound = Micros::ZERO;
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let attempts = attempts(&problem, &context).expect("nothing breaks");
         let verified = attempts.into_iter().map(|attempt| {
             let schedule = attempt.schedule?;

@@ -15,9 +15,10 @@ mod tests;
 pub use horizon::{Effort, horizon};
 pub use pareto::{Front, Point, Reach, Reason, Refuted, Relaxation, pareto};
 
-use crate::bounds::Proof;
+use crate::bounds::{Bound, Bounds, Proof};
 use crate::epochs::timing::schedule_of;
-use crate::problem::{Problem, Progress, StopReason, SynthError, check_reachable};
+use crate::problem::tolerance::{beats, reaches};
+use crate::problem::{Deadline, Problem, Progress, StopReason, SynthError, check_reachable};
 use crate::solver::Controls;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
@@ -29,12 +30,12 @@ use topology::Micros;
 /// The name in reports.
 const NAME: &str = "exact";
 
-/// The most departures of a model, where this strategy was asked for and where it is one of several.
-const MOST_DEPARTURES: [usize; 2] = [80_000, 6_000];
+/// The most departures of a model.
+const MOST_DEPARTURES: usize = 80_000;
+/// The same where this strategy is one of many.
+const MOST_AMONG_OTHERS: usize = 6_000;
 /// The most ends that are tried in one cut of time.
 const MOST_ENDS: usize = 24;
-/// Two makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-7;
 
 /// The strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +59,10 @@ impl Strategy for Exact {
         search.run()?;
         search.attempt().map(|attempt| vec![attempt])
     }
+
+    fn prove(&self, problem: &Problem, known: &Bounds, deadline: &Deadline) -> Result<Vec<Bound>, SynthError> {
+        horizon(problem, known, Effort::default(), deadline)
+    }
 }
 
 struct Search<'a> {
@@ -76,11 +81,10 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(problem: &'a Problem, context: &'a Context<'a>) -> Self {
-        let asked = context.options.strategy.is_some();
         Self {
             problem,
             context,
-            most: MOST_DEPARTURES[usize::from(!asked)],
+            most: if context.is_alone { MOST_DEPARTURES } else { MOST_AMONG_OTHERS },
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             proven: Micros::ZERO,
@@ -107,7 +111,7 @@ impl<'a> Search<'a> {
         let highest = self.best.unwrap_or(from * 4.0 + periods.period * 4.0);
         let ends = periods.ends(from.max(Micros::ZERO), highest + periods.period, MOST_ENDS);
         for pair in ends.chunks(2) {
-            if self.is_over() || self.best.is_some_and(|best| pair[0].0 > best.0 * (1.0 + EQUAL)) {
+            if self.is_over() || self.best.is_some_and(|best| !reaches(pair[0], best)) {
                 break;
             }
             for (&end, verdict) in pair.iter().zip(self.ask(periods, pair)?) {
@@ -163,7 +167,7 @@ impl<'a> Search<'a> {
 
     fn consider(&mut self, schedule: Schedule) {
         let makespan = schedule.makespan();
-        if self.best.is_none_or(|best| makespan.0 < best.0 * (1.0 - EQUAL)) {
+        if self.best.is_none_or(|best| beats(makespan, best)) {
             self.best = Some(makespan);
             self.found = Some(schedule);
         }
@@ -172,7 +176,7 @@ impl<'a> Search<'a> {
     /// Whether nothing better can or may be found.
     fn is_over(&self) -> bool {
         let goal = self.context.goal().max(self.proven * (1.0 + self.context.options.gap));
-        self.best.is_some_and(|best| best.0 <= goal.0 * (1.0 + EQUAL)) || self.context.deadline.has_passed()
+        self.best.is_some_and(|best| reaches(best, goal)) || self.context.deadline.has_passed()
     }
 
     fn attempt(self) -> Result<Attempt, SynthError> {
@@ -181,7 +185,7 @@ impl<'a> Search<'a> {
         }
         let bound = self.context.bound.max(self.proven);
         let stop = match self.best {
-            Some(best) if best.0 <= bound.0 * (1.0 + EQUAL) => StopReason::Optimal,
+            Some(best) if reaches(best, bound) => StopReason::Optimal,
             _ if self.context.deadline.has_passed() => StopReason::TimeLimit,
             _ => StopReason::Exhausted,
         };

@@ -18,7 +18,7 @@ use crate::problem::{Deadline, Options, Problem, Progress, StopReason, SynthErro
 use crate::solver::Controls;
 use crate::strategies::reversal::propose;
 use crate::strategies::{Attempt, Context, Strategy};
-use crate::symmetry::PairOrbits;
+use crate::symmetry::{PairOrbits, Symmetries};
 use schedule::{Demand, VerifiedSchedule, verify};
 use serde::Serialize;
 use std::sync::Arc;
@@ -156,6 +156,7 @@ struct Search<'a> {
     rates: Rates,
     options: &'a Options,
     deadline: &'a Deadline,
+    symmetries: Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
     /// Rounds per chunk below which nothing can be, whatever the steps.
     least: f64,
@@ -182,7 +183,8 @@ impl<'a> Search<'a> {
         }
         let least = bounds(&free_of_alpha(&whole), deadline).best_at_any_chunking().value.0 / round.0;
         let front = Front { slowest: rates.slowest, points: Vec::new(), relaxations: Vec::new() };
-        Ok(Self { problem, whole, rates, options, deadline, progress, least, front })
+        let symmetries = Symmetries::default();
+        Ok(Self { problem, whole, rates, options, deadline, symmetries, progress, least, front })
     }
 
     /// Whether nothing better can or may be found.
@@ -236,7 +238,7 @@ impl<'a> Search<'a> {
     fn try_chunks(&mut self, steps: u32, chunks: u32, candidates: impl Iterator<Item = u32>) -> Result<(), SynthError> {
         let original = recut(self.problem, chunks)?;
         let problem = spreading(&original)?;
-        let orbits = PairOrbits::new(&problem, self.deadline);
+        let orbits = PairOrbits::new(&problem, &self.symmetries, self.deadline);
         let mut below = None;
         for rounds in candidates {
             self.announce(chunks, steps, rounds);
@@ -307,6 +309,8 @@ impl<'a> Search<'a> {
             deadline: self.deadline,
             incumbent: None,
             bound: Micros::ZERO,
+            is_alone: true,
+            symmetries: &self.symmetries,
             progress: self.progress,
         };
         let attempt = propose(original, &context, &given)?.into_iter().find_map(|attempt| attempt.schedule);

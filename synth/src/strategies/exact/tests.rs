@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::bounds::{Bound, Scope, bounds};
-use crate::problem::{Deadline, Options, StrategyKind};
+use crate::problem::{Deadline, Options};
 use crate::strategies::matching::Matching;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -15,17 +15,17 @@ fn gather(topology: Topology, size: u64, chunks: u32) -> Problem {
     Problem::new(Arc::new(topology), Arc::new(Demand::new(request).unwrap()))
 }
 
-fn planned(problem: &Problem, strategy: &dyn Strategy, kind: StrategyKind) -> Attempt {
-    let options = Options { strategy: Some(kind), ..Options::default() };
+fn planned(problem: &Problem, strategy: &dyn Strategy) -> Attempt {
+    let options = Options::default();
     let deadline = Deadline::default();
     let bound = bounds(problem, &Deadline::default()).best().value;
-    let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+    let context = Context::alone(&options, &deadline, bound);
     strategy.propose(problem, &context).unwrap().remove(0)
 }
 
 /// What `exact` finds, judged by the verifier.
 fn exact(problem: &Problem) -> f64 {
-    let schedule = planned(problem, &Exact, StrategyKind::Exact).schedule.unwrap();
+    let schedule = planned(problem, &Exact).schedule.unwrap();
     verify(schedule, &problem.topology).unwrap().schedule().makespan().0
 }
 
@@ -123,7 +123,7 @@ fn no_horizon_is_above_a_plan() {
         let mut random = Pcg64Mcg::seed_from_u64(100 + seed);
         let ranks = random.random_range(4..6);
         let problem = gather(machine(&mut random, ranks, seed % 2 == 0), u64::from(ranks) * 2, 2);
-        let plan = planned(&problem, &Matching, StrategyKind::Matching).schedule.unwrap();
+        let plan = planned(&problem, &Matching).schedule.unwrap();
         let single = plan.transfers.iter().all(|transfer| transfer.chunks.len() == 1);
         for bound in horizons(&problem).into_iter().filter(|bound| single || bound.scope == Scope::ThisChunking) {
             assert!(bound.value <= plan.makespan() * (1.0 + 1e-9), "seed {seed}: {bound:?}");
@@ -153,10 +153,9 @@ fn what_it_cannot_do_is_refused() {
     let sum = Demand::new(Request::new(Collective::AllReduce, 3, 300)).unwrap();
     let problem = Problem::new(Arc::new(topology::resolve("ring:3").unwrap()), Arc::new(sum));
     let large = gather(topology::resolve("torus2d:16x16").unwrap(), 1 << 30, 8);
-    let options = Options { strategy: Some(StrategyKind::Exact), ..Options::default() };
+    let options = Options::default();
     let deadline = Deadline::default();
-    let context =
-        Context { options: &options, deadline: &deadline, incumbent: None, bound: Micros(1.0), progress: &|_| {} };
+    let context = Context::alone(&options, &deadline, Micros(1.0));
     for problem in [problem, large] {
         let refused = Exact.propose(&problem, &context);
         assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");

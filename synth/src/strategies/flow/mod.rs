@@ -14,7 +14,9 @@ mod staged;
 
 use crate::ordering::interleaved;
 use crate::ordering::queues::{Priorities, order};
+use crate::problem::merging::merging_pays_somewhere;
 use crate::problem::reach::check_reachable;
+use crate::problem::tolerance::beats;
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
@@ -25,7 +27,7 @@ use rand_pcg::rand_core::SeedableRng;
 use rounds::{Aligned, rounds};
 use schedule::{Message, Schedule, Transfer, makespan, replay};
 use staged::Roads;
-use topology::{Latency, LinkId, Micros};
+use topology::{LinkId, Micros};
 
 /// The strategy `flow`.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +63,6 @@ const STAGED: usize = 4_000_000;
 const MOST_REORDERED: usize = 1 << 15;
 /// Head starts that decide between equally long ways, in messages on the slowest link.
 const TIES: f64 = 1e-3;
-/// Two makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-9;
 
 impl Strategy for Flow {
     fn name(&self) -> &'static str {
@@ -85,7 +85,7 @@ impl Strategy for Flow {
         if search.is_close() {
             return Ok(vec![search.conclude(1)]);
         }
-        let mirror = Mirror::all(problem, &context.deadline.part(MIRROR_PART)).into_iter().next();
+        let mirror = Mirror::all(problem, context.symmetries, &context.deadline.part(MIRROR_PART)).into_iter().next();
         let mirror = mirror.unwrap_or_else(|| Mirror::plain(&problem.topology));
         let quotient = Quotient::new(problem, mirror).ok_or_else(several)?;
         let largest_alpha = problem.topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
@@ -122,16 +122,10 @@ fn tastes(problem: &Problem) -> Vec<Taste> {
         return vec![Taste { alpha: 0.0, detour: DETOURS[0], lockstep: true }];
     }
     let mut tastes = vec![Taste { alpha: 1.0, detour: DETOURS[0], lockstep: false }];
-    if merging_pays(problem) {
+    if merging_pays_somewhere(&problem.topology) {
         tastes.extend(DETOURS.map(|detour| Taste { alpha: 0.0, detour, lockstep: true }));
     }
     tastes
-}
-
-/// Where α is a pure delay, or there is none, a merged message only arrives later.
-fn merging_pays(problem: &Problem) -> bool {
-    let links = problem.topology.links().iter();
-    links.into_iter().any(|link| link.latency == Latency::Occupies && link.alpha > Micros::ZERO)
 }
 
 /// The best plan so far.
@@ -151,13 +145,13 @@ struct Plan {
 
 impl Search<'_> {
     fn is_good_enough(&self) -> bool {
-        self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.goal().0 * (1.0 + EQUAL))
+        self.best.as_ref().is_some_and(|best| self.context.is_enough(best.makespan))
     }
 
     /// Plays every order along `routes` that there is time for.
     fn try_orders(&mut self, quotient: &Quotient<'_>, routes: &[Vec<LinkId>], hops: usize) {
         let (problem, links) = (self.problem, self.problem.topology.links().len());
-        let merges: &[usize] = if merging_pays(problem) { &[1, usize::MAX, 4] } else { &[1] };
+        let merges: &[usize] = if merging_pays_somewhere(&problem.topology) { &[1, usize::MAX, 4] } else { &[1] };
         if merges.len() > 1 || hops > MOST_MESSAGES {
             for aligned in [Aligned::First, Aligned::Last] {
                 let is_worth_it = aligned == Aligned::First || hops <= MOST_MESSAGES;
@@ -226,7 +220,11 @@ impl Search<'_> {
         let matters = |link: &topology::Link| link.beta.0 * bytes < DEAR * link.alpha.0;
         let is_free =
             !constraints.limits_ways() && constraints.owners.is_empty() && constraints.own_chunks_first.is_none();
-        if self.is_over() || !is_free || !merging_pays(self.problem) || !topology.links().iter().any(matters) {
+        if self.is_over()
+            || !is_free
+            || !merging_pays_somewhere(&self.problem.topology)
+            || !topology.links().iter().any(matters)
+        {
             return;
         }
         let Some(roads) = Roads::new(self.problem) else { return };
@@ -265,7 +263,7 @@ impl Search<'_> {
 
     fn keep_timed(&mut self, transfers: Vec<Transfer>, order: &'static str) {
         let makespan = makespan(&transfers);
-        if self.best.as_ref().is_none_or(|best| makespan.0 < best.makespan.0 * (1.0 - EQUAL)) {
+        if self.best.as_ref().is_none_or(|best| beats(makespan, best.makespan)) {
             self.best = Some(Plan { transfers, makespan, order });
         }
     }
@@ -296,13 +294,13 @@ mod tests {
     use rand_pcg::rand_core::Rng;
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
-    use topology::{Link, MicrosPerByte, Rank, Topology, TopologyParts, resolve};
+    use topology::{Latency, Link, MicrosPerByte, Rank, Topology, TopologyParts, resolve};
 
     /// The verified makespan of what the strategy proposes, and the bound.
     fn planned(problem: &Problem) -> (f64, f64) {
         let (options, deadline, bound) =
             (Options::default(), Deadline::default(), bounds(problem, &Deadline::default()).best().value);
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let attempt = Flow.propose(problem, &context).expect("a connected topology").remove(0);
         let schedule = attempt.schedule.expect("a schedule");
         let makespan = schedule.makespan().0;
@@ -409,8 +407,7 @@ mod tests {
         let options = Options::default();
         options.cancel.cancel();
         let deadline = Deadline::after(None, options.cancel.clone());
-        let context =
-            Context { options: &options, deadline: &deadline, incumbent: None, bound: Micros::ZERO, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, Micros::ZERO);
         let attempt = Flow.propose(&problem, &context).expect("a connected topology").remove(0);
         assert_eq!(attempt.stop, StopReason::TimeLimit);
         verify(attempt.schedule.expect("one round of routes is always found"), &problem.topology).expect("right");
@@ -421,7 +418,7 @@ mod tests {
         let topology = Arc::new(resolve("ring:4").expect("a family"));
         let demand = Demand::new(Request::new(Collective::AllGather, 4, 400)).expect("a valid request");
         let (options, deadline, bound) = (Options::default(), Deadline::default(), Micros::ZERO);
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let refused = Flow.propose(&Problem::new(topology, Arc::new(demand)), &context);
         assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
     }

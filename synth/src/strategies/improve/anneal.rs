@@ -9,6 +9,7 @@ use super::diary::Diary;
 use super::draft::{Draft, SendingId};
 use super::recreate::{Taste, recreate};
 use super::ruin::ruin;
+use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
@@ -81,7 +82,7 @@ impl<'a> Chain<'a> {
         let mut candidate = Draft::default();
         let mut lacking = Vec::new();
         for step in 0..steps {
-            if self.makespan.0 <= goal.0 * (1.0 + super::EQUAL) || deadline.has_passed() {
+            if reaches(self.makespan, goal) || deadline.has_passed() {
                 return;
             }
             candidate.clone_from(&self.present);
@@ -124,7 +125,7 @@ impl<'a> Chain<'a> {
         self.cost = cost;
         self.diary.write(&self.present, self.clock.held());
         self.critical = self.diary.critical();
-        if self.clock.makespan.0 < self.makespan.0 * (1.0 - super::EQUAL) {
+        if beats(self.clock.makespan, self.makespan) {
             self.makespan = self.clock.makespan;
             self.best.clone_from(&self.present);
         }

@@ -19,6 +19,7 @@ mod draft;
 mod recreate;
 mod ruin;
 
+use crate::problem::tolerance::beats;
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::matching::Matching;
 use crate::strategies::reversal::check_copies;
@@ -35,8 +36,6 @@ use schedule::{Schedule, Transfer, makespan, replay};
 #[derive(Clone, Copy, Debug)]
 pub struct Improve;
 
-/// Two makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-9;
 /// Work of one chain, in deliveries played: about two seconds of one core.
 const WORK: usize = 12_000_000;
 /// The most steps of a chain for each delivery, and at all: small plans have few arrangements.
@@ -71,6 +70,9 @@ impl Strategy for Improve {
         }
         let improvement = Improvement { problem, context, incumbent, steps: steps as u32 };
         let mut attempt = improvement.attempt();
+        if started.is_some() {
+            attempt.note = Some(format!("began with a plan of its own, by {}", Matching.name()));
+        }
         attempt.schedule = attempt.schedule.or(started);
         Ok(vec![attempt])
     }
@@ -115,7 +117,7 @@ impl Improvement<'_> {
 
     fn is_good_enough(&self, transfers: Option<&[Transfer]>) -> bool {
         let found = transfers.map_or_else(|| self.incumbent.makespan(), makespan);
-        found.0 <= self.context.goal().0 * (1.0 + EQUAL)
+        self.context.is_enough(found)
     }
 
     /// What all chains find that is faster than `from`, if anything.
@@ -126,7 +128,7 @@ impl Improvement<'_> {
         let mut better = None;
         for transfers in found.into_iter().flatten() {
             let makespan = makespan(&transfers);
-            if makespan.0 < best.0 * (1.0 - EQUAL) {
+            if beats(makespan, best) {
                 (best, better) = (makespan, Some(transfers));
             }
         }
@@ -256,7 +258,7 @@ mod tests {
             let problem = problem(spec, Collective::AllGather, size, "");
             let (options, deadline) = (Options::default(), Deadline::default());
             let bound = bounds(&problem, &Deadline::default()).best().value;
-            let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+            let context = Context::among_others(&options, &deadline, bound);
             let attempt = Improve.propose(&problem, &context).expect("a connected machine").remove(0);
             let found = attempt.schedule.expect("a schedule").makespan();
             assert!(found.0 <= known * (1.0 + 1e-9), "{spec}: {found} > {known}");

@@ -7,11 +7,12 @@
 
 use super::diary::Diary;
 use super::draft::{Draft, SendingId};
+use crate::problem::merging::merging_pays;
 use crate::problem::{Problem, Way};
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use schedule::ChunkId;
-use topology::{Latency, Link, LinkId, Micros, Rank, Topology};
+use topology::{LinkId, Micros, Rank, Topology};
 
 /// What a recreation prefers.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -58,11 +59,6 @@ enum Standing {
 
 /// How much dearer a way seems that is overlooked, so that it is taken only where there is no other.
 const OVERLOOKED: f64 = 1e3;
-
-/// Whether a message over `link` is cheaper than two.
-pub(super) fn merging_pays(link: &Link) -> bool {
-    link.latency == Latency::Occupies && link.alpha > Micros::ZERO
-}
 
 /// Brings `chunk` to all who lack it; whether that was possible.
 pub(super) fn recreate(

@@ -5,8 +5,8 @@
 
 use super::diary::Diary;
 use super::draft::{Draft, SendingId};
-use super::recreate::merging_pays;
 use crate::problem::Problem;
+use crate::problem::merging::merging_pays;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use schedule::ChunkId;

@@ -27,7 +27,7 @@ const MOST: usize = 1 << 22;
 /// The most chunks: what comes to one rank in one step is balanced in quadratic time.
 const MOST_CHUNKS: usize = 1 << 13;
 
-/// Where nobody asked for it: how many times the latency of the longest way a schedule may take, for hops to matter.
+/// As one of many: how many times the latency of the longest way a schedule may take, for hops to matter.
 const LONG: f64 = 64.0;
 
 impl Strategy for Levels {
@@ -52,10 +52,10 @@ impl Strategy for Levels {
         }
         let slowest =
             problem.topology.links().iter().map(|link| (link.beta * demand.chunk_bytes()).0 - 4.0 * link.alpha.0);
-        if context.options.strategy.is_none() && slowest.fold(f64::NEG_INFINITY, f64::max) > 0.0 {
+        if !context.is_alone && slowest.fold(f64::NEG_INFINITY, f64::max) > 0.0 {
             return Err(refused("bandwidth matters more than latency"));
         }
-        if context.options.strategy.is_none() && context.bound.0 > LONG * latency(problem) {
+        if !context.is_alone && context.bound.0 > LONG * latency(problem) {
             return Err(refused("so much data takes far longer than the longest way"));
         }
         let messages = in_steps(problem, context.deadline).ok_or_else(|| match context.deadline.has_passed() {
@@ -162,7 +162,7 @@ fn distances(problem: &Problem, id: ChunkId) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Options, StrategyKind};
+    use crate::problem::Options;
     use crate::strategies::reversal;
     use schedule::{Collective, Demand, Request, verify};
     use std::sync::Arc;
@@ -171,9 +171,9 @@ mod tests {
         let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
         let demand = Demand::new(Request::new(collective, topology.rank_count(), size)).expect("a valid request");
         let problem = Problem::new(topology, Arc::new(demand));
-        let options = Options { strategy: Some(StrategyKind::Levels), ..Options::default() };
+        let options = Options::default();
         let (deadline, bound) = (Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::alone(&options, &deadline, bound);
         let attempt = reversal::propose(&problem, &context, &Levels).expect("it applies").remove(0);
         let verified = verify(attempt.schedule.expect("a proposal"), &problem.topology).expect("a right schedule");
         verified.schedule().makespan().0

@@ -17,6 +17,8 @@ use crate::bounds::multicommodity::{ConcurrentFlow, concurrent_flow};
 use crate::ordering::queues::Priorities;
 use crate::ordering::without_idle_copies;
 use crate::problem::distance::PathTree;
+use crate::problem::merging::merging_pays_somewhere;
+use crate::problem::tolerance::EQUAL;
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::bundles::{WORK, of_bearable_size};
 use crate::strategies::reversal::check_copies;
@@ -32,7 +34,7 @@ use schedule::{Message, Schedule, Transfer, makespan, replay};
 use spread::spread;
 use style::{Patience, Style, Turn};
 pub use symmetric::Symmetric;
-use topology::{Latency, Micros, Rank};
+use topology::{Micros, Rank};
 
 /// The strategy `matching`.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +42,6 @@ pub struct Matching;
 
 /// Restarts that run before the cutoff is tightened; fixed, so that threads do not change the result.
 const BATCH: u32 = 8;
-/// Two makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-9;
 /// Beyond so many links × chunks with one destination, `flow` has better routes: only repairs are worth anything here.
 const WORTH_ROUTING: usize = 400_000;
 /// The most links × chunks with one destination for which every chunk looks at the loads alone.
@@ -145,7 +145,7 @@ impl<'a> Search<'a> {
     }
 
     fn is_good_enough(&self) -> bool {
-        self.best.as_ref().is_some_and(|best| best.makespan.0 <= self.context.goal().0 * (1.0 + EQUAL))
+        self.best.as_ref().is_some_and(|best| self.context.is_enough(best.makespan))
     }
 
     /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
@@ -324,9 +324,7 @@ impl<'a> Search<'a> {
 
     /// How many chunks a message of restart `number` carries at most.
     fn merge(&self, number: u32) -> usize {
-        // Where α is a pure delay, or there is none, a merged message only arrives later.
-        let pays = |link: &topology::Link| link.latency == Latency::Occupies && link.alpha > Micros::ZERO;
-        if !self.instance.topology.links().iter().any(pays) {
+        if !merging_pays_somewhere(self.instance.topology) {
             return 1;
         }
         [1, usize::MAX, 2, 4][number as usize % 4]
@@ -395,7 +393,7 @@ mod tests {
         let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
         let options = Options { limits: Limits { restarts: 16, ..Limits::default() }, ..Options::default() };
         let (bound, deadline) = (bounds(&problem, &Deadline::default()).best().value, Deadline::default());
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let mut attempts = Matching.propose(&problem, &context).expect("a connected topology");
         let schedule = attempts.remove(0).schedule.expect("a schedule");
         let makespan = schedule.makespan().0;
@@ -451,7 +449,7 @@ mod tests {
         let problem = Problem { topology, demand, constraints: constraints.clone() };
         let options = Options { limits: Limits { restarts: 5, ..Limits::default() }, ..Options::default() };
         let (bound, deadline) = (Micros::ZERO, Deadline::default());
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a few threads");
         let mut attempts = pool.install(|| Matching.propose(&problem, &context)).expect("a connected topology");
         attempts.remove(0).schedule.expect("a schedule")
@@ -490,7 +488,7 @@ mod tests {
             let (options, bound) = (Options::default(), Micros::ZERO);
             options.cancel.cancel();
             let deadline = Deadline::after(None, options.cancel.clone());
-            let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+            let context = Context::among_others(&options, &deadline, bound);
             match Matching.propose(&problem, &context) {
                 Err(SynthError::NothingYet) => assert!(is_long, "{spec}"),
                 attempts => {
@@ -507,7 +505,7 @@ mod tests {
         let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 5000, 1 << 30)).expect("a request"));
         let options = Options::default();
         let (deadline, bound) = (Deadline::default(), Micros::ZERO);
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let refused = Matching.propose(&Problem::new(topology, demand), &context);
         assert!(matches!(refused, Err(SynthError::NotApplicable { .. })), "{refused:?}");
     }
@@ -524,13 +522,8 @@ mod tests {
         let constraints = Arc::new(crate::problem::Constraints { forbidden, ..crate::problem::Constraints::none() });
         let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 4, 400)).expect("a valid request"));
         let options = Options::default();
-        let context = Context {
-            options: &options,
-            deadline: &Deadline::default(),
-            incumbent: None,
-            bound: Micros::ZERO,
-            progress: &|_| {},
-        };
+        let deadline = Deadline::default();
+        let context = Context::among_others(&options, &deadline, Micros::ZERO);
         let refused = Matching.propose(&Problem { topology, demand, constraints }, &context);
         assert!(matches!(refused, Err(SynthError::Infeasible { rank: Rank(2), .. })), "{refused:?}");
     }

@@ -34,7 +34,7 @@ impl Strategy for Symmetric {
 }
 
 fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-    let mut mirrors = Mirror::all(problem, context.deadline);
+    let mut mirrors = Mirror::all(problem, context.symmetries, context.deadline);
     // The largest group leaves the fewest decisions; the next one forbids less.
     mirrors.truncate(GROUPS);
     if mirrors.is_empty() {
@@ -88,7 +88,7 @@ mod tests {
         let options = Options { limits: Limits { restarts: 4, ..Limits::default() }, ..Options::default() };
         let deadline = Deadline::default();
         let bound = bounds(problem, &Deadline::default()).best().value;
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         // As the planner does: the walk first, then the search.
         let walked = OrbitWalk.propose(problem, &context).unwrap_or_default();
         let attempts = if walked.is_empty() { Symmetric.propose(problem, &context)? } else { walked };

@@ -8,12 +8,13 @@ use super::strategy::NAME;
 use super::{Base, Orbits};
 use crate::bounds::{Bounds, bounds};
 use crate::problem::reversed::halves;
+use crate::problem::tolerance::{EQUAL, reaches};
 use crate::problem::{
     Candidate, Constraints, Deadline, Milestone, Options, Problem, Progress, Report, StopReason, StrategyKind,
     SynthError,
 };
 use crate::strategies::Context;
-use crate::symmetry::{Shared, shared_symmetries};
+use crate::symmetry::{Shared, Symmetries};
 use schedule::{
     Collective, CompressedSchedule, Generator, LowerBound, MOST_PLAIN_TRANSFERS, Provenance, Schedule, TopologyRef,
     Transfer, TransferKind, VerifiedCompressed, verify_compressed,
@@ -23,8 +24,6 @@ use topology::Micros;
 
 /// Bounds get one in so many of the time left.
 const BOUND_PART: u32 = 5;
-/// Two makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-7;
 
 /// A compressed plan and the account of how it was found.
 #[derive(Clone, Debug)]
@@ -71,6 +70,7 @@ pub fn synthesize_compressed(
 ) -> Result<CompressedSynthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
+    let symmetries = Symmetries::default();
     let mut best: Option<(VerifiedCompressed, Bounds)> = None;
     let mut candidates = Vec::new();
     let mut refusal = SynthError::NoProblem;
@@ -84,13 +84,21 @@ pub fn synthesize_compressed(
         }
         let (begun, bounds) = (Instant::now(), bounds(problem, &deadline.part(BOUND_PART)));
         let claim = if problems.len() > 1 { bounds.best_at_any_chunking() } else { bounds.best() };
-        let context = Context { options, deadline: &deadline, incumbent: None, bound: bounds.best().value, progress };
+        let context = Context {
+            options,
+            deadline: &deadline,
+            incumbent: None,
+            bound: bounds.best().value,
+            is_alone: true,
+            symmetries: &symmetries,
+            progress,
+        };
         let attempt = attempt(problem, &context, claim);
         let chunks_per_rank = problem.demand.request().chunks_per_rank;
         candidates.push(candidate(&attempt, chunks_per_rank, context.goal(), begun.elapsed().as_secs_f64()));
         match attempt {
             Ok(found) => {
-                let is_enough = found.makespan().0 <= context.goal().0 * (1.0 + EQUAL);
+                let is_enough = context.is_enough(found.makespan());
                 if best.as_ref().is_none_or(|(best, _)| found.makespan() < best.makespan()) {
                     best = Some((found, bounds));
                 } else if is_enough {
@@ -118,7 +126,7 @@ fn candidate(
         makespan_us: found.map(|found| found.makespan().0),
         transfers: found.map_or(0, |found| found.transfers() as usize),
         stop_reason: match found {
-            Some(found) if found.makespan().0 <= goal.0 * (1.0 + EQUAL) => StopReason::GapLimit,
+            Some(found) if reaches(found.makespan(), goal) => StopReason::GapLimit,
             _ => StopReason::Exhausted,
         },
         seconds,
@@ -144,6 +152,7 @@ fn report(schedule: &VerifiedCompressed, options: &Options, candidates: Vec<Cand
         bound: base.bound.as_ref().map_or_else(String::new, |bound| bound.name.clone()),
         gap,
         strategy: base.produced_by.strategy.clone(),
+        warm_start: None,
         stop_reason,
         seconds,
         candidates,
@@ -193,10 +202,10 @@ fn attempt(problem: &Problem, context: &Context<'_>, claim: LowerBound) -> Resul
 /// The base of a plan for `problem`, and the group that repeats it.
 fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), SynthError> {
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
-        return spread(problem, &shared_symmetries(problem, context.deadline), context);
+        return spread(problem, &context.symmetries.shared(problem, context.deadline), context);
     }
     let (collect, then) = halves(problem)?;
-    let symmetries = shared_symmetries(&collect, context.deadline);
+    let symmetries = context.symmetries.shared(&collect, context.deadline);
     // Each half has a bound of its own, which is not worth computing: what matters is how the whole compares.
     let share = if then.is_some() { 0.5 } else { 1.0 };
     let context = Context { bound: context.bound * share, ..*context };

@@ -17,6 +17,7 @@ pub use compressed::{CompressedSynthesis, is_too_large_for_plain, synthesize_com
 pub use strategy::OrbitWalk;
 
 use crate::problem::Problem;
+use crate::problem::merging::merging_pays_somewhere;
 use crate::strategies::Context;
 use crate::symmetry::Shared;
 use schedule::{ChunkId, ChunkList, Transfer, TransferKind};
@@ -107,16 +108,11 @@ impl Orbits {
             return None;
         }
         let walk = Walk::new(self, problem)?;
-        let saves = problem
-            .topology
-            .links()
-            .iter()
-            .any(|link| link.latency == topology::Latency::Occupies && link.alpha > Micros::ZERO);
-        let merges = if saves { &MERGES[..] } else { &MERGES[..1] };
+        let merges = if merging_pays_somewhere(&problem.topology) { &MERGES[..] } else { &MERGES[..1] };
         let tries = (WORK / walk.deliveries().max(1)).clamp(merges.len(), merges.len() * RESTARTS);
         let mut best: Option<(Micros, Vec<Sent>)> = None;
         for number in 0..tries {
-            let is_enough = best.as_ref().is_some_and(|(makespan, _)| makespan.0 <= context.goal().0 * (1.0 + 1e-9));
+            let is_enough = best.as_ref().is_some_and(|(makespan, _)| context.is_enough(*makespan));
             if is_enough || number > 0 && context.deadline.has_passed() {
                 break;
             }

@@ -4,10 +4,10 @@
 //! opening; `symmetric` searches on from what it finds.
 
 use super::Orbits;
+use crate::problem::tolerance::reaches;
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::bundles::of_bearable_size;
 use crate::strategies::{Attempt, Context, Strategy};
-use crate::symmetry::shared_symmetries;
 use schedule::Schedule;
 
 /// The strategy `orbits`.
@@ -15,10 +15,6 @@ use schedule::Schedule;
 pub struct OrbitWalk;
 
 pub(super) const NAME: &str = "orbits";
-/// Symmetries are looked for in one of so many parts of the time left.
-const DETECTION_PART: u32 = 2;
-/// Makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-9;
 
 impl Strategy for OrbitWalk {
     fn name(&self) -> &'static str {
@@ -43,14 +39,14 @@ impl Strategy for OrbitWalk {
 }
 
 fn walk(problem: &Problem, context: &Context<'_>) -> Option<Attempt> {
-    let orbits = Orbits::new(problem, &shared_symmetries(problem, &context.deadline.part(DETECTION_PART)))?;
+    let orbits = Orbits::new(problem, &context.symmetries.shared(problem, context.deadline))?;
     let base = orbits.spread(problem, context)?;
     let transfers = orbits.unfolded(&problem.topology, &base.transfers);
     let name = format!("{NAME}/{}", orbits.order());
     let schedule = Schedule::new(&problem.topology, problem.demand.clone(), transfers, &name);
     let stop = match schedule.makespan() {
-        makespan if makespan.0 <= context.bound.0 * (1.0 + EQUAL) => StopReason::Optimal,
-        makespan if makespan.0 <= context.goal().0 * (1.0 + EQUAL) => StopReason::GapLimit,
+        makespan if reaches(makespan, context.bound) => StopReason::Optimal,
+        makespan if context.is_enough(makespan) => StopReason::GapLimit,
         _ => StopReason::Exhausted,
     };
     Some(Attempt { name, schedule: Some(schedule), stop, note: None })

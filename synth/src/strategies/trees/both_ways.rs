@@ -177,7 +177,7 @@ mod tests {
         let problem = Problem::new(topology, Arc::new(Demand::new(request).expect("a request")));
         let (options, deadline) = (Options::default(), Deadline::default());
         let bound = bounds(&problem, &Deadline::default()).best().value;
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let attempts = propose(&problem, &context).expect("a connected machine");
         let schedule = attempts.into_iter().find_map(|attempt| attempt.schedule).expect("a schedule");
         let makespan = schedule.makespan();

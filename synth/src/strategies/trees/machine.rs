@@ -5,7 +5,9 @@
 //! many messages.
 
 use crate::problem::Problem;
+use crate::problem::sets::by_first;
 use crate::symmetry::Mirror;
+use petgraph::unionfind::UnionFind;
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId};
 
@@ -167,27 +169,19 @@ struct Orbits {
 impl Orbits {
     fn new(problem: &Problem, mirror: &Mirror) -> Self {
         let topology = &*problem.topology;
-        let mut parent: Vec<usize> = (0..topology.resources().len()).collect();
-        fn root(parent: &mut [usize], mut at: usize) -> usize {
-            while parent[at] != at {
-                parent[at] = parent[parent[at]];
-                at = parent[at];
-            }
-            at
-        }
-        if mirror.order() > 1 && !parent.is_empty() {
+        let mut joined = UnionFind::new(topology.resources().len());
+        if mirror.order() > 1 {
             for link in topology.link_ids().filter(|&link| mirror.representative(link) == link) {
                 for image in mirror.links(link) {
                     let pairs = topology.link(link).resources.iter().zip(&topology.link(image).resources);
                     for (one, other) in pairs {
-                        let (one, other) = (root(&mut parent, one.index()), root(&mut parent, other.index()));
-                        parent[one.max(other)] = one.min(other);
+                        joined.union(one.index(), other.index());
                     }
                 }
             }
         }
         let mut members: BTreeMap<usize, usize> = BTreeMap::new();
-        let roots: Vec<usize> = (0..parent.len()).map(|resource| root(&mut parent, resource)).collect();
+        let roots = by_first(joined.into_labeling());
         roots.iter().for_each(|&root| *members.entry(root).or_default() += 1);
         let turns = |root: usize| (mirror.order() as f64 / members[&root] as f64).max(1.0);
         Self { of: roots.iter().map(|&root| (root, turns(root))).collect() }

@@ -40,14 +40,14 @@ const GROUPS: usize = 2;
 const FEW: usize = 4;
 /// So few messages are scheduled in some milliseconds.
 const QUICK: usize = 1 << 13;
-/// A gap (relative) that is left to others where nobody asked for trees.
+/// A gap (relative) that is left to others where it is one of many.
 const WORTHWHILE: f64 = 0.01;
 /// The most looks at links in one round of packing, images of others not counted: some tenths of a second.
 const MOST_LOOKS: usize = 60_000_000;
 /// The most messages that are scheduled.
 const MOST_MESSAGES: usize = 1 << 21;
-/// The most where nobody asked for trees, images of others not counted.
-const MOST_UNASKED: usize = 1 << 17;
+/// The most where it is one of many, images of others not counted.
+const MOST_AMONG_OTHERS: usize = 1 << 17;
 /// Looks at links while messages are played, in one call: about a second.
 const WORK: u64 = 60_000_000;
 /// One in so many parts of a limited time is for packing; the others are for what happens when.
@@ -67,7 +67,7 @@ impl Strategy for Trees {
         worthwhile(problem, context)?;
         let mirrors = mirrors(problem, context)?;
         let is_plain = mirrors.iter().all(|mirror| mirror.order() == 1);
-        if context.options.strategy.is_none() && is_plain && !problem.topology.resources().is_empty() {
+        if !context.is_alone && is_plain && !problem.topology.resources().is_empty() {
             return Err(refused(
                 "ports are shared and ranks unlike; other searches order messages better then".to_owned(),
             ));
@@ -94,7 +94,7 @@ impl Strategy for Trees {
 /// The largest groups of symmetries under which no image waits for another; without symmetries where there are no such, or
 /// that costs little and may be better. Only those under which there is not too much to decide.
 fn mirrors(problem: &Problem, context: &Context<'_>) -> Result<Vec<Mirror>, SynthError> {
-    let mut mirrors = Mirror::all(problem, context.deadline);
+    let mut mirrors = Mirror::all(problem, context.symmetries, context.deadline);
     let ranks = problem.topology.rank_count();
     let messages = messages(problem);
     mirrors.retain(|mirror| mirror.order() * FEW >= ranks && Machine::is_free_of_turns(problem, mirror));
@@ -118,14 +118,14 @@ fn messages(problem: &Problem) -> usize {
 /// Whether there is not too much to decide; images are decided with what they are images of.
 fn is_affordable(problem: &Problem, mirror: &Mirror, context: &Context<'_>) -> bool {
     let looks = problem.demand.chunks().chunk_by(|a, b| a == b).count() * problem.topology.links().len();
-    let most = if context.options.strategy.is_some() { MOST_MESSAGES } else { MOST_UNASKED };
+    let most = if context.is_alone { MOST_MESSAGES } else { MOST_AMONG_OTHERS };
     let messages = messages(problem);
     messages <= MOST_MESSAGES && messages / mirror.order() <= most && looks / mirror.order() <= MOST_LOOKS
 }
 
-/// Where nobody asked for trees, whether they can gain anything: α does not dominate, and there is a gap left.
+/// Where they are one of many, whether trees can gain anything: α does not dominate, and there is a gap left.
 fn worthwhile(problem: &Problem, context: &Context<'_>) -> Result<(), SynthError> {
-    if context.options.strategy.is_some() {
+    if context.is_alone {
         return Ok(());
     }
     let bytes = problem.demand.chunk_bytes();
@@ -260,7 +260,7 @@ fn few_trees(
 mod tests {
     use super::*;
     use crate::bounds::bounds;
-    use crate::problem::{Deadline, Options, StrategyKind};
+    use crate::problem::{Deadline, Options};
     use crate::sketch::{SketchFile, obey};
     use crate::strategies::reversal;
     use schedule::{Collective, Demand, RankSet, Request, verify};
@@ -275,9 +275,9 @@ mod tests {
 
     /// The verified makespan over the bound.
     fn ratio(problem: &Problem) -> Result<f64, SynthError> {
-        let options = Options { strategy: Some(StrategyKind::Trees), ..Options::default() };
+        let options = Options::default();
         let (deadline, bound) = (Deadline::default(), bounds(problem, &Deadline::default()).best().value);
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::alone(&options, &deadline, bound);
         let mut best = f64::INFINITY;
         for attempt in reversal::propose(problem, &context, &Trees)? {
             let schedule = attempt.schedule.expect("a proposal");
@@ -308,10 +308,10 @@ mod tests {
     #[test]
     fn images_do_not_count_as_messages_to_put_in_order() {
         let problem = problem("h800x48", |ranks| Request::new(Collective::AllGather, ranks, 384 << 20));
-        assert!(messages(&problem) > MOST_UNASKED);
+        assert!(messages(&problem) > MOST_AMONG_OTHERS);
         let (options, deadline, bound) =
             (Options::default(), Deadline::default(), bounds(&problem, &Deadline::default()).best().value);
-        let context = Context { options: &options, deadline: &deadline, incumbent: None, bound, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, bound);
         let attempts = Trees.propose(&problem, &context).expect("it applies to 384 ranks that are alike");
         let schedule = attempts.into_iter().next().and_then(|it| it.schedule).expect("a proposal");
         let verified = verify(schedule, &problem.topology).expect("a right schedule");

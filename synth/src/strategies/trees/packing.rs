@@ -11,6 +11,7 @@ use super::both_ways::ways_back;
 use super::grow::{Grower, Haste, Unit};
 use super::load::Load;
 use super::machine::Machine;
+use crate::problem::tolerance::EQUAL;
 use crate::problem::{Deadline, Problem};
 use crate::symmetry::Mirror;
 use rand_pcg::Pcg64Mcg;
@@ -23,8 +24,6 @@ const STEEPNESS: [f64; 3] = [6.0, 1.5, 90.0];
 /// The most rounds, and how many without a gain (at the last η) end the packing.
 const ROUNDS: u32 = 24;
 const PATIENCE: u32 = 3;
-/// Two busy times this close (relative) are equal.
-const EQUAL: f64 = 1e-9;
 
 /// What is packed: the chunks, tied into the units that travel along one tree each.
 #[derive(Clone, Debug)]
@@ -173,6 +172,7 @@ fn shuffle(order: &mut [usize], random: &mut Pcg64Mcg) {
 mod tests {
     use super::*;
     use crate::bounds::bounds;
+    use crate::symmetry::Symmetries;
     use rand_pcg::rand_core::SeedableRng;
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn images_are_left_out_and_chunks_are_tied() {
         let problem = problem(topology::resolve("torus2d:3x4").expect("a torus"), 6);
-        let mirror = Mirror::all(&problem, &Deadline::default()).remove(0);
+        let mirror = Mirror::all(&problem, &Symmetries::default(), &Deadline::default()).remove(0);
         let units = Units::new(&problem, &mirror, 4, false);
         let chunks: Vec<usize> = units.all.iter().map(|unit| unit.chunks.len()).collect();
         assert_eq!((mirror.order(), chunks), (12, vec![2, 2, 1, 1]));

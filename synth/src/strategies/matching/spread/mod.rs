@@ -17,12 +17,13 @@ use super::style::{Patience, Style, Turn};
 use crate::ordering::bits::BitMatrix;
 use crate::ordering::calendar::{Calendar, Event};
 use crate::problem::Connections;
+use crate::problem::merging::merging_pays;
 use crate::problem::options::Poll;
 use crate::problem::{Constraints, Way};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Transfer};
-use topology::{Latency, LinkId, Micros, Rank};
+use topology::{LinkId, Micros, Rank};
 
 /// A chunk is at hand where it is nearer than this share of a dear link's duration.
 const AT_HAND: f64 = 0.5;
@@ -364,6 +365,6 @@ fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<Co
 fn dear_links(instance: &Instance<'_>, batch: u32) -> Vec<bool> {
     let links = instance.topology.links();
     let cheapest = links.iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
-    let is_dear = |link: &topology::Link| link.latency == Latency::Occupies && link.alpha.0 > 2.0 * cheapest;
+    let is_dear = |link: &topology::Link| merging_pays(link) && link.alpha.0 > 2.0 * cheapest;
     if batch > 1 { links.iter().map(is_dear).collect() } else { Vec::new() }
 }

@@ -1,9 +1,10 @@
 //! What a link takes: the best of the chunks that its sender holds and its receiver lacks.
 
 use super::State;
+use crate::problem::merging::merging_pays;
 use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList};
-use topology::{Latency, LinkId, Micros};
+use topology::{LinkId, Micros};
 
 /// How many candidates a link looks at; more would cost more than they gain.
 const SAMPLE: usize = 48;
@@ -19,10 +20,7 @@ impl State<'_> {
             (0..words).any(|word| candidates.word(word) & own[word] != 0)
         };
         let mut scored: Vec<(f64, ChunkId)> = Vec::with_capacity(SAMPLE);
-        // Where there is no α to save, a chunk that goes with another only arrives later.
-        let described = self.instance.topology.link(id);
-        let saves = described.latency == Latency::Occupies && described.alpha > Micros::ZERO;
-        let merge = if saves { self.style.merge } else { 1 };
+        let merge = if merging_pays(self.instance.topology.link(id)) { self.style.merge } else { 1 };
         let enough = SAMPLE.max(merge);
         for word in (first..words).chain(0..first) {
             self.looks += 1;

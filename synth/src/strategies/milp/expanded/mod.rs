@@ -39,6 +39,7 @@ pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attemp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::bounds;
     use crate::problem::{Cancel, Constraints, Deadline, Limits, Options};
     use crate::strategies::Strategy;
     use crate::strategies::milp::Milp;
@@ -57,15 +58,18 @@ mod tests {
         Options { limits, ..Options::default() }
     }
 
-    fn attempt(problem: &Problem, options: &Options, incumbent: Option<&Schedule>, bound: f64) -> Attempt {
+    fn attempt(problem: &Problem, options: &Options, incumbent: Option<&Schedule>) -> Attempt {
+        attempt_from(problem, options, incumbent, bounds(problem, &Deadline::default()).best().value)
+    }
+
+    fn attempt_from(problem: &Problem, options: &Options, incumbent: Option<&Schedule>, bound: Micros) -> Attempt {
         let deadline = Deadline::after(None, options.cancel.clone());
-        let context = Context { options, deadline: &deadline, incumbent, bound: Micros(bound), progress: &|_| {} };
-        super::attempt(problem, &context).unwrap()
+        super::attempt(problem, &Context { incumbent, ..Context::alone(options, &deadline, bound) }).unwrap()
     }
 
     /// Plans without an incumbent; the verifier judges.
-    fn makespan(problem: &Problem, options: &Options, bound: f64) -> f64 {
-        let schedule = attempt(problem, options, None, bound).schedule.unwrap();
+    fn makespan(problem: &Problem, options: &Options) -> f64 {
+        let schedule = attempt(problem, options, None).schedule.unwrap();
         verify(schedule, &problem.topology).unwrap().schedule().makespan().0
     }
 
@@ -81,7 +85,7 @@ mod tests {
             ("ndv2x1,costs=taccl-1kb", 8_000, 1, 0.68),
         ] {
             let problem = problem(resolve(spec).unwrap(), Collective::AllGather, size, chunks);
-            let found = makespan(&problem, &Options::default(), optimum);
+            let found = makespan(&problem, &Options::default());
             assert!(found <= optimum + 1e-6 * optimum, "{spec} with {chunks} chunks: {found} > {optimum}");
         }
     }
@@ -103,7 +107,7 @@ mod tests {
         let copying = Collective::ALL.iter().filter(|it| !it.combines());
         for &collective in copying.filter(|it| !matches!(it, Collective::AllToAllV | Collective::Custom)) {
             for size in [10, 1_000_000] {
-                let found = makespan(&problem(lopsided(), collective, size, 1), &quick(), 0.0);
+                let found = makespan(&problem(lopsided(), collective, size, 1), &quick());
                 assert!(found > 0.0, "{collective} of {size} bytes");
             }
         }
@@ -113,30 +117,39 @@ mod tests {
     fn sums_are_left_to_the_reversal() {
         let problem = problem(lopsided(), Collective::AllReduce, 100, 1);
         let (options, deadline) = (quick(), Deadline::default());
-        let context =
-            Context { options: &options, deadline: &deadline, incumbent: None, bound: Micros::ZERO, progress: &|_| {} };
+        let context = Context::among_others(&options, &deadline, Micros::ZERO);
         assert!(matches!(Milp.propose(&problem, &context), Err(SynthError::NotApplicable { .. })));
     }
 
     #[test]
     fn an_incumbent_is_beaten_or_kept() {
         let problem = problem(resolve("dgx1").unwrap(), Collective::AllGather, 1_000_000_000, 1);
-        let best = attempt(&problem, &quick(), None, 7502.1).schedule.unwrap();
-        let again = attempt(&problem, &quick(), Some(&best), 7502.1);
-        assert_eq!((again.schedule, again.stop), (None, StopReason::Optimal));
-        let unproven = attempt(&problem, &quick(), Some(&best), 7000.0);
+        let best = attempt(&problem, &quick(), None).schedule.unwrap();
+        let again = attempt(&problem, &quick(), Some(&best));
+        // Nothing is faster with a chunk a message, but the bound is for merged ones as well.
+        assert_eq!((again.schedule, again.stop), (None, StopReason::Exhausted));
+        let unproven = attempt_from(&problem, &quick(), Some(&best), Micros(7000.0));
         assert!(unproven.schedule.is_none_or(|schedule| schedule.makespan() < best.makespan()));
         let mut worse = best.clone();
         worse.transfers.iter_mut().for_each(|transfer| transfer.end += Micros(5000.0));
-        assert!(attempt(&problem, &quick(), Some(&worse), 7502.1).schedule.unwrap().makespan() <= best.makespan());
+        assert!(attempt(&problem, &quick(), Some(&worse)).schedule.unwrap().makespan() <= best.makespan());
+    }
+
+    #[test]
+    fn an_incumbent_at_the_bound_is_not_searched_around() {
+        let problem = problem(resolve("clique:5").unwrap(), Collective::AllGather, 5_000_000, 1);
+        let best = attempt(&problem, &quick(), None);
+        assert_eq!(best.stop, StopReason::Optimal);
+        let again = attempt(&problem, &quick(), best.schedule.as_ref());
+        assert_eq!((again.schedule, again.stop), (None, StopReason::Optimal));
     }
 
     #[test]
     fn what_was_refuted_up_to_the_incumbent_is_told() {
         let problem = problem(resolve("dgx1").unwrap(), Collective::AllGather, 1_000_000_000, 1);
-        let best = attempt(&problem, &quick(), None, 7502.1).schedule.unwrap();
+        let best = attempt(&problem, &quick(), None).schedule.unwrap();
         // Half the bound that holds: every horizon below the optimum's is tried, and none has a schedule.
-        let kept = attempt(&problem, &quick(), Some(&best), 3751.0);
+        let kept = attempt_from(&problem, &quick(), Some(&best), Micros(3751.0));
         assert_eq!(kept.schedule, None);
         assert!(kept.note.as_deref().is_some_and(|note| note.contains("no schedule in")), "{:?}", kept.note);
     }
@@ -150,8 +163,7 @@ mod tests {
             calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         };
         let deadline = Deadline::default();
-        let context =
-            Context { options: &options, deadline: &deadline, incumbent: None, bound: Micros(500.0), progress: &count };
+        let context = Context { progress: &count, ..Context::among_others(&options, &deadline, Micros(500.0)) };
         assert_eq!(super::attempt(&problem, &context).unwrap().schedule, None);
         assert_eq!(calls.into_inner(), 0, "models announced");
     }
@@ -159,7 +171,7 @@ mod tests {
     #[test]
     fn equal_seeds_give_equal_schedules() {
         let problem = problem(lopsided(), Collective::AllGather, 1_000_000, 2);
-        let plan = || attempt(&problem, &quick(), None, 0.0).schedule.unwrap();
+        let plan = || attempt(&problem, &quick(), None).schedule.unwrap();
         assert_eq!(plan(), plan());
     }
 
@@ -168,7 +180,7 @@ mod tests {
         let mut problem = problem(resolve("dgx1").unwrap(), Collective::AllGather, 1_000_000, 1);
         let forbidden = (0..problem.topology.links().len()).map(|link| (link % 5 == 0).then_some(3)).collect();
         problem.constraints = Arc::new(Constraints { forbidden, ..Constraints::none() });
-        let schedule = attempt(&problem, &quick(), None, 0.0).schedule.unwrap();
+        let schedule = attempt(&problem, &quick(), None).schedule.unwrap();
         assert!(schedule.transfers.iter().all(|transfer| transfer.link.0 % 5 != 0));
         assert!(verify(schedule, &problem.topology).is_ok());
     }
@@ -179,15 +191,15 @@ mod tests {
         cancel.cancel();
         let options = Options { cancel, ..quick() };
         let problem = problem(lopsided(), Collective::AllGather, 1_000_000, 2);
-        let attempt = attempt(&problem, &options, None, 0.0);
+        let attempt = attempt(&problem, &options, None);
         assert_eq!((attempt.schedule, attempt.stop), (None, StopReason::TimeLimit));
     }
 
     #[test]
     fn nothing_to_move_and_free_links_are_no_trouble() {
         let alone = problem(resolve("clique:1").unwrap(), Collective::AllGather, 100, 1);
-        assert!(attempt(&alone, &quick(), None, 0.0).schedule.is_none_or(|schedule| schedule.transfers.is_empty()));
+        assert!(attempt(&alone, &quick(), None).schedule.is_none_or(|schedule| schedule.transfers.is_empty()));
         let empty = problem(resolve("clique:4,alpha=0us").unwrap(), Collective::AllGather, 0, 1);
-        attempt(&empty, &quick(), None, 0.0);
+        attempt(&empty, &quick(), None);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The principal function is [`improve`]. A fine grid over the whole problem has too many columns, but most of a
 //! good schedule is right: each round keeps every transfer on its link within a few epochs of its time, frees the
-//! end of the schedule or some chunks altogether, and asks for one epoch less. Exact timing judges the answer, so a
+//! end of the schedule or some chunks altogether, and asks for as little as possible in the last epoch that it takes: the
+//! schedule itself is an answer, from which HiGHS starts. Exact timing judges the answer, so a
 //! round that only seems better on the grid changes nothing.
 
 use super::grid::Grid;
@@ -46,8 +47,8 @@ pub(super) fn improve(search: &mut Search<'_>, grids: &[Grid]) -> Result<(), Syn
             2 => (Freed::Ending(0.75), 4),
             _ => (Freed::Chunks(late_and_random_chunks(&schedule, &mut random)), 1),
         };
-        let horizon = grid.epochs_over(schedule.makespan()).saturating_sub(1);
-        let round = Round { search, grid, horizon, schedule: &schedule, slack };
+        let round = Round::new(search, grid, &schedule, slack);
+        let horizon = round.horizon;
         if let Some(leeway) = round.neighbourhood(freed) {
             search.attempt(&grid, horizon, &leeway, Scope::Nearby)?;
         }
@@ -76,7 +77,11 @@ struct Round<'a, 'b> {
     slack: u32,
 }
 
-impl Round<'_, '_> {
+impl<'a, 'b> Round<'a, 'b> {
+    fn new(search: &'a Search<'b>, grid: Grid, schedule: &'a Schedule, slack: u32) -> Self {
+        Self { search, grid, horizon: grid.epochs_over(schedule.makespan()), schedule, slack }
+    }
+
     /// The leeway of the round: as much of what `freed` names as fits; `None` if even the least is too much.
     fn neighbourhood(&self, mut freed: Freed) -> Option<Vec<Leeway>> {
         loop {
@@ -119,5 +124,49 @@ impl Round<'_, '_> {
             chunks.iter().for_each(|chunk| leeway[chunk.index()] = Leeway::Free);
         }
         leeway
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epochs::timing::schedule_of;
+    use crate::problem::{Deadline, Options, Problem};
+    use crate::solver::{Controls, Ending, solve};
+    use crate::strategies::Context;
+    use crate::strategies::Strategy;
+    use crate::strategies::matching::Matching;
+    use crate::strategies::milp::expanded::model::Expansion;
+    use schedule::{Collective, Demand, Request};
+    use std::sync::Arc;
+    use topology::{Micros, resolve};
+
+    #[test]
+    fn the_best_schedule_is_a_start_that_the_solver_accepts() {
+        for (spec, epochs) in [("torus2d:3x3,alpha=0us,bandwidth=1GBps", 2), ("ring:6,alpha=0us,bandwidth=1GBps", 5)] {
+            let topology = Arc::new(resolve(spec).unwrap());
+            let request =
+                Request::new(Collective::AllGather, topology.rank_count(), 1000 * topology.rank_count() as u64);
+            let problem = Problem::new(topology, Arc::new(Demand::new(request).unwrap()));
+            let (options, deadline) = (Options::default(), Deadline::default());
+            let context = Context::alone(&options, &deadline, Micros::ZERO);
+            let schedule = Matching.propose(&problem, &context).unwrap().remove(0).schedule.unwrap();
+            // A chunk takes one epoch.
+            let grid = Grid::new(&problem, Micros(1.0));
+            assert_eq!(grid.epochs_over(schedule.makespan()), epochs, "{spec}");
+            let search = Search::new(&problem, &context);
+            let round = Round::new(&search, grid, &schedule, 1);
+            let leeway = round.neighbourhood(Freed::Ending(0.75)).unwrap();
+            let latency = |link: &topology::Link, bytes| grid.latency(link, bytes);
+            let routes = Routes::new(&problem, &latency, round.horizon, &leeway).unwrap();
+            let mut expansion = Expansion::new(&problem, &grid, round.horizon, &routes, None);
+            for (column, value) in expansion.start(&schedule, &grid) {
+                expansion.model.fix(column, value);
+            }
+            let ending = solve(&expansion.model, &[], &Controls::unlimited(&deadline), &mut |_| {}).unwrap().ending;
+            let Ending::Optimal(solution) = ending else { panic!("{spec}: {ending:?}") };
+            let again = schedule_of(&problem, expansion.departures(&solution), "milp").unwrap();
+            assert_eq!(again.makespan(), schedule.makespan(), "{spec}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use super::model::Expansion;
 use super::refine::improve;
 use crate::epochs::routes::{Leeway, Routes};
 use crate::epochs::timing::schedule_of;
+use crate::problem::tolerance::beats;
 use crate::problem::{Problem, Progress, SynthError};
 use crate::solver::{Controls, Ending, solve};
 use crate::strategies::Context;
@@ -28,8 +29,6 @@ const FULL_COLUMNS: u64 = 500;
 const FEWEST_ITERATIONS: u64 = 400;
 /// All calls together may do as much work as this many that use up their iterations.
 const FULL_CALLS: u64 = 6;
-/// Two makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-7;
 /// One grid is picked per range of horizons, so that each is about twice as fine as the one before.
 const HORIZON_RANGES: [RangeInclusive<u32>; 5] = [2..=5, 6..=11, 12..=23, 24..=47, 48..=96];
 
@@ -67,7 +66,7 @@ impl<'a> Search<'a> {
         Self {
             problem,
             context,
-            orbits: PairOrbits::new(problem, context.deadline),
+            orbits: PairOrbits::new(problem, context.symmetries, context.deadline),
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             calls_left: 0,
@@ -83,7 +82,7 @@ impl<'a> Search<'a> {
 
     /// Whether the bound is reached.
     pub(super) fn is_good_enough(&self) -> bool {
-        self.best.is_some_and(|best| best.0 <= self.context.goal().0 * (1.0 + EQUAL))
+        self.best.is_some_and(|best| self.context.is_enough(best))
     }
 
     /// The best schedule so far: ours, or the one to beat.
@@ -203,7 +202,7 @@ impl<'a> Search<'a> {
             seed: options.seed,
             deadline: self.context.deadline,
         };
-        // Only the models around the best schedule contain it; the others ask for fewer epochs than it takes.
+        // The models around the best schedule contain it; the others are to find another.
         let best = self.found.as_ref().or(self.context.incumbent).filter(|_| scope == Scope::Nearby);
         let start = best.map_or_else(Vec::new, |best| expansion.start(best, grid));
         let outcome = solve(&expansion.model, &start, &controls, &mut |found| {
@@ -224,7 +223,7 @@ impl<'a> Search<'a> {
 
     fn consider(&mut self, schedule: Schedule) {
         let makespan = schedule.makespan();
-        if self.best.is_none_or(|best| makespan.0 < best.0 * (1.0 - EQUAL)) {
+        if self.best.is_none_or(|best| beats(makespan, best)) {
             self.best = Some(makespan);
             self.found = Some(schedule);
         }

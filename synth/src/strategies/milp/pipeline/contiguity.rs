@@ -16,6 +16,7 @@
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.3.
 
 use super::units::Units;
+use crate::problem::tolerance::{EQUAL, beats};
 use crate::problem::{Problem, SynthError};
 use crate::solver::{Column, Controls, Ending, Model, Solution, solve};
 use schedule::{Message, Schedule, replay};
@@ -26,8 +27,6 @@ use topology::{Bytes, LinkId, Micros, ResourceId};
 const MOST_OPEN: usize = 60;
 /// What all arrivals together weigh against the last: enough to prefer early ones where the last stays.
 const WEIGHT_OF_ARRIVALS: f64 = 1e-3;
-/// Two makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-7;
 
 /// What became of the third stage.
 pub(super) struct Tightened {
@@ -85,7 +84,7 @@ pub(super) fn tighten(
         from += 1;
         best = better.unwrap_or(best);
     }
-    let gained = best.makespan().0 < schedule.makespan().0 * (1.0 - EQUAL);
+    let gained = beats(best.makespan(), schedule.makespan());
     tightened.schedule = gained.then_some(best);
     Ok(tightened)
 }

@@ -13,6 +13,7 @@
 
 use crate::problem::Problem;
 use crate::problem::distance::PathTree;
+use petgraph::unionfind::UnionFind;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
@@ -364,22 +365,14 @@ pub(super) fn distinct(mut lengths: Vec<Micros>) -> Vec<Micros> {
 
 /// For each of `count` things, the number of its set after joining `pairs`; numbers are dense, in order of appearance.
 fn joined(count: usize, pairs: impl Iterator<Item = (Rank, Rank)>) -> Vec<usize> {
-    let mut parent: Vec<usize> = (0..count).collect();
-    fn find(parent: &[usize], mut at: usize) -> usize {
-        while parent[at] != at {
-            at = parent[at];
-        }
-        at
-    }
+    let mut joined = UnionFind::new(count);
     for (a, b) in pairs {
-        let (a, b) = (find(&parent, a.index()), find(&parent, b.index()));
-        parent[a.max(b)] = a.min(b);
+        joined.union(a.index(), b.index());
     }
     let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
-    let of = |at: usize| {
-        let root = find(&parent, at);
+    let of = |set: usize| {
         let next = numbers.len();
-        *numbers.entry(root).or_insert(next)
+        *numbers.entry(set).or_insert(next)
     };
-    (0..count).map(of).collect()
+    joined.into_labeling().into_iter().map(of).collect()
 }

@@ -20,13 +20,14 @@
 
 use super::crossings::Enclaves;
 use super::labels::{Fineness, Label, Labels, Use};
+use super::occupant::Occupant;
 use crate::problem::Connections;
 use crate::problem::{Problem, Way};
 use crate::solver::{Column, Model};
 use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
-use topology::{Bytes, LinkId, Micros, MicrosPerByte, ResourceId};
+use topology::{Bytes, LinkId, Micros, ResourceId};
 
 /// What all wished connections weigh against the end, in parts of the horizon.
 const WEIGHT_OF_WISHES: f64 = 1e-2;
@@ -57,14 +58,6 @@ pub(super) struct Routing<'a> {
     pub(super) end: Column,
     /// Loads that have their rows: links and ports of an orbit have the same.
     known: BTreeSet<(u8, LoadKey)>,
-}
-
-/// A link's part in the time of itself or a resource.
-#[derive(Clone, Copy)]
-struct User {
-    link: LinkId,
-    alpha: Micros,
-    beta: MicrosPerByte,
 }
 
 impl<'a> Routing<'a> {
@@ -214,8 +207,7 @@ impl<'a> Routing<'a> {
     /// For every slow link: what leaves on it does so in time, and in turns where nothing is saved by leaving together.
     fn respect_links(&mut self) {
         for &id in self.enclaves.slow() {
-            let link = self.problem.topology.link(id);
-            self.fit(&[User { link: id, alpha: link.occupancy(Bytes::ZERO), beta: link.beta }]);
+            self.fit(&[Occupant::of_itself(&self.problem.topology, id)]);
         }
     }
 
@@ -223,18 +215,14 @@ impl<'a> Routing<'a> {
     fn respect_resources(&mut self) {
         for index in 0..self.problem.topology.resources().len() {
             let id = ResourceId::from_index(index);
-            let resource = self.problem.topology.resource(id);
-            let user = |&link: &LinkId| {
-                let alpha = resource.occupancy(self.problem.topology.link(link), Bytes::ZERO);
-                User { link, alpha, beta: resource.beta }
-            };
-            let slow = self.problem.topology.users(id).iter().filter(|id| !self.on_link[id.index()].is_empty());
-            let users: Vec<User> = slow.map(user).collect();
+            let topology = &*self.problem.topology;
+            let slow = topology.users(id).iter().filter(|id| !self.on_link[id.index()].is_empty());
+            let users: Vec<_> = slow.map(|&link| Occupant::of_resource(topology, id, link)).collect();
             self.fit(&users);
         }
     }
 
-    fn fit(&mut self, users: &[User]) {
+    fn fit(&mut self, users: &[Occupant]) {
         let load = self.load(users);
         let tails = users.iter().flat_map(|user| &self.on_link[user.link.index()]).map(|it| it.1);
         let Some(tail) = tails.min_by(Micros::total_cmp) else { return };
@@ -259,14 +247,14 @@ impl<'a> Routing<'a> {
     }
 
     /// β·bytes·x and α·message of everything that leaves, by instant.
-    fn load(&self, users: &[User]) -> Load {
+    fn load(&self, users: &[Occupant]) -> Load {
         let mut load: Load = BTreeMap::new();
         let mut messages: BTreeSet<(u64, LinkId)> = BTreeSet::new();
         for user in users {
             for &(time, _, bytes, column) in &self.on_link[user.link.index()] {
                 let instant = self.instant(time);
                 let at = &mut load.entry(instant).or_insert((time, Vec::new())).1;
-                at.push((column, (user.beta * bytes).0));
+                at.push((column, user.byte_time(bytes)));
                 let message = self.messages.get(&(self.link_orbit(user.link), instant));
                 if let Some(&message) = message.filter(|_| messages.insert((instant, user.link))) {
                     at.push((message, user.alpha.0));
@@ -293,9 +281,9 @@ impl<'a> Routing<'a> {
 
     /// backlog[u,t] + Σ over what leaves at t ≤ a turn, or a chunk, backlog[u, next t] ≥ that sum − (next t − t): a turn
     /// begins when all but the last message before it are over.
-    fn take_turns(&mut self, users: &[User], load: &Load) {
+    fn take_turns(&mut self, users: &[Occupant], load: &Load) {
         let bytes = self.problem.demand.chunk_bytes();
-        let chunk = users.iter().map(|user| (user.beta * bytes).0);
+        let chunk = users.iter().map(|user| user.byte_time(bytes));
         let room = chunk.fold(self.fineness.turn.0, f64::max) * (1.0 + 1e-6);
         let mut before: Option<(Column, Micros, Terms)> = None;
         for (time, at) in load.values() {

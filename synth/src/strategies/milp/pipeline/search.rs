@@ -11,6 +11,7 @@ use super::labels::Fineness;
 use super::routed::Found;
 use super::routing::Routing;
 use super::spreading::{Freedom, Refusal, Ride, Spreading};
+use crate::problem::tolerance::{EQUAL, beats, reaches};
 use crate::problem::{Problem, Progress, SynthError};
 use crate::sketch::obey;
 use crate::solver::{Controls, Ending, solve};
@@ -40,8 +41,6 @@ const SHRINKAGE: f64 = 1.08;
 const PROMISING: f64 = 1.1;
 /// Solver calls that the third stage may spend on one such schedule.
 const CALLS_TO_TIGHTEN: u32 = 4;
-/// Two makespans this close (relative) are equal.
-const EQUAL: f64 = 1e-7;
 
 /// What became of a candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +68,7 @@ impl<'a> Search<'a> {
         Self {
             enclaves,
             context,
-            orbits: PairOrbits::new(enclaves.problem, context.deadline),
+            orbits: PairOrbits::new(enclaves.problem, context.symmetries, context.deadline),
             found: None,
             best: context.incumbent.map(Schedule::makespan),
             calls_left: context.options.limits.solver_calls,
@@ -79,7 +78,7 @@ impl<'a> Search<'a> {
     }
 
     pub(super) fn is_good_enough(&self) -> bool {
-        self.best.is_some_and(|best| best.0 <= self.context.goal().0 * (1.0 + EQUAL))
+        self.best.is_some_and(|best| self.context.is_enough(best))
     }
 
     fn is_over(&self) -> bool {
@@ -321,14 +320,14 @@ impl<'a> Search<'a> {
             return Ok(schedule);
         };
         let wished = self.assemble(calendar, &candidate.crossings, &spreading.rides(&solution))?;
-        let as_fast = wished.makespan().0 <= schedule.makespan().0 * (1.0 + EQUAL);
+        let as_fast = reaches(wished.makespan(), schedule.makespan());
         Ok(if as_fast { wished } else { schedule })
     }
 
     /// Whether a schedule is faster than the best, and one that the sketch permits.
     fn is_better(&self, schedule: &Schedule) -> bool {
         let Problem { topology, constraints, .. } = self.enclaves.problem;
-        self.best.is_none_or(|best| schedule.makespan().0 < best.0 * (1.0 - EQUAL))
+        self.best.is_none_or(|best| beats(schedule.makespan(), best))
             && obey(schedule, topology, constraints).is_empty()
     }
 

@@ -16,6 +16,7 @@
 
 use super::calendar::Calendar;
 use super::crossings::{Enclaves, Timed};
+use super::occupant::Occupant;
 use super::stay::Stay;
 use crate::problem::Connections;
 use crate::problem::Problem;
@@ -23,7 +24,7 @@ use crate::solver::{Column, Model, Solution};
 use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
-use topology::{Bytes, Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId};
+use topology::{Bytes, Latency, LinkId, Micros, Rank, ResourceId};
 
 /// Times this close (relative) are equal.
 const TOLERANCE: f64 = 1e-6;
@@ -168,16 +169,6 @@ struct Builder<'a> {
 /// Columns with the bits of their weights, and those of the room.
 type CapacityRow = (Vec<(Column, u64)>, u64);
 
-/// The part of the time of a link or a resource that a link's messages take.
-#[derive(Clone, Copy, Debug)]
-struct User {
-    link: LinkId,
-    /// Per message.
-    alpha: Micros,
-    /// Per byte.
-    beta: MicrosPerByte,
-}
-
 impl Builder<'_> {
     /// The rows of one chunk: it spreads from its sources to all that want it, and to where crossings fetch it.
     fn spread_chunk(&mut self, chunk: ChunkId, stay: &Stay, rides: &[Ride]) {
@@ -260,8 +251,7 @@ impl Builder<'_> {
     fn respect_links(&mut self) {
         for id in self.problem.topology.link_ids() {
             let link = self.problem.topology.link(id);
-            let alpha = link.occupancy(Bytes::ZERO);
-            self.fit(&[User { link: id, alpha, beta: link.beta }]);
+            self.fit(&[Occupant::of_itself(&self.problem.topology, id)]);
             if link.latency == Latency::Pipelines && link.alpha > Micros::ZERO {
                 self.arrive_in_time(id);
             }
@@ -285,19 +275,16 @@ impl Builder<'_> {
     fn respect_resources(&mut self) {
         for index in 0..self.problem.topology.resources().len() {
             let id = ResourceId::from_index(index);
-            let resource = self.problem.topology.resource(id);
-            let user = |&link: &LinkId| {
-                let alpha = resource.occupancy(self.problem.topology.link(link), Bytes::ZERO);
-                User { link, alpha, beta: resource.beta }
-            };
-            let users: Vec<User> = self.problem.topology.users(id).iter().map(user).collect();
+            let topology = &*self.problem.topology;
+            let users: Vec<_> =
+                topology.users(id).iter().map(|&link| Occupant::of_resource(topology, id, link)).collect();
             self.fit(&users);
         }
     }
 
     /// For every interval that begins with a ride and ends with it, or a little later: what is within it fits into it.
-    fn fit(&mut self, users: &[User]) {
-        let mut rides: Vec<(Ride, Column, User)> = Vec::new();
+    fn fit(&mut self, users: &[Occupant]) {
+        let mut rides: Vec<(Ride, Column, Occupant)> = Vec::new();
         for user in users {
             rides.extend(self.on_link[user.link.index()].iter().map(|&(ride, column)| (ride, column, *user)));
         }
@@ -313,9 +300,9 @@ impl Builder<'_> {
         for (first, last) in intervals {
             let from = rides.partition_point(|(ride, ..)| ride.first < first);
             let to = rides.partition_point(|(ride, ..)| ride.first <= last);
-            let within: Vec<(Ride, Column, User)> =
+            let within: Vec<(Ride, Column, Occupant)> =
                 rides[from..to].iter().filter(|(ride, ..)| ride.last <= last).copied().collect();
-            let time = |ride: &Ride, user: &User| (user.beta * self.problem.demand.bytes_of(ride.chunk)).0;
+            let time = |ride: &Ride, user: &Occupant| user.byte_time(self.problem.demand.bytes_of(ride.chunk));
             let mut terms: Vec<(Column, f64)> =
                 within.iter().map(|(ride, column, user)| (*column, time(ride, user))).collect();
             let room = self.calendar.between(first, last);
@@ -334,7 +321,7 @@ impl Builder<'_> {
     }
 
     /// α·message[l,p] of every message of `users` within an interval.
-    fn alphas(&self, users: &[User], first: usize, last: usize) -> Vec<(Column, f64)> {
+    fn alphas(&self, users: &[Occupant], first: usize, last: usize) -> Vec<(Column, f64)> {
         let mut terms = Vec::new();
         for user in users.iter().filter(|user| user.alpha > Micros::ZERO) {
             let rides = self.on_link[user.link.index()].iter();
