@@ -8,8 +8,9 @@ use crate::lowered;
 use crate::screen::bytes;
 use interop::{msccl, mscclpp};
 use program::{Program, VerifiedProgram};
-use schedule::ReduceOp;
+use schedule::{Findings, ReduceOp};
 use serde_json::{Value, json};
+use std::fmt;
 use std::sync::Arc;
 use topology::Topology;
 
@@ -20,8 +21,8 @@ const USUAL_SIZE: u64 = 1 << 20;
 pub(crate) struct ForeignPlan {
     /// What it is and for whom, for people.
     pub title: String,
-    /// Everything that is wrong with it.
-    pub violations: Vec<Finding>,
+    /// What is wrong with it.
+    pub violations: Findings<Finding>,
     /// What a reader should know.
     pub notes: Vec<String>,
     /// For every kind of call that it serves rightly, what it does; never empty without violations.
@@ -37,12 +38,13 @@ pub(crate) struct Finding {
     rank: Option<u32>,
 }
 
-impl Finding {
-    /// For people.
-    pub(crate) fn text(&self) -> &str {
-        &self.text
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
+}
 
+impl Finding {
     /// A violation as `docs/formats.md` spells it.
     pub(crate) fn as_json(&self) -> Value {
         let mut object = json!({"kind": self.kind, "text": self.text});
@@ -94,10 +96,8 @@ pub(crate) fn read(text: &str, origin: &str, size: Option<u64>) -> Outcome<Forei
 }
 
 fn read_msccl(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignPlan> {
-    let parsed = msccl::parse(text, origin).map_err(|faults| {
-        let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        Failure::bad_input(anyhow::anyhow!("{}", lines.join("\n")))
-    })?;
+    let parsed = msccl::parse(text, origin)
+        .map_err(|faults| Failure::bad_input(anyhow::anyhow!("{}", Findings::from(faults))))?;
     let msccl::Parsed { algorithm, notes } = parsed;
     let dialect = msccl::Dialect::of(&algorithm);
     let (least, most) = algorithm.window(dialect);
@@ -115,20 +115,14 @@ fn read_msccl(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignPla
         None => format!("{} and more", bytes(least)),
     };
     let operation = algorithm.operation.map_or("?", msccl::Operation::as_str);
-    let mut notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
-    let room = algorithm.protocol.window();
-    notes.extend(verdict.calls.iter().filter(|call| call.program.window() > room).map(|call| {
-        let window = call.program.window();
-        format!("{origin}: needs room for {window} messages on a connection, and {} has {room}", algorithm.protocol)
-    }));
     Ok(ForeignPlan {
         title: format!(
             "{operation} over {} ranks, MSCCL XML for {dialect}, {}, {sizes}",
             algorithm.ranks,
             calls.join(" and ")
         ),
-        violations: verdict.violations.iter().map(finding).collect(),
-        notes,
+        violations: verdict.violations.map(finding),
+        notes: notes.iter().map(ToString::to_string).collect(),
         programs: verdict.calls.into_iter().map(|call| call.program).collect(),
     })
 }
@@ -146,7 +140,7 @@ fn read_mscclpp(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignP
     let (violations, notes, programs) = match file.import(size.unwrap_or(USUAL_SIZE)) {
         Ok(import) => {
             let notes = import.notes.iter().map(|note| placed(note.at, note.to_string())).collect();
-            (Vec::new(), notes, vec![import.program])
+            (Findings::default(), notes, vec![import.program])
         }
         Err(violations) => {
             let finding = |violation: &mscclpp::PlanViolation| {
@@ -158,7 +152,7 @@ fn read_mscclpp(text: &str, origin: &str, size: Option<u64>) -> Outcome<ForeignP
                     rank: violation.at.rank(),
                 }
             };
-            (violations.iter().map(finding).collect(), Vec::new(), Vec::new())
+            (violations.map(finding), Vec::new(), Vec::new())
         }
     };
     Ok(ForeignPlan { title, violations, notes, programs })
@@ -173,8 +167,9 @@ impl ForeignPlan {
     pub(crate) fn verified(&mut self, origin: &str) -> Outcome<Vec<VerifiedProgram>> {
         const SHOWN: usize = 5;
         let mut texts: Vec<String> = self.violations.iter().take(SHOWN).map(|finding| finding.text.clone()).collect();
-        if self.violations.len() > SHOWN {
-            texts.push(format!("and {} more", self.violations.len() - SHOWN));
+        let more = self.violations.total().saturating_sub(SHOWN as u64);
+        if more > 0 {
+            texts.push(format!("and {more} more"));
         }
         if self.programs.is_empty() {
             let failure =

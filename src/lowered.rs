@@ -26,8 +26,5 @@ pub(crate) fn unfused(program: &VerifiedProgram) -> Outcome<VerifiedProgram> {
 
 /// The program, if it is right.
 pub(crate) fn checked(program: Program) -> Outcome<VerifiedProgram> {
-    check(program).map_err(|violations| {
-        let texts: Vec<String> = violations.iter().map(ToString::to_string).collect();
-        Failure::no(anyhow::anyhow!("the program is wrong:\n{}", texts.join("\n")))
-    })
+    check(program).map_err(|violations| Failure::no(anyhow::anyhow!("the program is wrong:\n{violations}")))
 }

@@ -5,7 +5,7 @@
 use crate::binary::{antiphon_in, repository};
 
 /// What stands around the table in the README.
-const MARKERS: [&str; 2] = ["<!-- demo: make readme-table -->\n", "\n<!-- /demo -->"];
+const MARKERS: [&str; 2] = ["<!-- demo: make readme-table -->\n", "<!-- /demo -->"];
 
 #[test]
 fn the_demo_leaves_what_it_promises() {
@@ -39,7 +39,7 @@ fn the_demo_leaves_what_it_promises() {
     let (before, rest) = text.split_once(MARKERS[0]).unwrap();
     let (shown, after) = rest.split_once(MARKERS[1]).unwrap();
     if std::env::var_os("ANTIPHON_UPDATE").is_some() {
-        std::fs::write(&readme, [before, MARKERS[0], emulated, MARKERS[1], after].concat()).unwrap();
+        std::fs::write(&readme, [before, MARKERS[0], emulated, "\n", MARKERS[1], after].concat()).unwrap();
     } else {
         compare(&rows(shown), &rows(emulated));
     }

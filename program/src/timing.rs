@@ -11,7 +11,7 @@ use schedule::{Cargo, TimedMessage, Timeline, TransferKind};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
-use topology::{Bytes, LinkId, Micros, Rank, Topology};
+use topology::{Bytes, FreeTimes, LinkId, Micros, Rank, Topology};
 
 /// Ranks between which a program sends, but the topology has no link.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -151,8 +151,10 @@ struct Player<'a> {
     waiting: BTreeMap<(usize, StepRef), Vec<usize>>,
     /// Messages that could leave: when, the transfer, whose.
     open: BinaryHeap<Reverse<(u64, u32, usize)>>,
-    link_free: Vec<(Micros, usize)>,
-    resource_free: Vec<(Micros, usize)>,
+    free: FreeTimes,
+    /// The last message of each link, and of each resource.
+    last_of_link: Vec<usize>,
+    last_of_resource: Vec<usize>,
     messages: Vec<TimedMessage>,
     causes: Vec<Cause>,
 }
@@ -180,8 +182,9 @@ impl<'a> Player<'a> {
             lanes,
             waiting: BTreeMap::new(),
             open: BinaryHeap::new(),
-            link_free: vec![(Micros::ZERO, 0); topology.links().len()],
-            resource_free: vec![(Micros::ZERO, 0); topology.resources().len()],
+            free: FreeTimes::new(topology),
+            last_of_link: vec![0; topology.links().len()],
+            last_of_resource: vec![0; topology.resources().len()],
             messages: Vec::new(),
             causes: Vec::new(),
         }
@@ -308,14 +311,15 @@ impl<'a> Player<'a> {
     fn departure(&self, worker: usize, ready: Moment) -> Cause {
         let mut cause = ready.cause();
         let Some((_, link)) = self.link_of(worker) else { return cause };
-        let mut consider = |(free, behind): (Micros, usize), wait: &dyn Fn(usize) -> Wait| {
+        let mut consider = |free: Micros, wait| {
             if free > cause.ready {
-                cause = Cause { ready: free, wait: wait(behind) };
+                cause = Cause { ready: free, wait };
             }
         };
-        consider(self.link_free[link.index()], &|behind| Wait::Link { behind });
+        consider(self.free.link(link), Wait::Link { behind: self.last_of_link[link.index()] });
         for &resource in &self.topology.link(link).resources {
-            consider(self.resource_free[resource.index()], &|behind| Wait::Resource { resource, behind });
+            let behind = self.last_of_resource[resource.index()];
+            consider(self.free.resource(resource), Wait::Resource { resource, behind });
         }
         cause
     }
@@ -332,11 +336,9 @@ impl<'a> Player<'a> {
         lane.arrived.extend(std::iter::repeat_n(arrival, sends));
         let receiver = lane.receiver.take();
         let left = start + cost.occupancy(bytes);
-        self.link_free[link.index()] = (left, message);
-        for &resource in &cost.resources {
-            let busy = self.topology.resource(resource).occupancy(cost, bytes);
-            self.resource_free[resource.index()] = (start + busy, message);
-        }
+        self.free.occupy(self.topology, link, start, bytes);
+        self.last_of_link[link.index()] = message;
+        cost.resources.iter().for_each(|resource| self.last_of_resource[resource.index()] = message);
         let kind = if reduces { TransferKind::Reduce } else { TransferKind::Copy };
         let (from, to) = (cost.from, cost.to);
         let cargo = Cargo::Place(slots.to_string().into(), slots.index);

@@ -3,6 +3,8 @@
 //! The principal type is [`Findings`]. Whoever judges a file that somebody else wrote collects into one, so that neither
 //! memory nor output grows beyond a fixed number of entries, however much is wrong.
 
+use std::fmt;
+
 /// So many entries are kept; the others are counted.
 const MOST_LISTED: usize = 1000;
 
@@ -22,7 +24,12 @@ impl<T> Default for Findings<T> {
 impl<T> Findings<T> {
     /// Adds one entry.
     pub fn push(&mut self, entry: T) {
-        if self.listed.len() < MOST_LISTED { self.listed.push(entry) } else { self.more += 1 }
+        if self.has_room() { self.listed.push(entry) } else { self.more += 1 }
+    }
+
+    /// Whether the next entry would be listed; if not, [`count`](Self::count) it, and save the time to describe it.
+    pub fn has_room(&self) -> bool {
+        self.listed.len() < MOST_LISTED
     }
 
     /// Adds `count` entries that nobody will list.
@@ -67,6 +74,22 @@ impl<T> Findings<T> {
     }
 }
 
+/// One entry a line, and how many more there are.
+impl<T: fmt::Display> fmt::Display for Findings<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, entry) in self.listed.iter().enumerate() {
+            write!(f, "{}{entry}", if index == 0 { "" } else { "\n" })?;
+        }
+        if self.more > 0 { write!(f, "\nand {} more", self.more) } else { Ok(()) }
+    }
+}
+
+impl<T> From<Vec<T>> for Findings<T> {
+    fn from(entries: Vec<T>) -> Self {
+        entries.into_iter().collect()
+    }
+}
+
 impl<T> Extend<T> for Findings<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, entries: I) {
         entries.into_iter().for_each(|entry| self.push(entry));
@@ -103,6 +126,9 @@ mod tests {
         let (listed, more) = findings.into_parts();
         assert_eq!((listed.len(), more), (1000, 1507));
         assert!(listed.into_iter().eq(0..1000));
+        let mut short = Findings::from(vec![1, 2]);
+        short.count(3);
+        assert_eq!(short.to_string(), "1\n2\nand 3 more");
         assert!(Findings::<u32>::default().is_empty());
     }
 }

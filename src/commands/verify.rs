@@ -53,7 +53,7 @@ pub(crate) fn run(args: &VerifyArgs, screen: &Screen) -> Outcome {
             let (transfers, makespan) = (schedule.transfers.len(), time(schedule.makespan().0));
             format!("ok: {summary}, {transfers} transfers, {makespan}{claims}")
         }
-        false => list(&findings),
+        false => findings.to_string(),
     })?;
     verdict(args, findings.total())
 }
@@ -89,7 +89,7 @@ fn compressed(args: &VerifyArgs, claim: Claim<CompressedFile>, screen: &Screen) 
             verified.order(),
             time(verified.makespan().0)
         ),
-        _ => list(&findings),
+        _ => findings.to_string(),
     })?;
     verdict(args, findings.total())
 }
@@ -159,12 +159,10 @@ fn values(findings: &Findings<ShownViolation>) -> Vec<&Value> {
     findings.iter().map(|shown| &shown.value).collect()
 }
 
-/// One violation a line, and how many more there are.
-fn list(findings: &Findings<ShownViolation>) -> String {
-    let mut lines: Vec<&str> = findings.iter().map(|shown| shown.text.as_str()).collect();
-    let rest = format!("and {} more", findings.more());
-    lines.extend((findings.more() > 0).then_some(rest.as_str()));
-    lines.join("\n")
+impl fmt::Display for ShownViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// The exit of the command.
@@ -191,13 +189,13 @@ fn foreign(args: &VerifyArgs, mut plan: ForeignPlan, screen: &Screen) -> Outcome
     plan.notes.iter().for_each(|note| screen.note(&format!("note: {note}")));
     let values: Vec<Value> = plan.violations.iter().map(|finding| finding.as_json()).collect();
     let request = plan.programs.first().map(|program| program.program().demand.request());
-    let found = json!({"ok": values.is_empty(), "violations": values, "notes": plan.notes});
+    let more = plan.violations.more();
+    let found = json!({"ok": values.is_empty(), "violations": values, "more": more, "notes": plan.notes});
     let value = answer("verify", topology.as_deref().map(TopologyRef::to).as_ref(), request, &found)?;
     screen.result(&value, || {
-        let texts: Vec<&str> = plan.violations.iter().map(|finding| finding.text()).collect();
-        if texts.is_empty() { format!("ok: {}", plan.title) } else { texts.join("\n") }
+        if plan.violations.is_empty() { format!("ok: {}", plan.title) } else { plan.violations.to_string() }
     })?;
-    verdict(args, values.len() as u64)
+    verdict(args, plan.violations.total())
 }
 
 /// A violation as `docs/formats.md` spells it; what it does not concern is left out.

@@ -9,13 +9,13 @@
 
 use super::document::{Algorithm, Operation, Protocol};
 use super::import::{collective, import};
-use super::limits::{MAX_BLOCKS_PER_CHANNEL, MAX_STEPS};
+use super::limits::{MAX_BLOCKS_PER_CHANNEL, MAX_STEPS, check};
 use super::spell::spell;
 use super::violation::{Rule, Violation};
-use super::{Dialect, check, fit};
+use super::{Dialect, fit};
 use program::rewrite::{self, Pairing};
-use program::{self, Connection, LowerError, Program, Shape, VerifiedProgram};
-use schedule::{Collective, Demand, RankSet, Request};
+use program::{self, Connection, LayoutError, Program, Shape, VerifiedProgram};
+use schedule::{Collective, Demand, Findings, RankSet, Request};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use topology::Rank;
@@ -70,19 +70,19 @@ pub enum ExportError {
     },
     /// More slots than are supported.
     #[error(transparent)]
-    Slots(#[from] LowerError),
+    Slots(#[from] LayoutError),
     /// Limits of the runtime that the program exceeds.
     #[error("the program does not fit: {}", list(.violations))]
     Limits {
         /// The dialect.
         dialect: Dialect,
         /// Every limit; places mean nothing, because there is no file.
-        violations: Vec<Violation>,
+        violations: Findings<Violation>,
     },
 }
 
 /// The first violation of each rule.
-fn list(violations: &[Violation]) -> String {
+fn list(violations: &Findings<Violation>) -> String {
     let mut seen = BTreeSet::new();
     let name = |rule: &Rule| match rule {
         Rule::Limit { what, .. } => what,
@@ -106,7 +106,7 @@ pub fn export(program: &VerifiedProgram, options: &ExportOptions) -> Result<Algo
     let operation = operation(program.program().demand.request().collective, options.dialect)?;
     let fitted = fitted(program.program().clone(), options, window)?;
     let mut algorithm = spell(&fitted, operation, options)?;
-    let violations = check(&algorithm, options.dialect);
+    let violations = check(&algorithm, options.dialect).violations;
     if !violations.is_empty() {
         return Err(ExportError::Limits { dialect: options.dialect, violations });
     }
@@ -114,10 +114,10 @@ pub fn export(program: &VerifiedProgram, options: &ExportOptions) -> Result<Algo
     let serves = |in_place| match import(&algorithm, in_place, size) {
         Ok(imported) => {
             let checked = program::check(imported.program.clone())
-                .map_err(|broken| broken.into_iter().map(|violation| imported.blame(violation)).collect::<Vec<_>>());
+                .map_err(|broken| broken.map(|violation| imported.blame(violation.clone())));
             checked.map(drop)
         }
-        Err(violation) => Err(vec![violation]),
+        Err(violation) => Err(Findings::from(vec![violation])),
     };
     if let Err(violations) = serves(fitted.in_place) {
         return Err(ExportError::Limits { dialect: options.dialect, violations });
@@ -175,7 +175,7 @@ fn members_only(mut program: Program) -> Result<Program, ExportError> {
     let request = Request { ranks, root, members: RankSet::all(ranks), ..request };
     let slots = request.chunk_count();
     let demand =
-        Demand::new(request).map_err(|_| LowerError::TooManySlots { slots, limit: schedule::MAX_CHUNKS as u64 })?;
+        Demand::new(request).map_err(|_| LayoutError::TooManySlots { slots, limit: schedule::MAX_CHUNKS as u64 })?;
     program.demand = Arc::new(demand);
     Ok(program)
 }

@@ -65,7 +65,7 @@ impl Imported {
 
 /// Reads what the steps of a file mean for calls of one kind, in a buffer of `size_bytes`.
 ///
-/// The file must break none of the rules that concern its steps ([`super::check`]); memory is bounded by them.
+/// The file must break none of the rules that concern its steps (`limits::check`); memory is bounded by them.
 ///
 /// # Errors
 /// A demand that the header does not give or that is too large.

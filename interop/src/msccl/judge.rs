@@ -3,9 +3,11 @@
 //! The principal function is [`judge`].
 
 use super::document::{Algorithm, Protocol};
-use super::violation::Violation;
-use super::{Dialect, check, import};
+use super::limits::{Broken, check};
+use super::violation::{Rule, Violation};
+use super::{Dialect, import};
 use program::{self, VerifiedProgram};
+use schedule::Findings;
 
 /// `maxBytes` where microsoft/msccl finds none; sizes are below it.
 pub(super) const MSCCL_MOST: u64 = 1 << 27;
@@ -24,8 +26,8 @@ pub struct Call {
 pub struct Verdict {
     /// Whose rules it was held to.
     pub dialect: Dialect,
-    /// Every rule that it breaks.
-    pub violations: Vec<Violation>,
+    /// The rules that it breaks.
+    pub violations: Findings<Violation>,
     /// What it does in the kinds of calls in which its steps are right.
     pub calls: Vec<Call>,
 }
@@ -64,11 +66,12 @@ impl Algorithm {
 
 /// Judges a file by the rules of `dialect`; messages are sized for a buffer of `size_bytes`.
 pub fn judge(algorithm: &Algorithm, dialect: Dialect, size_bytes: u64) -> Verdict {
-    let mut violations = check(algorithm, dialect);
+    let Broken { mut violations, blocks } = check(algorithm, dialect);
     let mut calls = Vec::new();
-    if violations.iter().any(|violation| violation.rule.blocks()) {
+    if blocks {
         return Verdict { dialect, violations, calls };
     }
+    let room = algorithm.protocol.window();
     for in_place in algorithm.calls() {
         let imported = match import(algorithm, in_place, size_bytes) {
             Ok(imported) => imported,
@@ -78,8 +81,18 @@ pub fn judge(algorithm: &Algorithm, dialect: Dialect, size_bytes: u64) -> Verdic
             }
         };
         match program::check(imported.program.clone()) {
-            Ok(program) => calls.push(Call { in_place, program }),
-            Err(broken) => violations.extend(broken.into_iter().map(|broken| imported.blame(broken))),
+            Ok(program) => {
+                if program.window() > room {
+                    let rule = Rule::Room { needed: program.window(), protocol: algorithm.protocol, room, in_place };
+                    violations.push(Violation::new(algorithm.at, rule));
+                }
+                calls.push(Call { in_place, program });
+            }
+            Err(broken) => {
+                let (listed, more) = broken.into_parts();
+                violations.extend(listed.into_iter().map(|broken| imported.blame(broken)));
+                violations.count(more);
+            }
         }
     }
     Verdict { dialect, violations, calls }

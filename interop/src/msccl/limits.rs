@@ -8,6 +8,7 @@ use super::Dialect;
 use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
 use super::judge::MSCCL_MOST;
 use super::violation::{Rule, Violation};
+use schedule::Findings;
 use std::collections::BTreeMap;
 
 /// Channels, in both runtimes.
@@ -63,26 +64,39 @@ impl Dialect {
     }
 }
 
-/// Every rule that a file breaks, in the order of the file.
-pub fn check(algorithm: &Algorithm, dialect: Dialect) -> Vec<Violation> {
-    let mut limits = Limits { algorithm, dialect, violations: Vec::new() };
+/// The rules that a file breaks, in the order of the file.
+pub(super) fn check(algorithm: &Algorithm, dialect: Dialect) -> Broken {
+    let mut limits = Limits { algorithm, dialect, broken: Broken::default() };
     limits.header();
     limits.ranks();
     for gpu in &algorithm.gpus {
         limits.gpu(gpu);
     }
-    limits.violations
+    limits.broken
+}
+
+/// The rules that a file breaks.
+#[derive(Default)]
+pub(super) struct Broken {
+    pub(super) violations: Findings<Violation>,
+    /// Whether one of them, listed or only counted, keeps the steps from being read.
+    pub(super) blocks: bool,
 }
 
 pub(super) struct Limits<'a> {
     algorithm: &'a Algorithm,
     dialect: Dialect,
-    pub(super) violations: Vec<Violation>,
+    broken: Broken,
 }
 
 impl Limits<'_> {
     pub(super) fn broken(&mut self, at: Place, rule: Rule) {
-        self.violations.push(Violation::new(at, rule));
+        self.found(Violation::new(at, rule));
+    }
+
+    pub(super) fn found(&mut self, violation: Violation) {
+        self.broken.blocks |= violation.rule.blocks();
+        self.broken.violations.push(violation);
     }
 
     pub(super) fn limit(&mut self, at: Place, what: &'static str, given: u64, limit: u64) {
@@ -201,7 +215,7 @@ impl Limits<'_> {
             if let Some(first) = ids.insert(block.id, block.at) {
                 let mut violation = Violation::new(block.at, Rule::SameBlock { rank: gpu.id, id: block.id });
                 violation.with.push(first);
-                self.violations.push(violation);
+                self.found(violation);
             }
         }
         let missing = (0..).zip(ids.keys()).find(|(expected, id)| expected != *id);
@@ -237,7 +251,7 @@ impl Limits<'_> {
                 let Some(peer) = peer else { continue };
                 if let Some(first) = ends.insert((send, peer, channel), block.at) {
                     let rule = Rule::SharedEnd { rank: gpu.id, peer, channel, send };
-                    self.violations.push(Violation { at: block.at, with: vec![first], rule });
+                    self.found(Violation { at: block.at, with: vec![first], rule });
                 }
             }
         }

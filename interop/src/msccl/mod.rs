@@ -1,7 +1,7 @@
 //! MSCCL algorithm files (XML), in the dialects of microsoft/msccl \[1\] and of Azure's executor \[2\].
 //!
 //! The principal type is [`Algorithm`], the file as a typed document: [`parse`] and [`write`] know its syntax,
-//! [`check`] what the runtimes accept, [`import`] what its steps mean, [`judge`] all of it, and [`export`] makes a
+//! `limits` what the runtimes accept, [`import`] what its steps mean, [`judge`] all of it, and [`export`] makes a
 //! file of any verified program.
 //!
 //! \[1\] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023; the reader in
@@ -23,7 +23,6 @@ pub use document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Prot
 pub use export::{ExportError, ExportOptions, export};
 pub use import::{Imported, import};
 pub use judge::{Call, Verdict, judge};
-pub use limits::check;
 pub use parse::{Parsed, parse};
 pub use violation::{Rule, Violation};
 pub use write::write;

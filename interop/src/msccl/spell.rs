@@ -7,13 +7,17 @@ use super::Dialect;
 use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
 use super::export::ExportOptions;
 use program::rewrite::cost;
-use program::{self, Buffer, Instruction, Layout, LowerError, Program, RankProgram, Slice, StepRef};
+use program::{self, Buffer, Instruction, Layout, LayoutError, Program, RankProgram, Slice, StepRef};
 use schedule::Collective;
 use std::collections::BTreeMap;
 use topology::Rank;
 
 /// The file of a program that fits.
-pub(super) fn spell(program: &Program, operation: Operation, options: &ExportOptions) -> Result<Algorithm, LowerError> {
+pub(super) fn spell(
+    program: &Program,
+    operation: Operation,
+    options: &ExportOptions,
+) -> Result<Algorithm, LayoutError> {
     let request = program.demand.request();
     let layout = Layout::new(program.demand.clone(), false)?;
     let chunks = match request.collective {

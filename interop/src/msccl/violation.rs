@@ -1,7 +1,7 @@
 //! What can be wrong with an MSCCL file, and where.
 
 use super::Dialect;
-use super::document::{Kind, Operation, Place};
+use super::document::{Kind, Operation, Place, Protocol};
 use program::ProgramViolation;
 use std::fmt;
 
@@ -253,6 +253,21 @@ pub enum Rule {
         /// Why.
         reason: String,
     },
+    /// Senders run further ahead of their receivers than a connection has room for, so the runtimes would stop for ever.
+    #[error(
+        "{}deadlock: senders run {needed} messages ahead of their receivers, and {protocol} has room for {room}",
+        if *.in_place { "in place: " } else { "" }
+    )]
+    Room {
+        /// How many messages.
+        needed: u32,
+        /// The protocol.
+        protocol: Protocol,
+        /// How many it has room for.
+        room: u32,
+        /// In which kind of call.
+        in_place: bool,
+    },
     /// What the steps do is wrong.
     #[error("{}{violation}", if *.in_place { "in place: " } else { "" })]
     Program {
@@ -288,6 +303,7 @@ impl Rule {
             Self::Silent { .. } => "silent_dependency",
             Self::IdleNop | Self::BrokenChain => "nop",
             Self::FusedCounts | Self::FusedTooMany { .. } => "fused_reductions",
+            Self::Room { .. } => "room",
             Self::TooLarge { .. } => "too_large",
             Self::Program { violation, .. } => violation.kind(),
         }

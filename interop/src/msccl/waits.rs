@@ -1,6 +1,6 @@
 //! What steps wait for: `depid`, `deps` and `hasdep`, and that no rank's steps wait for each other in a cycle.
 //!
-//! The entry is `Limits::waits`, one part of [`super::check`]. The runtimes wait before every step, whatever its type. So
+//! The entry is `Limits::waits`, one part of `limits::check`. The runtimes wait before every step, whatever its type. So
 //! steps that do nothing count here, though they have no place in the program that [`super::import`] makes: `nop`s, and
 //! copies of a slice to itself. A cycle through them would never show in that program; a cycle through other ranks as
 //! well has messages, and [`program::check`] finds it.
@@ -26,7 +26,7 @@ impl Limits<'_> {
         let mut cycle = cycle(&blocks);
         if !cycle.is_empty() {
             let (at, steps) = (cycle.remove(0), cycle.len() + 1);
-            self.violations.push(Violation { at, with: cycle, rule: Rule::WaitCycle { rank: gpu.id, steps } });
+            self.found(Violation { at, with: cycle, rule: Rule::WaitCycle { rank: gpu.id, steps } });
         }
     }
 
@@ -41,7 +41,7 @@ impl Limits<'_> {
                 if !target.announces {
                     let mut violation = Violation::new(step.at, Rule::Silent { block: awaited, step: number });
                     violation.with.push(target.at);
-                    self.violations.push(violation);
+                    self.found(violation);
                 }
                 let what = "the number of a threadblock that is waited for";
                 return self.limit(step.at, what, awaited.into(), MAX_AWAITED_BLOCK.into());

@@ -45,7 +45,7 @@ use geometry::{Cells, Geometry};
 use order::{Relaxed, Verdict, judge};
 use program::{ProgramViolation, StepAt, VerifiedProgram, check};
 use resolve::Script;
-use schedule::ReduceOp;
+use schedule::{Findings, ReduceOp};
 use std::collections::BTreeSet;
 use topology::document::{Document, TextError};
 
@@ -63,9 +63,6 @@ pub struct Import {
     /// What a reader should know.
     pub notes: Vec<Note>,
 }
-
-/// Violations beyond these are only counted.
-const MOST_VIOLATIONS: usize = 100;
 
 /// Reads a plan. `origin` names the source in errors, such as the file's path.
 ///
@@ -125,20 +122,8 @@ impl PlanFile {
     /// Proves the plan and turns it into a program, planned for a call of `size_bytes` in nccl-tests' sense.
     ///
     /// # Errors
-    /// The violations of the first rule that is broken, 100 at most: references and limits, then order, then results.
-    pub fn import(&self, size_bytes: u64) -> Result<Import, Vec<PlanViolation>> {
-        self.imported(size_bytes).map_err(|mut violations| {
-            let found = violations.len();
-            if found > MOST_VIOLATIONS {
-                violations.truncate(MOST_VIOLATIONS);
-                let reason = format!("and {} more violations", found - MOST_VIOLATIONS);
-                violations.push(PlanViolation { at: Location::Plan, fault: Fault::Invalid { reason } });
-            }
-            violations
-        })
-    }
-
-    fn imported(&self, size_bytes: u64) -> Result<Import, Vec<PlanViolation>> {
+    /// The violations of the first rule that is broken: references and limits, then order, then results.
+    pub fn import(&self, size_bytes: u64) -> Result<Import, Findings<PlanViolation>> {
         let plan = &self.plan;
         let mut violations = shape(plan);
         violations.extend(limits::check(plan));
@@ -147,7 +132,7 @@ impl PlanFile {
             violations.push(PlanViolation { at: Location::Plan, fault: Fault::Unsupported { reason } });
         }
         if !violations.is_empty() {
-            return Err(violations);
+            return Err(violations.into());
         }
         let script = resolve::resolve(plan)?;
         let geometry = Geometry::of(plan, &script)?;
@@ -166,8 +151,7 @@ impl PlanFile {
             let text = "overwrites its input, in place, outside its output".into();
             Note { at: Location::Op(at), text }
         }));
-        let program = check(program)
-            .map_err(|violations| violations.iter().map(|violation| result(violation, &origins)).collect::<Vec<_>>())?;
+        let program = check(program).map_err(|violations| violations.map(|violation| result(violation, &origins)))?;
         Ok(Import { program, notes })
     }
 

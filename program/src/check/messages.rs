@@ -8,6 +8,7 @@
 
 use super::{ProgramViolation, StepId, Steps, structure};
 use crate::{ConnectionId, Program};
+use schedule::Findings;
 
 /// A send and its receive.
 #[derive(Clone, Copy)]
@@ -34,8 +35,8 @@ struct Lane {
 
 impl Messages {
     /// Pairs the n-th send of each connection with its n-th receive.
-    pub(super) fn matched(program: &Program, steps: &Steps<'_>) -> Result<Self, Vec<ProgramViolation>> {
-        let mut violations = Vec::new();
+    pub(super) fn matched(program: &Program, steps: &Steps<'_>) -> Result<Self, Findings<ProgramViolation>> {
+        let mut violations = Findings::default();
         let mut lanes = vec![Lane::default(); program.connections.len()];
         for id in steps.ids() {
             let instruction = steps.instruction(id);
@@ -71,7 +72,7 @@ impl Messages {
 
     /// The smallest window that suffices, and the steps in an order in which they can happen; a send comes right
     /// before its receive where there is no room for it in between.
-    pub(super) fn order(&self, steps: &Steps<'_>) -> Result<(u32, Vec<StepId>), Vec<ProgramViolation>> {
+    pub(super) fn order(&self, steps: &Steps<'_>) -> Result<(u32, Vec<StepId>), Findings<ProgramViolation>> {
         let order_with = |window| Events::new(self, steps, window).order();
         if let Ok(order) = order_with(0) {
             return Ok((0, order));
@@ -81,7 +82,7 @@ impl Messages {
         let deadlock = |cycle: Vec<StepId>| ProgramViolation::Deadlock {
             cycle: cycle.into_iter().map(|step| steps.at(step)).collect(),
         };
-        let mut enough = (longest, order_with(longest).map_err(|cycle| vec![deadlock(cycle)])?);
+        let mut enough = (longest, order_with(longest).map_err(|cycle| Findings::from_iter([deadlock(cycle)]))?);
         // Most programs need little, so the first guesses are small.
         let (mut too_small, mut guess) = (0, 1);
         while too_small + 1 < enough.0 {
@@ -113,7 +114,7 @@ fn append(
     id: StepId,
     connection: ConnectionId,
     steps: &Steps<'_>,
-    violations: &mut Vec<ProgramViolation>,
+    violations: &mut Findings<ProgramViolation>,
 ) {
     if let Some(&last) = end.last() {
         let (at, other) = (steps.at(id), steps.at(last));

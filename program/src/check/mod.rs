@@ -31,6 +31,7 @@ pub use violation::{ProgramViolation, StepAt};
 
 use super::{Instruction, Layout, Program, Threadblock};
 use messages::Messages;
+use schedule::Findings;
 use topology::Rank;
 
 /// A program that the checker accepted; the only kind that can be executed.
@@ -67,15 +68,17 @@ impl VerifiedProgram {
 /// Checks a program against its demand.
 ///
 /// # Errors
-/// Every violation of the first rule that is broken, in a deterministic order; races and wrong values together.
-pub fn check(program: Program) -> Result<VerifiedProgram, Vec<ProgramViolation>> {
-    let layout = Layout::new(program.demand.clone(), program.in_place).map_err(|error| vec![error.into()])?;
+/// The violations of the first rule that is broken, in a deterministic order, the first of them listed and the others
+/// counted; races and wrong values together.
+pub fn check(program: Program) -> Result<VerifiedProgram, Findings<ProgramViolation>> {
+    let layout =
+        Layout::new(program.demand.clone(), program.in_place).map_err(|error| Findings::from_iter([error.into()]))?;
     structure::check(&program, &layout)?;
     let steps = Steps::of(&program);
     let messages = Messages::matched(&program, &steps)?;
     let (window, order) = messages.order(&steps)?;
     let mut violations = races::check(&program, &steps, &messages, &order);
-    violations.extend(values::check(&program, &layout, &steps, &messages, &order));
+    violations.append(values::check(&program, &layout, &steps, &messages, &order));
     if violations.is_empty() { Ok(VerifiedProgram { program, window }) } else { Err(violations) }
 }
 

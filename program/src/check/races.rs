@@ -13,6 +13,7 @@ use super::messages::Messages;
 use super::{ProgramViolation, StepId, Steps};
 use crate::{Buffer, Program, Slice, Slot};
 use rayon::prelude::*;
+use schedule::Findings;
 use topology::Rank;
 
 /// Clocks of one rank take at most this many words; a larger rank is searched instead.
@@ -23,13 +24,16 @@ pub(super) fn check(
     steps: &Steps<'_>,
     messages: &Messages,
     order: &[StepId],
-) -> Vec<ProgramViolation> {
+) -> Findings<ProgramViolation> {
     let timeline = Timeline::new(program, steps, messages, order);
     let found = timeline.of_rank.par_iter().enumerate().map(|(rank, own)| {
         let mut judge = Judge::new(&timeline, Rank::from_index(rank), own);
         judge.run(own)
     });
-    found.flatten_iter().collect()
+    found.reduce(Findings::default, |mut earlier, later| {
+        earlier.append(later);
+        earlier
+    })
 }
 
 /// One possible order of all steps.
@@ -83,8 +87,8 @@ impl<'a> Judge<'a> {
         Self { timeline, rank, clocks, histories, visited: Vec::new(), searches: 0 }
     }
 
-    fn run(&mut self, own: &[StepId]) -> Vec<ProgramViolation> {
-        let mut violations = Vec::new();
+    fn run(&mut self, own: &[StepId]) -> Findings<ProgramViolation> {
+        let mut violations = Findings::default();
         for &id in own {
             let instruction = self.timeline.steps.instruction(id);
             for slot in instruction.source().into_iter().flat_map(slots_of) {
@@ -101,14 +105,14 @@ impl<'a> Judge<'a> {
         &mut self.histories[buffer_index(slot.buffer)][slot.index as usize]
     }
 
-    fn read(&mut self, id: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
+    fn read(&mut self, id: StepId, slot: Slot, violations: &mut Findings<ProgramViolation>) {
         if let Some(write) = self.history(slot).write {
             self.demand_order(write, id, slot, violations);
         }
         self.history(slot).reads.push(id);
     }
 
-    fn write(&mut self, id: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
+    fn write(&mut self, id: StepId, slot: Slot, violations: &mut Findings<ProgramViolation>) {
         let reads = std::mem::take(&mut self.history(slot).reads);
         for read in reads.into_iter().filter(|&read| read != id) {
             self.demand_order(read, id, slot, violations);
@@ -118,7 +122,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn demand_order(&mut self, earlier: StepId, later: StepId, slot: Slot, violations: &mut Vec<ProgramViolation>) {
+    fn demand_order(
+        &mut self,
+        earlier: StepId,
+        later: StepId,
+        slot: Slot,
+        violations: &mut Findings<ProgramViolation>,
+    ) {
         let local = self.clocks.as_ref().is_some_and(|clocks| clocks.ordered(self.timeline.steps, earlier, later));
         if !local && !self.reaches(earlier, later) {
             let (first, second) = (self.timeline.steps.at(earlier), self.timeline.steps.at(later));

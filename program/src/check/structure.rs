@@ -2,14 +2,15 @@
 
 use super::{ProgramViolation, StepAt};
 use crate::{Buffer, Connection, ConnectionId, Instruction, Layout, Program, RankProgram, Slice, Step, Transform};
+use schedule::Findings;
 use std::collections::BTreeMap;
 use topology::Rank;
 
 /// The most slots, and the most steps, that a program may have over all ranks.
 const LIMIT: u64 = 1 << 26;
 
-pub(super) fn check(program: &Program, layout: &Layout) -> Result<(), Vec<ProgramViolation>> {
-    let mut structure = Structure { program, layout, violations: Vec::new() };
+pub(super) fn check(program: &Program, layout: &Layout) -> Result<(), Findings<ProgramViolation>> {
+    let mut structure = Structure { program, layout, violations: Findings::default() };
     structure.header();
     // Sizes and shapes below index by rank and part.
     structure.verdict()?;
@@ -23,11 +24,11 @@ pub(super) fn check(program: &Program, layout: &Layout) -> Result<(), Vec<Progra
 struct Structure<'a> {
     program: &'a Program,
     layout: &'a Layout,
-    violations: Vec<ProgramViolation>,
+    violations: Findings<ProgramViolation>,
 }
 
 impl Structure<'_> {
-    fn verdict(&mut self) -> Result<(), Vec<ProgramViolation>> {
+    fn verdict(&mut self) -> Result<(), Findings<ProgramViolation>> {
         if self.violations.is_empty() { Ok(()) } else { Err(std::mem::take(&mut self.violations)) }
     }
 

@@ -9,7 +9,7 @@ use super::messages::Messages;
 use super::races::{buffer_index, slots_of};
 use super::{ProgramViolation, StepAt, StepId, Steps};
 use crate::{Buffer, Instruction, Layout, OwnBlock, Program, Slice, Slot};
-use schedule::ChunkId;
+use schedule::{ChunkId, Findings};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use topology::Rank;
@@ -20,7 +20,7 @@ pub(super) fn check(
     steps: &Steps<'_>,
     messages: &Messages,
     order: &[StepId],
-) -> Vec<ProgramViolation> {
+) -> Findings<ProgramViolation> {
     let mut run = SymbolicRun::new(program, layout);
     let mut under_way = BTreeMap::new();
     for &id in order {
@@ -60,7 +60,7 @@ struct SymbolicRun<'a> {
     layout: &'a Layout,
     sums: Contributors,
     memory: Vec<Memory>,
-    violations: Vec<ProgramViolation>,
+    violations: Findings<ProgramViolation>,
 }
 
 impl<'a> SymbolicRun<'a> {
@@ -71,7 +71,7 @@ impl<'a> SymbolicRun<'a> {
             buffers.map(|buffer| vec![None; rank.parts(buffer).len()])
         });
         let memory = memory.collect();
-        let mut run = Self { program, layout, sums: Contributors::new(), memory, violations: Vec::new() };
+        let mut run = Self { program, layout, sums: Contributors::new(), memory, violations: Findings::default() };
         let demand = &program.demand;
         for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
             let holders = chunk.holders.len();
@@ -188,9 +188,14 @@ impl<'a> SymbolicRun<'a> {
 
     fn expect(&mut self, rank: Rank, slot: Slot, expected: Symbol) {
         let found = *self.slot(rank, slot);
-        if found != Some(expected) {
+        if found == Some(expected) {
+            return;
+        }
+        if self.violations.has_room() {
             let (expected, found) = (self.describe(Some(expected)), self.describe(found));
             self.violations.push(ProgramViolation::WrongResult { rank, slot, expected, found });
+        } else {
+            self.violations.count(1);
         }
     }
 

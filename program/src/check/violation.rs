@@ -1,6 +1,6 @@
 //! What can be wrong with a program, with the evidence.
 
-use crate::{Buffer, ConnectionId, LowerError, Slice, Slot, StepRef};
+use crate::{Buffer, ConnectionId, LayoutError, Slice, Slot, StepRef};
 use schedule::ChunkId;
 use std::fmt;
 use topology::Rank;
@@ -28,7 +28,7 @@ impl fmt::Display for StepAt {
 pub enum ProgramViolation {
     /// The demand has no layout.
     #[error(transparent)]
-    NoLayout(#[from] LowerError),
+    NoLayout(#[from] LayoutError),
     /// A number in the header does not follow from the demand.
     #[error("{what} is {given}, but the demand gives {expected}")]
     Header {

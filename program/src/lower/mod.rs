@@ -26,11 +26,11 @@ mod reduction;
 mod sums;
 
 use super::rewrite::{Pairing, assign, pair, replicate};
-use super::{Buffer, Connection, ConnectionId, Layout, Program, Slot, Step, Tempo};
+use super::{Buffer, Connection, ConnectionId, Layout, LayoutError, Program, Slot, Step, Tempo};
 use emit::Emitter;
 use flow::Flow;
 use rayon::prelude::*;
-use schedule::{Collective, Schedule, Transfer, VerifiedSchedule};
+use schedule::{Schedule, Transfer, VerifiedSchedule};
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
@@ -79,39 +79,14 @@ pub enum Threadblocks {
     Paired,
 }
 
-/// Why a schedule has no program.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LowerError {
-    /// A rank's input and output cannot share memory ([`Layout`] says when they can).
-    #[error(
-        "this {collective} has no in-place form: of what rank {rank} holds and wants, neither is one run of the \
-         other's chunks, nor have both the same sizes"
-    )]
-    NotInPlace {
-        /// The collective.
-        collective: Collective,
-        /// The first such rank.
-        rank: Rank,
-    },
-    /// A buffer would have too many slots.
-    #[error("a buffer would have {slots} slots, more than the {limit} that are supported; use fewer chunks")]
-    TooManySlots {
-        /// How many there would be.
-        slots: u64,
-        /// The most that is accepted.
-        limit: u64,
-    },
-}
-
 /// Turns a schedule into what every rank does.
 ///
 /// Takes O(n log n) for n chunks carried. The result is the same for every element count; [`super::check`]
 /// proves it independently.
 ///
 /// # Errors
-/// [`LowerError::NotInPlace`] and [`LowerError::TooManySlots`].
-pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Program, LowerError> {
+/// [`LayoutError::NotInPlace`] and [`LayoutError::TooManySlots`].
+pub fn lower(schedule: &VerifiedSchedule, options: &LowerOptions) -> Result<Program, LayoutError> {
     let (verified, schedule) = (schedule, schedule.schedule());
     let layout = Layout::new(schedule.demand.clone(), options.in_place)?;
     let flow = Flow::of(verified);

@@ -7,7 +7,7 @@
 
 use super::{expand, resliced, row};
 use crate::{
-    Buffer, Connection, ConnectionId, Instruction, Layout, LowerError, Program, RankProgram, Slice, Step, StepRef,
+    Buffer, Connection, ConnectionId, Instruction, Layout, LayoutError, Program, RankProgram, Slice, Step, StepRef,
     Tempo, Threadblock,
 };
 use schedule::{Chunk, ChunkId, Demand, MAX_CHUNKS};
@@ -19,8 +19,8 @@ use topology::{Bytes, Rank};
 /// where it knows of the instances.
 ///
 /// # Errors
-/// [`LowerError::TooManySlots`].
-pub fn replicate(program: Program, instances: u32) -> Result<Program, LowerError> {
+/// [`LayoutError::TooManySlots`].
+pub fn replicate(program: Program, instances: u32) -> Result<Program, LayoutError> {
     if instances <= 1 {
         return Ok(program);
     }
@@ -73,10 +73,10 @@ fn within_blocks(mut program: Program, block: u32) -> Program {
 }
 
 /// The same request in `times` as many chunks.
-fn refined(demand: &Demand, times: u32) -> Result<Demand, LowerError> {
+fn refined(demand: &Demand, times: u32) -> Result<Demand, LayoutError> {
     let request = demand.request();
     let slots = (demand.chunks().len() as u64).saturating_mul(u64::from(times));
-    let too_many = LowerError::TooManySlots { slots, limit: MAX_CHUNKS as u64 };
+    let too_many = LayoutError::TooManySlots { slots, limit: MAX_CHUNKS as u64 };
     let Some(chunks) = request.chunks_per_rank.checked_mul(times).filter(|_| slots <= MAX_CHUNKS as u64) else {
         return Err(too_many);
     };

@@ -7,7 +7,7 @@ use program::testing::executor::{Executor, Transport};
 use program::testing::schedules::{self, Random};
 use program::testing::{checked, lowered};
 use program::{Program, VerifiedProgram, replicate};
-use schedule::{Collective, VerifiedSchedule};
+use schedule::{Collective, Findings, VerifiedSchedule};
 
 pub(super) fn options(dialect: Dialect) -> ExportOptions {
     ExportOptions {
@@ -28,7 +28,7 @@ fn round_trip(program: &VerifiedProgram, options: &ExportOptions, random: &mut R
     assert_eq!(parsed.notes, []);
     assert_eq!(Dialect::of(&parsed.algorithm), options.dialect);
     let verdict = judge(&parsed.algorithm, options.dialect, 1000);
-    assert_eq!(verdict.violations, []);
+    assert_eq!(verdict.violations, Findings::default());
     assert!(verdict.calls.iter().any(|call| call.in_place == program.program().in_place));
     for call in &verdict.calls {
         runs(call.program.program(), random);

@@ -83,3 +83,60 @@ fn an_idle_threadblock_shares_no_peer_and_channel() {
         "#]],
     );
 }
+
+/// Two ranks that both send all their chunks before they receive any.
+fn ahead(chunks: u32, protocol: &str) -> Algorithm {
+    let rank = |id: u32| {
+        let peer = 1 - id;
+        let step = |number: u32, kind: &str, from: u32, to: u32| {
+            format!(
+                r#"<step s="{number}" type="{kind}" srcbuf="i" srcoff="{from}" dstbuf="o" dstoff="{to}" cnt="1" depid="-1" deps="-1" hasdep="0"/>"#
+            )
+        };
+        let sends = (0..chunks).map(|chunk| step(chunk, "s", chunk, id * chunks + chunk));
+        let receives = (0..chunks).map(|chunk| step(chunks + chunk, "r", chunk, peer * chunks + chunk));
+        let steps: Vec<String> = sends.chain(receives).collect();
+        format!(
+            r#"<gpu id="{id}" i_chunks="{chunks}" o_chunks="{}" s_chunks="0">
+<tb id="0" send="{peer}" recv="{peer}" chan="0">
+{}
+</tb>
+</gpu>
+"#,
+            2 * chunks,
+            steps.join("\n")
+        )
+    };
+    let header = format!(
+        r#"<algo name="ahead" proto="{protocol}" nchannels="1" nchunksperloop="{}" ngpus="2" coll="allgather" inplace="1" outofplace="0" minBytes="0" maxBytes="0">"#,
+        2 * chunks
+    );
+    parse(&format!("{header}\n{}{}</algo>\n", rank(0), rank(1)), "ahead.xml").unwrap().algorithm
+}
+
+#[test]
+fn a_connection_has_room_for_as_many_messages_as_its_protocol_says() {
+    for (chunks, protocol, is_right) in
+        [(2, "Simple", true), (3, "Simple", false), (3, "LL", true), (8, "LL128", true), (9, "LL", false)]
+    {
+        let verdict = judge(&ahead(chunks, protocol), Dialect::Executor, 1000);
+        let kinds: Vec<&str> = verdict.violations.iter().map(Violation::kind).collect();
+        assert_eq!(kinds, if is_right { vec![] } else { vec!["room"] }, "{chunks} chunks, {protocol}");
+        // A transport with more room runs it.
+        assert_eq!(verdict.calls.len(), 1);
+    }
+}
+
+/// A short text with a million chunks that never come: the list of them stays short.
+#[test]
+fn what_is_wrong_in_a_short_file_takes_little_memory() {
+    const RANKS: usize = 1000;
+    let gpus: String =
+        (0..RANKS).map(|id| format!(r#"<gpu id="{id}" i_chunks="1" o_chunks="{RANKS}" s_chunks="0"></gpu>"#)).collect();
+    let text = format!(
+        r#"<algo name="empty" proto="Simple" nchannels="1" nchunksperloop="{RANKS}" ngpus="{RANKS}" coll="allgather" inplace="1" outofplace="0" minBytes="0" maxBytes="0">{gpus}</algo>"#
+    );
+    let file = parse(&text, "empty.xml").unwrap().algorithm;
+    let verdict = judge(&file, Dialect::Executor, 1000);
+    assert_eq!((verdict.violations.total(), verdict.violations.iter().len()), (999_000, 1000));
+}

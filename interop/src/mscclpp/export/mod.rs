@@ -15,7 +15,7 @@ use super::document::{Channel, ChannelType, Gpu, Plan, Protocol, RemoteBuffer, S
 use super::limits::RESIDENT_THREADBLOCKS;
 use super::{PlanFile, PlanViolation};
 use program::{Program, Shape, VerifiedProgram};
-use schedule::{Collective, ReduceOp};
+use schedule::{Collective, Findings, ReduceOp};
 use sync::Sync;
 use topology::Rank;
 
@@ -67,8 +67,8 @@ pub enum ExportError {
         limit: usize,
     },
     /// The plan that was made does not pass the import. A defect of the exporter.
-    #[error("the exported plan is not right: {}", .0.first().map_or(String::new(), ToString::to_string))]
-    Unproven(Vec<PlanViolation>),
+    #[error("the exported plan is not right: {}", .0.iter().next().map_or(String::new(), ToString::to_string))]
+    Unproven(Findings<PlanViolation>),
 }
 
 /// Writes a program as a plan.

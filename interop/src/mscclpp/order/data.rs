@@ -52,7 +52,7 @@ impl Judge<'_> {
         let mut writers: Vec<u32> = self.memory.writers(span).map(|(writer, _)| writer).collect();
         writers.dedup();
         let mut clock = self.blocks[block].knows().clone();
-        for clock_of in writers.iter().filter_map(|writer| self.packet_clocks.get(writer)) {
+        for clock_of in writers.iter().filter_map(|writer| self.packets.clocks.get(writer)) {
             join(&mut clock, clock_of);
         }
         self.blocks[block].data = Some(clock);
@@ -106,10 +106,10 @@ impl Judge<'_> {
             }
         }
         if !pieces.is_empty() {
-            self.pieces.insert(op, pieces);
+            self.packets.pieces.insert(op, pieces);
         }
         if targets.iter().any(|span| span.packet) {
-            self.packet_clocks.insert(op, Rc::new(clock));
+            self.packets.clocks.insert(op, Rc::new(clock));
         }
         if let Some(PortRef { channel, lane, signal, flush }) = port {
             // What a port is told, it does in order.
@@ -135,11 +135,11 @@ impl Judge<'_> {
         let mut told: Pieces = (0..count).map(|piece| vec![(op, piece)]).collect();
         for span in sources.iter().filter(|span| span.awaited) {
             for (own, (writer, piece)) in told.iter_mut().zip(self.memory.writers(*span)) {
-                let known = self.pieces.get(&writer).and_then(|pieces| pieces.get(piece as usize));
+                let known = self.packets.pieces.get(&writer).and_then(|pieces| pieces.get(piece as usize));
                 own.extend(known.into_iter().flatten());
             }
         }
-        let heard = &mut self.heard[self.blocks[block].rank as usize];
+        let heard = &mut self.packets.heard[self.blocks[block].rank as usize];
         for pieces in &mut told {
             pieces.sort_unstable();
             pieces.dedup();
@@ -169,7 +169,7 @@ impl Judge<'_> {
         let owner = self.cells.rank_of(span.first);
         if owner == own {
             if access.component as usize >= self.blocks.len() {
-                self.own_ports.insert((own, access.component), access);
+                self.remote.own_ports.insert((own, access.component), access);
             }
             return;
         }
@@ -177,7 +177,7 @@ impl Judge<'_> {
         let verb = if writes { "writes" } else { "reads" };
         if !begun && self.cells.is_scratch(span.first) {
             span.cells().for_each(|cell| {
-                self.unannounced.insert((cell, own));
+                self.remote.unannounced.insert((cell, own));
             });
         } else if !begun && self.relaxed == Relaxed::Orders {
             let chunk = self.cells.name(span.first, span.packet);
@@ -185,7 +185,7 @@ impl Judge<'_> {
                 .push(PlanViolation { at: Location::Op(at), fault: Fault::BeforeStart { access: verb, chunk } });
         }
         if !(writes && span.packet) {
-            self.visits.insert((owner, access.component), (access, span.first, writes));
+            self.remote.last.insert((owner, access.component), (access, span.first, writes));
         }
     }
 }

@@ -20,6 +20,7 @@ impl Judge<'_> {
         }
         let ends = self.ends();
         let unflushed = self
+            .remote
             .own_ports
             .iter()
             .filter(|((rank, component), access)| ends[*rank as usize][*component as usize] <= access.epoch);
@@ -101,7 +102,7 @@ impl Judge<'_> {
     /// Nobody may touch a rank's memory when its call may have ended.
     pub(super) fn after_end(&mut self, ends: &[Clock]) {
         let verb = |writes| if writes { "writes" } else { "reads" };
-        for (&(owner, component), &(access, cell, writes)) in &self.visits {
+        for (&(owner, component), &(access, cell, writes)) in &self.remote.last {
             if ends[owner as usize][component as usize] <= access.epoch {
                 let fault = Fault::AfterEnd { access: verb(writes), chunk: self.cells.name(cell, false) };
                 let at = Location::Op(self.log[access.op as usize]);
@@ -121,13 +122,13 @@ impl Judge<'_> {
     /// Scratch that is written before its rank is known to have begun: the rank must be done with what the call
     /// before left there. With two halves used in turn, that is the call before the last.
     pub(super) fn next_call(&mut self, ends: &[Clock]) {
-        for &(cell, writer) in &self.unannounced {
+        for &(cell, writer) in &self.remote.unannounced {
             let (owner, end) = (self.cells.rank_of(cell), &ends[writer as usize]);
             let last = self.memory.last(cell).find(|access| match self.plan.use_double_scratch_buffer {
                 true => !self.of_rank[owner as usize].clone().any(|block| end[block] > 0),
                 false => {
                     let over = end[access.component as usize] > access.epoch
-                        || self.heard[writer as usize].contains(&(access.op, access.piece(cell)));
+                        || self.packets.heard[writer as usize].contains(&(access.op, access.piece(cell)));
                     self.log[access.op as usize].rank != writer && !over
                 }
             });

@@ -161,18 +161,31 @@ struct Judge<'s> {
     memory: Memory<'s>,
     /// All operations replayed so far, and what their threads knew.
     log: Vec<OpAt>,
-    packet_clocks: BTreeMap<u32, Rc<Clock>>,
+    packets: Packets,
+    remote: RemoteAccesses,
+    violations: Vec<PlanViolation>,
+    order: Vec<Done>,
+}
+
+/// What packets told those who read them.
+struct Packets {
+    /// What the writer of each transfer of packets knew.
+    clocks: BTreeMap<u32, Rc<Clock>>,
     /// What each piece of a transfer of packets tells.
     pieces: BTreeMap<u32, Pieces>,
     /// Per rank, all that packets have told it.
     heard: Vec<BTreeSet<(u32, u32)>>,
+}
+
+/// Accesses that the end of the call, or the next call, may come too early for.
+#[derive(Default)]
+struct RemoteAccesses {
     /// The last access of each component to each other rank's memory.
-    visits: BTreeMap<(u32, u32), (Access, u32, bool)>,
+    last: BTreeMap<(u32, u32), (Access, u32, bool)>,
     /// Cells of scratch written before their rank was known to have begun: by which rank.
     unannounced: BTreeSet<(u32, u32)>,
+    /// The last access of each port to the memory of its own rank.
     own_ports: BTreeMap<(u32, u32), Access>,
-    violations: Vec<PlanViolation>,
-    order: Vec<Done>,
 }
 
 impl<'s> Judge<'s> {
@@ -217,12 +230,12 @@ impl<'s> Judge<'s> {
             barriers: BTreeMap::new(),
             memory: Memory::new(cells),
             log: Vec::new(),
-            packet_clocks: BTreeMap::new(),
-            pieces: BTreeMap::new(),
-            heard: vec![BTreeSet::new(); script.ranks.len()],
-            visits: BTreeMap::new(),
-            unannounced: BTreeSet::new(),
-            own_ports: BTreeMap::new(),
+            packets: Packets {
+                clocks: BTreeMap::new(),
+                pieces: BTreeMap::new(),
+                heard: vec![BTreeSet::new(); script.ranks.len()],
+            },
+            remote: RemoteAccesses::default(),
             violations: Vec::new(),
             order: Vec::new(),
         };

@@ -4,6 +4,11 @@
 //! at the end. It is the one place that knows what nccl means by a buffer of each collective; lowering and the
 //! program verifier both read it, and nothing else about each other.
 //!
+//! | file | arrangement |
+//! |---|---|
+//! | `blocks` | standard collectives: chunks are parts of equal blocks |
+//! | `listed` | chunks listed one by one, each of its own size |
+//!
 //! In a standard collective `count` is the number of elements of one **block**. A block is cut into equal
 //! [`Shape`] parts, so slot s of a buffer is part `s mod parts` of block `s / parts`. With k members, C chunks per
 //! rank, and m the position of the rank among the members:
@@ -31,14 +36,43 @@
 //! the one that it holds in the same slot (alltoallv with a symmetric matrix), both are the same memory. Where some
 //! rank has none of the three, there is no in-place form.
 
-use super::{Buffer, LowerError, Shape, Slice};
-use schedule::{Chunk, ChunkId, Collective, Demand, Request};
-use std::collections::BTreeMap;
+mod blocks;
+mod listed;
+
+use crate::{Buffer, Shape, Slice};
+use blocks::Blocks;
+use listed::Listed;
+use schedule::{ChunkId, Collective, Demand, Request};
 use std::sync::Arc;
 use topology::Rank;
 
 /// The most slots that one buffer may have.
 const MAX_SLOTS: u64 = schedule::MAX_CHUNKS as u64;
+
+/// Why the buffers of a collective have no layout.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// A rank's input and output cannot share memory ([`Layout`] says when they can).
+    #[error(
+        "this {collective} has no in-place form: of what rank {rank} holds and wants, neither is one run of the \
+         other's chunks, nor have both the same sizes"
+    )]
+    NotInPlace {
+        /// The collective.
+        collective: Collective,
+        /// The first such rank.
+        rank: Rank,
+    },
+    /// A buffer would have too many slots.
+    #[error("a buffer would have {slots} slots, more than the {limit} that are supported; use fewer chunks")]
+    TooManySlots {
+        /// How many there would be.
+        slots: u64,
+        /// The most that is accepted.
+        limit: u64,
+    },
+}
 
 /// One slot of one buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -62,33 +96,24 @@ impl Slot {
     }
 }
 
-/// How many blocks each buffer of one rank has, before in-place merging.
-#[derive(Clone, Copy)]
-struct Blocks {
-    input: u32,
-    output: u32,
-}
-
 /// Where the chunks of a demand start and end.
 #[derive(Clone, Debug)]
 pub struct Layout {
     demand: Arc<Demand>,
-    in_place: bool,
     shape: Shape,
-    /// Parts of a block of a standard collective.
-    parts: u32,
-    listed: Option<Listed>,
+    arrangement: Arrangement,
+    /// For each rank.
+    buffers: Vec<CallerBuffers>,
 }
 
-/// For each rank the chunks that it holds and wants, ascending.
-#[derive(Clone, Debug)]
-struct Listed {
-    held: Vec<Vec<u32>>,
-    wanted: Vec<Vec<u32>>,
-    /// For each chunk the part whose shape it has: the first chunk that is cut alike.
-    parts: Vec<u32>,
-    /// For each rank, in place, where one buffer lies in the other.
-    merged: Vec<Option<Merged>>,
+/// The buffers that a rank's caller gives.
+#[derive(Clone, Copy, Debug)]
+struct CallerBuffers {
+    /// How many slots of input and of output there are, each counted as if nothing were merged.
+    input: u32,
+    output: u32,
+    /// In place, where both are one.
+    merged: Option<Merged>,
 }
 
 /// One buffer in another.
@@ -100,108 +125,35 @@ struct Merged {
     at: u32,
 }
 
-impl Listed {
-    fn of(demand: &Demand, cuts: &[(f64, f64)]) -> Self {
-        let request = demand.request();
-        let none = vec![Vec::new(); request.ranks];
-        let mut first: BTreeMap<(u64, u64), u32> = BTreeMap::new();
-        // Exactly alike, so that their shares are, too.
-        let exact = |&(start, end): &(f64, f64)| (start.to_bits(), end.to_bits());
-        let parts = (0..).zip(cuts).map(|(chunk, cut)| *first.entry(exact(cut)).or_insert(chunk)).collect();
-        let mut listed = Self { held: none.clone(), wanted: none, parts, merged: vec![None; request.ranks] };
-        for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-            chunk.holders.iter().for_each(|rank| listed.held[rank.index()].push(id.0));
-            chunk.wanted_by.iter().for_each(|rank| listed.wanted[rank.index()].push(id.0));
-        }
-        listed
-    }
-
-    /// The same with both buffers of every rank in one.
-    fn in_place(mut self, collective: Collective) -> Result<Self, LowerError> {
-        for rank in 0..self.held.len() {
-            let (held, wanted) = (&self.held[rank], &self.wanted[rank]);
-            if held.is_empty() || wanted.is_empty() {
-                continue;
-            }
-            let shape = |chunks: &[u32]| chunks.iter().map(|&chunk| self.parts[chunk as usize]).collect::<Vec<_>>();
-            let merged = if let Some(at) = run_in(held, wanted) {
-                Merged { into: Buffer::Output, at }
-            } else if let Some(at) = run_in(wanted, held) {
-                Merged { into: Buffer::Input, at }
-            } else if shape(held) == shape(wanted) {
-                Merged { into: Buffer::Output, at: 0 }
-            } else {
-                return Err(LowerError::NotInPlace { collective, rank: Rank::from_index(rank) });
-            };
-            self.merged[rank] = Some(merged);
-        }
-        Ok(self)
-    }
-
-    fn chunks(&self, rank: Rank, buffer: Buffer) -> &[u32] {
-        match buffer {
-            Buffer::Input => &self.held[rank.index()],
-            Buffer::Output => &self.wanted[rank.index()],
-            Buffer::Scratch => &[],
-        }
-    }
-
-    fn slot(&self, chunk: ChunkId, rank: Rank, buffer: Buffer) -> Option<Slot> {
-        let index = self.chunks(rank, buffer).binary_search(&chunk.0).ok()?;
-        Some(Slot { buffer, index: index as u32 })
-    }
-}
-
-/// Where the chunks of `small` are in `large`, if they are one run there.
-fn run_in(small: &[u32], large: &[u32]) -> Option<u32> {
-    let at = large.binary_search(small.first()?).ok()?;
-    (large.get(at..at + small.len())? == small).then_some(at as u32)
-}
-
-/// In bytes, where each chunk starts and ends among those before it that have the same holders and go to the same ranks;
-/// so rounding does not drift.
-fn cuts(demand: &Demand) -> Vec<(f64, f64)> {
-    let chunks = demand.chunks();
-    let alike = |a: &Chunk, b: &Chunk| a.holders == b.holders && a.wanted_by == b.wanted_by;
-    let mut end = 0.0_f64;
-    let cuts = demand.chunk_ids().map(|id| {
-        let index = id.index();
-        let start = if index > 0 && alike(&chunks[index - 1], &chunks[index]) { end } else { 0.0 };
-        end = start + demand.bytes_of(id).0;
-        (start, end)
-    });
-    cuts.collect()
+/// How chunks are arranged in buffers.
+#[derive(Clone, Debug)]
+enum Arrangement {
+    Blocks(Blocks),
+    Listed(Listed),
 }
 
 impl Layout {
     /// The layout of a demand.
     ///
     /// # Errors
-    /// [`LowerError::NotInPlace`] where chunks are listed one by one and do not allow it, and
-    /// [`LowerError::TooManySlots`].
-    pub fn new(demand: Arc<Demand>, in_place: bool) -> Result<Self, LowerError> {
-        let request = demand.request();
-        let (members, per_rank) = (request.members.len() as u64, u64::from(request.chunks_per_rank));
-        let (parts, blocks) = match request.collective {
-            Collective::AllToAllV | Collective::Custom => {
-                let cuts = cuts(&demand);
-                let listed = Listed::of(&demand, &cuts);
-                let listed = Some(if in_place { listed.in_place(request.collective)? } else { listed });
-                let cuts = cuts.into_iter().map(|(start, end)| (start.round() as u64, end.round() as u64));
-                let shape = Shape::Weighted { cuts: cuts.collect(), unit: request.size_bytes };
-                return Ok(Self { in_place, parts: shape.parts(), shape, listed, demand });
-            }
-            Collective::AllReduce => (members.saturating_mul(per_rank), 1),
-            Collective::Broadcast | Collective::Reduce | Collective::SendRecv => (per_rank, 1),
-            Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => (per_rank, members),
-            Collective::Gather | Collective::Scatter => (per_rank, members),
+    /// [`LayoutError::NotInPlace`] where chunks are listed one by one and do not allow it, and
+    /// [`LayoutError::TooManySlots`].
+    pub fn new(demand: Arc<Demand>, in_place: bool) -> Result<Self, LayoutError> {
+        let (arrangement, shape) = if demand.request().collective.is_listed() {
+            let (listed, shape) = Listed::of(&demand);
+            (Arrangement::Listed(listed), shape)
+        } else {
+            let blocks = Blocks::of(demand.request())?;
+            let shape = Shape::Equal { parts: blocks.parts };
+            (Arrangement::Blocks(blocks), shape)
         };
-        let largest = parts.saturating_mul(blocks);
-        if largest > MAX_SLOTS {
-            return Err(LowerError::TooManySlots { slots: largest, limit: MAX_SLOTS });
-        }
-        let parts = parts as u32;
-        Ok(Self { in_place, parts, shape: Shape::Equal { parts }, listed: None, demand })
+        let ranks = (0..demand.request().ranks).map(Rank::from_index);
+        let buffers = ranks.map(|rank| match &arrangement {
+            Arrangement::Blocks(blocks) => Ok(blocks.buffers(demand.request(), rank, in_place)),
+            Arrangement::Listed(listed) => listed.buffers(demand.request().collective, rank, in_place),
+        });
+        let buffers = buffers.collect::<Result<_, _>>()?;
+        Ok(Self { demand, shape, arrangement, buffers })
     }
 
     /// The sizes of slots.
@@ -211,82 +163,66 @@ impl Layout {
 
     /// How many slots a block of a caller's buffer has; a listed chunk is a block by itself.
     pub(super) fn block_parts(&self) -> u32 {
-        if self.listed.is_some() { 1 } else { self.parts }
+        match &self.arrangement {
+            Arrangement::Blocks(blocks) => blocks.parts,
+            Arrangement::Listed(_) => 1,
+        }
     }
 
     /// How many slots `rank` has in `buffer`; the caller's buffers only, so none for scratch.
     pub fn slots(&self, rank: Rank, buffer: Buffer) -> u32 {
-        let merged = self.merged(rank);
-        let visible = merged.is_none() || merged == Some(buffer);
-        if let Some(listed) = &self.listed {
-            return if visible { listed.chunks(rank, buffer).len() as u32 } else { 0 };
-        }
-        let blocks = self.blocks(rank);
+        let CallerBuffers { input, output, merged } = self.buffers[rank.index()];
         match buffer {
-            Buffer::Input if visible => blocks.input * self.parts,
-            Buffer::Output if visible => blocks.output * self.parts,
-            _ => 0,
+            _ if merged.is_some_and(|merged| merged.into != buffer) => 0,
+            Buffer::Input => input,
+            Buffer::Output => output,
+            Buffer::Scratch => 0,
         }
     }
 
     /// For each slot of `rank`'s `buffer` the part whose shape it has.
     pub fn slot_parts(&self, rank: Rank, buffer: Buffer) -> impl Iterator<Item = u32> {
-        let listed = self.listed.as_ref().map(|listed| (listed, listed.chunks(rank, buffer)));
-        (0..self.slots(rank, buffer)).map(move |slot| match listed {
-            Some((listed, chunks)) => listed.parts[chunks[slot as usize] as usize],
-            None => slot % self.parts,
+        (0..self.slots(rank, buffer)).map(move |slot| match &self.arrangement {
+            Arrangement::Blocks(blocks) => slot % blocks.parts,
+            Arrangement::Listed(listed) => listed.part_of(listed.chunks(rank, buffer)[slot as usize]),
         })
     }
 
     /// The part that has the shape of a chunk.
     pub fn part_of(&self, chunk: ChunkId) -> u32 {
-        self.listed.as_ref().map_or(chunk.0 % self.parts, |listed| listed.parts[chunk.index()])
+        match &self.arrangement {
+            Arrangement::Blocks(blocks) => chunk.0 % blocks.parts,
+            Arrangement::Listed(listed) => listed.part_of(chunk.0),
+        }
     }
 
     /// Where `rank` finds `chunk` when the program starts; `None` unless the rank holds it.
     pub fn input_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
-        if let Some(listed) = &self.listed {
-            return Some(self.seen(rank, listed.slot(chunk, rank, Buffer::Input)?));
-        }
-        if !self.demand.chunk(chunk).holders.has(rank) {
-            return None;
-        }
-        let block = match self.request().collective {
-            Collective::ReduceScatter | Collective::Scatter => chunk.0 / self.parts,
-            Collective::AllToAll => self.pair(chunk).1,
-            Collective::AllGather | Collective::AllReduce | Collective::Broadcast | Collective::Reduce => 0,
-            Collective::Gather | Collective::SendRecv | Collective::AllToAllV | Collective::Custom => 0,
+        let index = match &self.arrangement {
+            Arrangement::Blocks(blocks) => {
+                self.demand.chunk(chunk).holders.has(rank).then(|| blocks.input(self.request(), chunk))
+            }
+            Arrangement::Listed(listed) => listed.index(chunk, rank, Buffer::Input),
         };
-        let index = block * self.parts + self.part_of(chunk);
-        Some(self.seen(rank, Slot { buffer: Buffer::Input, index }))
+        Some(self.seen(rank, Slot { buffer: Buffer::Input, index: index? }))
     }
 
     /// Where `rank` must have `chunk` when the program ends; `None` unless the rank wants it.
     pub fn output_slot(&self, chunk: ChunkId, rank: Rank) -> Option<Slot> {
-        if let Some(listed) = &self.listed {
-            return Some(self.seen(rank, listed.slot(chunk, rank, Buffer::Output)?));
-        }
-        if !self.demand.chunk(chunk).wanted_by.has(rank) {
-            return None;
-        }
-        let block = match self.request().collective {
-            Collective::AllGather | Collective::Gather => chunk.0 / self.parts,
-            Collective::AllToAll => self.pair(chunk).0,
-            Collective::ReduceScatter | Collective::AllReduce | Collective::Broadcast | Collective::Reduce => 0,
-            Collective::Scatter | Collective::SendRecv | Collective::AllToAllV | Collective::Custom => 0,
+        let index = match &self.arrangement {
+            Arrangement::Blocks(blocks) => {
+                self.demand.chunk(chunk).wanted_by.has(rank).then(|| blocks.output(self.request(), chunk))
+            }
+            Arrangement::Listed(listed) => listed.index(chunk, rank, Buffer::Output),
         };
-        let index = block * self.parts + self.part_of(chunk);
-        Some(self.seen(rank, Slot { buffer: Buffer::Output, index }))
+        Some(self.seen(rank, Slot { buffer: Buffer::Output, index: index? }))
     }
 
     /// Where a slot of a caller's buffer is in a program: in place, of two buffers only the larger has a name.
     pub fn seen(&self, rank: Rank, slot: Slot) -> Slot {
-        match (self.merged(rank), slot.buffer) {
-            (Some(Buffer::Output), Buffer::Input) => {
-                Slot { buffer: Buffer::Output, index: self.input_offset(rank) + slot.index }
-            }
-            (Some(Buffer::Input), Buffer::Output) => {
-                Slot { buffer: Buffer::Input, index: self.output_offset(rank) + slot.index }
+        match self.buffers[rank.index()].merged {
+            Some(Merged { into, at }) if slot.buffer != Buffer::Scratch && slot.buffer != into => {
+                Slot { buffer: into, index: at + slot.index }
             }
             _ => slot,
         }
@@ -295,92 +231,22 @@ impl Layout {
     /// The block that a member of an alltoall keeps for itself, as (input, output); it is no chunk, because it
     /// never travels. In place both are the same slots.
     pub fn own_block(&self, rank: Rank) -> Option<OwnBlock> {
+        let Arrangement::Blocks(blocks) = &self.arrangement else { return None };
         if self.request().collective != Collective::AllToAll {
             return None;
         }
-        let first = self.member(rank)? * self.parts;
-        let buffer = if self.in_place { Buffer::Output } else { Buffer::Input };
-        let slice = |buffer| Slice { buffer, index: first, count: self.parts };
-        Some(OwnBlock { input: slice(buffer), output: slice(Buffer::Output) })
+        let index = blocks::member(self.request(), rank)? * blocks.parts;
+        let slice = |buffer| self.seen(rank, Slot { buffer, index }).slice(blocks.parts);
+        Some(OwnBlock { input: slice(Buffer::Input), output: slice(Buffer::Output) })
     }
 
     /// A rank's output slots: all that a program may write besides scratch.
     pub fn output(&self, rank: Rank) -> Slice {
-        let count = match &self.listed {
-            Some(listed) => listed.wanted[rank.index()].len() as u32,
-            None => self.blocks(rank).output * self.parts,
-        };
-        match self.merged(rank) {
-            Some(Buffer::Input) => Slice { buffer: Buffer::Input, index: self.output_offset(rank), count },
-            _ => Slice { buffer: Buffer::Output, index: 0, count },
-        }
+        self.seen(rank, Slot { buffer: Buffer::Output, index: 0 }).slice(self.buffers[rank.index()].output)
     }
 
     fn request(&self) -> &Request {
         self.demand.request()
-    }
-
-    /// The position of a rank among the members.
-    fn member(&self, rank: Rank) -> Option<u32> {
-        self.request().members.binary_search(&rank).ok().map(|position| position as u32)
-    }
-
-    /// The members (as positions) that an alltoall's chunk travels from and to.
-    fn pair(&self, chunk: ChunkId) -> (u32, u32) {
-        let others = self.request().members.len() as u32 - 1;
-        let (from, to) = (chunk.0 / self.parts / others, chunk.0 / self.parts % others);
-        (from, if to >= from { to + 1 } else { to })
-    }
-
-    fn blocks(&self, rank: Rank) -> Blocks {
-        if self.member(rank).is_none() {
-            return Blocks { input: 0, output: 0 };
-        }
-        let members = self.request().members.len() as u32;
-        let of_root = |blocks| if self.request().root == Some(rank) { blocks } else { 0 };
-        let (input, output) = match self.request().collective {
-            Collective::AllGather => (1, members),
-            Collective::ReduceScatter => (members, 1),
-            Collective::AllToAll => (members, members),
-            Collective::Broadcast => (of_root(1), 1),
-            Collective::Reduce => (1, of_root(1)),
-            Collective::Gather => (1, of_root(members)),
-            Collective::Scatter => (of_root(members), 1),
-            Collective::AllReduce | Collective::SendRecv => (1, 1),
-            Collective::AllToAllV | Collective::Custom => (0, 0), // listed
-        };
-        Blocks { input, output }
-    }
-
-    /// The name of a rank's only buffer, where in-place calls merge two.
-    fn merged(&self, rank: Rank) -> Option<Buffer> {
-        if let Some(listed) = &self.listed {
-            return listed.merged[rank.index()].map(|merged| merged.into);
-        }
-        let Blocks { input, output } = self.blocks(rank);
-        let both = self.in_place && input > 0 && output > 0;
-        both.then_some(if input > output { Buffer::Input } else { Buffer::Output })
-    }
-
-    /// The slot of a merged output buffer at which the input starts.
-    fn input_offset(&self, rank: Rank) -> u32 {
-        if let Some(listed) = &self.listed {
-            return listed.merged[rank.index()].map_or(0, |merged| merged.at);
-        }
-        match self.request().collective {
-            Collective::AllGather | Collective::Gather => self.member(rank).unwrap_or(0) * self.parts,
-            Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll | Collective::Broadcast => 0,
-            Collective::Reduce | Collective::Scatter | Collective::SendRecv => 0,
-            Collective::AllToAllV | Collective::Custom => 0, // listed
-        }
-    }
-
-    /// The slot of a merged input buffer at which the output starts.
-    fn output_offset(&self, rank: Rank) -> u32 {
-        if let Some(listed) = &self.listed {
-            return listed.merged[rank.index()].map_or(0, |merged| merged.at);
-        }
-        self.member(rank).unwrap_or(0) * self.parts
     }
 }
 
@@ -396,7 +262,7 @@ pub struct OwnBlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schedule::RankSet;
+    use schedule::{Chunk, RankSet};
     use topology::Bytes;
 
     fn layout(collective: Collective, in_place: bool) -> Layout {
@@ -486,7 +352,7 @@ mod tests {
     }
 
     /// For ranks 0, 1, …: what they hold and want, as numbers of chunks of one byte each, but the last of two.
-    fn in_place(ranks: &[(&[u32], &[u32])]) -> Result<Layout, LowerError> {
+    fn in_place(ranks: &[(&[u32], &[u32])]) -> Result<Layout, LayoutError> {
         let most = ranks.iter().flat_map(|(held, wanted)| held.iter().chain(*wanted)).max().unwrap();
         let having = |chunk: u32, chunks: &dyn Fn(usize) -> Vec<u32>| {
             RankSet::from_iter((0..ranks.len()).filter(|&rank| chunks(rank).contains(&chunk)).map(Rank::from_index))
@@ -515,7 +381,7 @@ mod tests {
         assert_eq!(layout.output_slot(ChunkId(3), Rank(2)), slot(Buffer::Output, 0));
         assert_eq!(layout.slots(Rank(0), Buffer::Input) + layout.slots(Rank(1), Buffer::Output), 0);
         let refused = in_place(&[(&[0, 1], &[0, 1]), (&[0, 2], &[0, 1])]).unwrap_err();
-        assert_eq!(refused, LowerError::NotInPlace { collective: Collective::Custom, rank: Rank(1) });
+        assert_eq!(refused, LayoutError::NotInPlace { collective: Collective::Custom, rank: Rank(1) });
         assert!(refused.to_string().contains("rank 1"), "{refused}");
     }
 
@@ -524,11 +390,11 @@ mod tests {
         let request = Request::new(Collective::AllToAllV, 2, 8);
         let demand = Demand::from_matrix(request, &[vec![0, 4], vec![8, 0]]).unwrap();
         let refused = Layout::new(Arc::new(demand), true).unwrap_err();
-        assert_eq!(refused, LowerError::NotInPlace { collective: Collective::AllToAllV, rank: Rank(0) });
+        assert_eq!(refused, LayoutError::NotInPlace { collective: Collective::AllToAllV, rank: Rank(0) });
         let many = Request::new(Collective::Broadcast, 512, 8).with_chunks(1 << 16);
         assert!(Layout::new(Arc::new(Demand::new(many).unwrap()), false).is_ok());
         let many = Request::new(Collective::AllToAll, 1, 8).with_chunks(u32::MAX);
         let refused = Layout::new(Arc::new(Demand::new(many).unwrap()), false).unwrap_err();
-        assert!(matches!(refused, LowerError::TooManySlots { .. }));
+        assert!(matches!(refused, LayoutError::TooManySlots { .. }));
     }
 }
