@@ -28,7 +28,9 @@ fn plans_of_every_strategy_give_the_same_sum_on_all_ranks() {
     let mut planned = 0;
     for spec in ["clique:3", "dgx1", "ring:5"] {
         let topology = Arc::new(topology::resolve(spec).unwrap());
-        for (size, &strategy) in [1 << 10, 1 << 22].into_iter().flat_map(|size| StrategyKind::ALL.iter().map(move |it| (size, it))) {
+        for (size, &strategy) in
+            [1 << 10, 1 << 22].into_iter().flat_map(|size| StrategyKind::ALL.iter().map(move |it| (size, it)))
+        {
             let mut request = Request::new(Collective::AllReduce, topology.rank_count(), size);
             request.op = Some(ReduceOp::Sum);
             let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).unwrap()));
