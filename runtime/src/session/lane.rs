@@ -1,7 +1,7 @@
 //! Messages from one rank to another through memory that both map.
 //!
 //! The principal types are [`LaneSender`] and [`LaneReceiver`], the two ends of one lane. A lane carries the messages of all
-//! communicators that its two ranks share. Every message has a [`Head`] that says whose it is.
+//! communicators that its two ranks share. Every message has a [`MessageHead`] that says whose it is.
 //!
 //! * A **short** message lies in the lane itself: a ring of lines of 64 bytes, the size of a cache line. The first line has
 //!   the head and the first 32 bytes, so a message of a few bytes is one cache line that moves from core to core.
@@ -49,7 +49,7 @@ const REVOKED: u32 = 4;
 
 /// What stands before a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Head {
+pub(crate) struct MessageHead {
     /// Bytes of a short message.
     pub(crate) bytes: u32,
     /// Of a long message: which of the lane's offers it is.
@@ -63,12 +63,12 @@ pub(crate) struct Head {
 }
 
 /// Where a lane lies.
-struct Place {
+struct LanePlace {
     region: Arc<Region>,
     offset: usize,
 }
 
-impl Place {
+impl LanePlace {
     fn released(&self) -> &AtomicU32 {
         self.region.word32(self.offset)
     }
@@ -115,7 +115,7 @@ fn part(bytes: usize, index: u32) -> (std::ops::Range<usize>, usize) {
 
 /// The sender's end.
 pub(crate) struct LaneSender {
-    place: Place,
+    place: LanePlace,
     bell: Doorbell,
     /// Lines ever written.
     written: u32,
@@ -130,7 +130,7 @@ pub(crate) struct Offer(u32);
 impl LaneSender {
     /// The end of a lane that lies at `offset`; `bell` wakes its receiver. A lane has one sender.
     pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell) -> Self {
-        Self { place: Place { region, offset }, bell, written: 0, released: 0 }
+        Self { place: LanePlace { region, offset }, bell, written: 0, released: 0 }
     }
 
     fn has_room(&mut self, lines: u32) -> bool {
@@ -141,7 +141,7 @@ impl LaneSender {
     }
 
     /// Sends a message of up to [`SHORT`] bytes; false if there is no room for it now.
-    pub(crate) fn send(&mut self, head: Head, payload: &[u8]) -> bool {
+    pub(crate) fn send(&mut self, head: MessageHead, payload: &[u8]) -> bool {
         debug_assert!(payload.len() == head.bytes as usize && payload.len() <= SHORT, "the message is short");
         let lines = lines_of(payload.len());
         if !self.has_room(lines) {
@@ -159,7 +159,7 @@ impl LaneSender {
     }
 
     /// Offers a message where it lies; `None` if the lane has no room or all its offers are open.
-    pub(crate) fn offer(&mut self, head: Head, data: *const u8, bytes: usize) -> Option<Offer> {
+    pub(crate) fn offer(&mut self, head: MessageHead, data: *const u8, bytes: usize) -> Option<Offer> {
         let slot = (0..OFFERS).find(|&slot| self.place.state(slot).load(Ordering::Acquire) == FREE)?;
         if !self.has_room(1) {
             return None;
@@ -168,7 +168,7 @@ impl LaneSender {
             word.store(value, Ordering::Relaxed);
         }
         self.place.state(slot).store(OPEN, Ordering::Release);
-        self.publish(Head { bytes: 0, offer: Some(slot as u32), ..head }, 1);
+        self.publish(MessageHead { bytes: 0, offer: Some(slot as u32), ..head }, 1);
         Some(Offer(slot as u32))
     }
 
@@ -192,7 +192,7 @@ impl LaneSender {
         }
     }
 
-    fn publish(&mut self, head: Head, lines: u32) {
+    fn publish(&mut self, head: MessageHead, lines: u32) {
         let line = self.place.line(self.written);
         let offer = head.offer.map_or(0, |offer| offer + 1);
         let words = [head.communicator, head.stamp, u64::from(head.tag) << 32 | u64::from(offer)];
@@ -210,7 +210,7 @@ impl LaneSender {
 
 /// The receiver's end.
 pub(crate) struct LaneReceiver {
-    place: Place,
+    place: LanePlace,
     bell: Doorbell,
     /// Lines ever released, and when the sender was told last.
     released: u32,
@@ -224,12 +224,12 @@ pub(crate) struct Revoked;
 impl LaneReceiver {
     /// The end of a lane that lies at `offset`; `bell` wakes its sender. A lane has one receiver.
     pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell) -> Self {
-        Self { place: Place { region, offset }, bell, released: 0, reported: 0 }
+        Self { place: LanePlace { region, offset }, bell, released: 0, reported: 0 }
     }
 
     /// The head of the next message, if there is one.
     #[inline]
-    pub(crate) fn head(&self) -> Option<Head> {
+    pub(crate) fn head(&self) -> Option<MessageHead> {
         let front = self.place.front(self.released).load(Ordering::Acquire);
         if (front >> 32) as u32 != self.released.wrapping_add(1) {
             return None;
@@ -240,7 +240,7 @@ impl LaneReceiver {
         let offer = (last as u32).checked_sub(1).filter(|&offer| (offer as usize) < OFFERS);
         // A faulty sender may write any length.
         let bytes = (front as u32).min(SHORT as u32);
-        Some(Head { bytes, offer, communicator, stamp, tag: (last >> 32) as u32 })
+        Some(MessageHead { bytes, offer, communicator, stamp, tag: (last >> 32) as u32 })
     }
 
     /// Hands the pieces of the next message, which is short and has `bytes` bytes, to `take`: where in the message each
@@ -294,15 +294,15 @@ mod tests {
         (LaneSender::new(region.clone(), 4096, bell(1)), LaneReceiver::new(region.clone(), 4096, bell(0)))
     }
 
-    fn head(bytes: usize, number: u64) -> Head {
-        Head { bytes: bytes as u32, offer: None, communicator: 7, stamp: number, tag: 3 }
+    fn head(bytes: usize, number: u64) -> MessageHead {
+        MessageHead { bytes: bytes as u32, offer: None, communicator: 7, stamp: number, tag: 3 }
     }
 
     fn byte(number: u64, at: usize) -> u8 {
         (number as usize * 7 + at * 31) as u8
     }
 
-    fn receive(receiver: &mut LaneReceiver) -> Option<(Head, Vec<u8>)> {
+    fn receive(receiver: &mut LaneReceiver) -> Option<(MessageHead, Vec<u8>)> {
         let head = receiver.head()?;
         let mut message = vec![0; head.bytes as usize];
         receiver.pieces(head.bytes, |at, piece| message[at..at + piece.len()].copy_from_slice(piece));

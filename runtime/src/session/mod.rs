@@ -32,9 +32,9 @@ use crate::interpreter::buffers::Call;
 use crate::memory::doorbell::{Patience, Waiter};
 use crate::verdict::{Cause, Phase, Verdict};
 use buffers::CallBuffers;
-use ports::{Ground, Ports};
+use ports::{Ports, SessionMemory};
 pub use script::SequencedProgram;
-use script::{Progress, Script, ScriptRun};
+use script::{RunProgress, Script, ScriptRun};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -48,13 +48,13 @@ const LOOKS: u32 = 64;
 /// One rank among those that have met. Clones are the same rank, in other threads.
 #[derive(Clone)]
 pub struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<SessionParts>,
 }
 
-struct Shared {
+struct SessionParts {
     rank: Rank,
     ranks: usize,
-    ground: Ground,
+    memory: SessionMemory,
     patience: Patience,
     engine: Mutex<Engine>,
 }
@@ -93,17 +93,17 @@ impl Session {
     /// # Errors
     /// If the operating system has no shared memory.
     pub fn local(ranks: usize) -> RunResult<Vec<Self>> {
-        let ground = Ground::new(ranks).map_err(RunError::system("making shared memory"))?;
+        let memory = SessionMemory::new(ranks).map_err(RunError::system("making shared memory"))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let session = |rank| {
             let engine = Engine {
-                ports: Ports::new(ground.clone(), rank),
+                ports: Ports::new(memory.clone(), rank),
                 queues: BTreeMap::new(),
                 over: BTreeMap::new(),
                 tickets: 0,
             };
             let patience = Patience::of(ranks, cores);
-            let shared = Shared { rank, ranks, ground: ground.clone(), patience, engine: Mutex::new(engine) };
+            let shared = SessionParts { rank, ranks, memory: memory.clone(), patience, engine: Mutex::new(engine) };
             Self { shared: Arc::new(shared) }
         };
         Ok((0..ranks).map(Rank::from_index).map(session).collect())
@@ -203,7 +203,7 @@ impl Session {
             // The usual case: nothing else is under way. A short call ends here.
             for _ in 0..LOOKS {
                 match run.poll(&mut engine.ports) {
-                    Ok(Progress::Done) => return Ok(()),
+                    Ok(RunProgress::Done) => return Ok(()),
                     Ok(_) => std::hint::spin_loop(),
                     Err(error) => {
                         run.give_up(&mut engine.ports);
@@ -219,7 +219,7 @@ impl Session {
 
     /// Carries all calls on until one is over.
     fn wait(&self, communicator: u64, ticket: u64, limit: Duration) -> RunResult<()> {
-        let bell = self.shared.ground.bell(self.shared.rank);
+        let bell = self.shared.memory.bell(self.shared.rank);
         let mut waiter = Waiter::new(bell, self.shared.patience);
         let mut moved_at = Moment::now();
         loop {
@@ -259,7 +259,7 @@ impl Session {
         let run = &mut engine.queues.get_mut(&communicator)?.front_mut()?.run;
         let finished = run.finished() as u64;
         let peer = match run.poll(&mut engine.ports) {
-            Ok(Progress::Waits(peer)) => Some(peer),
+            Ok(RunProgress::Waits(peer)) => Some(peer),
             Ok(_) => return None,
             Err(error) => return Some(error),
         };
@@ -277,8 +277,8 @@ impl Session {
     /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
         let word = u64::from(self.shared.rank.0) + 1;
-        let _ = self.shared.ground.aborted().compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
-        (0..self.shared.ranks).for_each(|rank| self.shared.ground.bell(Rank::from_index(rank)).ring());
+        let _ = self.shared.memory.aborted().compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+        (0..self.shared.ranks).for_each(|rank| self.shared.memory.bell(Rank::from_index(rank)).ring());
     }
 
     /// Forgets what has come for a communicator that is gone.
@@ -302,9 +302,9 @@ impl Engine {
         queues.retain(|_, queue| {
             while let Some(first) = queue.front_mut() {
                 let result = match first.run.poll(ports) {
-                    Ok(Progress::Done) => Ok(()),
+                    Ok(RunProgress::Done) => Ok(()),
                     Ok(progress) => {
-                        moved |= progress == Progress::Moved;
+                        moved |= progress == RunProgress::Moved;
                         return true;
                     }
                     Err(error) => Err(error),

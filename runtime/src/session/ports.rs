@@ -5,7 +5,7 @@
 
 use crate::memory::doorbell::Doorbell;
 use crate::memory::region::Region;
-use crate::session::lane::{Head, LANE_BYTES, LaneReceiver, LaneSender, Revoked};
+use crate::session::lane::{LANE_BYTES, LaneReceiver, LaneSender, MessageHead, Revoked};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +22,12 @@ const MOST_ASIDE: usize = 64 << 20;
 /// | who aborted | a bell for each rank | a lane for each pair of ranks |
 /// ```
 #[derive(Clone)]
-pub(crate) struct Ground {
+pub(crate) struct SessionMemory {
     region: Arc<Region>,
     ranks: usize,
 }
 
-impl Ground {
+impl SessionMemory {
     /// Memory for so many ranks. Only what is used costs any.
     ///
     /// # Errors
@@ -57,13 +57,13 @@ impl Ground {
 
 /// A message that was put aside.
 struct Aside {
-    head: Head,
+    head: MessageHead,
     payload: Vec<u8>,
 }
 
 /// One rank's ends.
 pub(crate) struct Ports {
-    ground: Ground,
+    memory: SessionMemory,
     rank: Rank,
     senders: Vec<Option<LaneSender>>,
     receivers: Vec<Option<LaneReceiver>>,
@@ -78,27 +78,27 @@ pub(crate) struct Lent {
 }
 
 impl Ports {
-    pub(crate) fn new(ground: Ground, rank: Rank) -> Self {
-        let none = || (0..ground.ranks).map(|_| None);
-        let (senders, receivers) = (none().collect(), (0..ground.ranks).map(|_| None).collect());
-        Self { ground, rank, senders, receivers, aside: BTreeMap::new(), aside_bytes: 0 }
+    pub(crate) fn new(memory: SessionMemory, rank: Rank) -> Self {
+        let none = || (0..memory.ranks).map(|_| None);
+        let (senders, receivers) = (none().collect(), (0..memory.ranks).map(|_| None).collect());
+        Self { memory, rank, senders, receivers, aside: BTreeMap::new(), aside_bytes: 0 }
     }
 
     /// The lane to a rank; it is formed when it is first used.
     pub(crate) fn to(&mut self, peer: Rank) -> &mut LaneSender {
-        let Self { ground, rank, .. } = self;
-        let form = || LaneSender::new(ground.region.clone(), ground.lane(*rank, peer), ground.bell(peer));
+        let Self { memory, rank, .. } = self;
+        let form = || LaneSender::new(memory.region.clone(), memory.lane(*rank, peer), memory.bell(peer));
         self.senders[peer.index()].get_or_insert_with(form)
     }
 
     fn from(&mut self, peer: Rank) -> &mut LaneReceiver {
-        let Self { ground, rank, .. } = self;
-        let form = || LaneReceiver::new(ground.region.clone(), ground.lane(peer, *rank), ground.bell(peer));
+        let Self { memory, rank, .. } = self;
+        let form = || LaneReceiver::new(memory.region.clone(), memory.lane(peer, *rank), memory.bell(peer));
         self.receivers[peer.index()].get_or_insert_with(form)
     }
 
     /// The next message of a communicator from a rank, if there is one.
-    pub(crate) fn next(&mut self, peer: Rank, communicator: u64) -> Option<Head> {
+    pub(crate) fn next(&mut self, peer: Rank, communicator: u64) -> Option<MessageHead> {
         if !self.aside.is_empty()
             && let Some(aside) = self.aside.get(&(peer, communicator)).and_then(VecDeque::front)
         {
@@ -116,7 +116,7 @@ impl Ports {
         }
     }
 
-    fn put_aside(&mut self, peer: Rank, head: Head) {
+    fn put_aside(&mut self, peer: Rank, head: MessageHead) {
         let mut payload = vec![0; head.bytes as usize];
         let lane = self.from(peer);
         lane.pieces(head.bytes, |at, piece| payload[at..at + piece.len()].copy_from_slice(piece));
@@ -126,7 +126,7 @@ impl Ports {
     }
 
     /// Hands the pieces of the message that [`Self::next`] found, which is short, to `take`.
-    pub(crate) fn pieces(&mut self, peer: Rank, head: &Head, mut take: impl FnMut(usize, &[u8])) {
+    pub(crate) fn pieces(&mut self, peer: Rank, head: &MessageHead, mut take: impl FnMut(usize, &[u8])) {
         match self.aside.get(&(peer, head.communicator)).and_then(VecDeque::front) {
             Some(aside) => take(0, &aside.payload),
             None => self.from(peer).pieces(head.bytes, take),
@@ -143,7 +143,7 @@ impl Ports {
     }
 
     /// Ends the message that [`Self::next`] found.
-    pub(crate) fn release(&mut self, peer: Rank, head: &Head) {
+    pub(crate) fn release(&mut self, peer: Rank, head: &MessageHead) {
         if let Some(offer) = head.offer {
             self.from(peer).end(offer);
         }
@@ -168,7 +168,7 @@ impl Ports {
 
     /// Who aborted the session, if anybody did.
     pub(crate) fn aborted(&self) -> Option<Rank> {
-        let word = self.ground.aborted().load(Ordering::Acquire);
+        let word = self.memory.aborted().load(Ordering::Acquire);
         word.checked_sub(1).map(|rank| Rank::from_index(rank as usize))
     }
 }

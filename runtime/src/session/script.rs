@@ -15,7 +15,7 @@ use crate::numbers::CallNumber;
 use crate::plan::Span;
 use crate::plan::geometry::Geometry;
 use crate::session::buffers::CallBuffers;
-use crate::session::lane::{Head, Offer, SHORT};
+use crate::session::lane::{MessageHead, Offer, SHORT};
 use crate::session::ports::Ports;
 use program::{Buffer, Instruction, StepRef, VerifiedProgram, digest};
 use std::ops::Range;
@@ -230,7 +230,7 @@ fn awaits(acts: &[Act]) -> Vec<Vec<u32>> {
 
 /// What came of a look at a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Progress {
+pub(crate) enum RunProgress {
     /// Something moved.
     Moved,
     /// It waits for this rank.
@@ -265,22 +265,22 @@ impl ScriptRun {
     ///
     /// # Errors
     /// [`RunError::Stamp`] if a peer does something else, [`RunError::Lane`] if it has given up, [`RunError::Program`].
-    pub(crate) fn poll(&mut self, ports: &mut Ports) -> RunResult<Progress> {
+    pub(crate) fn poll(&mut self, ports: &mut Ports) -> RunResult<RunProgress> {
         let script = self.script.clone();
         let before = self.next;
         while self.next < script.acts.len() {
             if let Some(peer) = self.step(&script, ports)? {
-                return Ok(if self.next > before { Progress::Moved } else { Progress::Waits(peer) });
+                return Ok(if self.next > before { RunProgress::Moved } else { RunProgress::Waits(peer) });
             }
             self.next += 1;
         }
         if let Some(peer) = self.first_unread(ports, |_| true) {
-            return Ok(if self.next > before { Progress::Moved } else { Progress::Waits(peer) });
+            return Ok(if self.next > before { RunProgress::Moved } else { RunProgress::Waits(peer) });
         }
         for (span, by) in &script.averages {
             script.dtype.divide(self.buffers.write(span, script.rank)?, *by);
         }
-        Ok(Progress::Done)
+        Ok(RunProgress::Done)
     }
 
     /// Does the next step; the rank that it waits for, if it must.
@@ -338,10 +338,10 @@ impl ScriptRun {
         let data = self.buffers.read(src);
         let (communicator, stamp) = (self.communicator, script.stamp(self.call));
         if data.len() <= SHORT {
-            let head = Head { bytes: data.len() as u32, offer: None, communicator, stamp, tag };
+            let head = MessageHead { bytes: data.len() as u32, offer: None, communicator, stamp, tag };
             return (!ports.to(to).send(head, data)).then_some(to);
         }
-        let head = Head { bytes: 0, offer: None, communicator, stamp, tag };
+        let head = MessageHead { bytes: 0, offer: None, communicator, stamp, tag };
         match ports.to(to).offer(head, data.as_ptr(), data.len()) {
             Some(offer) => {
                 self.offers.push((self.next as u32, to, offer));
@@ -357,7 +357,7 @@ impl ScriptRun {
 
     /// The next message, if it is there, and is the one that the script expects.
     #[inline]
-    fn arrived(&self, script: &Script, ports: &mut Ports, from: Rank, tag: u32) -> RunResult<Option<Head>> {
+    fn arrived(&self, script: &Script, ports: &mut Ports, from: Rank, tag: u32) -> RunResult<Option<MessageHead>> {
         let Some(head) = ports.next(from, self.communicator) else { return Ok(None) };
         let expected = script.stamp(self.call);
         if (head.stamp, head.tag) != (expected, tag) {
@@ -374,7 +374,7 @@ impl ScriptRun {
         script: &Script,
         ports: &mut Ports,
         from: Rank,
-        head: &Head,
+        head: &MessageHead,
         expected: usize,
         mut take: impl FnMut(usize, &[u8]),
     ) -> RunResult<()> {
