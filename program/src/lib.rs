@@ -147,6 +147,11 @@ impl RankProgram {
             Buffer::Scratch => &self.scratch_parts,
         }
     }
+
+    /// The steps of all threadblocks, one threadblock after the other.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.threadblocks.iter().flat_map(|block| &block.steps)
+    }
 }
 
 /// A lowered collective: the part of every rank, for any element count.

@@ -19,6 +19,7 @@
 //! pacing         when a message may begin
 //! interpreter    one rank's part of one program
 //! execution      one rank's part of the programs that run at the same time
+//! session        ranks that have met once, and call collectives as often as they like
 //! measure        timed runs of collectives, whose answers are checked
 //! control        what the parties of a job say to each other, and what each decides
 //! launch         ranks as threads, as processes, or started by another launcher
@@ -38,6 +39,7 @@ mod numbers;
 mod pacing;
 mod plan;
 mod reduction;
+mod session;
 mod transport;
 mod verdict;
 
@@ -62,6 +64,7 @@ pub use measure::assignment::Assignment;
 pub use measure::trial::{Check, RankReport, Trial, TrialReport};
 pub use numbers::CallNumber;
 pub use pacing::pace::Emulation;
+pub use session::{Prepared, SequencedProgram, Session};
 pub use transport::hosts::Hosts;
 pub use transport::interfaces::Interface;
 pub use transport::tcp::Secret;

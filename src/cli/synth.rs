@@ -119,7 +119,7 @@ pub(crate) struct SynthArgs {
     /// Begin with this plan, which is for the same machine and request, cut in any way: the answer is no slower.
     #[arg(long, value_name = "PLAN.json", conflicts_with_all = ["sizes", "pareto"])]
     pub warm: Option<PathBuf>,
-    /// With `--strategy exact`: every number of chunks, synchronous steps and rounds worth having, certified; up to
+    /// With `--strategy exact`: all Pareto points (chunks, synchronous steps, rounds), certified, with at most
     /// `--chunks` chunks (default: 6). The fastest at this size is written.
     #[arg(long, conflicts_with = "sizes")]
     pub pareto: bool,

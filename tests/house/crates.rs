@@ -4,7 +4,7 @@ use super::{CRATES, ROOT};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-/// Whoever imports a crate may also import what lies below it; `synth` and `runtime` never meet.
+/// Whoever imports a crate may also import what lies below it; `synth` and `runtime` meet only where calls are dispatched.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("topology", &[]),
     ("schedule", &["topology"]),
@@ -13,6 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("synth", &["schedule", "topology"]),
     ("runtime", &["program", "schedule", "topology"]),
     ("tune", &["runtime", "program", "schedule", "topology"]),
+    ("comm", &["runtime", "synth", "program", "schedule", "topology"]),
     ("antiphon", &["topology", "schedule", "program", "interop", "synth", "runtime", "tune"]),
 ];
 

@@ -30,11 +30,13 @@ const FLOORS: &[(&str, &[&str])] = &[
             "pacing",
             "interpreter",
             "execution",
+            "session",
             "measure",
             "control",
             "launch",
         ],
     ),
+    ("comm", &["error", "element", "statistics", "stock", "plans", "communicator", "split", "collectives"]),
     ("tune", &["statistics", "decide", "table", "turns"]),
 ];
 

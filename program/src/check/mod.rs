@@ -30,7 +30,7 @@ mod violation;
 
 pub use violation::{ProgramViolation, StepAt};
 
-use super::{Instruction, Layout, Program, Threadblock};
+use super::{Instruction, Layout, Program, RankProgram, StepRef, Threadblock};
 use messages::Messages;
 use schedule::Findings;
 use topology::Rank;
@@ -52,6 +52,25 @@ impl VerifiedProgram {
     /// interleaving deadlocks. With one less, some interleaving does. At 0, a transport without any buffer suffices.
     pub fn window(&self) -> u32 {
         self.window
+    }
+
+    /// For each rank one order of all its steps in which it may do them strictly one after the other: no cycle of waits
+    /// comes of it, and what one rank sends to another is received in the order in which it is sent, whatever the
+    /// connection. `None` if the program has fused steps, or needs a transport with room for messages.
+    pub fn sequences(&self) -> Option<Vec<Vec<StepRef>>> {
+        let program = &self.program;
+        let mut of_rank: Vec<Vec<StepRef>> = vec![Vec::new(); program.ranks.len()];
+        let is_fused = program.ranks.iter().flat_map(RankProgram::steps).any(|step| step.instruction.is_fused());
+        if is_fused || self.window > 0 {
+            return None;
+        }
+        let steps = Steps::of(program);
+        // Without room, a send stands right before its receive in this order.
+        let (_, order) = Messages::matched(program, &steps).ok()?.order(&steps).ok()?;
+        for at in order.into_iter().map(|id| steps.at(id)) {
+            of_rank[at.rank.index()].push(StepRef { threadblock: at.threadblock, step: at.step });
+        }
+        Some(of_rank)
     }
 
     /// The same program with every fused step as two steps; this is the form that was checked.

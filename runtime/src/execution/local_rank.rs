@@ -190,7 +190,7 @@ impl<'a> LocalRank<'a> {
 }
 
 /// What a rank has to divide, and by what, once its program is done: a program for averages computes sums.
-fn averages(program: &Program, number: Rank, geometry: &Geometry) -> RunResult<Vec<(Span, u64)>> {
+pub(crate) fn averages(program: &Program, number: Rank, geometry: &Geometry) -> RunResult<Vec<(Span, u64)>> {
     if program.op != Some(ReduceOp::Avg) {
         return Ok(Vec::new());
     }

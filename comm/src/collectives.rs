@@ -1,0 +1,185 @@
+//! The collectives of a communicator, for vectors of typed elements.
+//!
+//! Every method checks the lengths of its buffers, and hands their bytes on.
+
+use crate::communicator::Communicator;
+use crate::element::Element;
+use crate::error::{CommError, CommResult};
+use crate::stock::CallKind;
+use bytemuck::{cast_slice, cast_slice_mut};
+use runtime::Call;
+use schedule::{Collective, ReduceOp};
+use std::ops::Range;
+use topology::Rank;
+
+/// Kinds of calls that reduce nothing and have no root.
+const fn plain(collective: Collective) -> CallKind {
+    CallKind { collective, root: None, op: None, in_place: false }
+}
+
+/// The bytes of two buffers.
+fn apart<'a, T: Element>(send: &'a [T], receive: &'a mut [T]) -> Call<'a> {
+    Call::OutOfPlace { input: cast_slice(send), output: cast_slice_mut(receive) }
+}
+
+/// # Errors
+/// If a buffer has another length than the call needs.
+fn check_length(what: &str, given: usize, needed: usize) -> CommResult<()> {
+    match given == needed {
+        true => Ok(()),
+        false => {
+            Err(CommError::Argument(format!("the {what} buffer has {given} elements, but the call needs {needed}")))
+        }
+    }
+}
+
+impl Communicator {
+    /// Every rank gets the sum (or another reduction) of all ranks' vectors, in place.
+    ///
+    /// # Errors
+    /// [`CommError`]; so do all calls.
+    pub fn all_reduce<T: Element>(&self, vector: &mut [T], op: ReduceOp) -> CommResult<()> {
+        let kind = CallKind { op: Some(op), in_place: true, ..plain(Collective::AllReduce) };
+        self.collective(kind, vector.len(), T::DTYPE, Call::InPlace(cast_slice_mut(vector)))
+    }
+
+    /// The same into another buffer.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn all_reduce_into<T: Element>(&self, send: &[T], receive: &mut [T], op: ReduceOp) -> CommResult<()> {
+        check_length("receive", receive.len(), send.len())?;
+        let kind = CallKind { op: Some(op), ..plain(Collective::AllReduce) };
+        self.collective(kind, send.len(), T::DTYPE, apart(send, receive))
+    }
+
+    /// Every rank gets the vectors of all, in the order of ranks.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn all_gather<T: Element>(&self, send: &[T], receive: &mut [T]) -> CommResult<()> {
+        check_length("receive", receive.len(), send.len() * self.size())?;
+        self.collective(plain(Collective::AllGather), send.len(), T::DTYPE, apart(send, receive))
+    }
+
+    /// Rank i gets the reduction of all ranks' i-th blocks.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn reduce_scatter<T: Element>(&self, send: &[T], receive: &mut [T], op: ReduceOp) -> CommResult<()> {
+        check_length("send", send.len(), receive.len() * self.size())?;
+        let kind = CallKind { op: Some(op), ..plain(Collective::ReduceScatter) };
+        let count = receive.len();
+        self.collective(kind, count, T::DTYPE, apart(send, receive))
+    }
+
+    /// Rank i gets the i-th block of every rank, in the order of ranks.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn all_to_all<T: Element>(&self, send: &[T], receive: &mut [T]) -> CommResult<()> {
+        check_length("receive", receive.len(), send.len())?;
+        if !send.len().is_multiple_of(self.size()) {
+            let (given, size) = (send.len(), self.size());
+            return Err(CommError::Argument(format!("{given} elements are no {size} equal blocks")));
+        }
+        self.collective(plain(Collective::AllToAll), send.len() / self.size(), T::DTYPE, apart(send, receive))
+    }
+
+    /// Rank i gets from every rank the block that it has for i; `sends[i]` and `receives[i]` say where in the buffers the
+    /// blocks for and from rank i are. What one rank sends to another is as long as what that one receives.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        send: &[T],
+        sends: &[Range<usize>],
+        receive: &mut [T],
+        receives: &[Range<usize>],
+    ) -> CommResult<()> {
+        let size = self.size();
+        for (what, blocks, length) in [("send", sends, send.len()), ("receive", receives, receive.len())] {
+            let is_wrong = |block: &Range<usize>| block.start > block.end || block.end > length;
+            if blocks.len() != size || blocks.iter().any(is_wrong) {
+                let what = format!("the {what} blocks are not {size} parts of the buffer");
+                return Err(CommError::Argument(what));
+            }
+        }
+        if sends[self.rank()].len() != receives[self.rank()].len() {
+            return Err(CommError::Argument("what this rank sends to itself is not what it receives".to_owned()));
+        }
+        let bytes = |blocks: &[Range<usize>]| -> Vec<(Rank, Range<usize>)> {
+            let of = |block: &Range<usize>| block.start * size_of::<T>()..block.end * size_of::<T>();
+            self.shared.members.iter().copied().zip(blocks.iter().map(of)).collect()
+        };
+        self.exchange(&bytes(sends), &bytes(receives), cast_slice(send), cast_slice_mut(receive))
+    }
+
+    fn exchange(
+        &self,
+        sends: &[(Rank, Range<usize>)],
+        receives: &[(Rank, Range<usize>)],
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> CommResult<()> {
+        let prepared = self.shared.session.prepare_exchange(sends, receives);
+        let [input, output] = prepared.lengths();
+        let buffers = Call::OutOfPlace { input: &send[..input], output: &mut receive[..output] };
+        let mut state = self.state();
+        state.check()?;
+        self.make(&mut state, &prepared, buffers)
+    }
+
+    /// Every rank gets the root's vector.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn broadcast<T: Element>(&self, vector: &mut [T], root: usize) -> CommResult<()> {
+        self.member(root)?;
+        let kind = CallKind { root: Some(Rank::from_index(root)), in_place: true, ..plain(Collective::Broadcast) };
+        self.collective(kind, vector.len(), T::DTYPE, Call::InPlace(cast_slice_mut(vector)))
+    }
+
+    /// The root gets the reduction of all ranks' vectors. `receive` is empty on the others.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn reduce<T: Element>(&self, send: &[T], receive: &mut [T], op: ReduceOp, root: usize) -> CommResult<()> {
+        self.member(root)?;
+        check_length("receive", receive.len(), if self.rank() == root { send.len() } else { 0 })?;
+        let kind = CallKind { root: Some(Rank::from_index(root)), op: Some(op), ..plain(Collective::Reduce) };
+        self.collective(kind, send.len(), T::DTYPE, apart(send, receive))
+    }
+
+    /// The root gets the vectors of all ranks, in their order. `receive` is empty on the others.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn gather<T: Element>(&self, send: &[T], receive: &mut [T], root: usize) -> CommResult<()> {
+        self.member(root)?;
+        check_length("receive", receive.len(), if self.rank() == root { send.len() * self.size() } else { 0 })?;
+        let kind = CallKind { root: Some(Rank::from_index(root)), ..plain(Collective::Gather) };
+        self.collective(kind, send.len(), T::DTYPE, apart(send, receive))
+    }
+
+    /// Rank i gets the root's i-th block. `send` is empty on the others.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn scatter<T: Element>(&self, send: &[T], receive: &mut [T], root: usize) -> CommResult<()> {
+        self.member(root)?;
+        check_length("send", send.len(), if self.rank() == root { receive.len() * self.size() } else { 0 })?;
+        let kind = CallKind { root: Some(Rank::from_index(root)), ..plain(Collective::Scatter) };
+        let count = receive.len();
+        self.collective(kind, count, T::DTYPE, apart(send, receive))
+    }
+
+    /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn barrier(&self) -> CommResult<()> {
+        self.all_reduce::<u8>(&mut [], ReduceOp::Max)
+    }
+}

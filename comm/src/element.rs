@@ -1,0 +1,20 @@
+//! Types of elements.
+
+use half::{bf16, f16};
+use runtime::DType;
+
+/// A type whose vectors collectives take.
+pub trait Element: bytemuck::Pod {
+    /// The runtime's name of the type.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($element:ty => $dtype:ident),* $(,)?) => {$(
+        impl Element for $element {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
+}
+
+elements! { f32 => F32, f64 => F64, i32 => I32, i64 => I64, u8 => U8, f16 => F16, bf16 => Bf16 }

@@ -1,0 +1,38 @@
+//! Collectives that programs call.
+//!
+//! The principal type is [`Communicator`]: a group of ranks, and one rank's place in it. Its methods are the collectives of
+//! MPI and NCCL. A communicator only looks up which plan serves a call ([`stock`]: the best textbook algorithm), and hands the call
+//! to the [`runtime::Session`] of its rank, which moves the bytes.
+//!
+//! ```
+//! use comm::{Communicator, Op};
+//! let communicators = Communicator::local(3)?;
+//! std::thread::scope(|scope| {
+//!     for comm in &communicators {
+//!         scope.spawn(|| {
+//!             let mut x = [comm.rank() as f32, 1.0];
+//!             comm.all_reduce(&mut x, Op::Sum).unwrap();
+//!             assert_eq!(x, [3.0, 3.0]);
+//!         });
+//!     }
+//! });
+//! # Ok::<(), comm::CommError>(())
+//! ```
+//!
+//! Counts follow MPI: per rank for `all_gather`, `gather`, `scatter` and `all_to_all`, what is received for `reduce_scatter`,
+//! the length of the vector otherwise.
+
+mod collectives;
+mod communicator;
+mod element;
+mod error;
+mod plans;
+mod split;
+mod statistics;
+mod stock;
+
+pub use communicator::Communicator;
+pub use element::Element;
+pub use error::{CommError, CommResult};
+pub use schedule::ReduceOp as Op;
+pub use statistics::{PlanStatistics, Statistics};

@@ -1,0 +1,92 @@
+//! The plans of a communicator, prepared for the sizes that were called.
+//!
+//! The principal type is [`Plans`]. Its size is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is
+//! forgotten.
+
+use crate::error::CommResult;
+use crate::stock::{self, CallKind};
+use runtime::{DType, Prepared, SequencedProgram, Session};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use topology::Rank;
+
+/// How many sizes stay prepared.
+const MOST_PREPARED: usize = 256;
+
+/// A kind of call at one size.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CallKey {
+    pub(crate) kind: CallKind,
+    pub(crate) count: usize,
+    pub(crate) dtype: DType,
+}
+
+/// A plan, ready for one size.
+#[derive(Clone)]
+pub(crate) struct ReadyPlan {
+    pub(crate) prepared: Prepared,
+    /// For statistics.
+    pub(crate) name: Arc<str>,
+}
+
+/// A plan for a range of sizes.
+struct ClassPlan {
+    program: Arc<SequencedProgram>,
+    name: Arc<str>,
+}
+
+/// What a communicator has planned.
+#[derive(Default)]
+pub(crate) struct Plans {
+    /// By kind, and by the power of two that is the call's size in bytes.
+    plans: BTreeMap<(CallKind, u32), ClassPlan>,
+    /// With the number of the last call that used it.
+    ready: BTreeMap<CallKey, (u64, ReadyPlan)>,
+    /// The one that was used last: calls come in loops.
+    last: Option<(CallKey, ReadyPlan)>,
+    uses: u64,
+    /// How often nothing was ready.
+    pub(crate) made: u64,
+}
+
+impl Plans {
+    /// What serves a call, among `members` of a session.
+    ///
+    /// # Errors
+    /// If there is no plan, or it cannot be prepared for this size.
+    pub(crate) fn ready(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
+        if let Some((_, ready)) = self.last.as_ref().filter(|(last, _)| *last == key) {
+            return Ok(ready.clone());
+        }
+        self.uses += 1;
+        let ready = match self.ready.get_mut(&key) {
+            Some((used, ready)) => {
+                *used = self.uses;
+                ready.clone()
+            }
+            None => self.make(session, members, key)?,
+        };
+        self.last = Some((key, ready.clone()));
+        Ok(ready)
+    }
+
+    fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
+        let bytes = key.count as u64 * key.dtype.size() as u64;
+        let class = (key.kind, bytes.max(1).ilog2());
+        if !self.plans.contains_key(&class) {
+            let (program, name) = stock::plan(members.len(), key.kind, 1 << class.1)?;
+            self.plans.insert(class, ClassPlan { program: Arc::new(SequencedProgram::new(program)?), name });
+        }
+        let ClassPlan { program, name } = &self.plans[&class];
+        let prepared = session.prepare(program, members, key.count as u64, key.dtype)?;
+        let ready = ReadyPlan { prepared, name: name.clone() };
+        self.made += 1;
+        if self.ready.len() >= MOST_PREPARED
+            && let Some(oldest) = self.ready.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
+        {
+            self.ready.remove(&oldest);
+        }
+        self.ready.insert(key, (self.uses, ready.clone()));
+        Ok(ready)
+    }
+}

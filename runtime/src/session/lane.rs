@@ -1,0 +1,369 @@
+//! Messages from one rank to another through memory that both map.
+//!
+//! The principal types are [`LaneSender`] and [`LaneReceiver`], the two ends of one lane. A lane carries the messages of all
+//! communicators that its two ranks share. Every message has a [`MessageHead`] that says whose it is.
+//!
+//! * A **short** message lies in the lane itself: a ring of lines of 64 bytes, the size of a cache line. The first line has
+//!   the head and the first 32 bytes, so a message of a few bytes is one cache line that moves from core to core.
+//! * A **long** message is only *offered*: the lane says where it lies in the sender's memory. The receiver reads it there
+//!   and says so. Until then the sender leaves it unchanged. If the sender has to give up, it *revokes* the offer, and waits
+//!   for a receiver that has begun to read. So no receiver ever reads memory that its owner has taken back.
+//!
+//! A line is full when its sequence number is that of its place in the stream; so the receiver looks at one word, and the
+//! sender learns only now and then how far the receiver is.
+//!
+//! ```text
+//! | lines that were released | offers: 16 × (state, address, bytes) | ring of lines: sequence, bytes; communicator; stamp; tag; payload |
+//!   64 bytes                   16 × 64 bytes                          256 × 64 bytes
+//! ```
+
+use crate::memory::doorbell::Doorbell;
+use crate::memory::region::Region;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of a line.
+const LINE: usize = 64;
+/// Lines of a ring: a power of two, so that sequence numbers can wrap.
+const LINES: u32 = 256;
+/// Bytes of the payload in the first line of a message, and in each that follows.
+const FIRST: usize = LINE - 32;
+const NEXT: usize = LINE - 8;
+/// The longest message that lies in the lane itself: a quarter of it.
+pub(crate) const SHORT: usize = FIRST + (LINES as usize / 4 - 1) * NEXT;
+/// How many offers of a lane may be open.
+const OFFERS: usize = 16;
+const OFFERS_AT: usize = LINE;
+const LINES_AT: usize = OFFERS_AT + OFFERS * LINE;
+/// The bytes of a lane.
+pub(crate) const LANE_BYTES: usize = LINES_AT + LINES as usize * LINE;
+/// The receiver says how far it is after so many lines.
+const REPORT: u32 = LINES / 4;
+
+/// What an offer is.
+const FREE: u32 = 0;
+const OPEN: u32 = 1;
+const READING: u32 = 2;
+const READ: u32 = 3;
+const REVOKED: u32 = 4;
+
+/// What stands before a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MessageHead {
+    /// Bytes of a short message.
+    pub(crate) bytes: u32,
+    /// Of a long message: which of the lane's offers it is.
+    pub(crate) offer: Option<u32>,
+    /// The communicator.
+    pub(crate) communicator: u64,
+    /// What the communicator's call is: equal on both ends if they make the same call with the same plan.
+    pub(crate) stamp: u64,
+    /// Which connection of the plan.
+    pub(crate) tag: u32,
+}
+
+/// Where a lane lies.
+struct LanePlace {
+    region: Arc<Region>,
+    offset: usize,
+}
+
+impl LanePlace {
+    fn released(&self) -> &AtomicU32 {
+        self.region.word32(self.offset)
+    }
+
+    /// The address of a line.
+    fn line(&self, number: u32) -> *mut u8 {
+        self.region.pointer(self.offset + LINES_AT + (number % LINES) as usize * LINE, LINE)
+    }
+
+    /// The first word of a line: its sequence number, and how long the message is that begins in it.
+    fn front(&self, number: u32) -> &AtomicU64 {
+        self.region.word64(self.offset + LINES_AT + (number % LINES) as usize * LINE)
+    }
+
+    fn offer(&self, slot: usize) -> usize {
+        self.offset + OFFERS_AT + slot * LINE
+    }
+
+    fn state(&self, slot: usize) -> &AtomicU32 {
+        self.region.word32(self.offer(slot))
+    }
+
+    /// Address and length of what is offered.
+    fn offered(&self, slot: usize) -> [&AtomicU64; 2] {
+        [8, 16].map(|word| self.region.word64(self.offer(slot) + word))
+    }
+}
+
+/// How many lines a message takes.
+fn lines_of(bytes: usize) -> u32 {
+    1 + bytes.saturating_sub(FIRST).div_ceil(NEXT) as u32
+}
+
+/// The part of a message of `bytes` that lies in its `index`-th line, and where in the line it begins.
+fn part(bytes: usize, index: u32) -> (std::ops::Range<usize>, usize) {
+    match index {
+        0 => (0..bytes.min(FIRST), LINE - FIRST),
+        _ => {
+            let start = FIRST + (index as usize - 1) * NEXT;
+            (start..bytes.min(start + NEXT), LINE - NEXT)
+        }
+    }
+}
+
+/// The sender's end.
+pub(crate) struct LaneSender {
+    place: LanePlace,
+    bell: Doorbell,
+    /// Lines ever written.
+    written: u32,
+    /// Lines that the receiver was seen to have released.
+    released: u32,
+}
+
+/// A long message that was offered: where the lane keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Offer(u32);
+
+impl LaneSender {
+    /// The end of a lane that lies at `offset`; `bell` wakes its receiver. A lane has one sender.
+    pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell) -> Self {
+        Self { place: LanePlace { region, offset }, bell, written: 0, released: 0 }
+    }
+
+    fn has_room(&mut self, lines: u32) -> bool {
+        if self.written.wrapping_sub(self.released) + lines > LINES {
+            self.released = self.place.released().load(Ordering::Acquire);
+        }
+        self.written.wrapping_sub(self.released) + lines <= LINES
+    }
+
+    /// Sends a message of up to [`SHORT`] bytes; false if there is no room for it now.
+    pub(crate) fn send(&mut self, head: MessageHead, payload: &[u8]) -> bool {
+        debug_assert!(payload.len() == head.bytes as usize && payload.len() <= SHORT, "the message is short");
+        let lines = lines_of(payload.len());
+        if !self.has_room(lines) {
+            return false;
+        }
+        for index in 0..lines {
+            let (part, at) = part(payload.len(), index);
+            let to = self.place.line(self.written.wrapping_add(index));
+            // SAFETY: `part` lies in the payload, and `at` + its length in the line (`part`). The line is the sender's until
+            // `publish` hands it over: the receiver has released it, which the Acquire in `has_room` makes visible.
+            unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr().add(part.start), to.add(at), part.len()) };
+        }
+        self.publish(head, lines);
+        true
+    }
+
+    /// Offers a message where it lies; `None` if the lane has no room or all its offers are open.
+    pub(crate) fn offer(&mut self, head: MessageHead, data: *const u8, bytes: usize) -> Option<Offer> {
+        let slot = (0..OFFERS).find(|&slot| self.place.state(slot).load(Ordering::Acquire) == FREE)?;
+        if !self.has_room(1) {
+            return None;
+        }
+        for (word, value) in self.place.offered(slot).into_iter().zip([data.expose_provenance() as u64, bytes as u64]) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.place.state(slot).store(OPEN, Ordering::Release);
+        self.publish(MessageHead { bytes: 0, offer: Some(slot as u32), ..head }, 1);
+        Some(Offer(slot as u32))
+    }
+
+    /// Whether an offered message has been read; if so, the offer is over.
+    pub(crate) fn is_read(&mut self, Offer(slot): Offer) -> bool {
+        let state = self.place.state(slot as usize);
+        let is_read = state.load(Ordering::Acquire) == READ;
+        if is_read {
+            state.store(FREE, Ordering::Release);
+        }
+        is_read
+    }
+
+    /// Takes an offer back. Afterwards nobody reads what was offered. The offer stays used up, because its head is still
+    /// in the lane.
+    pub(crate) fn revoke(&mut self, Offer(slot): Offer) {
+        let state = self.place.state(slot as usize);
+        while state.compare_exchange(OPEN, REVOKED, Ordering::AcqRel, Ordering::Acquire) == Err(READING) {
+            // The receiver is copying, which waits for nobody.
+            std::thread::yield_now();
+        }
+    }
+
+    fn publish(&mut self, head: MessageHead, lines: u32) {
+        let line = self.place.line(self.written);
+        let offer = head.offer.map_or(0, |offer| offer + 1);
+        let words = [head.communicator, head.stamp, u64::from(head.tag) << 32 | u64::from(offer)];
+        for (index, word) in words.into_iter().enumerate() {
+            // SAFETY: the three words behind the first lie in the line, which is aligned, and is the sender's until the store
+            // below hands it over.
+            unsafe { line.cast::<u64>().add(1 + index).write(word) };
+        }
+        let sequence = self.written.wrapping_add(1);
+        self.place.front(self.written).store(u64::from(sequence) << 32 | u64::from(head.bytes), Ordering::Release);
+        self.written = self.written.wrapping_add(lines);
+        self.bell.ring();
+    }
+}
+
+/// The receiver's end.
+pub(crate) struct LaneReceiver {
+    place: LanePlace,
+    bell: Doorbell,
+    /// Lines ever released, and when the sender was told last.
+    released: u32,
+    reported: u32,
+}
+
+/// Why a message cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Revoked;
+
+impl LaneReceiver {
+    /// The end of a lane that lies at `offset`; `bell` wakes its sender. A lane has one receiver.
+    pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell) -> Self {
+        Self { place: LanePlace { region, offset }, bell, released: 0, reported: 0 }
+    }
+
+    /// The head of the next message, if there is one.
+    #[inline]
+    pub(crate) fn head(&self) -> Option<MessageHead> {
+        let front = self.place.front(self.released).load(Ordering::Acquire);
+        if (front >> 32) as u32 != self.released.wrapping_add(1) {
+            return None;
+        }
+        let line = self.place.line(self.released).cast::<u64>();
+        // SAFETY: the words lie in the line, which is aligned; the Acquire above made it this end's, until it is released.
+        let [communicator, stamp, last] = [1, 2, 3].map(|word| unsafe { line.add(word).read() });
+        let offer = (last as u32).checked_sub(1).filter(|&offer| (offer as usize) < OFFERS);
+        // A faulty sender may write any length.
+        let bytes = (front as u32).min(SHORT as u32);
+        Some(MessageHead { bytes, offer, communicator, stamp, tag: (last >> 32) as u32 })
+    }
+
+    /// Hands the pieces of the next message, which is short and has `bytes` bytes, to `take`: where in the message each
+    /// begins, and what it is.
+    pub(crate) fn pieces(&self, bytes: u32, mut take: impl FnMut(usize, &[u8])) {
+        let bytes = (bytes as usize).min(SHORT);
+        for index in 0..lines_of(bytes) {
+            let (part, at) = part(bytes, index);
+            let line = self.place.line(self.released.wrapping_add(index));
+            // SAFETY: inside the line (`part`), which is this end's from `head` until `release`.
+            take(part.start, unsafe { std::slice::from_raw_parts(line.add(at), part.len()) });
+        }
+    }
+
+    /// Gives the lines of the next message back.
+    pub(crate) fn release(&mut self, bytes: u32) {
+        self.released = self.released.wrapping_add(lines_of(bytes as usize));
+        if self.released.wrapping_sub(self.reported) >= REPORT {
+            self.reported = self.released;
+            self.place.released().store(self.released, Ordering::Release);
+            self.bell.ring();
+        }
+    }
+
+    /// Begins to read an offered message: address and length.
+    ///
+    /// # Errors
+    /// If the sender has taken it back.
+    pub(crate) fn begin(&self, offer: u32) -> Result<(*const u8, usize), Revoked> {
+        let slot = offer as usize % OFFERS;
+        let state = self.place.state(slot);
+        state.compare_exchange(OPEN, READING, Ordering::AcqRel, Ordering::Acquire).map_err(|_| Revoked)?;
+        let [address, bytes] = self.place.offered(slot).map(|word| word.load(Ordering::Relaxed));
+        Ok((std::ptr::with_exposed_provenance(address as usize), bytes as usize))
+    }
+
+    /// Says that an offered message has been read.
+    pub(crate) fn end(&self, offer: u32) {
+        self.place.state(offer as usize % OFFERS).store(READ, Ordering::Release);
+        self.bell.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane() -> (LaneSender, LaneReceiver) {
+        let region = Arc::new(Region::create(4096 + LANE_BYTES).unwrap());
+        let bell = |index: usize| Doorbell::new(region.clone(), index * 64);
+        (LaneSender::new(region.clone(), 4096, bell(1)), LaneReceiver::new(region.clone(), 4096, bell(0)))
+    }
+
+    fn head(bytes: usize, number: u64) -> MessageHead {
+        MessageHead { bytes: bytes as u32, offer: None, communicator: 7, stamp: number, tag: 3 }
+    }
+
+    fn byte(number: u64, at: usize) -> u8 {
+        (number as usize * 7 + at * 31) as u8
+    }
+
+    fn receive(receiver: &mut LaneReceiver) -> Option<(MessageHead, Vec<u8>)> {
+        let head = receiver.head()?;
+        let mut message = vec![0; head.bytes as usize];
+        receiver.pieces(head.bytes, |at, piece| message[at..at + piece.len()].copy_from_slice(piece));
+        receiver.release(head.bytes);
+        Some((head, message))
+    }
+
+    /// Messages of all lengths, many times around the ring, while sender and receiver run freely.
+    #[test]
+    fn short_messages_arrive_whole_and_in_order() {
+        let (mut sender, mut receiver) = lane();
+        let lengths: Vec<usize> = (0..=200).chain([SHORT - 1, SHORT, 57, 0, 1000, 32, 33]).collect();
+        const ROUNDS: usize = 20;
+        std::thread::scope(|scope| {
+            let lengths = &lengths;
+            scope.spawn(move || {
+                for (number, &length) in (0..).zip(std::iter::repeat_n(lengths, ROUNDS).flatten()) {
+                    let payload: Vec<u8> = (0..length).map(|at| byte(number, at)).collect();
+                    while !sender.send(head(length, number), &payload) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for (number, &length) in (0..).zip(std::iter::repeat_n(lengths, ROUNDS).flatten()) {
+                let (found, message) = loop {
+                    if let Some(found) = receive(&mut receiver) {
+                        break found;
+                    }
+                    std::thread::yield_now();
+                };
+                assert_eq!(found, head(length, number));
+                assert!(message.iter().enumerate().all(|(at, &found)| found == byte(number, at)), "message {number}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_full_lane_takes_no_more_until_something_is_released() {
+        let (mut sender, mut receiver) = lane();
+        let sent = (0..).take_while(|&number| sender.send(head(100, number), &[1; 100])).count();
+        assert_eq!(sent, LINES as usize / 3);
+        let released = (0..).take_while(|_| receive(&mut receiver).is_some()).count();
+        assert_eq!(released, sent);
+        assert!(sender.send(head(100, 0), &[1; 100]));
+    }
+
+    #[test]
+    fn an_offer_is_read_or_revoked() {
+        let (mut sender, receiver) = lane();
+        let data = [9u8; 1000];
+        let first = sender.offer(head(0, 1), data.as_ptr(), data.len()).unwrap();
+        let offer = receiver.head().unwrap().offer.unwrap();
+        assert!(!sender.is_read(first));
+        let (address, bytes) = receiver.begin(offer).unwrap();
+        assert_eq!((address, bytes), (data.as_ptr(), 1000));
+        receiver.end(offer);
+        assert!(sender.is_read(first));
+        let second = sender.offer(head(0, 2), data.as_ptr(), data.len()).unwrap();
+        sender.revoke(second);
+        assert_eq!(receiver.begin(second.0), Err(Revoked));
+        let open = (0..).take_while(|_| sender.offer(head(0, 3), data.as_ptr(), 1).is_some()).count();
+        assert_eq!(open, OFFERS - 1, "the revoked one is used up");
+    }
+}
