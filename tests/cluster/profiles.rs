@@ -1,4 +1,4 @@
-//! `antiphon profile` between shaped hosts finds their rates and what they share, and predicts what it did not measure.
+//! `antiphon profile` between shaped hosts finds their rates and shared resources, and predicts held-out exchanges.
 
 use crate::binary::antiphon_in;
 use crate::fabric::{Cluster, Family, Host, Nic, Place, Spec, Switch, Uplink};
@@ -10,14 +10,14 @@ use std::time::Duration;
 /// Ordered pairs of ranks.
 type Pairs = BTreeSet<(u64, u64)>;
 
-/// What a profile says, in Mbit/s on the wire.
+/// The content of a profile, in Mbit/s on the wire.
 #[derive(Debug)]
 struct Found {
     links: Vec<((u64, u64), f64)>,
-    /// Delays in µs, of the same links.
+    /// The delays of the same links in µs.
     alphas: Vec<f64>,
     shared: Vec<(String, Pairs, f64)>,
-    /// The median error of what was predicted, in percent.
+    /// The median error of the predictions, in percent.
     error: f64,
 }
 
@@ -49,7 +49,7 @@ fn profile(cluster: &Cluster) -> Found {
     }
 }
 
-/// A profile is right.
+/// Checks that a profile is right.
 fn assert_found(cluster: &Cluster, is_right: impl Fn(&Found) -> Checked) {
     right_in_three(|| {
         let found = profile(cluster);
@@ -58,7 +58,7 @@ fn assert_found(cluster: &Cluster, is_right: impl Fn(&Found) -> Checked) {
 }
 
 impl Found {
-    /// Every link has the rate that `truth` says, and what was not measured was predicted.
+    /// Checks that every link has the rate of `truth`, and that held-out exchanges were predicted.
     fn rates(&self, tolerance: f64, truth: impl Fn(u64, u64) -> f64) -> Checked {
         for &((from, to), rate) in &self.links {
             let ratio = rate / truth(from, to);
@@ -67,7 +67,7 @@ impl Found {
         check(self.error <= 10.0, || format!("predictions are off by {} %", self.error))
     }
 
-    /// These pairs were found to share so many Mbit/s.
+    /// Checks that these pairs were found to share this many Mbit/s.
     fn shares(&self, users: impl IntoIterator<Item = (u64, u64)>, rate: f64) -> Checked {
         let users: Pairs = users.into_iter().collect();
         let found = self.shared.iter().find(|(_, found, _)| *found == users);
@@ -75,7 +75,7 @@ impl Found {
         check((found / rate - 1.0).abs() <= 0.1, || format!("{name} has {found:.1} of {rate} Mbit/s"))
     }
 
-    /// Cables carry both ways at once.
+    /// Checks that the two directions of a cable do not share its rate.
     fn is_duplex(&self) -> Checked {
         let both = |users: &Pairs| users.iter().any(|&(from, to)| users.contains(&(to, from)));
         let phantoms: Vec<_> = self.shared.iter().filter(|(_, users, _)| both(users)).collect();
@@ -108,7 +108,7 @@ fn a_slow_link_and_a_long_cable_are_found() {
         found.rates(0.12, |from, to| if (from, to) == (0, 1) { 50.0 } else { 200.0 })?;
         found.links.iter().zip(&found.alphas).try_for_each(|(&((from, to), _), &alpha)| {
             let far = from == 2 || to == 2;
-            // A line may miss the shortest messages by a fifth before α is theirs.
+            // The fit may miss the shortest messages by a fifth before it takes α from them.
             let is_right = if far { (1600.0..3000.0).contains(&alpha) } else { alpha < 1000.0 };
             check(is_right, || format!("{from} to {to} takes {alpha} µs"))
         })

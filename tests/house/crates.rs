@@ -4,7 +4,7 @@ use super::{CRATES, ROOT};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-/// Whoever imports a crate may also import what lies below it; `synth` and `runtime` never meet.
+/// A crate may also import the imports of its imports; `synth` and `runtime` never import each other.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("topology", &[]),
     ("schedule", &["topology"]),

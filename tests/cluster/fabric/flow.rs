@@ -1,4 +1,4 @@
-//! TCP streams between hosts, measured: how much arrives in a span of time, and how long a small message takes.
+//! TCP streams between hosts: the bytes that arrive in a time span, and the time of a small message.
 
 use super::{Cluster, Family, Spec};
 use std::io::{ErrorKind, Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A read or write that takes longer than this is a fault of the cluster.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// When to measure: after the streams have found their rate, for so long.
+/// When to measure: after the streams have reached their rate, and for how long.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     pub warm_up: Duration,
