@@ -15,14 +15,14 @@ build: setup
 demo: build
 	target/release/antiphon demo
 
-# The table of the README, out of a demo on this computer (leave it alone meanwhile).
+# The table of the README, from a demo on this computer (which should do nothing else meanwhile).
 readme-table: setup
 	ANTIPHON_UPDATE=1 $(CARGO) test --release --locked -p antiphon --test end_to_end -- the_demo_leaves
 
 test: setup
 	$(CARGO) test --release --locked --workspace
 
-# Faults and fuzzing with more seeds than `make test` takes time for.
+# Faults and fuzzing with more seeds than in `make test`.
 test-long: setup
 	@.ci/setup mpi || true
 	ANTIPHON_TEST_EFFORT=long $(CARGO) test --release --locked --workspace -- long_

@@ -1,13 +1,14 @@
 //! Antiphon next to Open MPI and Gloo: on this computer, over its memory and over TCP, and between hosts with shaped links.
 //!
-//! In the same place and the same run are measured: Open MPI with its own choice and with the best of the algorithms that
-//! it can be forced to, which a short contest finds; Gloo; the algorithm that Antiphon takes without a plan; and, between
-//! hosts, a plan synthesized for their true topology. Every time is a median of global spans, from the first start to the
-//! last end of any rank, in turns of which the better counts, for everybody. Buffers are filled anew before every
-//! repetition and results checked. Calls are out of place, but for Broadcast, and Gloo's AllReduce, which has no other form.
+//! All of these are measured in the same place and the same run: Open MPI with its own choice, and with the best of the
+//! algorithms that can be forced (a short contest finds it); Gloo; the algorithm that Antiphon takes without a plan;
+//! and, between hosts, a plan for their true topology. Every time is a median of global spans, from the first start to
+//! the last end of any rank. Each program has several turns, and the better one counts. Buffers are filled before every
+//! repetition, and results are checked. Calls are out of place, except Broadcast and Gloo's AllReduce, which have no
+//! other form.
 //!
-//! Run it with `make cluster-bench`; shapes given as arguments replace the list. Hosts have the settings that systems come
-//! with: their congestion control, segments of 64 KB and the kernel's own buckets.
+//! Run it with `make cluster-bench`; shapes given as arguments replace the list. Hosts have a system's default
+//! settings: its congestion control, segments of 64 KB and the kernel's own buckets.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 #![allow(clippy::print_stderr, reason = "what is missing, and how far it is, are no part of the table")]
 
@@ -31,7 +32,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The tables: of places on this computer, and of hosts, for which there are plans and bounds.
+/// The columns of the tables: for places on this computer, and for hosts, which have plans and bounds.
 const HEADS: [&[&str]; 2] = [
     &["where", "collective, size", "Open MPI", "best forced", "Gloo", "ours", "best of theirs / ours"],
     &[
@@ -48,12 +49,12 @@ const HEADS: [&[&str]; 2] = [
     ],
 ];
 
-/// About how long a measurement repeats in each turn, and in the contest of Open MPI's algorithms.
+/// About how many seconds each turn of a measurement takes, and each turn of the contest of Open MPI's algorithms.
 const SECONDS: [f64; 2] = [0.15, 0.03];
 
 const COLLECTIVES: [&str; 5] = ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast"];
 
-/// What a message costs over TCP between two hosts, for the plans: two wake-ups and the way through two queues.
+/// The α of a message over TCP between two hosts, for the plans: two wake-ups and two queues.
 const ALPHA: Duration = Duration::from_micros(100);
 
 /// Where to measure.
@@ -66,14 +67,14 @@ enum Site {
 struct Shape {
     name: &'static str,
     site: Site,
-    /// Ranks, of each host if there are hosts.
+    /// The number of ranks; between hosts, of each host.
     ranks: usize,
     sizes: &'static [u64],
-    /// How often all are measured. Where links are slow, once is enough.
+    /// How often everything is measured. Once is enough where links are slow.
     turns: u32,
 }
 
-/// By default, and those that are measured only when asked for.
+/// The shapes that are measured by default, and those that are measured only when they are named.
 fn shapes() -> [Vec<Shape>; 2] {
     const WIRE: &[u64] = &[64 << 10, 1 << 20, 4 << 20];
     const LOCAL: &[u64] = &[1 << 10, 64 << 10, 1 << 20, 16 << 20];
@@ -132,7 +133,7 @@ fn main() {
     }
 }
 
-/// What everybody takes for each cell.
+/// The times of all programs for each cell.
 #[derive(Default)]
 struct Results {
     default: Times,
@@ -142,7 +143,7 @@ struct Results {
     planned: Times,
 }
 
-/// Measures everything in one shape; its rows.
+/// Measures everything in one shape; returns its rows.
 fn measure(shape: &Shape, place: Place<'_>, spec: Option<&Spec>, peers: &Peers, folder: &Path) -> String {
     let cells: Vec<Cell> =
         COLLECTIVES.iter().flat_map(|&collective| shape.sizes.iter().map(move |&size| (collective, size))).collect();
@@ -160,7 +161,7 @@ fn measure(shape: &Shape, place: Place<'_>, spec: Option<&Spec>, peers: &Peers, 
         better(&mut results.gloo, peers.gloo(place, &cells, SECONDS[0]));
         for &cell in &cells {
             let plan = plans.get(&cell);
-            // On one computer: some GB/s, and some tens of µs for each hop.
+            // A rough estimate on one computer: some GB/s, and some tens of µs for each hop.
             let estimate = plan.map_or(cell.1 as f64 / 1e3 + 50.0, |plan| plan.makespan);
             better(&mut results.classic, [(cell, ours::classic(place, cell, repetitions(estimate)))]);
             let planned = plan.map(|plan| (cell, plan.run(place, cell.1, repetitions(estimate))));
@@ -177,7 +178,7 @@ fn better(times: &mut Times, more: impl IntoIterator<Item = (Cell, f64)>) {
     }
 }
 
-/// Which of the algorithms that Open MPI can be forced to is best for each cell.
+/// The best of Open MPI's algorithms for each cell.
 fn contest(place: Place<'_>, peers: &Peers, cells: &[Cell]) -> BTreeMap<Cell, u32> {
     let mut best: BTreeMap<Cell, (f64, u32)> = BTreeMap::new();
     for round in 1..=ROUNDS {
@@ -226,7 +227,7 @@ fn size(bytes: u64) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
 
-/// Three digits or more, in groups of three from ten thousand on.
+/// At least three digits, in groups of three from ten thousand on.
 fn micros(time: Option<f64>) -> String {
     match time {
         None => "–".to_owned(),
@@ -239,7 +240,7 @@ fn micros(time: Option<f64>) -> String {
     }
 }
 
-/// How often to repeat what takes about so many µs.
+/// How often to repeat a call that takes about this many µs.
 fn repetitions(estimate: f64) -> u32 {
     ((SECONDS[0] * 1e6 / (estimate + 1000.0)) as u32).clamp(3, 2000)
 }

@@ -1,8 +1,8 @@
 //! How well measured times on an emulated machine agree with predicted ones.
 //!
 //! For each machine and collective: a plan, its makespan times the slowdown that makes it about [`aim`], and the median
-//! of what local processes take over paced links. Run it with `cargo bench -p antiphon --bench emulation`; machines given
-//! as arguments replace the list. Without arguments it writes the table of `BENCHMARKS.md`.
+//! time of local processes over paced links. Run it with `cargo bench -p antiphon --bench emulation`; machines given as
+//! arguments replace the list. Without arguments it writes the table of `BENCHMARKS.md`.
 #![expect(clippy::print_stdout, reason = "the table is the result")]
 
 mod tables;
@@ -10,7 +10,7 @@ mod tables;
 use serde_json::Value;
 use std::process::Command;
 
-/// The predicted time of a run, in µs: long enough that moving the bytes and waking the ranks hide behind the links.
+/// The predicted time of a run, in µs: long enough that the links, not moving bytes or waking ranks, determine it.
 fn aim(ranks: u64) -> f64 {
     if ranks <= 16 { 60_000.0 } else { 500_000.0 }
 }

@@ -1,6 +1,6 @@
-//! How fast collectives run on this computer, next to what the computer can do at all.
+//! How fast collectives run on this computer, compared with bounds that are measured on it.
 //!
-//! Every bound is measured in the same run as what it bounds, in turns, so that other work on the computer weighs on
+//! Every bound is measured in the same run as the collective, in turns, so that other work on the computer affects
 //! both. Run it with `cargo bench -p antiphon --bench execution`.
 //!
 //! * **Copy bound.** In an AllReduce of S bytes on n ranks each rank must receive at least 2·(n−1)/n·S bytes [1], and
@@ -78,7 +78,7 @@ fn allreduce(ranks: usize, bytes: usize) {
     }
 }
 
-/// What lanes, instances and fused steps are worth here: a ring, in which all but the first and last step can be fused.
+/// The effect of channels, instances and fused steps: a ring, in which all but the first and last step can be fused.
 fn forms() {
     const FORMS: [&str; 5] = ["", " --fuse", " --channels 2", " --instances 2", " --instances 4"];
     let folder = tempfile::tempdir().expect("a place for the plan");
@@ -103,7 +103,7 @@ fn forms() {
     }
 }
 
-/// Bytes per µs that so many threads copy together, each between buffers of its own.
+/// Bytes per µs that this many threads copy together, each between its own buffers.
 fn copy_rate(threads: usize, bytes: usize) -> f64 {
     let start = Barrier::new(threads);
     let copy = || {
@@ -128,7 +128,7 @@ fn tcp(bytes: usize) {
     let (mut times, mut plain) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let line = format!("--collective broadcast --ranks 2 --size {bytes} --transport tcp --iterations 20");
-        // In place: out of place the root copies its input as well.
+        // In place, because out of place the root copies its input as well.
         times.push(run(&line)[1]);
         plain.push(loopback(bytes));
     }
@@ -136,8 +136,8 @@ fn tcp(bytes: usize) {
     print_row(&format!("message of {size}, tcp; bound: loopback"), median(times), bytes, Some(median(plain)));
 }
 
-/// The median time of a message over a plain connection, in µs, from before its first byte is written until after its
-/// last is read.
+/// The median time of a message over a plain connection, in µs, from the write of its first byte to the read of its
+/// last.
 fn loopback(bytes: usize) -> f64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("this computer has a loopback interface");
     let address = listener.local_addr().expect("a listener has an address");
@@ -169,6 +169,6 @@ fn loopback(bytes: usize) -> f64 {
         let ends: Vec<_> = (0..25).map(message).collect();
         (sender.join().expect("it sends what is received"), ends)
     });
-    // The first ones warm up.
+    // The first messages are warm-up.
     median(starts.iter().zip(&ends).skip(5).map(|(start, end)| (*end - *start).as_secs_f64() * 1e6).collect())
 }

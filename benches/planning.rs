@@ -12,7 +12,7 @@ fn main() {
 
 /// Machines of growing size and irregularity.
 const SPECS: [&str; 5] = ["dgx1", "ndv2x2", "dgx2x2", "torus2d:8x8", "torus2d:16x16"];
-/// Those where a chunk for every pair of ranks is planned in seconds.
+/// The machines on which a chunk for every pair of ranks is planned in seconds.
 const PAIRS: [&str; 4] = ["dgx1", "ndv2x2", "dgx2x2", "torus2d:8x8"];
 /// How long each row is measured.
 const SECONDS: f64 = 1.0;

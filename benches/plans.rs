@@ -1,4 +1,4 @@
-//! The planner against its published peers, and against itself as machines grow and seconds pass.
+//! Plans compared with published ones, and how they change as machines grow and the planner gets more time.
 //!
 //! `cargo bench -p antiphon --bench plans` plans every row with the binary, lets the checker of the tests judge it, and writes
 //! the tables of `BENCHMARKS.md` (see `tables`). Arguments name the tables to write (`published`, `growth`, `anytime`).
@@ -19,10 +19,10 @@ use std::time::Instant;
 use tables::write_between;
 use tempfile::TempDir;
 
-/// The costs of the published measurements on tori and meshes.
+/// The costs of published measurements on tori and meshes.
 const TORUS: &str = "alpha=0.5us,bandwidth=50GiBps";
 
-/// Topology, collective, size, chunks, more options, what others have published.
+/// Topology, collective, size, chunks, further options, published result.
 type Instance = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
 
 const PUBLISHED: &[Instance] = &[
@@ -69,7 +69,7 @@ const PUBLISHED: &[Instance] = &[
     ("dgx-a100x2", "allreduce", "1GB", "auto", "", ""),
 ];
 
-/// Rank counts of square tori, with how far above the bound is good enough.
+/// Machines of growing size, with the size of the AllGather.
 const GROWTH: &[(&str, &str)] = &[
     ("torus2d:4x4", "16MiB"),
     ("torus2d:8x8", "64MiB"),
@@ -107,7 +107,7 @@ fn main() {
     }
 }
 
-/// One plan: the report, the wall-clock seconds of the whole command, and the folder that has the plan.
+/// One plan: the report, the wall-clock seconds of the whole command, and the folder with the plan.
 struct Planned {
     report: Value,
     seconds: f64,
@@ -129,9 +129,9 @@ fn plan(&(spec, collective, size, chunks, more, _): &Instance) -> Planned {
     Planned { report: serde_json::from_slice(&output).unwrap_or_default(), seconds, folder }
 }
 
-/// What the checker of the tests, which shares no code with the project, says.
+/// The verdict of the tests' checker, which shares no code with the project.
 fn verdict(path: &Path, spec: &str, collective: &str) -> &'static str {
-    /// Larger files are left to `antiphon verify`.
+    /// Larger files are judged by `antiphon verify`.
     const LARGEST: u64 = 48 << 20;
     let size = path.metadata().map_or(0, |it| it.len());
     let Ok(text) = std::fs::read(path) else { return "none" };
@@ -214,7 +214,7 @@ fn anytime() -> String {
     table
 }
 
-/// Adds a row to a table, and says so.
+/// Adds a row to a table, and prints it.
 fn keep(table: &mut String, row: &str) {
     println!("{row}");
     table.push_str(row);

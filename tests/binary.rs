@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What a run printed, and how it ended.
+/// The output of a run, and how it ended.
 pub(crate) struct Ran {
     pub code: i32,
     pub stdout: String,
@@ -59,7 +59,7 @@ pub(crate) fn repository(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
-/// Says why a test cannot run here, also in the list of `.ci/run` (the file that `ANTIPHON_SKIPPED` names).
+/// Says why a test cannot run here, and adds it to the list of `.ci/run` (the file that `ANTIPHON_SKIPPED` names).
 #[expect(clippy::print_stdout, reason = "a test says what it does not do")]
 pub(crate) fn skip(reason: &str) {
     println!("skipped: {reason}");

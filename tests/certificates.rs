@@ -1,8 +1,8 @@
-//! What `antiphon bound --json` claims, worked out again from nothing but its certificates and the topology.
+//! Checks the bounds of `antiphon bound --json` with nothing but their certificates and the topology.
 //!
-//! A cut: what must leave the ranks, over the most that their links can carry (a maximum flow through resources). A volume:
-//! what must be delivered between groups of ranks, over the same. A path: a shortest one, by Dijkstra. Prices: what bytes pay
-//! on their cheapest ways.
+//! A cut: the bytes that must leave some ranks, over the most that their links can carry (a maximum flow through
+//! resources). A volume: the bytes that must be delivered between groups of ranks, over the same. A path: a shortest
+//! path, by Dijkstra. Prices: the cost of all bytes on their cheapest paths.
 
 use crate::binary::{antiphon, topology};
 use serde_json::Value;
@@ -46,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// Bytes per µs that some links carry together, each through its resources in turn: never less than they can.
+    /// Bytes per µs that some links carry together, each through its resources in turn: an upper limit.
     fn capacity(&self, links: &[&Link]) -> f64 {
         let mut flow = Flow::default();
         let ports: Vec<(usize, usize)> = self.resources.iter().map(|_| (flow.point(), flow.point())).collect();
@@ -55,10 +55,11 @@ impl Machine {
         }
         let (source, sink) = (flow.point(), flow.point());
         for link in links {
-            // The link first, so that what it gives up is its own.
+            // The link comes first, so that its own rate limits its flow.
             let mut at = flow.point();
             flow.arc(source, at, 1.0 / link.beta);
-            // Through ports of one sender first: then none is both the end of a way and the beginning of another.
+            // Resources that only links of this sender use come first: then no resource is at the end of one path and at
+            // the beginning of another.
             let is_one_senders = |&resource: &usize| {
                 let mut users = links.iter().filter(|other| other.resources.contains(&resource));
                 !users.all(|other| other.from == link.from)
@@ -74,7 +75,7 @@ impl Machine {
         flow.most(source, sink)
     }
 
-    /// The cheapest way from `source` to every rank.
+    /// The cost of the cheapest path from `source` to every rank.
     fn distances(&self, source: usize, cost: impl Fn(usize, &Link) -> f64) -> Vec<f64> {
         let mut distance = vec![f64::INFINITY; self.ranks];
         distance[source] = 0.0;
@@ -138,10 +139,10 @@ impl Flow {
     }
 }
 
-/// Where each block starts, where it must get, and its bytes.
+/// For each block, its first rank, the ranks that want it, and its bytes.
 type Blocks = Vec<(usize, Vec<usize>, f64)>;
 
-/// What must at least be delivered from one group of ranks to another.
+/// The least bytes that must be delivered from one group of ranks to the others.
 fn delivered(blocks: &Blocks, groups: &[BTreeSet<usize>]) -> f64 {
     let lack = |start: &usize, wanted: &[usize]| {
         let lacks = |group: &&BTreeSet<usize>| !group.contains(start) && wanted.iter().any(|rank| group.contains(rank));
@@ -150,7 +151,7 @@ fn delivered(blocks: &Blocks, groups: &[BTreeSet<usize>]) -> f64 {
     blocks.iter().map(|(start, wanted, bytes)| bytes * lack(start, wanted)).sum()
 }
 
-/// What the certificate of a volume proves, where `deliver` says how many bytes must be delivered between groups.
+/// The value that the certificate of a volume proves; `deliver` says how many bytes must be delivered between groups.
 fn proven_by_volume(machine: &Machine, bound: &Value, deliver: impl Fn(&[BTreeSet<usize>]) -> f64) -> Option<f64> {
     let certificate = &bound["certificate"];
     let claimed = certificate["bytes"].as_f64()?;
@@ -178,7 +179,7 @@ fn blocks(collective: &str, ranks: usize, size: f64) -> Blocks {
     }
 }
 
-/// The largest value that the certificate of `bound` proves for any chunking; `None` where it is of another kind.
+/// The largest value that the certificate of `bound` proves for any chunking; `None` if it is of another kind.
 fn proven(machine: &Machine, blocks: &Blocks, bound: &Value) -> Option<f64> {
     let certificate = &bound["certificate"];
     let numbers = |key: &str| {
@@ -253,7 +254,7 @@ fn bounds_follow_from_their_certificates() {
     assert!(expected.iter().all(|name| kinds.contains(*name)), "{kinds:?}");
 }
 
-/// How many chunks pass the groups of a certificate by `time`, worked out from the rules that `synth::WholeChunks` states.
+/// How many chunks can pass the groups of a certificate until `time`, by the rules that `synth::WholeChunks` states.
 fn passed(machine: &Machine, whole: &Value, time: f64) -> f64 {
     let bytes = whole["chunk_bytes"].as_f64().unwrap();
     let uses = |alpha: f64, beta: f64, occupies: bool| {
@@ -273,7 +274,8 @@ fn passed(machine: &Machine, whole: &Value, time: f64) -> f64 {
     whole["groups"].as_array().unwrap().iter().map(group).sum()
 }
 
-/// That fewer chunks than must pass a rank have passed it just before the bound; every block is cut into `cut` chunks.
+/// Checks that just before the bound, fewer chunks have passed a rank than must pass it; every block is cut into `cut`
+/// chunks.
 fn check_whole_chunks(machine: &Machine, blocks: &Blocks, cut: f64, bound: &Value) {
     let whole = &bound["certificate"]["whole"];
     let ranks: Vec<usize> =
@@ -298,7 +300,7 @@ fn check_whole_chunks(machine: &Machine, blocks: &Blocks, cut: f64, bound: &Valu
     assert!(passed(machine, whole, before) < whole["chunks"].as_f64().unwrap(), "{bound}");
 }
 
-/// What a cut and the way behind it prove, where all ranks want everything.
+/// The value that a cut and the last hop behind it prove, where all ranks want everything.
 fn proven_with_tail(machine: &Machine, plain: f64, bound: &Value) -> f64 {
     let certificate = &bound["certificate"];
     let number = |value: &Value| value.as_u64().unwrap() as usize;

@@ -28,7 +28,7 @@ struct Event<'a> {
     bytes: f64,
 }
 
-/// What a request must look like in the file, as the test made it.
+/// The request, as the test made it, to compare with the file.
 pub(crate) struct Wish<'a> {
     pub collective: &'a str,
     pub ranks: u64,
@@ -44,7 +44,7 @@ impl<'a> Wish<'a> {
     }
 }
 
-/// Judges a schedule on a topology against a wish; the makespan in microseconds, or the first thing wrong.
+/// Judges a schedule on a topology against a wish; returns the makespan in microseconds, or the first error.
 pub(crate) fn judge(schedule: &Value, topology: &Value, wish: &Wish) -> Result<f64, String> {
     let links: Vec<Link> = list(&topology["links"]).iter().map(link).collect();
     let chunk_bytes = check_request(schedule, wish)?;

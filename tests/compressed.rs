@@ -1,4 +1,4 @@
-//! Plans of more messages than a file would list: base transfers and the symmetries that repeat them.
+//! Plans with more messages than a file would list: base transfers, and the symmetries that repeat them.
 
 use crate::binary::{antiphon, read};
 use serde_json::json;
@@ -10,7 +10,7 @@ fn four_thousand_ranks_are_planned_verified_and_simulated_without_writing_every_
     let spec = "torus2d:64x64,alpha=0.5us,bandwidth=50GiBps";
     let line = format!("synth --topology {spec} --collective allgather --size 4GiB --chunks 1 --gap 3%");
     let report = antiphon(&format!("{line} --json --force -o {}", plan.display())).ok().json();
-    // 4095 chunks come to every rank over four links: 1024 steps of 20.03125 µs.
+    // 4095 chunks reach every rank over four links: 1024 steps of 20.03125 µs.
     let makespan = report["makespan_us"].as_f64().unwrap();
     assert!(makespan <= 1024.0 * 20.03125 * (1.0 + 1e-7), "{makespan}");
 
@@ -20,7 +20,7 @@ fn four_thousand_ranks_are_planned_verified_and_simulated_without_writing_every_
     let refused = antiphon(&format!("explain {}", plan.display()));
     assert!(refused.code == 1 && refused.stderr.contains("compressed"), "{}", refused.stderr);
 
-    // A message that leaves before it has come breaks all its images.
+    // A base message that leaves before its chunk has arrived makes all its images wrong.
     let mut file = read(&plan);
     let transfers = file["transfers"].as_array_mut().unwrap();
     let last = transfers.last_mut().unwrap();

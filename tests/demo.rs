@@ -1,6 +1,6 @@
-//! The main job, end to end, as a person sees it first; and the table that the README shows of it.
+//! The main job from start to end, as a new user sees it; and its table in the README.
 //!
-//! With `ANTIPHON_UPDATE` set (`make readme-table`) the README gets the table of this run.
+//! With `ANTIPHON_UPDATE` set (`make readme-table`) this test writes the table of its run into the README.
 
 use crate::binary::{antiphon_in, repository};
 
@@ -32,7 +32,7 @@ fn the_demo_leaves_what_it_promises() {
     let table = std::fs::read_to_string(left.join("table.md")).unwrap();
     assert_eq!(table.lines().filter(|line| line.starts_with("| all")).count(), 18, "{table}");
     assert!(results["cells"].as_array().unwrap().iter().all(|cell| cell["wrong"] == 0), "{results}");
-    // The first part is about this computer, and differs from one to the next.
+    // The first part is about this computer, so it differs from computer to computer.
     let emulated = table[table.find("emulated: ").expect("the demo emulates a cluster")..].trim();
     let readme = repository("README.md");
     let text = std::fs::read_to_string(&readme).unwrap();
@@ -45,7 +45,7 @@ fn the_demo_leaves_what_it_promises() {
     }
 }
 
-/// A line of the table, as far as it does not depend on this computer.
+/// The parts of a table line that do not depend on this computer.
 #[derive(Debug)]
 struct Row {
     cell: String,
@@ -79,8 +79,8 @@ fn micros(time: &str) -> f64 {
     number.parse::<f64>().unwrap() * 1000_f64.powi(scale as i32)
 }
 
-/// Stock and bounds must be those of the README. What is planned in less than a second depends on how busy this computer
-/// is, so it may take longer than there, though never as much as this.
+/// Stock and bounds must be those of the README. The plans are found in less than a second each, so they depend on how
+/// busy this computer is. They may be slower than in the README, but never as slow as this.
 fn compare(readme: &[Row], demo: &[Row]) {
     assert_eq!(readme.len(), demo.len(), "the README has other rows: make readme-table");
     for (shown, found) in readme.iter().zip(demo) {

@@ -1,4 +1,4 @@
-//! Certificates of `bound` and of `synth --pareto`, checked by means that share no code with what made them.
+//! Checks the certificates of `bound` and of `synth --pareto` without the code that made them.
 
 use crate::binary::{antiphon, read, topology};
 use crate::checker::{Wish, judge};
@@ -22,7 +22,7 @@ fn index(value: &Value) -> usize {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no index")) as usize
 }
 
-/// The model of a horizon for an AllGather, made from the topology and the certificate's numbers as documented.
+/// The model of a horizon for an AllGather, built from the topology and the numbers of the certificate as documented.
 struct Gather<'a> {
     certificate: &'a Value,
     topology: &'a Value,
@@ -78,7 +78,7 @@ impl<'a> Gather<'a> {
         index(&self.certificate["periods"]) as i64 - 1
     }
 
-    /// The periods are really such that no schedule is left out.
+    /// Checks that the periods leave no schedule out.
     fn check_periods(&self) {
         let (end, period) = (number(&self.certificate["end_us"]), self.period());
         assert!(self.last() as f64 * period < end && (self.last() + 1) as f64 * period >= end * (1.0 - 1e-9));
@@ -97,7 +97,7 @@ impl<'a> Gather<'a> {
 
     fn departs(&self, chunk: usize, link: usize, period: i64) -> bool {
         let (source, from, to) = (chunk / self.per_rank, self.end(link, "from"), self.end(link, "to"));
-        // Whoever does not hold it wants it, so that it is of use where it comes.
+        // A rank that does not hold the chunk wants it, so an arrival is of use.
         let latest = number(&self.certificate["end_us"]) - self.time(link);
         let first = (self.distance[source][from] / self.period() + 1e-9).floor() as i64;
         to != source && first <= period && (period as f64) * self.period() < latest - 1e-9 * latest
@@ -116,7 +116,7 @@ impl<'a> Gather<'a> {
         real.map(|(link, at)| Column::Departs(chunk, link, at)).collect()
     }
 
-    /// What stands for "rank has chunk in period", if it can.
+    /// The variable for "rank has chunk in period", if it is possible.
     fn has(&self, chunk: usize, rank: usize, period: i64) -> Option<Column> {
         let possible = (0..=period).any(|earlier| !self.arrivals(chunk, rank, earlier).is_empty());
         possible.then_some(Column::Has(chunk, rank, period))
@@ -160,7 +160,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Whether the sum of the rows is an inequality that no point of the unit box obeys.
+    /// Whether the sum of the rows is an inequality that no point of the unit box satisfies.
     fn is_refuted(&self) -> bool {
         let mut sum: BTreeMap<Column, i128> = BTreeMap::new();
         let mut needed = 0;
@@ -188,7 +188,7 @@ fn horizons(spec: &str, size: &str, chunks: usize) -> Vec<Value> {
 #[test]
 fn horizons_are_proven_by_their_multipliers() {
     let torus = "torus2d:3x3,alpha=0.5us,bandwidth=50GiBps";
-    // The optimum, and a schedule's end that must not be reached by the proof.
+    // The value that the best proof must reach, and the end of a known schedule, which no proof may exceed.
     for (spec, size, bytes, chunks, known) in [
         ("dgx1", "1GB", 1e9, 1, (7501.0, 7502.1)),
         ("dgx1", "1GB", 1e9, 2, (6251.0, 6253.5)),
@@ -204,7 +204,7 @@ fn horizons_are_proven_by_their_multipliers() {
             model.check_periods();
             match certificate["proof"].as_str() {
                 Some("linear") => assert!(model.is_refuted(), "{spec} {chunks}: {}", bound["scope"]),
-                // Somebody is too far away from somebody.
+                // One rank is too far away from another.
                 Some("distance") => assert!(model.longest() >= number(&certificate["end_us"]) * (1.0 - 1e-8)),
                 other => panic!("{spec} {chunks}: {other:?} proves nothing here"),
             }

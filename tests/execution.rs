@@ -10,7 +10,7 @@ fn lines(ran: &Ran) -> Vec<Value> {
     ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Runs, and requires one right line out of place and one in place for each size.
+/// Runs a command, and requires a correct line out of place and one in place for each size.
 fn runs_right(arguments: &str, sizes: usize) {
     let ran = antiphon(&format!("run {arguments} --iterations 1 --warmups 0 --json")).ok();
     let lines = lines(&ran);
@@ -27,7 +27,7 @@ fn runs_right(arguments: &str, sizes: usize) {
 fn every_collective_with_2_to_9_ranks_and_6_sizes() {
     for collective in COLLECTIVES {
         for ranks in 2..=9 {
-            // Nothing, less than a chunk, odd, a prime, unaligned, and more than one tile.
+            // No bytes, less than a chunk, an odd size, a prime, an unaligned size, and more than one tile.
             let sizes = "0,4,52,4004,100012,1000000";
             runs_right(&format!("--collective {collective} --ranks {ranks} --size {sizes}"), 6);
         }
@@ -59,7 +59,7 @@ fn sockets_give_the_same_answers_as_shared_memory() {
     }
 }
 
-/// Every collective on 2 to 16 ranks, 6 sizes and all transports; a corner of it where there is little time.
+/// Every collective on 2 to 16 ranks, 6 sizes and all transports; with little effort, only a few of these.
 #[test]
 fn long_every_collective_rank_count_size_and_transport() {
     let long = std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long");
@@ -75,7 +75,7 @@ fn long_every_collective_rank_count_size_and_transport() {
     }
 }
 
-/// Chunks listed one by one: those that are reduced and those that are copied, in place where memory can be shared.
+/// Chunks listed one by one, reduced and copied, in place where memory can be shared.
 #[test]
 fn custom_demands_and_matrices() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +87,8 @@ fn custom_demands_and_matrices() {
     write("copies.yaml", &format!("chunks:\n{copies}"));
     let partial = "  - {from: [1, 2], to: [0], reduce: true, bytes: 8}\n";
     write("mixed.yaml", &format!("chunks:\n{sums}{copies}{partial}"));
-    // Sums of all for all can be in place; rank 1 of the copies is sent what it does not hold, of another size.
+    // The sums for all ranks can be in place. The copies cannot: rank 1 gets a chunk that it does not hold, of another
+    // size.
     for (name, calls) in [("sums", 2), ("copies", 1), ("mixed", 1)] {
         for options in ["--op sum", "--op max --transport tcp", "--dtype u8 --transport threads --instances 2"] {
             let options = if name == "copies" {
@@ -101,7 +102,7 @@ fn custom_demands_and_matrices() {
             assert!(rows.iter().all(|row| row["wrong"] == 0), "{line}: {rows:?}");
         }
     }
-    // What two members send each other must be as much for an exchange in place.
+    // For an exchange in place, two members must send each other the same number of bytes.
     for (matrix, calls) in [("0,8,400\n8,16,0\n400,0,4\n", 2), ("0,8,400\n12,16,0\n400,0,4\n", 1)] {
         write("matrix.csv", matrix);
         let rows = here("run --collective alltoallv --matrix matrix.csv --ranks 3 --size 848,84800");
@@ -114,7 +115,7 @@ fn custom_demands_and_matrices() {
     assert!(ran.stderr.contains("rank 7"), "{}", ran.stderr);
 }
 
-/// Lanes, instances and fused steps change what ranks do, not what comes out.
+/// Channels, instances and fused steps change the steps of ranks, but not the result.
 #[test]
 fn every_form_of_a_program_gives_the_same_answers() {
     for form in ["--channels 3", "--instances 3", "--fuse", "--fuse --instances 2 --channels 2", "--max-threadblocks 1"]
@@ -124,7 +125,7 @@ fn every_form_of_a_program_gives_the_same_answers() {
             runs_right(&format!("{line} --transport {transport} {form}"), 3);
         }
     }
-    // An emulated machine stores and forwards: fused steps are two there.
+    // An emulated machine stores and forwards, so a fused step becomes two.
     runs_right("--collective allgather --ranks 3 --size 3000 --emulate ring:3,alpha=1us,bandwidth=1GBps --fuse", 1);
 }
 

@@ -1,4 +1,4 @@
-//! Plans of other tools: exported, verified, played and run as a user would.
+//! Plans of other tools: exported, verified, played and run as a user would do it.
 
 use crate::binary::antiphon_in;
 use serde_json::Value;
@@ -70,7 +70,7 @@ fn a_plan_survives_the_way_through_mscclpp() {
     }
 }
 
-/// Whatever a file of MSCCL++ does wrong, the answer says where and why.
+/// For every mistake in an MSCCL++ file, the answer says where it is and why it is wrong.
 #[test]
 fn wrong_execution_plans_are_refused_with_line_and_reason() {
     let folder = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn wrong_execution_plans_are_refused_with_line_and_reason() {
     let half = &text[..text.len() / 2];
     fs::write(folder.join("wrong.json"), half).unwrap();
     assert_eq!(antiphon_in(folder, "verify wrong.json").code, 2);
-    // What the format cannot say is refused when it is written.
+    // An export that the format cannot express is refused.
     exported(folder, "ring:4", "allreduce", "--format mscclpp-json");
     let ran = antiphon_in(folder, "export plan.json --topology ring:4 --format mscclpp-json --fuse");
     assert_eq!(ran.code, 1, "{}", ran.stdout);

@@ -1,17 +1,17 @@
-//! A disk that is full, a real one: what cannot be kept is named, with what the system says, and nobody crashes.
+//! A full disk, a real one: the error names the file and the system's reason, and nothing crashes.
 
 use crate::binary::skip;
 use std::fs::File;
 use std::process::{Command, Output};
 
-/// What writes files, and which one it cannot write.
+/// Commands that write files, and the file that each cannot write.
 const WRITERS: [(&str, &str); 6] = [
     ("synth --topology ring:4 --collective allgather --size 1MB -o plan.json", "plan.json"),
     ("synth --topology ring:4 --collective allgather --sizes 1KB,4KB -o plans", "plans"),
     ("sweep --topology ring:4 --collective allgather --sizes 1KB --jobs 1 -o cells", "cells"),
     ("profile --ranks 2 --quick -o profile.yaml", "profile.yaml"),
     ("simulate PLAN --trace trace.json", "trace.json"),
-    // It keeps a secret for the ranks of this user.
+    // This one stores a secret for the ranks of this user.
     ("run --collective allreduce --size 1KB --rank 0 --world-size 2 --master 127.0.0.1:9", "antiphon/secret"),
 ];
 
@@ -24,7 +24,7 @@ fn what_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let binary = env!("CARGO_BIN_EXE_antiphon");
     let plan = crate::binary::repository("tests/data/example-schedule.json").display().to_string();
-    // The mount is seen by this shell and its children alone, and vanishes with them.
+    // Only this shell and its children see the mount, and it disappears with them.
     let full =
         "mount -t tmpfs -o size=64k none . && cd \"$PWD\" && cat /dev/zero >fill; [ -s fill ] || exit 99; exec \"$@\"";
     for (line, file) in WRITERS {

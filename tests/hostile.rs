@@ -1,4 +1,4 @@
-//! Bad input: a clear message, the right exit code, no panic, no storm of allocations.
+//! Bad input: a clear message, the right exit code, no panic, no excessive memory.
 
 use crate::binary::{antiphon, antiphon_in, repository};
 
@@ -110,7 +110,7 @@ fn a_mutated_schedule_is_refused_with_evidence() {
     }
 }
 
-/// A file may be short and name a collective of very many ranks: what is missing is counted.
+/// A short file may name a collective of very many ranks: missing chunks are counted, not listed.
 #[test]
 fn what_a_short_file_lacks_is_counted() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn what_a_short_file_lacks_is_counted() {
     }
 }
 
-/// Planned, saved, checked against what was asked for, and changed in ways that an alltoallv cannot be.
+/// An alltoallv is planned, saved, compared with its matrix, and changed in ways that are not allowed.
 #[test]
 fn an_alltoallv_is_its_matrix() {
     let folder = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ fn custom_chunks_follow_rules_too() {
     }
 }
 
-/// A pipe by its name would be waited for; what a file says is quoted only in part.
+/// Opening a named pipe would wait for ever; text of files is quoted only in part.
 #[test]
 fn pipes_by_name_are_refused_and_quotes_are_short() {
     let folder = tempfile::tempdir().unwrap();

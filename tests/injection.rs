@@ -1,5 +1,5 @@
-//! Faults at random moments, put into real jobs from outside: kills, stops, pauses and cuts, on local ranks and on ranks
-//! that somebody else starts. Nobody hangs, no result is wrong, no process is left, and the right rank is named.
+//! Faults at random moments in real jobs: kills, stops, pauses and cuts, on local ranks and on ranks that another
+//! program starts. No job hangs, no result is wrong, no process is left, and the errors name the right rank.
 
 use crate::binary::Ran;
 use crate::cut::cut;
@@ -9,20 +9,20 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long a job may go without progress, and take to get ready.
+/// How long a job may be without progress, and how long it may take to get ready.
 const LIMIT: Duration = Duration::from_secs(1);
 const READY: Duration = Duration::from_secs(4);
-/// What ranks may take beyond that to end, on a computer that is busy with other tests; an idle one needs a second.
+/// How much longer ranks may take to end, on a computer that is busy with other tests; an idle one needs a second.
 const GRACE: Duration = Duration::from_secs(4);
-/// How many jobs run at a time: most wait for a deadline.
+/// How many jobs run at the same time; most of them only wait for a deadline.
 const LANES: usize = 3;
 
-/// What is done to a process.
+/// A fault of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Deed {
     Kill,
     Stop,
-    /// It goes on when the others have ended, and not before twice the limit.
+    /// It is stopped, and continues when the others have ended, but not before twice the limit.
     Pause,
     /// Its TCP connections are cut.
     Cut,
@@ -34,12 +34,12 @@ impl Deed {
     }
 }
 
-/// Whom it befalls.
+/// The process with the fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
-    /// The process that was started for the rank; of local ranks, rank 0 stands for all.
+    /// The process that was started for the rank; for local ranks, rank 0 stands for all.
     Rank(usize),
-    /// The worker behind it.
+    /// The worker of the rank.
     Worker(usize),
 }
 
@@ -51,7 +51,7 @@ struct Case {
     tcp: bool,
     deed: Deed,
     victim: Victim,
-    /// After the ranks have their workers.
+    /// The time after the ranks have got their workers.
     after: Duration,
 }
 
@@ -76,34 +76,34 @@ impl Case {
             _ => Victim::Worker(rank),
         };
         let tcp = deed == Deed::Cut || random.below(2) == 0;
-        // From the first moment, in which they get ready, to the middle of the work.
+        // From the first moment, in which ranks get ready, to the middle of the work.
         let after = Duration::from_millis(random.below(1200));
         Self { is_local, ranks, tcp, deed, victim, after }
     }
 
-    /// Whether the first line of what a rank says names who was hit.
+    /// Whether the first line of a rank's message names the rank with the fault.
     fn is_named(&self, speaker: usize, line: &str) -> bool {
         if line.contains("lost the coordinator, rank 0,") || line.contains("could not join rank 0") {
-            // It speaks of its own connection, which is the coordinator's as well.
+            // It names its own connection, which is also the coordinator's.
             return matches!(self.victim, Victim::Rank(hit) if hit == 0 || hit == speaker);
         }
         let digits = |rest: &str| rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok();
         let named: Option<usize> = line.strip_prefix("rank ").and_then(digits);
-        // A connection has two ends; who was cut off from several others is known.
+        // A connection has two ends. If a rank was cut off from several others, the error must name it.
         named == Some(self.victim.rank()) || named.is_some() && self.deed == Deed::Cut && self.ranks == 2
     }
 }
 
-/// What came of a case.
+/// The result of a case.
 struct Found {
-    /// How long the others took to end beyond the deadline.
+    /// How much later than the deadline the others ended.
     over: Duration,
-    /// Whether all who ended named the right rank.
+    /// Whether all processes that ended named the right rank.
     is_named: bool,
     words: String,
 }
 
-/// Sends a signal to a process that may be gone.
+/// Sends a signal to a process, which may have ended.
 fn signal(process: u32, name: &str) {
     drop(Command::new("kill").args([name, &process.to_string()]).output());
 }
@@ -172,14 +172,14 @@ fn inject(seed: u64) -> Found {
     found(seed, &case, &said, took)
 }
 
-/// Does it to a process; when.
+/// Puts the fault into a process; returns the time.
 fn strike(deed: Deed, target: u32, keepers: &[u32]) -> Instant {
     let begin = Instant::now();
     let mut cut_at = None;
     match deed {
         Deed::Kill => signal(target, "-KILL"),
         Deed::Stop | Deed::Pause => signal(target, "-STOP"),
-        // A connection that is cut while it is made may be made again.
+        // A connection that is cut while it is being made may be made again.
         Deed::Cut => await_some("nobody misses what was cut", || {
             if cut(target) {
                 cut_at.get_or_insert_with(Instant::now);
@@ -190,7 +190,7 @@ fn strike(deed: Deed, target: u32, keepers: &[u32]) -> Instant {
     cut_at.unwrap_or(begin)
 }
 
-/// Judges what those said who ended by themselves, after `took`.
+/// Judges the messages of the processes that ended by themselves, after `took`.
 fn found(seed: u64, case: &Case, said: &[(usize, Ran)], took: Duration) -> Found {
     let mut words = format!("seed {seed}: {case:?}, after {took:?}\n");
     let (mut is_named, mut limit) = (true, if case.deed.stops() { LIMIT } else { Duration::ZERO });
@@ -202,7 +202,7 @@ fn found(seed: u64, case: &Case, said: &[(usize, Ran)], took: Duration) -> Found
         if case.deed.stops() && ran.stderr.contains("during getting ready") {
             limit = READY;
         }
-        // Who was killed says nothing.
+        // A killed process prints nothing.
         let is_dead = case.deed == Deed::Kill && case.victim == Victim::Rank(*speaker);
         // Warnings of refused connections may come before.
         let errors = ran.stderr.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());

@@ -1,4 +1,4 @@
-//! Ranks that somebody else starts: real processes over loopback, some of which pretend to be on other machines.
+//! Ranks that another program starts: real processes over loopback, some of which pretend to be on other machines.
 
 mod faults;
 mod refusals;
@@ -10,20 +10,20 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A port that nobody uses right now.
+/// A port that is not in use.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Processes of one launch, killed with it.
+/// The processes of one launch; they are killed when this is dropped.
 pub(crate) struct Launched {
     children: Vec<Option<Child>>,
     _home: tempfile::TempDir,
 }
 
 impl Launched {
-    /// Starts `antiphon ARGUMENTS` for every machine named in `hosts`, rank by rank; `place` gives the options and the
-    /// variables that tell a rank which one it is.
+    /// Starts `antiphon ARGUMENTS` for every machine named in `hosts`, rank by rank; `place` gives each rank its
+    /// options and variables.
     pub(crate) fn start(
         hosts: &[&str],
         arguments: &str,
@@ -54,7 +54,7 @@ impl Launched {
         self.children.iter().flatten().map(Child::id).collect()
     }
 
-    /// Waits for rank 0 to print a row; what it will print after that.
+    /// Waits until rank 0 prints a row; returns the rest of its output.
     fn first_row(&mut self) -> BufReader<ChildStdout> {
         let mut rows = BufReader::new(self.children[0].as_mut().unwrap().stdout.take().unwrap());
         let mut row = String::new();
@@ -62,12 +62,12 @@ impl Launched {
         rows
     }
 
-    /// The process of a rank, which is not waited for any more.
+    /// Gives away the process of a rank; `end` will not wait for it.
     pub(crate) fn take(&mut self, rank: usize) -> Option<Child> {
         self.children[rank].take()
     }
 
-    /// Waits for all; by rank.
+    /// Waits for all processes; returns the results by rank.
     pub(crate) fn end(mut self) -> Vec<Ran> {
         let wait = |child: Child| {
             let output = child.wait_with_output().unwrap();
@@ -90,7 +90,7 @@ impl Drop for Launched {
     }
 }
 
-/// All ranks succeeded, rank 0 alone printed, and nothing in it is wrong.
+/// Checks that all ranks succeeded, only rank 0 printed, and no result is wrong.
 fn assert_right(ran: Vec<Ran>, lines: usize) {
     for (rank, ran) in ran.into_iter().enumerate() {
         let ran = ran.ok();
@@ -211,7 +211,7 @@ fn data_takes_turns_over_several_interfaces() {
     let port = free_port();
     let arguments = "run --collective alltoall --size 0,4004,4000000 --iterations 2 --json";
     let run = Launched::start(&["a", "b", "b", "c"], arguments, |rank| {
-        // Ranks may have different ones, and differently many.
+        // Ranks may have different numbers of interfaces.
         let interfaces = ["127.0.0.1,127.0.0.2", "127.0.0.0/8", "127.0.0.3,::1,127.0.0.4", "lo"][rank];
         (format!("--rank {rank} --world-size 4 --master 127.0.0.1:{port} --interface {interfaces}"), Vec::new())
     });
@@ -227,7 +227,7 @@ fn a_limit_of_open_files_is_raised_or_named() {
         );
         Command::new("sh").args(["-c", &run]).output().unwrap()
     };
-    // 19 peers, two ends each.
+    // 19 peers with two connection ends each.
     let output = limited("-S -n 30");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let output = limited("-n 30");

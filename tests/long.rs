@@ -102,7 +102,7 @@ fn long_damaged_files_never_crash_a_parser() {
     }
 }
 
-/// Cuts, repeats, flips or inserts something that numbers and brackets do not like.
+/// Cuts, repeats or flips bytes, or inserts characters that break numbers and brackets.
 fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     let at = random.below(bytes.len().max(1) as u64) as usize;
     let fragments: [&[u8]; 8] = [b"-1", b"1e999", b"NaN", b"999999999999", b"[[[[[[[[", b"\"", b"null", b"\xff\xfe"];
@@ -117,8 +117,8 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Emulated machines of 3 to 32 ranks take what the cost model says, within 5 %, where links are what limits them:
-/// half a second and more, in which two cores move a megabyte for every rank many times over.
+/// Emulated machines of 3 to 32 ranks take the predicted time, within 5 %, where links are the bottleneck: half a
+/// second and more, in which two cores could move a megabyte for every rank many times.
 #[test]
 fn long_emulated_machines_keep_to_the_model() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +143,7 @@ fn long_emulated_machines_keep_to_the_model() {
         let slowdown = predicted / report["makespan_us"].as_f64().unwrap();
         let run = format!("run {} --topology {machine} --emulate {machine} --slowdown {slowdown}", plan.display());
         let mut errors = Vec::new();
-        // Other work on the computer may delay a run, but never make it early.
+        // Other work on the computer may delay a run, but cannot make it early.
         let kept = (0..3).any(|_| {
             let rows = antiphon(&format!("{run} --iterations 3 --warmups 1 --json")).ok();
             let row: Value = serde_json::from_str(rows.stdout.lines().next().unwrap()).unwrap();
@@ -182,7 +182,7 @@ fn long_a_rank_killed_or_stopped_at_any_time_is_named() {
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "seed {seed}: {message}");
         assert!(message.contains(&format!("rank {rank}")), "seed {seed}, rank {rank}: {message}");
-        // Used time is no sign that all have voted; to get ready has a deadline of its own.
+        // Used processor time does not show that all have voted, and getting ready has its own deadline.
         let limit = Duration::from_secs(if message.contains("during getting ready") { 20 } else { 3 });
         let took = started.elapsed();
         assert!(took < limit + Duration::from_secs(6), "seed {seed}: took {took:?}: {message}");
@@ -190,12 +190,12 @@ fn long_a_rank_killed_or_stopped_at_any_time_is_named() {
     }
 }
 
-/// The process of a rank, once it has used so many ticks of processor time.
+/// The process of a rank, after it has used this many ticks of processor time.
 fn busy_worker(launcher: u32, rank: usize, ranks: usize, ticks: u64) -> Option<u32> {
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         let mut workers = children_of(launcher);
-        // In the order in which they were started.
+        // Children are in the order in which they were started.
         workers.sort_unstable();
         if workers.len() == ranks && workers.iter().all(|pid| used_ticks(*pid) >= ticks) {
             return Some(workers[rank]);

@@ -1,4 +1,4 @@
-//! Known machines, machines of one's own, and machines that other programs described.
+//! Built-in machines, machines of a user, and machines that other programs described.
 
 use crate::binary::{antiphon, antiphon_in, repository, topology};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn a_fabric_of_512_ranks_takes_no_time() {
     let start = Instant::now();
     let fabric = antiphon("topology check h800x64 --json").ok().json();
     assert_eq!((fabric["ranks"].as_u64(), fabric["links"].as_u64()), (Some(512), Some(64 * 56 + 64 * 63 * 8)));
-    // Far more than it takes anywhere, far less than an explosion would.
+    // Far more memory than needed, and far less than an unbounded parser would take.
     assert!(start.elapsed().as_secs() < 10);
 }
 
@@ -105,7 +105,7 @@ fn the_largest_instances_keep_a_time_limit_of_one_second() {
         let started = Instant::now();
         let ran = antiphon(&format!("{arguments} --time-limit 1s"));
         assert_eq!(ran.code, i32::from(!answers), "{arguments}: {}", ran.stderr);
-        // Reading, verifying and a busy computer take time as well; without the limit these take minutes.
+        // Reading, verifying and a busy computer take time as well; without the limit these searches take minutes.
         assert!(started.elapsed() < Duration::from_secs(45), "{arguments} took {:?}", started.elapsed());
     }
 }

@@ -1,4 +1,4 @@
-//! Profiles of machines whose truth is known, because local ranks imitate them.
+//! Profiles of machines whose true values are known, because local ranks emulate them.
 
 use crate::binary::antiphon_in;
 use std::fmt::Write;
@@ -24,7 +24,7 @@ fn two_machines() -> String {
     text
 }
 
-/// What a measured topology of two machines of two ranks has wrong.
+/// The errors of a measured topology of two machines of two ranks.
 fn differences(truth: &serde_json::Value, measured: &serde_json::Value) -> Vec<String> {
     let name_of = |id: &serde_json::Value| {
         let all = measured["resources"].as_array().unwrap();
@@ -46,7 +46,7 @@ fn differences(truth: &serde_json::Value, measured: &serde_json::Value) -> Vec<S
         let shared = link["resources"].as_array().map_or(&[][..], Vec::as_slice);
         let names: Vec<String> = shared.iter().map(name_of).collect();
         let from = link["from"].as_u64().unwrap() / 2;
-        // What leaves one of two machines enters the other: either name is right.
+        // With two machines, everything that leaves one enters the other, so either name is right.
         let right = [format!("machine{from}.nic.tx"), format!("machine{}.nic.rx", 1 - from)];
         if if near { !names.is_empty() } else { names.len() != 1 || !right.contains(&names[0]) } {
             wrong.push(format!("{link}: {names:?}"));
@@ -62,7 +62,7 @@ fn an_imitated_cluster_is_measured_as_it_is() {
     std::fs::write(folder.path().join("truth.yaml"), two_machines()).unwrap();
     let show = |file: &str| here(&format!("topology show ./{file} --json")).json();
     let truth = show("truth.yaml");
-    // Other tests share the computer, and nothing that is measured then is as it is; at last they have ended.
+    // Other tests run on the same computer and disturb the measurement, so it is repeated; at last they have ended.
     for attempt in 1.. {
         let ran = here(
             "profile --ranks 4 --quick --check 4 --emulate ./truth.yaml --slowdown 4 --force --svg m.svg -o m.yaml",

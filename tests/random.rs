@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same every time.
+//! Pseudo-random numbers that are the same in every run.
 
 /// A small generator with a fixed stream (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);

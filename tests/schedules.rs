@@ -21,7 +21,7 @@ fn plan(spec: &str, wish: &Wish, options: &str) -> (Value, Value) {
     (read(&path), report)
 }
 
-/// A plan for a machine of one's own needs neither the machine's file nor `--topology` at any later command.
+/// A plan for a user's own machine needs neither the machine's file nor `--topology` in later commands.
 #[test]
 fn a_plan_knows_its_machine() {
     let folder = tempfile::tempdir().unwrap();
@@ -38,7 +38,7 @@ fn a_plan_knows_its_machine() {
     let other = run("verify plan.json --topology ring:2");
     assert_eq!(other.code, 1, "{}", other.stdout);
     assert!(other.stdout.contains("digest"), "{}", other.stdout);
-    // A machine that was changed afterwards is another one.
+    // A machine that was changed afterwards is another machine.
     let text = std::fs::read_to_string(folder.path().join("plan.json")).unwrap();
     std::fs::write(folder.path().join("plan.json"), text.replace("\"alpha_us\":3.0", "\"alpha_us\":2.0")).unwrap();
     let changed = run("verify plan.json");
@@ -88,7 +88,7 @@ fn every_strategy_returns_the_same_kind_of_answer() {
 #[test]
 fn machines_with_unequal_links_and_shared_resources() {
     for (spec, ranks, size, most) in [
-        // Best known or published makespans, with the slack that later work may take away.
+        // Best known or published makespans, with a tolerance for later changes.
         ("ndv2x2", 16, 1_000_000_000, 43_800.0),
         ("ndv2x2", 16, 1_000, 4.3),
         ("dgx2x2", 32, 1_000, 4.3),
@@ -152,7 +152,7 @@ fn some_ranks_take_part_and_the_others_may_relay() {
 fn a_topology_that_nobody_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("odd.json");
-    // Seven ranks, a directed cycle with chords of other costs, both α conventions, one shared resource.
+    // Seven ranks, a directed cycle with chords of other costs, both kinds of latency, one shared resource.
     let mut links = Vec::new();
     for rank in 0..7u64 {
         for (step, beta, latency) in [(1, 1e-4, "occupies"), (3, 3e-4, "pipelines")] {
@@ -173,7 +173,7 @@ fn a_topology_that_nobody_named() {
 
 #[test]
 fn the_published_example_pair_verifies() {
-    // The example of the file format, as other people's tools write it.
+    // The example of the file format, in the form that other tools write.
     let example = repository("tests/data/example-schedule.json");
     let answer = antiphon(&format!("verify {} --json", example.display())).ok().json();
     assert_eq!(answer["ok"], true);
@@ -225,12 +225,12 @@ fn explain_says_what_binds_what_would_help_and_who_else_tried() {
     assert!((network["price_us_per_percent"].as_f64().unwrap() - 396.0).abs() < 1.0, "{network}");
     assert!(network["makespan_us"].as_f64().unwrap() < told["makespan_us"].as_f64().unwrap());
     let tried = told["candidates"].as_array().unwrap();
-    // The optimum at one chunk per rank lost to a finer cut.
+    // The plan with one chunk per rank is the best for that count, but a plan with more chunks won.
     let at_one = tried.iter().find(|it| it["chunks_per_rank"] == 1).unwrap();
     assert!((at_one["makespan_us"].as_f64().unwrap() - 43_752.7).abs() < 0.1, "{tried:?}");
     assert!(tried.iter().all(|it| it["stop_reason"].as_str().is_some()));
     assert_eq!(told["links"].as_array().unwrap().len(), topology("ndv2x2")["links"].as_array().unwrap().len());
-    // The account is part of the file and of no clock: planning again gives the same bytes.
+    // The provenance is part of the file and contains no times, so planning again gives the same bytes.
     let again = folder.path().join("again.json");
     antiphon(&format!("synth --topology ndv2x2 --collective allgather --size 1GB --gap 5% -o {}", again.display()))
         .ok();

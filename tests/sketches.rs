@@ -1,4 +1,4 @@
-//! Sketches: what they forbid stays unused, what is wrong with them has a place, and none is forgotten.
+//! Sketches: plans do not use forbidden links, errors have a place, and no sketch file is forgotten.
 
 use crate::binary::{antiphon, read};
 use serde_json::json;
@@ -52,8 +52,8 @@ fn an_unknown_key_has_a_place_and_a_suggestion() {
     assert!(ran.stderr.contains("typo.yaml:3:") && ran.stderr.contains("forbid"), "{}", ran.stderr);
 }
 
-/// Two machines of three ranks, everybody joined to everybody; crossing is slower, and slowest away from the ranks
-/// beside the NICs (local rank 2 in both).
+/// Two machines of three ranks with links between all ranks. Links between machines are slower, and slowest away from
+/// the ranks beside the NICs (local rank 2 in both).
 fn two_machines(folder: &Path) -> PathBuf {
     let mut links = Vec::new();
     for (from, to) in (0..6).flat_map(|from| (0..6).map(move |to| (from, to))).filter(|(from, to)| from != to) {

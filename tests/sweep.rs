@@ -82,7 +82,7 @@ fn the_number_of_workers_says_nothing_and_nothing_is_done_twice() {
     assert!(other.stderr.contains("asks for something else") && other.stderr.contains("hint"), "{}", other.stderr);
 }
 
-/// What a sweep found, by file; how long it took is no part of it.
+/// The results of a sweep, by file, without the time of the search.
 fn files(folder: &Path) -> Vec<(String, String)> {
     let mut found = vec![("results.json".to_owned(), std::fs::read_to_string(folder.join("results.json")).unwrap())];
     for entry in std::fs::read_dir(folder.join("plans")).unwrap() {
@@ -93,7 +93,7 @@ fn files(folder: &Path) -> Vec<(String, String)> {
     found
 }
 
-/// A sweep at work; its remarks are read line by line.
+/// A running sweep; its remarks are read line by line.
 struct Sweeping {
     child: Child,
     remarks: BufReader<std::process::ChildStderr>,
@@ -111,7 +111,7 @@ impl Sweeping {
         Self { child, remarks }
     }
 
-    /// The next remark that contains `word`; `None` at the end.
+    /// The next remark with `word`; `None` at the end.
     fn next(&mut self, word: &str) -> Option<String> {
         loop {
             let mut line = String::new();

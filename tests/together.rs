@@ -1,4 +1,4 @@
-//! Several plans at the same time, and groups of ranks, as a user asks for them.
+//! Several plans at the same time, and groups of ranks, with the commands of a user.
 
 use crate::binary::{antiphon, antiphon_in};
 use serde_json::Value;
@@ -8,7 +8,7 @@ fn rows(arguments: &str) -> Vec<Value> {
     ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Every row is right, says which plan it is of, and no plan takes longer than all of them.
+/// Checks that every row is right and names its plan, and that no plan takes longer than all of them.
 fn are_right(rows: &[Value], groups: &[&[u32]]) {
     let count = groups.len();
     assert!(!rows.is_empty() && rows.len().is_multiple_of(count), "{rows:?}");
@@ -63,7 +63,7 @@ fn plans_of_files_run_together_and_in_groups() {
         are_right(&both, &[all, all, all]);
         assert_eq!([&both[0]["collective"], &both[1]["collective"]], ["allgather", "allreduce"]);
     }
-    // One plan in every group, or one for each; groups may overlap.
+    // One plan for every group, or one for each; groups may overlap.
     are_right(&rows(&format!("{gather} --split 0-3/2-5 --size 40000")), &[all, high]);
     are_right(&rows(&format!("{gather} {reduce} --split 0-3/2-5 --size 40000,8")), &[all, high]);
     for (line, what) in [

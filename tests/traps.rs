@@ -1,4 +1,4 @@
-//! Where a person who means well used to be misled: units, ranges, silent losses, and answers for machines.
+//! Details that once misled users: units, ranges, silent losses, and JSON answers.
 
 use crate::binary::{antiphon, antiphon_in, read};
 use serde_json::Value;
@@ -88,7 +88,7 @@ fn nothing_is_overwritten_unasked() {
 
 #[test]
 fn an_interrupted_planner_says_so_and_gives_what_it_has() {
-    // Long after the first plans this would still search.
+    // Without a limit, the search would continue long after the first plans.
     let mut child = start("synth --topology dgx2x2 --collective alltoall --size 64MB --gap 0 --json -v");
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let found = lines.by_ref().map_while(Result::ok).find(|line| line.contains("incumbent"));
@@ -103,7 +103,7 @@ fn an_interrupted_planner_says_so_and_gives_what_it_has() {
 
 #[test]
 fn an_interrupted_run_says_so() {
-    // The first size takes a moment, the second a minute.
+    // The first size takes a moment, the second takes a minute.
     let line = "run --collective allreduce --ranks 2 --size 4,64MB --iterations 2000 --timeout 1h";
     for (line, is_json, first) in
         [(line.to_owned(), false, "allreduce on 2 ranks"), (format!("{line} --json"), true, "antiphon-run/1")]

@@ -1,4 +1,5 @@
-//! The tables of `BENCHMARKS.md`: each benchmark writes its own between two comments, of which the first names the command.
+//! The tables of `BENCHMARKS.md`: each benchmark writes its table between two comments; the first comment names the
+//! command.
 //!
 //! ```text
 //! <!-- growth: cargo bench --bench plans growth -->
@@ -8,7 +9,7 @@
 
 use std::path::Path;
 
-/// Replaces what stands between the comments of `name`.
+/// Replaces the text between the comments of `name`.
 pub(crate) fn write_between(name: &str, table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md");
     let text = std::fs::read_to_string(&path).expect("BENCHMARKS.md is there");

@@ -1,8 +1,8 @@
-//! Plans in the formats of other people's runtimes, read and written.
+//! Plans in the formats of other runtimes, read and written.
 //!
-//! One folder per format. Each has a typed document with the place of everything in the file, the limits of the
-//! runtimes that execute it, and the way from and to a [`program::Program`]; what a foreign plan means is judged by
-//! [`program::check`] like everything else.
+//! There is one folder per format. Each has a typed document with the place of everything in the file, the limits of
+//! the runtimes that execute it, and the conversion from and to a [`program::Program`]. The meaning of a foreign plan
+//! is checked by [`program::check`], like every program.
 
 /// An enum whose values are words in the file.
 macro_rules! words {

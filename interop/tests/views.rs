@@ -1,4 +1,4 @@
-//! What people look at: trace, graph and page.
+//! Pictures of a timeline: trace, graph and page.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

@@ -90,7 +90,7 @@ pub(crate) enum Command {
     /// Resolves a sketch and prints what it allows and forbids.
     #[command(subcommand, after_help = examples::SKETCH)]
     Sketch(SketchCommand),
-    /// Every lower bound, which one binds, and its certificate.
+    /// All lower bounds; the strictest one, with its certificate.
     #[command(after_help = examples::BOUND)]
     Bound(BoundArgs),
     /// Plans a collective.
@@ -102,7 +102,7 @@ pub(crate) enum Command {
     /// Plays a plan: makespan, utilisation of every link and resource, traces.
     #[command(after_help = examples::SIMULATE)]
     Simulate(SimulateArgs),
-    /// The critical path of a plan, and what binds.
+    /// The critical path of a plan, and what limits every plan.
     #[command(after_help = examples::EXPLAIN)]
     Explain(ExplainArgs),
     /// Writes a plan in another format.

@@ -1,4 +1,4 @@
-//! Collectives between hosts: the right results, in about the time that the links allow.
+//! Collectives between hosts: correct results, in about the predicted time.
 
 use crate::fabric::{Cluster, Family, Place, Spec};
 use crate::noise::{check, right_in_three};
@@ -6,10 +6,10 @@ use crate::ours::{Plan, right, rows, start_at, start_where};
 use std::process::Command;
 use std::time::Duration;
 
-/// A message over TCP between two hosts.
+/// The α of a message over TCP between two hosts.
 const ALPHA: Duration = Duration::from_micros(100);
 
-/// Runs a plan for the cluster's own topology, and compares its time with what no plan can beat.
+/// Runs a plan for the cluster's own topology, and compares its time with the lower bound.
 fn near_the_bound(spec: &Spec, ranks: usize, cell: (&str, u64), share: f64) {
     let Some(cluster) = Cluster::or_skip(spec) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ fn every_collective_between_four_equal_hosts_is_right() {
     for collective in
         ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "reduce", "gather", "scatter"]
     {
-        // Nothing, less than a chunk, odd, and more than one tile: out of place and in place.
+        // No bytes, less than a chunk, an odd size, and more than one tile: out of place and in place.
         let line = format!("run --collective {collective} --size 0,4,100012,1000000 --iterations 1 --warmups 0");
         let rows = rows(place, &line);
         assert!(rows.len() >= 4, "{collective}: {rows:?}");
@@ -60,7 +60,8 @@ fn eight_hosts() {
     near_the_bound(&Spec::star(&[200; 8]), 1, ("allgather", 8 << 20), 0.85);
 }
 
-/// Buckets of 64 KB let the beginnings of messages pass at once, and their ends wait: out of order it takes 1.5 times as long.
+/// Buckets of 64 KB let the first bytes of a message pass at once and delay the last ones. Out of order, it takes 1.5
+/// times as long.
 #[test]
 fn eight_hosts_as_systems_come() {
     near_the_bound(&Spec::star(&[200; 8]).coarse(), 1, ("allgather", 8 << 20), 0.8);
@@ -90,7 +91,8 @@ fn hosts_without_ipv4_meet_over_ipv6() {
     assert_eq!(right(start_at(Place::Hosts(&cluster, 1), &address, line)).len(), 4);
 }
 
-/// Where rank 0's machine calls itself by the loopback, as many do, and a name is listened at for IPv6 alone by default.
+/// Rank 0's machine has a name that resolves to the loopback, as many machines do, and listening at a name uses only
+/// IPv6 by default.
 #[test]
 fn ranks_that_know_rank_0_by_different_addresses() {
     let Some(cluster) = Cluster::or_skip(&Spec::star(&[200; 3])) else { return };

@@ -1,4 +1,5 @@
-//! Hosts that die or are cut off in the middle of a job: every other host says who, and nothing is left running.
+//! Hosts that die or are cut off in the middle of a job: every other host names the host at fault, and no process is
+//! left.
 
 use crate::fabric::{Cluster, Place, Spec};
 use crate::ours::start;
@@ -7,12 +8,12 @@ use std::time::{Duration, Instant};
 /// How long a job may be without progress.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the processes of a job have to end after that, and this computer to be busy with other things.
+/// How long the processes of a job may take to end after that, on a busy computer.
 const GRACE: Duration = Duration::from_secs(4);
 
 const HOSTS: usize = 4;
 
-/// Breaks a host of a cluster while it works, and checks how everybody ends who is left.
+/// Breaks a host of a cluster while it works, and checks how all others end.
 fn broken(victim: usize, break_it: impl FnOnce(&Cluster)) {
     let Some(cluster) = Cluster::or_skip(&Spec::star(&[200; HOSTS])) else { return };
     let limit = TIMEOUT.as_secs();
@@ -54,7 +55,8 @@ fn a_coordinator_whose_host_is_cut_off_is_named_by_all_and_by_itself() {
     broken(0, |cluster| cluster.cut(0, 0));
 }
 
-/// Its control connection works, its data connections with others but the coordinator do not, and nobody refuses them.
+/// Its control connection works. Its data connections to all but the coordinator do not, but they are not refused
+/// either.
 #[test]
 fn a_host_whose_data_is_swallowed_is_named_with_the_reason() {
     let Some(cluster) = Cluster::or_skip(&Spec::star(&[200; HOSTS])) else { return };

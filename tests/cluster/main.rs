@@ -1,5 +1,5 @@
 //! Collectives between real hosts: network namespaces with shaped links, built by the tests themselves. They need root,
-//! `ip` and `tc`; without, every test says why it is skipped. Run them with `make cluster-test`.
+//! `ip` and `tc`; without these, every test says why it is skipped. Run them with `make cluster-test`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

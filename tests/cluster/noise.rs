@@ -3,14 +3,14 @@
 //! and a link of 200 Mbit/s 0.73 of its rate; so a measurement may be repeated twice. What is wrong with the code is wrong in
 //! all three.
 
-/// What is wrong with a measurement.
+/// The result of a measurement: an error if it is wrong.
 pub(crate) type Checked = Result<(), String>;
 
 pub(crate) fn check(holds: bool, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// One of three measurements at most is right; what was wrong with others is told.
+/// At least one of three measurements must be right; prints what was wrong with the others.
 pub(crate) fn right_in_three(measure: impl FnMut() -> Checked) {
     for (attempt, result) in (1..=3).zip(std::iter::repeat_with(measure)) {
         match result {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What a job may take in all.
+/// How long a job may take in all.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Where rank 0 is found; every job of a cluster has its turn there.
+/// The port of rank 0; the jobs of a cluster use it one after the other.
 const PORT: u16 = 29_533;
 
 /// The command line tool.
@@ -47,7 +47,7 @@ pub(crate) fn start_where<'a>(place: Place<'_>, address: impl Fn(usize) -> &'a s
     (0..ranks).map(|number| place.spawn(number, rank(number))).collect()
 }
 
-/// Runs a job to its end: what each process had to say.
+/// Waits for the end of a job; returns the output of each process.
 pub(crate) fn finish(guests: Vec<Guest>) -> Vec<Ended> {
     guests.into_iter().map(|guest| guest.wait(PATIENCE)).collect()
 }
@@ -66,7 +66,8 @@ pub(crate) fn right(guests: Vec<Guest>) -> Vec<Value> {
     rows
 }
 
-/// The median time of a collective in µs, called as others offer it: a broadcast in place, and all else out of place.
+/// The median time of a collective in µs, in the form that other libraries have: a broadcast in place, all others out
+/// of place.
 fn comparable(rows: &[Value], collective: &str) -> f64 {
     let row = rows.iter().find(|row| row["in_place"] == (collective == "broadcast"));
     time(row.expect("both kinds of calls are measured"))
@@ -82,7 +83,7 @@ pub(crate) struct Plan {
     collective: String,
     file: PathBuf,
     topology: PathBuf,
-    /// What the cost model says, and what no plan is faster than; in µs.
+    /// The predicted time, and the lower bound, in µs.
     pub makespan: f64,
     pub bound: f64,
 }
@@ -109,7 +110,7 @@ impl Plan {
     }
 }
 
-/// The median time of the algorithm that is taken without a plan, in µs (see [`comparable`]).
+/// The median time of the algorithm that runs without a plan, in µs (see [`comparable`]).
 pub(crate) fn classic(place: Place<'_>, (collective, size): (&str, u64), iterations: u32) -> f64 {
     let line = format!("run --collective {collective} --size {size} --iterations {iterations} --warmups 1");
     comparable(&rows(place, &line), collective)

@@ -1,4 +1,4 @@
-//! `antiphon profile` between shaped hosts finds their rates and what they share, and predicts what it did not measure.
+//! `antiphon profile` between shaped hosts finds their rates and shared resources, and predicts held-out exchanges.
 
 use crate::binary::antiphon_in;
 use crate::fabric::{Cluster, Family, Host, Nic, Place, Spec, Switch, Uplink};
@@ -10,14 +10,14 @@ use std::time::Duration;
 /// Ordered pairs of ranks.
 type Pairs = BTreeSet<(u64, u64)>;
 
-/// What a profile says, in Mbit/s on the wire.
+/// The content of a profile, in Mbit/s on the wire.
 #[derive(Debug)]
 struct Found {
     links: Vec<((u64, u64), f64)>,
-    /// Delays in µs, of the same links.
+    /// The delays of the same links in µs.
     alphas: Vec<f64>,
     shared: Vec<(String, Pairs, f64)>,
-    /// The median error of what was predicted, in percent.
+    /// The median error of the predictions, in percent.
     error: f64,
 }
 
@@ -49,7 +49,7 @@ fn profile(cluster: &Cluster) -> Found {
     }
 }
 
-/// A profile is right.
+/// Checks that a profile is right.
 fn assert_found(cluster: &Cluster, is_right: impl Fn(&Found) -> Checked) {
     right_in_three(|| {
         let found = profile(cluster);
@@ -58,7 +58,7 @@ fn assert_found(cluster: &Cluster, is_right: impl Fn(&Found) -> Checked) {
 }
 
 impl Found {
-    /// Every link has the rate that `truth` says, and what was not measured was predicted.
+    /// Checks that every link has the rate of `truth`, and that held-out exchanges were predicted.
     fn rates(&self, tolerance: f64, truth: impl Fn(u64, u64) -> f64) -> Checked {
         for &((from, to), rate) in &self.links {
             let ratio = rate / truth(from, to);
@@ -67,7 +67,7 @@ impl Found {
         check(self.error <= 10.0, || format!("predictions are off by {} %", self.error))
     }
 
-    /// These pairs were found to share so many Mbit/s.
+    /// Checks that these pairs were found to share this many Mbit/s.
     fn shares(&self, users: impl IntoIterator<Item = (u64, u64)>, rate: f64) -> Checked {
         let users: Pairs = users.into_iter().collect();
         let found = self.shared.iter().find(|(_, found, _)| *found == users);
@@ -75,7 +75,7 @@ impl Found {
         check((found / rate - 1.0).abs() <= 0.1, || format!("{name} has {found:.1} of {rate} Mbit/s"))
     }
 
-    /// Cables carry both ways at once.
+    /// Checks that the two directions of a cable do not share its rate.
     fn is_duplex(&self) -> Checked {
         let both = |users: &Pairs| users.iter().any(|&(from, to)| users.contains(&(to, from)));
         let phantoms: Vec<_> = self.shared.iter().filter(|(_, users, _)| both(users)).collect();

@@ -1,4 +1,4 @@
-//! Shaped clusters are what they claim to be: rates, shared links, cuts, delays, and nothing left behind.
+//! Shaped clusters have the rates, shared links, cuts and delays of their specification, and leave nothing behind.
 
 use crate::binary::antiphon_in;
 use crate::fabric::flow::{Window, connect, pushing, rates, round_trip, stalls};
@@ -11,7 +11,7 @@ use std::time::Duration;
 const WINDOW: Window = Window { warm_up: Duration::from_millis(400), length: Duration::from_millis(1200) };
 const WAY: (usize, Family) = (0, Family::V4);
 
-/// Streams at once carry what TCP can at so many Mbit/s each.
+/// Checks that simultaneous streams carry the payload of TCP at this many Mbit/s each.
 fn assert_rates(cluster: &Cluster, flows: &[(usize, usize)], way: (usize, Family), mbits: u32) {
     right_in_three(|| {
         let measured = rates(cluster, flows, way, WINDOW);
@@ -21,7 +21,8 @@ fn assert_rates(cluster: &Cluster, flows: &[(usize, usize)], way: (usize, Family
     });
 }
 
-/// Streams share so many Mbit/s: evenly in the long run only; their sum is exact at any time.
+/// Checks that streams share this many Mbit/s. They share evenly only in the long run, but their sum is exact at any
+/// time.
 fn assert_shared(cluster: &Cluster, flows: &[(usize, usize)], mbits: u32) {
     right_in_three(|| {
         let measured = rates(cluster, flows, WAY, WINDOW);
@@ -83,7 +84,7 @@ fn nothing_passes_a_cut_until_it_is_restored() {
     thread.join().unwrap();
 }
 
-/// Whether not a byte comes within `limit`.
+/// Whether no byte arrives within `limit`.
 fn flows_stalled(receiver: &mut std::net::TcpStream, limit: Duration) -> bool {
     receiver.set_read_timeout(Some(limit)).unwrap();
     std::io::Read::read(receiver, &mut [0; 1]).is_err()
@@ -111,7 +112,7 @@ fn guests_live_in_their_host_and_end_with_the_cluster() {
     list.args(["-brief", "address"]);
     let told = cluster.spawn(1, list).wait(Duration::from_secs(10)).ok().stdout;
     assert!(told.contains("10.77.0.2/24") && !told.contains("10.77.0.1/24"), "{told}");
-    // One that leaves another behind, out of reach of its process group.
+    // A process that leaves another one behind, outside its process group.
     let mut shell = Command::new("setsid");
     shell.args(["--wait", "sh", "-c", "tail -f /dev/null & echo started"]);
     let told = cluster.spawn(0, shell).wait(Duration::from_secs(10)).ok().stdout;
@@ -121,7 +122,7 @@ fn guests_live_in_their_host_and_end_with_the_cluster() {
     let namespace = cluster.namespace(0).to_owned();
     drop(cluster);
     assert!(!Path::new(&format!("/run/netns/{namespace}")).exists());
-    // Killed by now, if nobody has waited for it yet.
+    // It was killed, even if no process has waited for it yet.
     let state = std::fs::read_to_string(format!("/proc/{}/stat", left[0])).unwrap_or_default();
     assert!(state.is_empty() || state.contains(") Z ") || state.contains(") X "), "{state}");
 }
@@ -139,8 +140,8 @@ fn what_a_killed_process_leaves_the_next_one_removes() {
     assert!(Path::new(&format!("/run/netns/{}", cluster.namespace(0))).exists(), "a living one was removed");
 }
 
-/// The topology that plans are made for has the rates of the links: no broadcast is faster than the slowest way that
-/// all of it must take.
+/// The topology for plans has the rates of the links: no broadcast is faster than the slowest link that all of its data
+/// must use.
 #[test]
 fn a_cluster_is_described_as_it_is() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Hosts with several NICs: by default data goes all ways that lead to the others, and no way makes it slower.
+//! Hosts with several NICs: by default data is striped over all NICs that lead to the others, and no NIC makes it
+//! slower.
 
 use crate::fabric::{Cluster, Host, Nic, Place, Spec, Switch};
 use crate::noise::{check, right_in_three};
@@ -6,7 +7,7 @@ use crate::ours::{rows, time};
 use std::process::Command;
 use std::time::Duration;
 
-/// So many hosts with a NIC of each of these rates, each in a network of its own.
+/// This many hosts with a NIC of each of these rates, each NIC in its own network.
 fn rails(hosts: usize, rates: &[u32]) -> Spec {
     let nic = |(switch, &rate): (usize, &u32)| Nic { switch, ..Nic::new(rate) };
     let nics: Vec<Nic> = rates.iter().enumerate().map(nic).collect();
@@ -35,17 +36,18 @@ fn a_slow_second_nic_delays_nothing() {
         let fast = if rates[0] > rates[1] { "--interface eth0" } else { "--interface eth1" };
         right_in_three(|| {
             let (one, both) = (message(&cluster, fast), message(&cluster, ""));
-            // In turns of equal shares it would be twice as slow as the fast one alone.
+            // With equal shares it would be twice as slow as over the fast NIC alone.
             check(both / one < 1.4, || format!("{rates:?}: {one} µs over the fast one, {both} µs over both"))
         });
     }
 }
 
-/// Ways that are none: a second address of the same NIC, and a network in which the hosts do not reach each other.
+/// Addresses that lead nowhere: a second address of the same NIC, and a network in which the hosts do not reach each
+/// other.
 #[test]
 fn addresses_that_are_no_way_are_done_without() {
     let Some(cluster) = Cluster::or_skip(&Spec::star(&[200, 200])) else { return };
-    // Cables from a host to itself: the first pair has the same address everywhere, as bridges for containers do.
+    // Cables from a host to itself: the first pair has the same address everywhere, like bridges for containers.
     for (host, cable, address) in [(0, 8, "172.30.0.1/16"), (1, 8, "172.30.0.1/16"), (1, 9, "10.201.0.1/24")] {
         let lines = [
             format!("link add v{cable} type veth peer name w{cable}"),

@@ -1,4 +1,4 @@
-//! Machines and sketches: each resolves, can be named, and says in its first lines why it exists.
+//! Machines and sketches: each resolves, has a name that works, and says in its first lines why it exists.
 
 use super::files_under;
 use crate::binary::antiphon;

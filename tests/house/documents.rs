@@ -1,4 +1,4 @@
-//! The pages for readers: they fit, name what is there, and lead somewhere.
+//! The documents: their length, the files and pages that they name, and their links.
 
 use super::{CRATES, ROOT, files_under, sources};
 use std::path::Path;
@@ -42,7 +42,7 @@ fn pages_about_the_code_name_files_that_exist() {
     }
 }
 
-/// Comments may name pages of `docs/`: each must be there.
+/// Comments may name pages of `docs/`: each must exist.
 #[test]
 fn comments_name_pages_that_exist() {
     for source in sources("") {
@@ -55,7 +55,8 @@ fn comments_name_pages_that_exist() {
     }
 }
 
-/// A table is written by the command that the comment before it names, or says when and by what it was measured once.
+/// A table is written by the command that the comment before it names, or the paragraph before it says when and how it
+/// was measured once.
 #[test]
 fn every_table_of_benchmarks_names_its_command() {
     let text = page("BENCHMARKS.md");

@@ -1,4 +1,4 @@
-//! What every source file must hold to.
+//! Rules for every source file.
 
 use super::{ROOT, sources};
 use std::path::Path;
@@ -45,7 +45,7 @@ fn no_module_is_a_drawer_for_all_sorts() {
 
 #[test]
 fn nothing_is_ignored_or_left_to_do() {
-    // Spelled in pieces, so that this file does not find itself.
+    // The words are written in two pieces, so that this file does not contain them.
     for word in [concat!("#[", "ignore"), concat!("todo", "!("), concat!("unimplemented", "!(")] {
         for source in sources("") {
             assert!(!source.text.contains(word), "{} contains {word}", source.path);

@@ -1,6 +1,6 @@
-//! The rules of the house that a machine can check. Each file checks one kind: `crates` who may import whom,
-//! `rooms` the same inside a crate, `files` what every source file must hold to, `names` types and words, `data` the
-//! machines and sketches, `documents` the pages for readers.
+//! Project rules that a program can check. Each file checks one kind: `crates` the imports between crates, `rooms` the
+//! imports inside a crate, `files` rules for every source file, `names` types and words, `data` machines and sketches,
+//! `documents` the documents.
 
 mod crates;
 mod data;
@@ -21,7 +21,7 @@ struct Source {
 }
 
 impl Source {
-    /// What stands before the unit tests at the end of the file, without comments.
+    /// The text before the unit tests at the end of the file, without comments.
     fn code(&self) -> String {
         self.before_tests().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
     }
@@ -46,7 +46,7 @@ fn sources(folder: &str) -> Vec<Source> {
     files_under(folder, "rs").into_iter().map(read).collect()
 }
 
-/// All files with this extension below a folder of the repository, sorted; build output left out.
+/// All files with this extension below a folder of the repository, sorted, without build output.
 fn files_under(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![Path::new(ROOT).join(folder)];

@@ -1,9 +1,9 @@
-//! Names: one type, one name in the whole workspace; and no public name that only its author understands.
+//! Names: one name for each type in the whole workspace, and no public name that only its author understands.
 
 use super::{Source, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Type names that several modules share, and how many. Words of other tools' formats may stay; the rest waits for better
+/// Type names that several modules share, and how many. Words of other tools' formats may stay; the others need better
 /// names, and this list may only shrink.
 const SHARED: &[(&str, usize)] = &[
     ("Action", 2),
@@ -165,7 +165,7 @@ const SHARED: &[(&str, usize)] = &[
     ("World", 2),
 ];
 
-/// Words that stood for something else than what a dictionary or the literature says.
+/// Words with a private meaning that is neither in a dictionary nor in the literature.
 const METAPHORS: &[&str] = &[
     "bought", "charge", "courier", "diary", "duty", "enclave", "ensemble", "haggle", "haggled", "muster", "newborn",
     "nursery", "rival", "ride", "seat", "taste",
@@ -176,7 +176,7 @@ const STILL: &[&str] = &["Diary", "Duty", "Ride", "Rival", "Taste", "charge"];
 
 const KEYWORDS: &[&str] = &["struct", "enum", "trait", "union", "type", "fn", "mod", "const", "static"];
 
-/// What a line declares: the keyword and the name, and whether everybody may use it.
+/// The declaration of a line: the keyword, the name, and whether it is public.
 struct Declared<'a> {
     keyword: &'a str,
     name: &'a str,

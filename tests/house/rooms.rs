@@ -1,13 +1,13 @@
-//! Which room of a crate may import which: a room is a module of `lib.rs`, and no arrow leads back up.
+//! The imports between the rooms of a crate: a room is a module of `lib.rs`, and it imports only rooms before it.
 //!
-//! A path is followed as it is written: `crate::room::…`, `super::…` where that reaches the crate's root, and names that
-//! `lib.rs` exports from a room. Tests may look anywhere.
+//! Paths are followed as they are written: `crate::room::…`, `super::…` if it reaches the crate's root, and names that
+//! `lib.rs` exports from a room. Tests may import everything.
 
 use super::{ROOT, Source, sources};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The rooms of each crate from the ground up: a room may import only what stands before it.
+/// The rooms of each crate in order: a room may import only rooms before it.
 const FLOORS: &[(&str, &[&str])] = &[
     ("interop", &["msccl", "mscclpp", "view"]),
     (
@@ -70,7 +70,7 @@ fn modules_of(source: &Source) -> Vec<&str> {
     inside.split('/').filter(|module| *module != "mod" && *module != "lib").collect()
 }
 
-/// What `lib.rs` says: its modules, and from which of them it exports a name.
+/// The facts in `lib.rs`: its modules, and the module from which it exports each name.
 struct Plan<'a> {
     rooms: BTreeSet<&'a str>,
     exported: BTreeMap<&'a str, &'a str>,
@@ -100,7 +100,7 @@ impl<'a> Plan<'a> {
         Self { rooms, exported }
     }
 
-    /// The rooms that a piece of code names, which lies `depth` modules below the root.
+    /// The rooms that a piece of code names; the code is `depth` modules below the root.
     fn rooms_used(&self, code: &str, depth: usize) -> BTreeSet<&str> {
         let resolve = |name: &str| self.rooms.get(name).or_else(|| self.exported.get(name)).copied();
         let names = ["crate::".to_owned(), "super::".repeat(depth)].map(|root| first_names(code, &root));
@@ -108,7 +108,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The names that directly follow `root` in a piece of code, those in braces as well.
+/// The names that directly follow `root` in a piece of code, including those in braces.
 fn first_names<'a>(code: &'a str, root: &str) -> Vec<&'a str> {
     let mut names = Vec::new();
     for (at, _) in code.match_indices(root) {

@@ -1,4 +1,5 @@
-//! Ranks and coordinators that are killed, stopped or cut off in the middle of a run: every live rank says who, in time.
+//! Ranks and coordinators that are killed, stopped or cut off in the middle of a run: every live rank names the rank at
+//! fault, in time.
 
 use super::{Launched, children_of, is_running};
 use crate::binary::Ran;
@@ -15,16 +16,16 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Whom a fault befalls.
+/// The process with the fault.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Victim {
     /// The process that the launcher started.
     Rank(usize),
-    /// The worker behind it.
+    /// The worker of the rank.
     Worker(usize),
 }
 
-/// What befalls it.
+/// The fault.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Blow {
     Kill,
@@ -33,20 +34,20 @@ enum Blow {
     Cut,
 }
 
-/// When.
+/// When the fault happens.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Moment {
     /// The ranks have their workers.
     Joined,
-    /// All have the plan, and are in repetitions that do not count.
+    /// All have the plan, and run warm-up repetitions.
     WarmUp,
     /// All have the plan, and work.
     Work,
-    /// A collective is done, and another one is prepared or under way.
+    /// A collective is done, and another is prepared or running.
     Next,
 }
 
-/// Hits `victim` in the middle of a run; what the live ranks said, and how long that took.
+/// Puts a fault into `victim` in the middle of a run; returns the messages of the live ranks, and how long they took.
 fn fault(hosts: &[&str], moment: Moment, blow: Blow, victim: Victim) -> (Vec<(usize, Ran)>, Duration) {
     let repeated = match moment {
         Moment::Joined | Moment::Work => "--size 1MB --iterations 1000000",
@@ -55,7 +56,7 @@ fn fault(hosts: &[&str], moment: Moment, blow: Blow, victim: Victim) -> (Vec<(us
     };
     let arguments = format!("run --collective allreduce --timeout 2s --ready-timeout 20s {repeated}");
     let mut launched = Launched::explicit(hosts, &arguments);
-    // Who prints to nobody fails.
+    // Output to a closed pipe fails.
     let _rows = (moment == Moment::Next).then(|| launched.first_row());
     let ranks: Vec<u32> = launched.children.iter().flatten().map(Child::id).collect();
     let mut workers = Vec::new();
@@ -63,7 +64,7 @@ fn fault(hosts: &[&str], moment: Moment, blow: Blow, victim: Victim) -> (Vec<(us
         workers = ranks.iter().flat_map(|&rank| children_of(rank)).collect();
         workers.len() == ranks.len()
     });
-    // The plan is with all of them when every worker has the memory of a collective.
+    // All workers have the plan when each has the memory of a collective.
     wait_until("the ranks have no plan", || {
         moment == Moment::Joined
             || workers.iter().all(|worker| {
@@ -86,7 +87,7 @@ fn fault(hosts: &[&str], moment: Moment, blow: Blow, victim: Victim) -> (Vec<(us
     let live: Vec<usize> = (0..ranks.len()).filter(|&rank| Some(rank) != dead).collect();
     let said: Vec<_> = live.into_iter().zip(launched.end()).collect();
     let took = begin.elapsed();
-    // Also those whose launcher is stopped, and still there.
+    // Including ranks whose launcher is stopped but still there.
     wait_until("a worker outlives its job", || !workers.iter().any(|&worker| is_running(worker)));
     if let Some(mut child) = silent {
         child.kill().unwrap();
@@ -110,7 +111,7 @@ fn a_rank_that_dies_or_stops_is_named_with_its_machine_by_every_live_rank() {
     for (blow, victim, expected, machine) in cases {
         let (said, took) = fault(&APART, Moment::Work, blow, victim);
         assert_eq!(said.len(), if matches!(victim, Victim::Rank(_)) { 3 } else { 4 });
-        // Not all may have voted for the plan yet; to get ready has a deadline of its own.
+        // Some may not have voted for the plan yet, and getting ready has its own deadline.
         let is_ready = !said.iter().any(|(_, ran)| ran.stderr.contains("during getting ready"));
         for (rank, ran) in said {
             let words = &ran.stderr;
@@ -123,7 +124,7 @@ fn a_rank_that_dies_or_stops_is_named_with_its_machine_by_every_live_rank() {
     }
 }
 
-/// It goes on when its workers have ended, and says why they have.
+/// It continues when its workers have ended, and says why they have.
 #[test]
 fn a_stopped_launcher_holds_its_workers_no_longer_than_the_limit() {
     let line = "run --collective allreduce --size 64KB --iterations 1000000 --timeout 1s";
@@ -136,7 +137,7 @@ fn a_stopped_launcher_holds_its_workers_no_longer_than_the_limit() {
     });
     let signal = |name: &str| Command::new("kill").args([name, &launcher.to_string()]).status().unwrap().success();
     assert!(signal("-STOP"));
-    // Those that have ended are still its children: it cannot collect them.
+    // Ended workers are still its children, because it cannot wait for them.
     wait_until("a worker outlives its limit", || !workers.iter().any(|&worker| is_running(worker)));
     assert!(signal("-CONT"));
     let said = launched.end();

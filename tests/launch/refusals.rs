@@ -1,4 +1,5 @@
-//! Who may not or cannot take part: strangers, other jobs, absent ranks, and ranks that fail before or after they join.
+//! Processes that may not or cannot take part: strangers, other jobs, absent ranks, and ranks that fail before or after
+//! they join.
 
 use super::*;
 
@@ -7,7 +8,7 @@ fn strangers_at_the_rendezvous_do_not_matter() {
     let port = free_port();
     let knocking = std::thread::spawn(move || {
         let mut said = 0;
-        // Knocks as long as somebody listens, and at least once.
+        // Connects again and again as long as somebody listens, and at least once.
         loop {
             match std::net::TcpStream::connect(("127.0.0.1", port)) {
                 Ok(mut stream) => {
@@ -88,7 +89,8 @@ fn a_rank_that_cannot_take_part_says_why_and_nobody_waits_for_it() {
 
 #[test]
 fn a_rank_0_that_fails_later_tells_the_others() {
-    // No temporary file can be written, which shows when all have come; and memory cannot be shared between machines.
+    // No temporary file can be written, which is noticed after all have joined; and memory cannot be shared between
+    // machines.
     for (options, variable, expected) in
         [("", ("TMPDIR", "/nowhere/at/all"), "temporary file"), ("--transport shm", ("NOTHING", ""), "share no memory")]
     {

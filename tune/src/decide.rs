@@ -3,7 +3,7 @@
 use crate::Summary;
 use serde::{Deserialize, Serialize};
 
-/// Whom a decision favours.
+/// The winner of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
@@ -11,14 +11,14 @@ pub enum Choice {
     Candidate,
     /// Stock is faster beyond the noise of both.
     Stock,
-    /// Their intervals overlap; stock is kept.
+    /// Their confidence intervals overlap; stock stays.
     Tie,
 }
 
 /// A decision with its evidence.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Decision {
-    /// Who won.
+    /// The winner.
     pub choice: Choice,
     /// stock median / candidate median.
     pub speedup: f64,

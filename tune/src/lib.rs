@@ -1,8 +1,8 @@
-//! Which answer to use: turns, statistics, the decision, and the table that remembers it.
+//! Chooses between stock and plans: turns of measurements, statistics, the decision, and the table that stores it.
 //!
-//! The principal type is [`Table`]: for every collective a total, disjoint map from sizes to plans. A plan gets
-//! into it only by beating stock beyond the noise of both ([`decide`]); ties keep stock. Candidates arrive as
-//! names; this crate never plans and never runs anything itself.
+//! The principal type is [`Table`]: for every collective, a map from all sizes to plans, without overlaps. A plan gets
+//! into the table only if it is faster than stock beyond the noise of both ([`decide`]); in a tie, stock stays.
+//! Candidates are names; this crate never plans and never runs anything itself.
 
 mod decide;
 mod statistics;

@@ -1,13 +1,13 @@
 //! Robust statistics of repeated measurements.
 //!
-//! Times of collectives are skewed by scheduling, so nothing here assumes a distribution: the centre is the
-//! median, and its confidence interval comes from order statistics [1].
+//! Times of collectives are skewed by scheduling, so nothing here assumes a distribution. The centre is the median, and
+//! its confidence interval comes from order statistics [1].
 //!
 //! [1] Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems", SC 2015, §3.1.3.
 
 use serde::{Deserialize, Serialize};
 
-/// What is known about a repeated measurement; all times in microseconds.
+/// Statistics of a repeated measurement; all times in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// The middle value.
@@ -16,7 +16,7 @@ pub struct Summary {
     pub min_us: f64,
     /// The slowest.
     pub max_us: f64,
-    /// As slow as all but one in a hundred, by nearest rank.
+    /// The 99th percentile, by nearest rank.
     pub p99_us: f64,
     /// Lower end of the 95 % confidence interval of the median.
     pub low_us: f64,
@@ -26,7 +26,7 @@ pub struct Summary {
     pub samples: usize,
 }
 
-/// Summarises measurements in microseconds; `None` without any.
+/// Summarises measurements in microseconds; `None` for an empty list.
 ///
 /// With fewer than six samples no 95 % interval of the median exists, and the interval is the whole range.
 pub fn summarize(times_us: &[f64]) -> Option<Summary> {

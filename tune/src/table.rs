@@ -1,16 +1,16 @@
-//! The tuning table: for every collective, a total and disjoint map from sizes to plans.
+//! The tuning table: for every collective, a map from all sizes to plans, without overlaps.
 //!
-//! The principal type is [`Table`]. Sizes between two measured ones belong to the smaller of the two; below
-//! the smallest and above the largest measured size stock is used, because nothing was measured there.
+//! The principal type is [`Table`]. Sizes between two measured ones get the plan of the smaller one. Below the smallest
+//! and above the largest measured size stock is used, because nothing was measured there.
 
 use schedule::Collective;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// How the table spells stock.
+/// The name of stock in a table.
 pub const STOCK: &str = "stock";
 
-/// What to run.
+/// An algorithm to run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -31,7 +31,7 @@ pub struct Entry {
     pub from_bytes: u64,
     /// Up to this size (exclusive), in bytes.
     pub to_bytes: u64,
-    /// What to run.
+    /// The algorithm to run.
     pub plan: Plan,
     /// Median of the plan at `from_bytes`, in microseconds.
     pub median_us: f64,
@@ -39,7 +39,7 @@ pub struct Entry {
     pub stock_us: f64,
 }
 
-/// What was measured, where, and what to use.
+/// Measured sizes on one topology, with the best algorithm for each.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -64,7 +64,7 @@ pub enum TableError {
     Io {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// Not a table.
@@ -95,8 +95,8 @@ impl Table {
     /// The format tag of the files.
     pub const FORMAT: &str = "antiphon-tuning/1";
 
-    /// A table of measured sizes; ranges are closed up to the next measured size of the same collective, the
-    /// last one ends just above its own size.
+    /// A table of measured sizes. The range of a size ends at the next measured size of the same collective; the range
+    /// of the last size contains only this size.
     pub fn new(topology: &topology::Topology, mut entries: Vec<Entry>) -> Self {
         entries.sort_by_key(|entry| (entry.collective, entry.from_bytes));
         for index in 0..entries.len() {
@@ -107,7 +107,7 @@ impl Table {
         Self { format: Self::FORMAT.to_owned(), topology, digest, ranks, entries }
     }
 
-    /// What to run; `None` means stock (nothing better was measured there).
+    /// The algorithm to run; `None` means stock (nothing better was measured there).
     pub fn lookup(&self, collective: Collective, size_bytes: u64) -> Option<&Plan> {
         let after =
             self.entries.partition_point(|entry| (entry.collective, entry.from_bytes) <= (collective, size_bytes));
@@ -119,7 +119,7 @@ impl Table {
     /// Reads and checks a table.
     ///
     /// # Errors
-    /// [`TableError`] with the position of what is wrong.
+    /// [`TableError`] with the position of the mistake.
     pub fn read(path: &Path) -> Result<Self, TableError> {
         let shown = || path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| TableError::Io { path: shown(), error })?;
@@ -133,7 +133,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Writes the table so that a reader sees the old one or the new one, never a torn one.
+    /// Writes the table so that a reader sees the old one or the new one, never a mixture.
     ///
     /// # Errors
     /// [`TableError::Io`].

@@ -1,9 +1,9 @@
-//! Who is measured when: candidates take turns in blocks, so that drift of the machine hits every candidate alike.
+//! The order of measurements: candidates alternate in blocks, so that a drift of the machine affects all of them alike.
 
 /// One block of repetitions of one candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
-    /// Which candidate (the caller's numbering).
+    /// The candidate, in the caller's numbering.
     pub candidate: usize,
     /// Repetitions to discard.
     pub warmups: u32,
@@ -11,8 +11,8 @@ pub struct Turn {
     pub repetitions: u32,
 }
 
-/// `blocks` rounds over all candidates, each round starting one candidate later, `repetitions` per candidate
-/// in all. The leader computes this once; no rank derives a count from its own clock.
+/// `blocks` rounds over all candidates, with `repetitions` per candidate in all. Each round starts one candidate later.
+/// The coordinator computes this once; no rank derives a count from its own clock.
 pub fn interleaved(candidates: usize, blocks: u32, repetitions: u32) -> Vec<Turn> {
     let blocks = blocks.clamp(1, repetitions.max(1));
     let mut plan = Vec::with_capacity(candidates * blocks as usize);

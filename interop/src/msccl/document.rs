@@ -1,7 +1,7 @@
 //! An MSCCL file as it is written: elements, attributes, and where each stands.
 //!
-//! The principal type is [`Algorithm`]. Nothing is judged here: a value that fits its type is kept, however
-//! little sense it makes; what makes none is for [`super::limits`] and [`super::import`].
+//! The principal type is [`Algorithm`]. Nothing is judged here: a value that has the right type is kept, even if it
+//! makes no sense; [`super::limits`] and [`super::import`] find such values.
 
 use std::fmt;
 
@@ -33,25 +33,25 @@ words! {
 }
 
 words! {
-    /// What a file says it computes.
+    /// The collective that a file claims to compute.
     Operation {
-        /// Everyone ends with the sum.
+        /// Every rank ends with the sum.
         AllReduce => "allreduce",
-        /// Everyone ends with everyone's block.
+        /// Every rank ends with the blocks of all ranks.
         AllGather => "allgather",
-        /// Everyone ends with its block of the sum, as microsoft/msccl spells it.
+        /// Every rank ends with its block of the sum, as microsoft/msccl spells it.
         ReduceScatterMsccl => "reduce_scatter",
         /// The same, as the executor spells it.
         ReduceScatterExecutor => "reducescatter",
-        /// Everyone sends a block to everyone.
+        /// Every rank sends a block to every rank.
         AllToAll => "alltoall",
-        /// The root's buffer reaches everyone.
+        /// The root's buffer reaches all ranks.
         Broadcast => "broadcast",
         /// The root ends with the sum.
         Reduce => "reduce",
-        /// The root ends with everyone's block (executor).
+        /// The root ends with the blocks of all ranks (executor).
         Gather => "gather",
-        /// Everyone ends with its block of the root's buffer (executor).
+        /// Every rank ends with its block of the root's buffer (executor).
         Scatter => "scatter",
         /// Blocks whose sizes come with the call (executor).
         AllToAllV => "alltoallv",
@@ -59,7 +59,7 @@ words! {
         Send => "send",
         /// The other half (executor).
         Recv => "recv",
-        /// Whatever the steps do (microsoft/msccl).
+        /// Any other result, which only the steps define (microsoft/msccl).
         Custom => "custom",
     }
 }
@@ -67,9 +67,9 @@ words! {
 words! {
     /// One of a rank's buffers.
     Space {
-        /// What the caller sends.
+        /// The data that the caller sends.
         Input => "i",
-        /// What the caller receives.
+        /// The data that the caller receives.
         Output => "o",
         /// Private to the algorithm.
         Scratch => "s",
@@ -77,15 +77,15 @@ words! {
 }
 
 words! {
-    /// What a step does.
+    /// The type of a step.
     Kind {
         /// Sends the source.
         Send => "s",
         /// Receives into the destination.
         Receive => "r",
-        /// Receives into the destination and sends that on.
+        /// Receives into the destination and sends the received data on.
         ReceiveCopySend => "rcs",
-        /// Receives, adds the source and sends the sum, which is stored nowhere.
+        /// Receives, adds the source and sends the sum without storing it.
         ReceiveReduceSend => "rrs",
         /// Receives, adds the source and stores the sum in the destination.
         ReceiveReduceCopy => "rrc",
@@ -95,7 +95,7 @@ words! {
         Copy => "cpy",
         /// Adds the source to the destination.
         Reduce => "re",
-        /// Does nothing; carries a dependency of the next step that does something.
+        /// Does nothing; carries a dependency of the next step that is not a `nop`.
         Nop => "nop",
     }
 }
@@ -152,17 +152,17 @@ pub struct Algorithm {
     pub out_of_place: Option<bool>,
     /// `minBytes`: the least number of bytes it serves.
     pub min_bytes: Option<u64>,
-    /// `maxBytes`: the limit above; 0 means none to the executor.
+    /// `maxBytes`: the limit above; for the executor, 0 means no limit.
     pub max_bytes: Option<u64>,
     /// `nthreads`
     pub threads: Option<u32>,
-    /// `redop`: written by some tools, read by none.
+    /// `redop`: some tools write it, no runtime reads it.
     pub reduction: Option<String>,
     /// `<gpu>` elements, in the order of the file.
     pub gpus: Vec<Gpu>,
 }
 
-/// `<gpu>`: what one rank does.
+/// `<gpu>`: the part of one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gpu {
     /// Where it starts.
@@ -190,7 +190,7 @@ pub struct Block {
     pub send: Option<u32>,
     /// `recv`: the rank it may receive from.
     pub recv: Option<u32>,
-    /// `chan`: the channel of both connections; none for blocks that only work locally.
+    /// `chan`: the channel of both connections; absent for blocks that only work locally.
     pub channel: Option<u32>,
     /// `<step>` elements, in the order of the file.
     pub steps: Vec<Step>,
@@ -205,15 +205,15 @@ pub struct Step {
     pub number: u32,
     /// `type`
     pub kind: Kind,
-    /// `srcbuf` and `srcoff`; of a receive, where the sender has it.
+    /// `srcbuf` and `srcoff`; for a receive, the sender's place of the data.
     pub src: Location,
-    /// `dstbuf` and `dstoff`; of a send, where the receiver puts it.
+    /// `dstbuf` and `dstoff`; for a send, the receiver's place of the data.
     pub dst: Location,
     /// `cnt`: how many consecutive chunks.
     pub count: u32,
     /// `depid` and `deps`: the threadblock and the step of this rank that must have finished.
     pub after: Option<(u32, u32)>,
-    /// `hasdep`: whether it announces that it has finished.
+    /// `hasdep`: whether it announces that it has finished, because other steps wait for it.
     pub announces: bool,
 }
 

@@ -1,11 +1,10 @@
-//! From a verified program to a file that the runtimes load.
+//! From a verified program to a file for MSCCL's runtimes.
 //!
 //! The principal function is [`export`]. Decisions:
-//! * What the runtimes have no room for is rewritten first ([`super::fit`]); what still does not fit is refused,
-//!   limit by limit.
-//! * What is written is read back: the file is imported and checked, and says that it serves only the kinds of
-//!   calls for which that succeeds.
-//! * Scratch that nobody reads is not written: a sum that is only sent on becomes `rrs`.
+//! * Parts of the program that exceed a limit of the runtimes are first rewritten ([`super::fit`]). If it still exceeds
+//!   limits, the program is refused, and the error lists all of them.
+//! * The file is read back, imported and checked. It claims to serve only the kinds of calls for which this succeeds.
+//! * Scratch that is not read is not written: a sum that is only sent on becomes `rrs`.
 
 use super::document::{Algorithm, Operation, Protocol};
 use super::import::{collective, import};
@@ -20,10 +19,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use topology::Rank;
 
-/// What a program does not say about its file.
+/// The facts about a file that do not follow from its program.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ExportOptions {
-    /// Whose reader the file is for.
+    /// The dialect, and so the runtimes that can read the file.
     pub dialect: Dialect,
     /// How bytes cross a connection.
     pub protocol: Protocol,
@@ -31,13 +30,13 @@ pub struct ExportOptions {
     pub name: String,
     /// The least number of bytes that the file serves, as the runtimes count them.
     pub min_bytes: u64,
-    /// The most; 0 for no limit (executor).
+    /// The most bytes; 0 for no limit (executor).
     pub max_bytes: u64,
-    /// Above this many threadblocks of a rank, senders and receivers share them.
+    /// If a rank has more threadblocks than this, senders and receivers share them.
     pub max_blocks: usize,
 }
 
-/// Why a program has no file.
+/// Why a program cannot be written as a file.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -76,7 +75,7 @@ pub enum ExportError {
     Limits {
         /// The dialect.
         dialect: Dialect,
-        /// Every limit; places mean nothing, because there is no file.
+        /// Every exceeded limit; the places mean nothing, because there is no file.
         violations: Findings<Violation>,
     },
 }
@@ -96,7 +95,7 @@ fn list(violations: &Findings<Violation>) -> String {
 /// Writes a program as a file of one of the dialects.
 ///
 /// # Errors
-/// [`ExportError`] where the format or its runtimes have no room for it.
+/// [`ExportError`] if the format or its runtimes cannot express the program.
 pub fn export(program: &VerifiedProgram, options: &ExportOptions) -> Result<Algorithm, ExportError> {
     let room = options.protocol.window();
     let window = program.window();
@@ -134,7 +133,7 @@ fn operation(collective_: Collective, dialect: Dialect) -> Result<Operation, Exp
     found.ok_or(ExportError::NoOperation { collective: collective_, dialect })
 }
 
-/// The program as the runtimes have room for it.
+/// The program within the limits of the runtimes.
 fn fitted(program: Program, options: &ExportOptions, window: u32) -> Result<Program, ExportError> {
     if !matches!(program.shape, Shape::Equal { .. }) {
         return Err(ExportError::UnequalChunks);
@@ -158,7 +157,7 @@ fn fitted(program: Program, options: &ExportOptions, window: u32) -> Result<Prog
     Ok(packed)
 }
 
-/// The members as ranks 0, 1, …: the ranks of an MSCCL communicator all take part.
+/// The members as ranks 0, 1, …, because all ranks of an MSCCL communicator take part.
 fn members_only(mut program: Program) -> Result<Program, ExportError> {
     let request = program.demand.request().clone();
     if request.members.len() == request.ranks {

@@ -1,13 +1,13 @@
-//! From a file to the [`Program`] that its steps are.
+//! From a file to the [`Program`] that its steps describe.
 //!
 //! The principal function is [`import`]. Decisions:
-//! * The demand follows from the header alone. Where the number of chunks is no multiple of what the collective
-//!   needs, every chunk becomes as many slots as it takes.
-//! * A threadblock keeps its number; `nop`s vanish into the dependencies of the step after them, and so do copies
-//!   of a slice to itself, which in-place calls make of copies from input to output.
+//! * The demand follows from the header alone. If the number of chunks is not a multiple of what the collective needs, every
+//!   chunk becomes several slots.
+//! * A threadblock keeps its number. A `nop` becomes dependencies of the step after it. The same happens to a copy of a slice
+//!   to itself, which is what a copy from input to output is in place.
 //! * A sum that is sent but not stored (`rrs`) lands in a scratch slot that only its threadblock uses.
-//! * The file does not name the root of a rooted collective. It is the only rank that gets nothing (that sends
-//!   nothing, if the root collects), else the first.
+//! * The file does not name the root of a rooted collective. It is the only rank that receives nothing (that sends nothing,
+//!   if the root collects), else the first rank.
 
 use super::document::{Algorithm, Block, Kind, Location, Operation, Place, Space, Step};
 use super::violation::{Rule, Violation};
@@ -23,10 +23,10 @@ use topology::{LinkId, Rank};
 /// The most slots that the buffers of all ranks may have together.
 const MAX_SLOTS: u64 = 1 << 24;
 
-/// A program, and where in the file each of its steps stands.
+/// A program, and the place of each of its steps in the file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Imported {
-    /// The program. Each connection stands for a link with its own number until it is bound to a topology.
+    /// The program. Until it is bound to a topology, each connection stands for a link with the same number.
     pub program: Program,
     /// For each rank and threadblock, the steps' numbers and places in the file.
     origins: Vec<Vec<Vec<Origin>>>,
@@ -34,7 +34,7 @@ pub struct Imported {
     gpus: Vec<Place>,
 }
 
-/// Where a step comes from.
+/// The origin of a step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Origin {
     at: Place,
@@ -42,7 +42,7 @@ struct Origin {
 }
 
 impl Imported {
-    /// A violation of the program as one of the file.
+    /// Converts a violation of the program to one of the file.
     pub fn blame(&self, violation: program::ProgramViolation) -> Violation {
         let origin = |at: StepAt| {
             let block = self.origins.get(at.rank.index())?.get(at.threadblock as usize)?;
@@ -63,12 +63,12 @@ impl Imported {
     }
 }
 
-/// Reads what the steps of a file mean for calls of one kind, in a buffer of `size_bytes`.
+/// The program of a file for calls of one kind, in a buffer of `size_bytes`.
 ///
-/// The file must break none of the rules that concern its steps (`limits::check`); memory is bounded by them.
+/// The file must not break rules about its steps (`limits::check`); these rules also limit memory.
 ///
 /// # Errors
-/// A demand that the header does not give or that is too large.
+/// The header does not give a demand, or gives one that is too large.
 pub fn import(algorithm: &Algorithm, in_place: bool, size_bytes: u64) -> Result<Imported, Violation> {
     let demand = demand(algorithm, size_bytes)?;
     let layout = Layout::new(demand.clone(), in_place).map_err(|error| too_large(algorithm, error.to_string()))?;
@@ -137,7 +137,7 @@ fn demand(algorithm: &Algorithm, size_bytes: u64) -> Result<Arc<Demand>, Violati
     let operation = algorithm.operation.ok_or_else(|| Violation::new(at, missing))?;
     let collective = collective(operation).ok_or_else(|| Violation::new(at, Rule::NoDemand { operation }))?;
     let (ranks, chunks, split) = (u64::from(ranks), u64::from(chunks), u64::from(split(algorithm, collective)));
-    // Gathered buffers count once for every rank that has one.
+    // Gathered buffers count once for every rank that has them.
     let caller = match collective {
         Collective::Gather | Collective::Scatter => chunks * ranks * 2,
         _ => chunks * split * ranks * 2,
@@ -221,11 +221,11 @@ struct Importer<'a> {
 }
 
 impl Importer<'_> {
-    /// One rank; `blocks` are sorted by id, so their ids are their places.
+    /// The part of one rank; `blocks` are sorted by id, so their ids are their positions.
     fn rank(&mut self, rank: Rank, blocks: &[&Block], scratch: u32) -> (RankProgram, Vec<Vec<Origin>>) {
         let mut scratch = scratch * self.split;
         let (mut threadblocks, mut origins) = (Vec::new(), Vec::new());
-        // Where each step of the file ends up among those of its threadblock.
+        // The new position of each step of the file among the steps of its threadblock.
         let mut kept: Vec<Vec<Option<u32>>> = Vec::new();
         for block in blocks {
             let unstored = block.steps.iter().filter(|step| step.kind == Kind::ReceiveReduceSend);
@@ -262,7 +262,7 @@ impl Importer<'_> {
         (RankProgram { input_parts, output_parts, scratch_parts, threadblocks }, origins)
     }
 
-    /// What a step does; `None` if that is nothing. `spare` is where a sum goes that is not stored.
+    /// The instruction of a step; `None` if it does nothing. `spare` is the slot for a sum that is not stored.
     fn instruction(&self, rank: Rank, block: &Block, step: &Step, spare: Slot) -> Option<Instruction> {
         let channel = block.channel.unwrap_or(0);
         let to = block.send.and_then(|to| self.lanes.ids.get(&(rank.0, to, channel)).copied());
@@ -284,7 +284,7 @@ impl Importer<'_> {
         })
     }
 
-    /// A slice of the file in slots of the program, under the name that in-place programs use.
+    /// A slice of the file as slots of the program, with the name that in-place programs use.
     fn slice(&self, rank: Rank, at: Location, count: u32) -> Slice {
         let buffer = match at.space {
             Space::Input => Buffer::Input,
@@ -311,8 +311,8 @@ fn wait(blocks: &[&Block], kept: &[Vec<Option<u32>>], index: usize, block: &Bloc
     }
 }
 
-/// The steps of the program after which a step of the file has finished: its own, or if it does nothing, all that
-/// it comes after.
+/// The steps of the program after which a step of the file has finished: its own step or, if it does nothing, all steps
+/// that it waits for.
 fn ends(blocks: &[&Block], kept: &[Vec<Option<u32>>], step: (u32, u32)) -> BTreeSet<StepRef> {
     let (mut ends, mut seen, mut open) = (BTreeSet::new(), BTreeSet::new(), vec![step]);
     while let Some((block, step)) = open.pop() {

@@ -1,4 +1,4 @@
-//! Everything that can be said about a file: what the runtimes refuse, and whether its steps do what they should.
+//! Judges a file: the limits of the runtimes that it exceeds, and whether its steps give the right result.
 //!
 //! The principal function is [`judge`].
 
@@ -9,7 +9,7 @@ use super::{Dialect, import};
 use program::{self, VerifiedProgram};
 use schedule::Findings;
 
-/// `maxBytes` where microsoft/msccl finds none; sizes are below it.
+/// The default of `maxBytes` in microsoft/msccl, which serves only sizes below it.
 pub(super) const MSCCL_MOST: u64 = 1 << 27;
 
 /// A kind of call that a file serves, with the verified program that serves it.
@@ -21,20 +21,20 @@ pub struct Call {
     pub program: VerifiedProgram,
 }
 
-/// What is known about a file.
+/// The result of judging a file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Verdict {
-    /// Whose rules it was held to.
+    /// The dialect whose rules were applied.
     pub dialect: Dialect,
     /// The rules that it breaks.
     pub violations: Findings<Violation>,
-    /// What it does in the kinds of calls in which its steps are right.
+    /// The programs for the kinds of calls in which its steps are right.
     pub calls: Vec<Call>,
 }
 
 impl Protocol {
-    /// How many messages a connection holds before its receiver takes the first, in both runtimes: slots of the
-    /// buffer over slots of one message.
+    /// How many messages a connection holds before its receiver takes the first, in both runtimes: the slots of the
+    /// buffer over the slots of one message.
     pub fn window(self) -> u32 {
         match self {
             Self::Simple => 2,
@@ -44,7 +44,7 @@ impl Protocol {
 }
 
 impl Algorithm {
-    /// The least and the most bytes that the file serves in a runtime; no most where there is no limit.
+    /// The least and the most bytes that the file serves in a runtime; the most is `None` if there is no limit.
     pub fn window(&self, dialect: Dialect) -> (u64, Option<u64>) {
         let most = match dialect {
             Dialect::Msccl => Some(self.max_bytes.unwrap_or(MSCCL_MOST).saturating_sub(1)),

@@ -1,8 +1,8 @@
-//! What the runtimes accept, checked rule by rule.
+//! The limits of the runtimes, checked rule by rule.
 //!
-//! The principal function is [`check`]. Every rule comes from one of the two readers or interpreters (see the
-//! parent module); where a reader forgets to check what the interpreter needs, the rule is checked all the same.
-//! What the steps do together is not judged here but by [`program::check`].
+//! The principal function is [`check`]. Every rule comes from one of the two readers or interpreters (see the parent
+//! module). Rules that an interpreter needs are checked here even if the reader does not check them. The effect of all
+//! steps together is checked by [`program::check`].
 
 use super::Dialect;
 use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
@@ -19,19 +19,19 @@ pub(super) const MAX_STEPS: usize = 256;
 pub(super) const MAX_BLOCKS_PER_CHANNEL: usize = 32;
 /// Chunks that one step moves.
 pub(super) const MAX_COUNT: u32 = 71;
-/// The last chunk that a step can start at: offsets are 16 bits with a sign.
+/// The last chunk at which a step can start: offsets are signed 16-bit numbers.
 const MAX_OFFSET: u32 = i16::MAX as u32;
-/// The last threadblock that can be waited for: its number is 8 bits with a sign.
+/// The last threadblock that a step can wait for: its number is a signed 8-bit number.
 pub(super) const MAX_AWAITED_BLOCK: u32 = i8::MAX as u32;
-/// Elements that a reader keeps; it needs one more to read on.
+/// Elements that a reader can keep; it needs room for one more to read on.
 const MAX_ELEMENTS: u64 = 4095;
-/// Elements inside one.
+/// Children of one element.
 const MAX_CHILDREN: u64 = 1024;
 /// Characters of an attribute.
 const MAX_TEXT: u64 = 255;
-/// Reductions that are fused into one.
+/// Reductions that can be fused into one.
 const MAX_FUSED: u32 = 16;
-/// Chunks that offsets and counts of 71 can reach.
+/// Chunks that offsets and counts can reach.
 const MAX_CHUNKS: u32 = MAX_OFFSET + MAX_COUNT;
 /// Name of the limit on `nchunksperloop`.
 pub(super) const CHUNKS: &str = "`nchunksperloop`";
@@ -79,7 +79,7 @@ pub(super) fn check(algorithm: &Algorithm, dialect: Dialect) -> Broken {
 #[derive(Default)]
 pub(super) struct Broken {
     pub(super) violations: Findings<Violation>,
-    /// Whether one of them, listed or only counted, keeps the steps from being read.
+    /// Whether a broken rule, listed or only counted, makes the steps unreadable.
     pub(super) blocks: bool,
 }
 
@@ -137,7 +137,7 @@ impl Limits<'_> {
         }
     }
 
-    /// Which calls the file serves.
+    /// Checks which calls the file serves.
     fn selection(&mut self) {
         let Algorithm { at, in_place, out_of_place, min_bytes, max_bytes, .. } = *self.algorithm;
         let dialect = self.dialect;
@@ -178,7 +178,7 @@ impl Limits<'_> {
         self.limit(gpu.at, "`s_chunks`", gpu.scratch_chunks.into(), MAX_CHUNKS.into());
         self.limit(gpu.at, "the number of threadblocks", gpu.blocks.len() as u64, self.dialect.max_blocks());
         let steps: u64 = gpu.blocks.iter().map(|block| block.steps.len() as u64).sum();
-        // The readers keep the elements of their own rank and the bare <gpu> of the others.
+        // A reader keeps the elements of its own rank, and the bare <gpu> elements of the others.
         let elements = 1 + self.algorithm.gpus.len() as u64 + gpu.blocks.len() as u64 + steps;
         self.limit(gpu.at, "the number of elements for this rank", elements, MAX_ELEMENTS);
         self.block_ids(gpu);
@@ -190,7 +190,7 @@ impl Limits<'_> {
         self.waits(gpu);
     }
 
-    /// microsoft/msccl refuses files whose buffers are not what the header says.
+    /// microsoft/msccl refuses files whose buffer sizes do not follow from the header.
     fn buffer_sizes(&mut self, gpu: &Gpu) {
         let Algorithm { chunks, ranks, operation, .. } = *self.algorithm;
         let (Some(operation), Dialect::Msccl) = (operation, self.dialect) else { return };
@@ -241,8 +241,8 @@ impl Limits<'_> {
         }
     }
 
-    /// Every threadblock opens its connections, used or not, and at its end writes back how many messages it has counted
-    /// there; so of two that share one, the idle one writes back a number that is too small.
+    /// Every threadblock opens its connections, used or not. At its end it writes back how many messages it has counted
+    /// there. If two threadblocks share a connection, the idle one writes back a number that is too small.
     fn shared_ends(&mut self, gpu: &Gpu) {
         let mut ends: BTreeMap<(bool, u32, u32), Place> = BTreeMap::new();
         for block in &gpu.blocks {
@@ -311,7 +311,7 @@ impl Limits<'_> {
         self.limit(step.at, "an offset", slice.offset.unwrap_or(0).into(), MAX_OFFSET.into());
     }
 
-    /// Consecutive reductions into one place become one, as the readers do it.
+    /// Consecutive reductions into one slice are fused, as the readers do it.
     fn fusion(&mut self, block: &Block) {
         let mut fused: Option<(Step, u32)> = None;
         let mut total = 0;
@@ -330,7 +330,8 @@ impl Limits<'_> {
             if count == MAX_FUSED + 1 {
                 self.broken(step.at, Rule::FusedTooMany { count });
             }
-            // The readers end a row after a step that announces, and after the 16th reduction of the threadblock.
+            // The readers end a fused reduction after a step that announces, and after the 16th reduction of the
+            // threadblock.
             fused = (!step.announces && total != MAX_FUSED).then_some((*step, count));
         }
     }

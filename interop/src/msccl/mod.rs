@@ -1,8 +1,8 @@
 //! MSCCL algorithm files (XML), in the dialects of microsoft/msccl \[1\] and of Azure's executor \[2\].
 //!
-//! The principal type is [`Algorithm`], the file as a typed document: [`parse`] and [`write`] know its syntax,
-//! `limits` what the runtimes accept, [`import`] what its steps mean, [`judge`] all of it, and [`export`] makes a
-//! file of any verified program.
+//! The principal type is [`Algorithm`], the file as a typed document. [`parse`] and [`write`] know its syntax, `limits`
+//! the limits of the runtimes, and [`import`] the meaning of its steps. [`judge`] uses all of them, and [`export`]
+//! writes a verified program as a file.
 //!
 //! \[1\] Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023; the reader in
 //! microsoft/msccl, `src/graph/topo.cc`. \[2\] Azure/msccl-executor-nccl, `src/misc/msccl/msccl_parser.cc`.
@@ -29,7 +29,7 @@ pub use write::write;
 
 use std::fmt;
 
-/// Whose reader a file is meant for.
+/// The reader that a file is meant for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Dialect {
     /// microsoft/msccl, a fork of NCCL.
@@ -39,8 +39,8 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The dialect that a file is written in: the executor's, if it says for itself whether it serves out-of-place
-    /// calls or names a collective that only the executor knows.
+    /// The dialect of a file. It is the executor's if the file says itself whether it serves out-of-place calls, or
+    /// names a collective that only the executor knows.
     pub fn of(algorithm: &Algorithm) -> Self {
         let known = |dialect: Self| algorithm.operation.is_none_or(|operation| dialect.knows(operation));
         match (algorithm.out_of_place.is_some(), known(Self::Msccl), known(Self::Executor)) {

@@ -19,12 +19,12 @@ const MOST_FAULTS: usize = 100;
 /// The most attributes that an element may have; the formats know 14.
 const MOST_ATTRIBUTES: usize = 32;
 
-/// A file that was read, and what in it has no meaning.
+/// A file that was read, and notes about parts without meaning.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parsed {
     /// The file.
     pub algorithm: Algorithm,
-    /// What every runtime skips, at most a hundred times.
+    /// Parts that every runtime skips; at most a hundred are listed.
     pub notes: Vec<TextError>,
 }
 
@@ -43,7 +43,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Parsed, Vec<TextError>> {
     }
 }
 
-/// Reading cannot go on; why is in the list of faults.
+/// Reading cannot continue; the reason is in the list of faults.
 struct Broken;
 
 /// An element's start tag.
@@ -175,7 +175,7 @@ impl<'t> Parser<'t> {
         let dst = values.location("dstbuf", "dstoff");
         let count = values.number("cnt", 0, u32::MAX.into()) as u32;
         let block = values.number("depid", -1, u32::MAX.into());
-        // Without a threadblock to wait for, the step to wait for means nothing.
+        // Without `depid`, `deps` means nothing.
         let least = if block < 0 { i64::MIN } else { 0 };
         let step = values.number("deps", least, u32::MAX.into());
         let after = u32::try_from(block).ok().zip(u32::try_from(step).ok());
@@ -224,7 +224,7 @@ impl<'t> Parser<'t> {
         tag.start.name().0 == name
     }
 
-    /// Passes over an element that no runtime reads.
+    /// Skips an element that no runtime reads.
     fn skip(&mut self, tag: &Tag<'t>) -> Result<(), Broken> {
         let name = shown(tag.start.name().0);
         let reason = match name.as_str() {
@@ -235,11 +235,11 @@ impl<'t> Parser<'t> {
         self.skip_content(tag)
     }
 
-    /// Passes over what is inside an element.
+    /// Skips the content of an element.
     fn skip_content(&mut self, tag: &Tag<'t>) -> Result<(), Broken> {
         let mut depth = u64::from(!tag.empty);
         while depth > 0 {
-            // Any tag serves as a parent that has an end.
+            // Any tag that is not empty serves as the parent.
             match self.child(Some(tag))? {
                 Some(child) => depth += u64::from(!child.empty),
                 None => depth -= 1,
@@ -281,7 +281,7 @@ impl<'t> Parser<'t> {
         attributes
     }
 
-    /// Collects what was wrong with an element's attributes, and notes those that nobody asked for.
+    /// Collects the faults of an element's attributes, and notes attributes that were not read.
     fn close(&mut self, attributes: Attributes<'t>) {
         for (at, reason) in attributes.faults {
             self.fault(at, reason);
@@ -315,7 +315,7 @@ impl<'t> Parser<'t> {
     }
 
     fn fatal_at(&mut self, at: Place, reason: String) -> Broken {
-        // Never lost, however many faults there are.
+        // This fault is always added, even if the list is full.
         self.faults.truncate(MOST_FAULTS - 1);
         self.fault(at, reason);
         Broken
@@ -331,12 +331,12 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// The value of an attribute; `None` where it has an escape that is not one of XML's five.
+/// The value of an attribute; `None` if it has an escape other than XML's five.
 fn unescaped(value: &str) -> Option<String> {
     quick_xml::escape::unescape(value).ok().map(Cow::into_owned)
 }
 
-/// A name or value as messages show it: never long.
+/// A name or value for messages; long ones are shortened.
 fn shown(text: &str) -> String {
     text.chars().take(32).collect()
 }
@@ -382,7 +382,7 @@ impl Attributes<'_> {
         self.required(name).map(|(value, _)| value).unwrap_or_default()
     }
 
-    /// A number in `least..=most`; where there is none, a fault and `least` (or 0).
+    /// A number in `least..=most`; if there is none, adds a fault and returns `least` (or 0).
     fn number(&mut self, name: &str, least: i64, most: i64) -> i64 {
         let value = self.required(name).and_then(|(value, at)| self.checked(name, &value, at, least, most));
         value.unwrap_or(least.max(0))
@@ -409,7 +409,7 @@ impl Attributes<'_> {
         None
     }
 
-    /// One of a list of words; where there is none, a fault and `instead`.
+    /// One of a list of words; if there is none, adds a fault and returns `instead`.
     fn word<T>(&mut self, name: &str, from: fn(&str) -> Option<T>, all: &[T], instead: T) -> T
     where
         T: Copy + std::fmt::Display,

@@ -1,7 +1,7 @@
-//! The words of a file for a program that fits.
+//! From a program within the limits to the document of a file.
 //!
-//! The principal function is [`spell`]. Offsets that a runtime does not read (where a receiver puts what is sent) are
-//! written as well, because people and tools read them.
+//! The principal function is [`spell`]. It also writes offsets that no runtime reads (the receiver's place of sent
+//! data), because people and tools read them.
 
 use super::Dialect;
 use super::document::{Algorithm, Block, Gpu, Kind, Location, Operation, Place, Space, Step};
@@ -12,7 +12,7 @@ use schedule::Collective;
 use std::collections::BTreeMap;
 use topology::Rank;
 
-/// The file of a program that fits.
+/// The document of a program within the limits.
 pub(super) fn spell(
     program: &Program,
     operation: Operation,
@@ -56,9 +56,9 @@ pub(super) fn spell(
     })
 }
 
-/// How a rank's slots are named in the file.
+/// The names of a rank's slots in the file.
 struct Spelling {
-    /// For each scratch slot its number in the file; `None` where nothing reads it.
+    /// For each scratch slot its number in the file; `None` if it is never read.
     kept: Vec<Option<u32>>,
     scratch: u32,
 }
@@ -72,14 +72,14 @@ impl Spelling {
             (slice.buffer == Buffer::Scratch).then_some(slots)
         };
         for instruction in steps() {
-            // What a fused step sends on, it need not store; everything else that is written is kept.
+            // A fused step need not store data that is only sent on; all other written slots are kept.
             let stored = matches!(instruction, Instruction::ReceiveReduceSend { .. });
             let stored = if stored { None } else { instruction.destination() };
             for slots in [instruction.source(), stored].into_iter().flatten().filter_map(scratch) {
                 read[slots].fill(true);
             }
         }
-        // A step stores all or nothing.
+        // A step stores all of its slots or none.
         let mut changed = true;
         while std::mem::take(&mut changed) {
             for slots in steps().filter_map(|instruction| instruction.destination()).filter_map(scratch) {
@@ -100,7 +100,7 @@ impl Spelling {
         Self { kept: kept.collect(), scratch }
     }
 
-    /// A slice's place; `None` for scratch that is not kept.
+    /// The place of a slice; `None` for scratch that is not kept.
     fn location(&self, slice: Slice) -> Option<Location> {
         let (space, offset) = match slice.buffer {
             Buffer::Input => (Space::Input, slice.index),
@@ -114,13 +114,13 @@ impl Spelling {
     }
 }
 
-/// For every connection, where each message is read and where it is put.
+/// For every connection, the places from which each message is read and to which it is written.
 struct Messages {
     sent: Vec<Vec<Location>>,
     received: Vec<Vec<Location>>,
 }
 
-/// Where a sum is that is stored nowhere.
+/// The place of a sum that is not stored.
 const NOWHERE: Location = Location { space: Space::Scratch, offset: Some(0) };
 
 impl Messages {
@@ -145,7 +145,7 @@ impl Messages {
     }
 }
 
-/// The threadblocks of a rank; those that are waited for come first, because only low numbers can be.
+/// The threadblocks of a rank. Those that steps wait for come first, because only low numbers can be waited for.
 fn blocks(program: &Program, rank: usize, spelling: &Spelling, messages: &Messages) -> Vec<Block> {
     let content = &program.ranks[rank];
     let steps = || content.threadblocks.iter().flat_map(|block| &block.steps);
@@ -208,7 +208,7 @@ const NOP: Step = Step {
     announces: false,
 };
 
-/// The number that each step has in the file, after the `nop`s for its dependencies.
+/// The number of each step in the file, after the `nop`s for its dependencies.
 fn numbers(block: &program::Threadblock) -> Vec<u32> {
     let ends = block.steps.iter().scan(0, |end, step| {
         *end += cost(step) as u32;
@@ -217,7 +217,7 @@ fn numbers(block: &program::Threadblock) -> Vec<u32> {
     ends.collect()
 }
 
-/// An instruction in the words of the file; `next` counts the messages sent and received so far.
+/// An instruction as a step of the file; `next` counts the messages sent and received so far.
 fn spelled(instruction: &Instruction, spelling: &Spelling, messages: &Messages, next: &mut [usize; 2]) -> Step {
     let at = |slice: Slice| spelling.location(slice).unwrap_or(NOWHERE);
     let sent_to = |lane: program::ConnectionId, next: &mut [usize; 2]| {
@@ -253,7 +253,8 @@ fn spelled(instruction: &Instruction, spelling: &Spelling, messages: &Messages, 
     Step { kind, src, dst, count: instruction.shape().count, ..NOP }
 }
 
-/// Ends a row of reductions that the readers would fuse where they could not: after 16, and where counts differ.
+/// Ends a run of reductions where the readers would fuse reductions that they cannot: after 16, and where counts
+/// differ.
 fn part_reductions(steps: &mut [Step]) {
     const ROW: u32 = 16;
     let mut row = 1;

@@ -1,4 +1,4 @@
-//! What can be wrong with an MSCCL file, and where.
+//! The rules that an MSCCL file can break, with the place.
 
 use super::Dialect;
 use super::document::{Kind, Operation, Place, Protocol};
@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Violation {
     /// The element.
     pub at: Place,
-    /// Other elements that have a part in it.
+    /// Other elements that contribute to it.
     pub with: Vec<Place>,
     /// The rule.
     pub rule: Rule,
@@ -26,7 +26,7 @@ impl Violation {
         self.rule.kind()
     }
 
-    /// The rank it is about, where it is about one.
+    /// The rank it is about, if it is about one rank.
     pub fn rank(&self) -> Option<u32> {
         match &self.rule {
             Rule::BlockIds { rank, .. }
@@ -52,7 +52,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The rules. Those about the runtimes name the limit they have.
+/// The rules. Rules about limits of the runtimes name the limit.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rule {
@@ -80,13 +80,13 @@ pub enum Rule {
         /// The operation.
         operation: Operation,
     },
-    /// No call is ever served by this file.
+    /// This file never serves a call.
     #[error("no call is served by this file: {reason}")]
     NeverSelected {
         /// Why.
         reason: &'static str,
     },
-    /// A number above what the runtimes have room for.
+    /// A number above a limit of the runtimes.
     #[error("{what} is {given}, more than the {limit} that {dialect} has room for")]
     Limit {
         /// What is counted.
@@ -95,7 +95,7 @@ pub enum Rule {
         given: u64,
         /// The most.
         limit: u64,
-        /// Whose limit it is.
+        /// The dialect with this limit.
         dialect: Dialect,
     },
     /// `nthreads` is no whole number of warps.
@@ -121,7 +121,7 @@ pub enum Rule {
         given: u32,
         /// The header's number.
         chunks: u32,
-        /// What follows.
+        /// What follows from the header.
         expected: String,
         /// The operation.
         operation: Operation,
@@ -169,7 +169,7 @@ pub enum Rule {
         peer: u32,
         /// The channel.
         channel: u32,
-        /// In which direction.
+        /// Whether they send to the peer; otherwise they receive.
         send: bool,
     },
     /// Steps of one rank that wait for each other.
@@ -177,7 +177,7 @@ pub enum Rule {
     WaitCycle {
         /// The rank.
         rank: u32,
-        /// How many there are; the first is where the violation is, the others are beside it.
+        /// The number of steps; the violation is at the first, and the others are listed with it.
         steps: usize,
     },
     /// Steps that are not numbered 0, 1, 2, … in the order of the file.
@@ -193,7 +193,7 @@ pub enum Rule {
     NoPeer {
         /// The step's type.
         kind: Kind,
-        /// Which peer.
+        /// Whether it is a peer to send to; otherwise, one to receive from.
         send: bool,
     },
     /// A count outside 1 to 71.
@@ -232,16 +232,16 @@ pub enum Rule {
         /// The step.
         step: u32,
     },
-    /// A `nop` without a dependency: the runtimes miscount the steps after it.
+    /// A `nop` without a dependency: after it, the runtimes miscount steps.
     #[error("a nop must carry a dependency; the runtimes count the steps after this one wrongly")]
     IdleNop,
-    /// A step after `nop`s that has no dependency itself.
+    /// A step after `nop`s that has no dependency of its own.
     #[error("the step after a nop must have a dependency itself; the runtimes refuse the file or drop the nop's")]
     BrokenChain,
     /// Reductions that the runtimes fuse although their counts differ.
     #[error("the runtimes fuse this reduction with the one before, and then use the last `cnt` for both")]
     FusedCounts,
-    /// More reductions fused into one than the runtimes have room for.
+    /// More reductions are fused into one than the runtimes allow.
     #[error("the runtimes fuse {count} reductions here and have room for 16")]
     FusedTooMany {
         /// How many.
@@ -253,7 +253,7 @@ pub enum Rule {
         /// Why.
         reason: String,
     },
-    /// Senders run further ahead of their receivers than a connection has room for, so the runtimes would stop for ever.
+    /// Senders run further ahead of their receivers than a connection has room for, so the runtimes would deadlock.
     #[error(
         "{}deadlock: senders run {needed} messages ahead of their receivers, and {protocol} has room for {room}",
         if *.in_place { "in place: " } else { "" }
@@ -265,15 +265,15 @@ pub enum Rule {
         protocol: Protocol,
         /// How many it has room for.
         room: u32,
-        /// In which kind of call.
+        /// The kind of call.
         in_place: bool,
     },
-    /// What the steps do is wrong.
+    /// The steps give a wrong result, or are not ordered.
     #[error("{}{violation}", if *.in_place { "in place: " } else { "" })]
     Program {
         /// What is wrong; threadblocks and steps are numbered as in the file.
         violation: ProgramViolation,
-        /// In which kind of call.
+        /// The kind of call.
         in_place: bool,
     },
 }
@@ -309,7 +309,7 @@ impl Rule {
         }
     }
 
-    /// Whether the steps mean nothing as long as this is wrong.
+    /// Whether this violation makes the steps meaningless.
     pub(super) fn blocks(&self) -> bool {
         match self {
             Self::NoDemand { .. }

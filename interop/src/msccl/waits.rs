@@ -1,9 +1,9 @@
-//! What steps wait for: `depid`, `deps` and `hasdep`, and that no rank's steps wait for each other in a cycle.
+//! Dependencies of steps (`depid`, `deps` and `hasdep`), and cycles of waits within a rank.
 //!
-//! The entry is `Limits::waits`, one part of `limits::check`. The runtimes wait before every step, whatever its type. So
-//! steps that do nothing count here, though they have no place in the program that [`super::import`] makes: `nop`s, and
-//! copies of a slice to itself. A cycle through them would never show in that program; a cycle through other ranks as
-//! well has messages, and [`program::check`] finds it.
+//! The entry is `Limits::waits`, one part of `limits::check`. The runtimes wait before every step, whatever its type.
+//! So this check includes steps that do nothing and have no place in the program that [`super::import`] makes: `nop`s,
+//! and copies of a slice to itself. A cycle through such steps would not be visible in that program. A cycle through
+//! other ranks contains messages, and [`program::check`] finds it.
 
 use super::document::{Block, Gpu, Kind, Place, Step};
 use super::limits::{Limits, MAX_AWAITED_BLOCK};
@@ -11,7 +11,7 @@ use super::violation::{Rule, Violation};
 use std::collections::BTreeMap;
 
 impl Limits<'_> {
-    /// The rules about what the steps of a rank wait for.
+    /// Checks the dependencies of a rank's steps.
     pub(super) fn waits(&mut self, gpu: &Gpu) {
         let mut blocks: BTreeMap<u32, &Block> = BTreeMap::new();
         for block in &gpu.blocks {
@@ -50,7 +50,7 @@ impl Limits<'_> {
         self.broken(step.at, Rule::Dependency { block: awaited, step: number, reason });
     }
 
-    /// Several dependencies are a row of nops and a step, each with one.
+    /// Several dependencies of one step are written as several nops and the step, each with one dependency.
     fn chains(&mut self, block: &Block) {
         for step in block.steps.iter().filter(|step| step.kind == Kind::Nop && step.after.is_none()) {
             self.broken(step.at, Rule::IdleNop);
@@ -63,7 +63,7 @@ impl Limits<'_> {
     }
 }
 
-/// Steps that wait for each other, each for the next; none where there is no cycle.
+/// Steps that wait for each other in a cycle; empty if there is no cycle.
 fn cycle(blocks: &BTreeMap<u32, &Block>) -> Vec<Place> {
     let steps: Vec<(&Block, usize)> =
         blocks.values().flat_map(|block| (0..block.steps.len()).map(move |step| (*block, step))).collect();
@@ -71,7 +71,7 @@ fn cycle(blocks: &BTreeMap<u32, &Block>) -> Vec<Place> {
     for (number, &(block, step)) in steps.iter().enumerate().rev() {
         firsts.insert(block.id, number - step);
     }
-    // What a step waits for: the one before it, and the one that it names.
+    // A step waits for the step before it, and for the step that it names.
     let waits_for = |number: usize| {
         let (block, step) = steps[number];
         let named = block.steps[step].after.and_then(|(awaited, named)| {
@@ -92,7 +92,7 @@ fn cycle(blocks: &BTreeMap<u32, &Block>) -> Vec<Place> {
             }
         }
     }
-    // Whoever is stuck waits for someone who is; going on from one to the next comes back to one that was there before.
+    // A stuck step waits for another stuck step, so a walk from one to the next must repeat.
     let mut trail: Vec<usize> = Vec::new();
     let mut position = vec![None; steps.len()];
     let mut here = (0..steps.len()).find(|&number| waiting[number] > 0);

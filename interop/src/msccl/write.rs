@@ -7,7 +7,7 @@ use std::io::{self, Write};
 /// Writes a file; [`super::parse`] reads the same back.
 ///
 /// # Errors
-/// What `out` says.
+/// Errors of `out`.
 pub fn write(algorithm: &Algorithm, out: &mut dyn Write) -> io::Result<()> {
     let Algorithm { protocol, channels, chunks, ranks, .. } = algorithm;
     let name = quick_xml::escape::escape(algorithm.name.as_str());

@@ -1,10 +1,11 @@
 //! From one-sided operations to the messages of a [`Program`].
 //!
-//! A plan whose accesses are all ordered means the same, whatever orders them. So signals, semaphores and barriers
-//! are left out, and every step gets what it really depends on: the last writes of what it reads, and the last
-//! accesses to what it writes. What is written to another rank is sent by the threadblock that writes it and received
-//! there by a threadblock of its own; what is read from another rank is sent there by a threadblock of its own.
-//! All steps keep an order in which the plan can run, and wait only for earlier ones, so the program cannot stop.
+//! If all accesses of a plan are ordered, its result does not depend on what orders them. So signals, semaphores and
+//! barriers are left out, and every step gets its real dependencies: the last writes of the slots that it reads, and
+//! the last accesses to the slots that it writes. Data that a threadblock writes to another rank becomes a send by this
+//! threadblock and a receive by an additional threadblock of that rank. Data that is read from another rank becomes a
+//! send by an additional threadblock there. All steps keep an order in which the plan can run, and wait only for
+//! earlier steps, so the program cannot deadlock.
 
 use super::document::{Plan, Protocol, Space};
 use super::geometry::{Cells, Geometry, Span};
@@ -21,15 +22,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use topology::{LinkId, Rank};
 
-/// A program, and from which operation each of its steps comes.
+/// A program, and the operation from which each of its steps comes.
 pub(super) struct Converted {
     pub(super) program: Program,
     pub(super) origins: Vec<Vec<Vec<OpAt>>>,
-    /// Operations that overwrite input, in place, outside the output.
+    /// Operations that, in place, overwrite input outside the output.
     pub(super) overwritten: Vec<OpAt>,
 }
 
-/// A plan that was judged right, and the order of its transfers.
+/// A plan that was judged correct, and the order of its transfers.
 pub(super) struct Judged<'a> {
     pub(super) plan: &'a Plan,
     pub(super) script: &'a Script,
@@ -61,7 +62,7 @@ impl Judged<'_> {
     }
 }
 
-/// The program that a judged plan means, for a call of `size_bytes`.
+/// The program of a judged plan, for a call of `size_bytes`.
 pub(super) fn convert(
     judged: &Judged<'_>,
     size_bytes: u64,
@@ -136,14 +137,14 @@ fn action_at(script: &Script, at: OpAt) -> Option<&Action> {
     find(body).map(|place| &body[place].1)
 }
 
-/// A rank's steps so far.
+/// The steps of a rank so far.
 #[derive(Default)]
 struct RankBuilder {
     blocks: Vec<Threadblock>,
     origins: Vec<Vec<OpAt>>,
-    /// Per slot: who wrote it last, who read it since.
+    /// For each slot, its last writer and the readers since.
     slots: BTreeMap<(Buffer, u32), (Option<StepRef>, Vec<StepRef>)>,
-    /// Scratch that stands for an input buffer, of which more is overwritten than the output in it.
+    /// The scratch copy of an input buffer that is overwritten outside the output.
     shadow: Option<Slice>,
 }
 
@@ -155,7 +156,7 @@ impl RankBuilder {
     }
 }
 
-/// Which threadblocks a connection joins.
+/// The threadblocks that a connection joins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Lane {
     /// A threadblock writes to a rank.
@@ -169,7 +170,7 @@ struct Builder<'a> {
     cells: &'a Cells,
     layout: &'a Layout,
     packets: bool,
-    /// Whether shadows stand for their buffers already.
+    /// Whether shadows already replace their buffers.
     redirect: bool,
     connections: Vec<Connection>,
     lanes: BTreeMap<Lane, (ConnectionId, u32)>,
@@ -188,8 +189,8 @@ impl<'a> Builder<'a> {
         Self { geometry, cells, layout, packets, redirect: false, connections, lanes, ranks: ranks.collect() }
     }
 
-    /// In place, plans use input outside the output as scratch. Programs never write there, so such a rank gets a
-    /// copy of its input to work on.
+    /// In place, plans may use input outside the output as scratch. Programs never write there, so such a rank works on
+    /// a scratch copy of its input, a shadow.
     fn shadow(&mut self, at: OpAt, targets: &[Span], overwritten: &mut Vec<OpAt>) -> Result<(), Fault> {
         for target in targets {
             let rank = self.cells.rank_of(target.first);
@@ -206,7 +207,7 @@ impl<'a> Builder<'a> {
                 *shadow = Some(Slice { buffer: Buffer::Scratch, index: self.cells.scratch_room(rank), count });
             }
         }
-        // Only now, so that all slices above were those of the plan.
+        // Set only now, so that all slices above are those of the plan.
         Ok(())
     }
 
@@ -226,7 +227,7 @@ impl<'a> Builder<'a> {
         self.redirect = true;
     }
 
-    /// Copies what is output from the shadows to where it belongs.
+    /// Copies the output from the shadows to its place.
     fn empty_shadows(&mut self) {
         for (rank, shadow) in self.shadowed() {
             let dst = self.layout.output(Rank(rank));
@@ -240,13 +241,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The reduction of all sources goes to all targets.
+    /// Writes the reduction of all sources to all targets.
     fn transfer(&mut self, at: OpAt, sources: &[Span], targets: &[Span]) -> Result<(), Fault> {
         let rank_of = |span: &Span| self.cells.rank_of(span.first);
         let (own, away): (Vec<Span>, Vec<Span>) = sources.iter().partition(|span| rank_of(span) == at.rank);
         let (here, there): (Vec<Span>, Vec<Span>) = targets.iter().partition(|span| rank_of(span) == at.rank);
         let (own, here) = (self.slices(&own)?, self.slices(&here)?);
-        // Where the result is made: in the first local target; a single value needs no making.
+        // The result is made in the first local target; a single value needs no reduction.
         let result = match (&own[..], &away[..], here.first()) {
             ([source], [], _) => {
                 here.iter().filter(|&target| target != source).for_each(|&dst| {
@@ -282,7 +283,8 @@ impl<'a> Builder<'a> {
     /// `dst` becomes the reduction of local and remote sources.
     fn reduce(&mut self, at: OpAt, dst: Slice, own: &[Slice], away: &[Span]) -> Result<(), Fault> {
         let mut rest: Vec<Slice> = own.to_vec();
-        // What is in place already is the start of the sum; else the first, or what comes from elsewhere with it.
+        // The sum starts with a value that is in place already; else with the first value, or with the first remote
+        // value.
         let base = rest.iter().position(|&source| source == dst).unwrap_or(0);
         let mut base = (!rest.is_empty()).then(|| rest.remove(base));
         let mut remote = away.iter();
@@ -311,7 +313,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Sends what the operation's rank has to another rank.
+    /// Sends data of the operation's rank to another rank.
     fn push(&mut self, at: OpAt, src: Slice, target: Span) -> Result<(), Fault> {
         let to_rank = self.cells.rank_of(target.first);
         let dst = self.slice(target)?;
@@ -322,7 +324,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Lets another rank send what it has to the operation's rank; the connection to receive from.
+    /// Lets another rank send its data to the operation's rank; returns the connection to receive from.
     fn pull(&mut self, at: OpAt, source: Span) -> Result<ConnectionId, Fault> {
         let from_rank = self.cells.rank_of(source.first);
         let src = self.slice(source)?;
@@ -332,7 +334,7 @@ impl<'a> Builder<'a> {
         Ok(connection)
     }
 
-    /// A connection, and the threadblock of its own that serves its far end.
+    /// A connection, and the additional threadblock at its far end.
     fn lane(&mut self, lane: Lane, from: u32, to: u32, far: u32) -> (ConnectionId, u32) {
         if let Some(&known) = self.lanes.get(&lane) {
             return known;
@@ -351,11 +353,11 @@ impl<'a> Builder<'a> {
         self.emit(at.rank, at.threadblock, at, instruction);
     }
 
-    /// Appends a step and makes it wait for what it depends on.
+    /// Appends a step with its dependencies.
     fn emit(&mut self, rank: u32, threadblock: u32, at: OpAt, instruction: Instruction) {
         let rank = &mut self.ranks[rank as usize];
         let place = StepRef { threadblock, step: rank.blocks[threadblock as usize].steps.len() as u32 };
-        // Of each other threadblock, only the last step counts.
+        // For each other threadblock, only the last step counts.
         let mut after: BTreeMap<u32, u32> = BTreeMap::new();
         let mut wait = |on: &StepRef| {
             let last = after.entry(on.threadblock).or_insert(on.step);
@@ -388,8 +390,8 @@ impl<'a> Builder<'a> {
         spans.iter().map(|&span| self.slice(span)).collect()
     }
 
-    /// The slots that a span means. Packets get slots of their own: what is read from scratch is what was written
-    /// there last, in the same form, which the judge has seen to.
+    /// The slots of a span. Packets get their own slots: a read from scratch gets what was written there last, in the
+    /// same form, which the judge has checked.
     fn slice(&self, span: Span) -> Result<Slice, Fault> {
         let (rank, first, count) = (self.cells.rank_of(span.first), span.first, span.count);
         let scratch = self.cells.start(rank, Space::Scratch);
@@ -405,7 +407,7 @@ impl<'a> Builder<'a> {
         let rank_id = Rank(rank);
         let has = |buffer| self.layout.slots(rank_id, buffer) > 0;
         let is_output = match self.geometry.in_place {
-            // In place a rank has one buffer, under the name of the larger.
+            // In place a rank has one buffer, with the name of the larger.
             true => has(Buffer::Output),
             false => first >= output,
         };

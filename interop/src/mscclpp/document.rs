@@ -1,7 +1,7 @@
 //! An MSCCL++ execution plan as it is written: the keys of the JSON and their types.
 //!
-//! The principal type is [`Plan`]. It serves reading and writing. Numbers are kept as they are; what they mean is
-//! for [`super::limits`] and [`super::model`].
+//! The principal type is [`Plan`], for reading and writing. Numbers are kept as they are; [`super::limits`] and
+//! [`super::model`] know their meaning.
 //!
 //! The schema is the union of what the executor's parser reads (`src/core/executor/execution_plan.cc` of
 //! microsoft/mscclpp 0.9.0), what its Python language writes, and what the shipped plans contain.
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// What to call it.
+    /// The name of the plan.
     pub name: String,
-    /// What it computes: one of our collectives' names, or something of which no result is known.
+    /// The collective: one of our names, or another word, for which no result is defined.
     pub collective: String,
     /// Whether scratch holds packets (twice the bytes) or data.
     pub protocol: Protocol,
@@ -42,12 +42,12 @@ pub struct Plan {
     pub max_message_size: u64,
 }
 
-/// Threads per block where a plan says nothing.
+/// The default of threads per block.
 pub(super) fn default_threads() -> u32 {
     1024
 }
 
-/// Bytes per unit of division where a plan says nothing.
+/// The default of bytes per unit of division.
 pub(super) fn default_alignment() -> u32 {
     16
 }
@@ -56,11 +56,11 @@ fn unlimited() -> u64 {
     u64::MAX
 }
 
-/// What one rank does.
+/// The part of one rank.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// The rank; its position in the list as well.
+    /// The rank; it is also the position in the list.
     pub id: u32,
     /// Chunks of the input buffer.
     pub input_chunks: u32,
@@ -70,9 +70,9 @@ pub struct Gpu {
     pub scratch_chunks: u32,
     /// Sequences of operations that run concurrently.
     pub threadblocks: Vec<Threadblock>,
-    /// Ways to signal to other ranks.
+    /// Connections for signals to other ranks.
     pub channels: Vec<Channel>,
-    /// Other ranks' buffers that this rank reaches.
+    /// Buffers of other ranks that this rank accesses.
     #[serde(default)]
     pub remote_buffers: Vec<RemoteBuffer>,
     /// Counters between this rank's threadblocks.
@@ -84,7 +84,7 @@ pub struct Gpu {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channel {
-    /// What carries the data.
+    /// The medium of the channels.
     pub channel_type: ChannelType,
     /// One channel for each, in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,9 +101,9 @@ pub struct Channel {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RankGroup {
-    /// How many.
+    /// The number of ranks.
     pub size: u32,
-    /// Which.
+    /// The ranks.
     pub ranks: Vec<u32>,
 }
 
@@ -111,12 +111,12 @@ pub struct RankGroup {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteBuffer {
-    /// Whose.
+    /// The rank.
     pub rank: u32,
-    /// Which.
+    /// The buffer.
     #[serde(rename = "type")]
     pub space: Space,
-    /// How it is reached.
+    /// The media through which it is accessed.
     pub access_channel_types: Vec<ChannelType>,
 }
 
@@ -134,16 +134,16 @@ pub struct Semaphore {
 pub struct Threadblock {
     /// Its position in the list.
     pub id: u32,
-    /// What it does, in order.
+    /// Its operations, in order.
     pub ops: Vec<Operation>,
-    /// Which of the rank's channels it uses.
+    /// The channels of the rank that it uses.
     pub channels: Vec<ChannelRefs>,
-    /// Which of the rank's remote buffers it uses.
+    /// The remote buffers of the rank that it uses.
     #[serde(default)]
     pub remote_buffer_refs: Vec<RemoteBufferRefs>,
 }
 
-/// Channels of one type that a threadblock uses; operations count through this list.
+/// Channels of one type that a threadblock uses; operations refer to positions in this list.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelRefs {
@@ -151,31 +151,31 @@ pub struct ChannelRefs {
     pub channel_type: ChannelType,
     /// Positions among the rank's channels of that type.
     pub channel_ids: Vec<u32>,
-    /// Read and ignored by the executor; found in older plans.
+    /// Ignored by the executor; found in older plans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buff: Option<Space>,
 }
 
-/// Remote buffers of one access that a threadblock uses; operations count through this list.
+/// Remote buffers with one kind of access that a threadblock uses; operations refer to positions in this list.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteBufferRefs {
-    /// How they are reached.
+    /// The medium through which they are accessed.
     pub access_channel_type: ChannelType,
     /// Positions among the rank's remote buffers.
     pub remote_buffer_ids: Vec<u32>,
 }
 
-/// One operation; which keys it has depends on its name.
+/// One operation; its name determines its keys.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {
-    /// What it does.
+    /// The name of the operation.
     pub name: OpName,
-    /// What it reads.
+    /// The chunks that it reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub src_buff: Option<Vec<ChunkRef>>,
-    /// What it writes.
+    /// The chunks that it writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dst_buff: Option<Vec<ChunkRef>>,
     /// Channels, as positions in the threadblock's list.
@@ -184,31 +184,31 @@ pub struct Operation {
     /// The type of those channels and of the remote buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel_type: Option<ChannelType>,
-    /// How values are combined.
+    /// The reduction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduce_op: Option<Reduction>,
-    /// Which share of the work this threadblock does, where several do one operation.
+    /// The share of this threadblock, if several threadblocks do one operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tbg_info: Option<Share>,
-    /// Which barrier.
+    /// The barrier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub barrier_id: Option<u32>,
-    /// How many threadblocks meet at it.
+    /// The number of threadblocks that meet at the barrier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_threadblocks: Option<u32>,
-    /// Which semaphores.
+    /// The semaphores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub semaphore_ids: Option<Vec<u32>>,
     /// How a pipeline repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iter_context: Option<IterContext>,
-    /// What a pipeline repeats.
+    /// The operations that a pipeline repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ops: Option<Vec<Operation>>,
 }
 
 impl Operation {
-    /// An operation with no keys but its name.
+    /// An operation with only a name.
     pub fn new(name: OpName) -> Self {
         Self {
             name,
@@ -226,17 +226,17 @@ impl Operation {
         }
     }
 
-    /// What it reads; empty where the key is absent.
+    /// The chunks that it reads; empty if the key is absent.
     pub(super) fn sources(&self) -> &[ChunkRef] {
         self.src_buff.as_deref().unwrap_or_default()
     }
 
-    /// What it writes; empty where the key is absent.
+    /// The chunks that it writes; empty if the key is absent.
     pub(super) fn targets(&self) -> &[ChunkRef] {
         self.dst_buff.as_deref().unwrap_or_default()
     }
 
-    /// Its channels; empty where the key is absent.
+    /// Its channels; empty if the key is absent.
     pub(super) fn channels(&self) -> &[u32] {
         self.channel_ids.as_deref().unwrap_or_default()
     }
@@ -246,7 +246,7 @@ impl Operation {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkRef {
-    /// Of a local buffer, the rank itself; the executor does not look at it.
+    /// For a local buffer, the rank itself; the executor ignores it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// A local buffer.
@@ -264,13 +264,13 @@ pub struct ChunkRef {
     pub size: u32,
 }
 
-/// Which share of an operation a threadblock does.
+/// The share of a threadblock in an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// Which.
+    /// The number of the share.
     pub tb_id: u32,
-    /// Of how many.
+    /// The number of shares.
     pub tbg_size: u32,
 }
 
@@ -285,7 +285,7 @@ pub struct IterContext {
 }
 
 words! {
-    /// How scratch is used.
+    /// The use of scratch.
     Protocol {
         /// Data, ordered by signals.
         Simple => "Simple",
@@ -297,9 +297,9 @@ words! {
 words! {
     /// One of a rank's buffers.
     Space {
-        /// What the caller sends.
+        /// The data that the caller sends.
         Input => "i",
-        /// What the caller receives.
+        /// The data that the caller receives.
         Output => "o",
         /// Private to the plan.
         Scratch => "s",
@@ -307,7 +307,7 @@ words! {
 }
 
 words! {
-    /// What carries data and signals.
+    /// The media for data and signals.
     ChannelType {
         /// Loads and stores to mapped memory.
         Memory => "memory",
@@ -321,7 +321,7 @@ words! {
 }
 
 words! {
-    /// How values are combined.
+    /// The reductions.
     Reduction {
         /// a + b
         Sum => "sum",
@@ -333,11 +333,11 @@ words! {
 }
 
 words! {
-    /// What an operation does.
+    /// The names of operations.
     OpName {
-        /// All threads of the threadblock meet.
+        /// Synchronizes all threads of the threadblock.
         Nop => "nop",
-        /// All threads of several threadblocks meet.
+        /// Synchronizes all threads of several threadblocks.
         Barrier => "barrier",
         /// Local copy.
         Copy => "copy",
@@ -345,11 +345,11 @@ words! {
         Put => "put",
         /// Writes to another rank, then signals.
         PutWithSignal => "pws",
-        /// Writes to another rank, signals, and waits until that is done.
+        /// Writes to another rank, signals, and waits until both are done.
         PutWithSignalAndFlush => "pwsf",
         /// Reads from another rank.
         Get => "get",
-        /// Tells another rank that what came before is done.
+        /// Tells another rank that earlier operations are done.
         Signal => "signal",
         /// Waits for a signal.
         Wait => "wait",
@@ -357,7 +357,7 @@ words! {
         RelaxedSignal => "rlxsignal",
         /// A wait that orders no memory.
         RelaxedWait => "rlxwait",
-        /// Waits until a port has done what it was told.
+        /// Waits until a port has finished all its tasks.
         Flush => "flush",
         /// Local reduction.
         Reduce => "re",
@@ -365,11 +365,11 @@ words! {
         ReduceSend => "res",
         /// Reduction with values read from other ranks.
         ReadReduce => "rre",
-        /// Both.
+        /// `ReduceSend` and `ReadReduce` in one.
         ReadReduceSend => "rres",
         /// Writes packets to another rank.
         PutPackets => "ppkt",
-        /// Writes packets on to other ranks.
+        /// Writes received packets to other ranks.
         ReadPutPackets => "rppkt",
         /// Local data to packets.
         CopyPackets => "cpkt",
@@ -391,9 +391,9 @@ words! {
         GroupStorePackets => "gstorepkt",
         /// Repeats operations over parts of the chunks.
         Pipeline => "pipeline",
-        /// Takes from a semaphore.
+        /// Acquires a semaphore.
         SemAcquire => "sem_acquire",
-        /// Gives to a semaphore.
+        /// Releases a semaphore.
         SemRelease => "sem_release",
     }
 }

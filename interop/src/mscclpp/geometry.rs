@@ -1,8 +1,8 @@
-//! What a plan's chunks mean for its collective, and the cells they are cut into.
+//! The meaning of a plan's chunks for its collective, and the cells that they are cut into.
 //!
-//! The principal types are [`Geometry`], the answer for the plan, and [`Cells`], the memory of all ranks as one row
-//! of cells at a given resolution. A cell is the smallest piece that any operation touches as a whole: chunks are cut
-//! for threadblock groups (each member does its share) and for the iterations of pipelines.
+//! The principal types are [`Geometry`], the meaning of the plan's chunks, and [`Cells`], the memory of all ranks as
+//! one row of cells at a given resolution. A cell is the smallest piece that every operation accesses as a whole.
+//! Chunks are cut for groups of threadblocks (each does its share) and for the iterations of pipelines.
 
 use super::document::{Plan, Protocol, Space};
 use super::limits::SHARED_SCRATCH;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 /// The most cells of all ranks together.
 const MAX_CELLS: u64 = 1 << 20;
 
-/// What the chunks of a plan mean.
+/// The meaning of a plan's chunks.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Geometry {
     pub(super) collective: Collective,
@@ -26,11 +26,11 @@ pub(super) struct Geometry {
     pub(super) output: u32,
     /// Chunks of one block: what [`program::Layout`] calls a block's parts, before cutting.
     pub(super) block: u32,
-    /// Into how many cells a chunk is cut where no pipeline cuts it further.
+    /// The number of cells of a chunk, without cuts by pipelines.
     pub(super) factor: u32,
     /// The unit of all pipelines, in bytes; `None` without pipelines.
     pub(super) unit: Option<u32>,
-    /// After how many units scratch is used again, where the plan shares scratch between calls of all sizes.
+    /// The number of units after which scratch is used again, if calls of all sizes share scratch.
     pub(super) ring: Option<u32>,
 }
 
@@ -71,7 +71,7 @@ impl Geometry {
         Ok(Self { collective, in_place, ranks, input, output, block, factor, unit, ring })
     }
 
-    /// Into how many chunks a call's size is cut, in nccl-tests' sense of size.
+    /// The number of chunks in a call's size, where the size is that of nccl-tests.
     pub(super) fn chunks_in_size(&self) -> u32 {
         match self.collective {
             Collective::AllGather
@@ -90,9 +90,9 @@ impl Geometry {
     }
 }
 
-/// Chunks of a block, or why the declared counts do not fit the collective.
+/// Chunks of a block, or the reason why the declared counts do not match the collective.
 fn block(collective: Collective, ranks: u32, input: u32, output: u32, in_place: bool) -> Result<u32, Fault> {
-    // In place one of the two may be left out: it is part of the other.
+    // In place one of the two may be absent, because it is part of the other.
     let pair = |ratio_in: u32, ratio_out: u32| {
         let fits = |chunks: u32, ratio: u32| chunks > 0 && chunks.is_multiple_of(ratio);
         let (from_input, from_output) = (input / ratio_in.max(1), output / ratio_out.max(1));
@@ -127,7 +127,8 @@ fn pipeline_units(script: &Script) -> BTreeSet<u32> {
     units.collect()
 }
 
-/// Into how many cells chunks must be cut so that every share, and every rank's part of an allreduce, is whole.
+/// The number of cells per chunk for which every share, and every rank's part of an allreduce, is a whole number of
+/// cells.
 fn factor(collective: Collective, ranks: u32, block: u32, script: &Script) -> Result<u32, Fault> {
     const MAX_FACTOR: u64 = 1 << 10;
     let mut factor = 1u64;
@@ -157,7 +158,7 @@ fn lcm(a: u64, b: u64) -> u64 {
     a / x.max(1) * b
 }
 
-/// After how many units a chunk of the shared scratch buffer is full.
+/// The number of units that fill a chunk of the shared scratch buffer.
 fn ring(plan: &Plan, unit: u32) -> Option<u32> {
     let chunks = plan.gpus.iter().map(|gpu| u64::from(gpu.scratch_chunks)).max().filter(|&chunks| chunks > 0)?;
     let bytes = if plan.use_double_scratch_buffer { SHARED_SCRATCH / 2 } else { SHARED_SCRATCH };
@@ -170,11 +171,11 @@ fn ring(plan: &Plan, unit: u32) -> Option<u32> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Span {
     pub(super) first: u32,
-    /// How many pieces of data.
+    /// The number of pieces.
     pub(super) count: u32,
-    /// A packet takes two cells.
+    /// Whether the pieces are packets, which take two cells each.
     pub(super) packet: bool,
-    /// Its reader waits for the packets' flags.
+    /// Whether the reader waits for the packets' flags.
     pub(super) awaited: bool,
 }
 
@@ -243,7 +244,7 @@ impl Cells {
         Ok(Self { iterations, factor, per_chunk, per_scratch_chunk, starts, ends, scratch_room, total: next as u32 })
     }
 
-    /// The cells of an operand, outside pipelines: all of it, or the share of one threadblock.
+    /// The cells of an operand outside pipelines: all of them, or the share of one threadblock.
     pub(super) fn whole(&self, operand: Operand, share: Option<super::document::Share>) -> Span {
         let per_chunk = self.per(operand.space);
         let (mut first, mut count) = (operand.index * per_chunk, operand.size * per_chunk);
@@ -254,7 +255,7 @@ impl Cells {
         self.span(operand, first, count)
     }
 
-    /// The cells of an operand that an iteration of a pipeline touches.
+    /// The cells of an operand that an iteration of a pipeline accesses.
     pub(super) fn slice(&self, operand: Operand, iteration: u32) -> Span {
         let per_chunk = self.per(operand.space);
         let kept = per_chunk / self.factor;
@@ -272,7 +273,7 @@ impl Cells {
         if space == Space::Scratch { self.per_scratch_chunk } else { self.per_chunk }
     }
 
-    /// Whose cell it is.
+    /// The rank that owns a cell.
     pub(super) fn rank_of(&self, cell: u32) -> u32 {
         self.ends.partition_point(|&end| end <= cell) as u32
     }
@@ -282,7 +283,7 @@ impl Cells {
         cell >= self.starts[self.rank_of(cell) as usize][Space::Scratch as usize]
     }
 
-    /// The cell as a person names it.
+    /// The name of a cell for people.
     pub(super) fn name(&self, cell: u32, packet: bool) -> ChunkAt {
         let rank = self.rank_of(cell);
         let [input, output, scratch] = self.starts[rank as usize];

@@ -1,14 +1,14 @@
-//! What the executor has room for.
+//! The limits of the executor.
 //!
-//! The constants are those of `src/core/include/execution_common.hpp` of microsoft/mscclpp 0.9.0, under their
-//! names there. Beyond them its arrays overflow or its kernel stops; it checks only the first itself.
+//! The constants are those of `src/core/include/execution_common.hpp` of microsoft/mscclpp 0.9.0, with their names
+//! there. Above them, the executor's arrays overflow or its kernel stops; the executor itself checks only the first.
 
 use super::document::{OpName, Operation, Plan};
 use super::violation::{Fault, Location, OpAt, PlanViolation};
 
 /// Operations of a threadblock, those inside pipelines included (`MAX_OPERATION`).
 pub const MAX_OPERATIONS: usize = 64;
-/// Channels of each type, and remote buffers of each access, of a threadblock (`MAX_CHANNEL`).
+/// Channels of each type of a threadblock, and its remote buffers of each access (`MAX_CHANNEL`).
 pub const MAX_CHANNELS: usize = 16;
 /// Channels of an operation (`MAX_CHANNEL_PER_OPERATION`).
 pub const MAX_CHANNELS_PER_OPERATION: usize = 8;
@@ -22,8 +22,8 @@ pub const MAX_SEMAPHORES: usize = 16;
 pub(super) const MAX_THREADS: u32 = 1024;
 /// Bytes of the scratch buffer that plans share (`PREDFINED_SCRATCH_SIZE`, spelled so).
 pub(super) const SHARED_SCRATCH: u64 = 1 << 26;
-/// Threadblocks of a rank that certainly run at the same time: the kernel is not launched cooperatively, and an
-/// A100 has this many multiprocessors.
+/// Threadblocks of a rank that certainly run at the same time: the kernel is not launched cooperatively, and an A100
+/// has this many multiprocessors.
 pub const RESIDENT_THREADBLOCKS: usize = 108;
 
 /// Every limit that a plan exceeds.

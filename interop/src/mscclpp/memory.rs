@@ -1,32 +1,33 @@
-//! Who touched which cell last, and whether anything orders that.
+//! The last accesses to each cell, and whether all conflicting accesses are ordered.
 //!
-//! The principal type is [`Memory`]: for every cell its last write and the reads since, as epochs of clock
-//! components, in the manner of FastTrack (Flanagan and Freund, PLDI 2009). The judge in [`super::order`] replays the
-//! plan in one order and asks here before every access; what must happen before what does not depend on that order,
-//! so neither does the answer.
+//! The principal type is [`Memory`]: for every cell its last write and the reads since, as epochs of clock components,
+//! as in FastTrack (Flanagan and Freund, PLDI 2009). The judge in [`super::order`] replays the plan in one order and
+//! asks here before every access. The happens-before relation does not depend on that order, so the answer does not
+//! depend on it either.
 
 use super::geometry::{Cells, Span};
 use super::violation::Fault;
 
-/// A vector clock: for each component, the first epoch of it that is not known to be over.
+/// A vector clock: for each component, its first epoch that is not certainly over.
 pub(super) type Clock = Vec<u32>;
 
-/// Takes over what another clock knows.
+/// Joins another clock: takes the maximum of each component.
 pub(super) fn join(clock: &mut Clock, other: &Clock) {
     for (own, &other) in clock.iter_mut().zip(other) {
         *own = (*own).max(other);
     }
 }
 
-/// One access, of whom and when.
+/// One access: its threads and its time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Access {
-    /// The clock component of the threads that do it.
+    /// The clock component of its threads.
     pub(super) component: u32,
     pub(super) epoch: u32,
     /// The transfer, as the judge counts them.
     pub(super) op: u32,
-    /// The span, and whether its transfer goes packet by packet: equal ones are done by the same thread, piece by piece.
+    /// The span, and whether its transfer moves packet by packet. If these are equal, the same thread accesses each
+    /// piece.
     pub(super) pattern: (Span, bool),
     /// The iteration, inside pipelines.
     pub(super) iteration: Option<u32>,
@@ -36,29 +37,29 @@ pub(super) struct Access {
 struct Cell {
     write: Option<Access>,
     reads: Vec<Access>,
-    /// Holds a packet of this call.
+    /// Whether it holds a packet of this call.
     packet: bool,
-    /// Someone waited for that packet's flag.
+    /// Whether a thread has waited for that packet's flag.
     awaited: bool,
 }
 
 impl Access {
-    /// Which piece of its span a cell is.
+    /// The number of a cell's piece in its span.
     pub(super) fn piece(&self, cell: u32) -> u32 {
         let span = self.pattern.0;
         cell.saturating_sub(span.first) / if span.packet { 2 } else { 1 }
     }
 }
 
-/// For each piece of a transfer, the pieces of transfers that are over when it is done, itself included: packets are
-/// passed on piece by piece, and whoever has one knows that what it was made of has been read.
+/// For each piece of a transfer, the pieces of transfers that are over when it is done, itself included. Packets are
+/// passed on piece by piece, and a thread that has a packet knows that the data it was made of has been read.
 pub(super) type Pieces = Vec<Vec<(u32, u32)>>;
 
-/// What the threads of an access know.
+/// The knowledge of the threads of an access: what is certainly over.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'k> {
     pub(super) clock: &'k Clock,
-    /// Empty where no packets are concerned.
+    /// Empty if there are no packets.
     pub(super) pieces: &'k Pieces,
 }
 
@@ -68,7 +69,7 @@ pub(super) struct Memory<'c> {
     state: Vec<Cell>,
 }
 
-/// A conflict that was found; the judge says it in words.
+/// A conflict that was found; the judge converts it to a violation.
 pub(super) struct Conflict {
     pub(super) cell: u32,
     pub(super) other: Access,
@@ -76,18 +77,18 @@ pub(super) struct Conflict {
     pub(super) kind: Kind,
 }
 
-/// Which rule is broken.
+/// The broken rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Nothing orders the two.
+    /// The two accesses are not ordered.
     Unordered,
-    /// Both are the threadblock's own, with no meeting of its threads between them.
+    /// Both accesses are by the threadblock itself, without a synchronization of its threads between them.
     Unsynced,
-    /// The read is of another kind than the write was.
+    /// Packets are read as data, or data as packets.
     Mixed,
-    /// A packet's second write.
+    /// A packet is written a second time.
     Twice,
-    /// Another iteration's value.
+    /// A value of another iteration is read.
     Stale,
 }
 
@@ -101,13 +102,13 @@ impl<'c> Memory<'c> {
         span.cells().all(|cell| self.state[cell as usize].packet)
     }
 
-    /// Who wrote each packet of a span, and as which piece.
+    /// The writer of each packet of a span, and the number of its piece.
     pub(super) fn writers(&self, span: Span) -> impl Iterator<Item = (u32, u32)> + '_ {
         let firsts = span.cells().step_by(2);
         firsts.filter_map(|cell| self.state[cell as usize].write.map(|write| (write.op, write.piece(cell))))
     }
 
-    /// Reads a span with what is `known`; reports the first conflict.
+    /// Reads a span with the knowledge `known`; reports the first conflict.
     pub(super) fn read(&mut self, span: Span, access: Access, known: Known<'_>) -> Option<Conflict> {
         let mut found = None;
         for cell in span.cells() {
@@ -132,7 +133,7 @@ impl<'c> Memory<'c> {
         found
     }
 
-    /// Writes a span with what is `known`; reports the first conflict.
+    /// Writes a span with the knowledge `known`; reports the first conflict.
     pub(super) fn write(&mut self, span: Span, access: Access, known: Known<'_>) -> Option<Conflict> {
         let mut found = None;
         for cell in span.cells() {
@@ -155,13 +156,13 @@ impl<'c> Memory<'c> {
         found
     }
 
-    /// Cells of packets whose flag nobody waited for, with their writer.
+    /// Cells of packets for whose flags no thread waited, with their writers.
     pub(super) fn unread_packets(&self) -> impl Iterator<Item = (u32, Access)> + '_ {
         let cells = (0u32..).zip(&self.state);
         cells.filter(|(_, state)| state.packet && !state.awaited).filter_map(|(cell, state)| Some((cell, state.write?)))
     }
 
-    /// All accesses to a cell that no later write of this call followed.
+    /// All accesses to a cell after which this call does not write it again.
     pub(super) fn last(&self, cell: u32) -> impl Iterator<Item = Access> + '_ {
         let state = &self.state[cell as usize];
         state.write.into_iter().chain(state.reads.iter().copied())
@@ -184,13 +185,13 @@ fn ordered(earlier: Access, later: Access, cell: u32, known: Known<'_>) -> Optio
     if earlier.component != later.component {
         return Some(Kind::Unordered);
     }
-    // The same threads, with no meeting in between: right only if each piece is touched by one thread.
+    // The same threads without a synchronization in between: correct only if one thread accesses each piece in both.
     let same = earlier.op == later.op || earlier.pattern == later.pattern;
     (!same).then_some(Kind::Unsynced)
 }
 
 impl Conflict {
-    /// The conflict in words, as found by `access` (`reads` or `writes`).
+    /// The violation for a conflict that `access` (`reads` or `writes`) found.
     pub(super) fn fault(
         &self,
         memory: &Memory<'_>,

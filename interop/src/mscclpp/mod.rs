@@ -1,10 +1,10 @@
-//! Execution plans of MSCCL++, read, judged, turned into programs, and written.
+//! Execution plans of MSCCL++: read, judge, convert to programs, and write.
 //!
-//! The principal type is [`PlanFile`]: a plan that was read. [`PlanFile::import`] proves it and gives the
-//! [`VerifiedProgram`] that it means.
+//! The principal type is [`PlanFile`]: a plan that was read. [`PlanFile::import`] proves it correct and gives its
+//! [`VerifiedProgram`].
 //!
 //! MSCCL++ plans are one-sided: ranks write and read each other's buffers, and signals, semaphores and packets order
-//! that. A program here is two-sided. The way from one to the other:
+//! these accesses. A program of this crate is two-sided. The steps of the conversion:
 //!
 //! | file | step |
 //! |---|---|
@@ -15,9 +15,9 @@
 //! | `order`, `memory` | no deadlock; no two conflicting accesses unordered, across ranks and calls; no signal left over |
 //! | `convert` | messages instead of signals; then [`program::check`] proves the result |
 //!
-//! Pipelines repeat for parts of a chunk, how often depends on the size of the call. The order is judged for one, two
-//! and three iterations per chunk, and where iterations share scratch, for enough to use it twice; results for one,
-//! because an iteration touches only its own part.
+//! Pipelines repeat operations for parts of a chunk; the number of repetitions depends on the size of the call. The
+//! order is judged for one, two and three iterations per chunk and, where iterations share scratch, for enough
+//! iterations to use it twice. Results are checked for one iteration, because an iteration accesses only its own part.
 
 mod convert;
 mod document;
@@ -55,12 +55,12 @@ pub struct PlanFile {
     plan: Plan,
 }
 
-/// A plan that was proven right.
+/// A plan that was proven correct.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Import {
-    /// What it means.
+    /// Its program.
     pub program: VerifiedProgram,
-    /// What a reader should know.
+    /// Notes for people.
     pub notes: Vec<Note>,
 }
 
@@ -104,7 +104,7 @@ impl PlanFile {
         Document::json("", text).locate(&at.path())
     }
 
-    /// The reduction that all operations name, where they name one.
+    /// The reduction that all operations name; `None` if they name none.
     pub fn reduction(&self) -> Option<ReduceOp> {
         self.reductions().into_iter().next().map(|reduction| match reduction {
             Reduction::Sum => ReduceOp::Sum,
@@ -155,7 +155,7 @@ impl PlanFile {
         Ok(Import { program, notes })
     }
 
-    /// Whether scratch that pipelines use again is free by then, where calls are large enough for that.
+    /// Judges whether scratch that pipelines use again is free at that time, if calls are large enough for this.
     fn ring(&self, script: &Script, geometry: &Geometry, size_bytes: u64) -> Result<Option<Note>, Vec<PlanViolation>> {
         let (Some(ring), Some(unit)) = (geometry.ring, geometry.unit) else { return Ok(None) };
         let most = u64::from(ring) * u64::from(unit) * u64::from(geometry.chunks_in_size());
@@ -197,7 +197,7 @@ impl PlanFile {
     }
 }
 
-/// What `gpus` and `threadblocks` must look like before anything else can be asked.
+/// Checks `gpus` and `threadblocks`, on which all other checks depend.
 fn shape(plan: &Plan) -> Vec<PlanViolation> {
     let mut violations = Vec::new();
     let mut refuse = |at, reason: String| violations.push(PlanViolation { at, fault: Fault::Invalid { reason } });
@@ -241,12 +241,12 @@ fn judged(
     if verdict.violations.is_empty() { Ok((cells, verdict)) } else { Err(verdict.violations) }
 }
 
-/// How many iterations of pipelines to judge beyond one per chunk.
+/// The numbers of iterations per chunk to judge in addition to one.
 fn more_iterations(geometry: &Geometry) -> &'static [u32] {
     if geometry.unit.is_some() { &[2, 3] } else { &[] }
 }
 
-/// A violation of the program, said of the operation that it comes from.
+/// Converts a violation of the program to one of the operation that its step comes from.
 fn result(violation: &ProgramViolation, origins: &[Vec<Vec<OpAt>>]) -> PlanViolation {
     use ProgramViolation as V;
     let step = match violation {
@@ -271,7 +271,7 @@ fn result(violation: &ProgramViolation, origins: &[Vec<Vec<OpAt>>]) -> PlanViola
     PlanViolation { at, fault: Fault::Result { text: violation.to_string() } }
 }
 
-/// Ports that may still read when the call ends.
+/// Notes on ports that may still read when the call ends.
 fn unflushed(verdict: &Verdict) -> Vec<Note> {
     let text = "nothing waits until the port has read its source, so the caller may overwrite it too early";
     let mut places = verdict.unflushed.clone();
@@ -279,7 +279,7 @@ fn unflushed(verdict: &Verdict) -> Vec<Note> {
     places.into_iter().map(|at| Note { at: Location::Op(at), text: text.into() }).collect()
 }
 
-/// What only relaxed signals or packets order.
+/// Notes on accesses that only relaxed signals or packets order.
 fn memoryless(plan: &Plan, script: &Script, cells: &Cells) -> Vec<Note> {
     let verdict = judge(plan, script, cells, Relaxed::Memoryless);
     let notes = verdict.violations.into_iter().filter_map(|violation| match violation.fault {

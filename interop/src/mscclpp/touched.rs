@@ -1,15 +1,15 @@
-//! Which slots the instructions of a converted plan read and write.
+//! The slots that the instructions of a converted plan read and write.
 
 use program::{Buffer, Instruction, Slice};
 
-/// What an instruction reads and writes.
+/// The slices that an instruction reads, and the slice that it writes.
 pub(super) fn accesses(instruction: &Instruction) -> (Vec<Slice>, Option<Slice>) {
     match *instruction {
         Instruction::Send { src, .. } => (vec![src], None),
         Instruction::Receive { dst, .. } => (Vec::new(), Some(dst)),
         Instruction::ReceiveReduce { src, dst, .. } | Instruction::Copy { src, dst } => (vec![src], Some(dst)),
         Instruction::Reduce { src, dst } => (vec![src, dst], Some(dst)),
-        // Not emitted here.
+        // The conversion emits no such instruction.
         _ => (Vec::new(), None),
     }
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with an execution plan, and where.
+//! The rules that an execution plan can break, with the place.
 //!
 //! The principal type is [`PlanViolation`]: a [`Location`] in the plan and a [`Fault`].
 
@@ -47,7 +47,7 @@ pub struct OpAt {
     pub threadblock: u32,
     /// The operation, from 0.
     pub op: u32,
-    /// The operation inside it, where it is a pipeline.
+    /// The operation inside a pipeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inner: Option<u32>,
 }
@@ -75,7 +75,7 @@ impl fmt::Display for Location {
 }
 
 impl Location {
-    /// The way to it in the JSON.
+    /// The path to it in the JSON.
     pub(super) fn path(self) -> Vec<Step<'static>> {
         let mut path = Vec::new();
         let mut enter = |key, index: u32| path.extend([Step::Key(key), Step::Index(index as usize)]);
@@ -110,11 +110,11 @@ impl Location {
 /// One chunk of one rank's buffer, for messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct ChunkAt {
-    /// Whose.
+    /// The rank.
     pub rank: u32,
-    /// Which buffer.
+    /// The buffer.
     pub buffer: Space,
-    /// Which chunk.
+    /// The chunk.
     pub chunk: u32,
 }
 
@@ -124,43 +124,43 @@ impl fmt::Display for ChunkAt {
     }
 }
 
-/// Something wrong with a plan.
+/// A violation: a broken rule and its place.
 #[derive(Clone, PartialEq, Debug, thiserror::Error, Serialize)]
 #[error("{at}: {fault}")]
 pub struct PlanViolation {
-    /// Where.
+    /// The place.
     pub at: Location,
-    /// What.
+    /// The broken rule.
     #[serde(flatten)]
     pub fault: Fault,
 }
 
-/// What is wrong.
+/// The broken rule with its evidence.
 #[derive(Clone, PartialEq, Debug, thiserror::Error, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Fault {
-    /// More than the executor has room for.
+    /// More than a limit of the executor.
     #[error("{found} {what}, the executor has room for {limit} ({name})")]
     Limit {
-        /// Of what.
+        /// What was counted.
         what: &'static str,
-        /// How many.
+        /// The number in the plan.
         found: u64,
-        /// How many fit.
+        /// The limit.
         limit: u64,
         /// The executor's name of the limit.
         name: &'static str,
     },
-    /// A value that the executor cannot work with.
+    /// A value with which the executor cannot work.
     #[error("{reason}")]
     Invalid {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// An index beyond what is declared.
     #[error("{what} {index} does not exist, there are {count}")]
     OutOfRange {
-        /// Of what.
+        /// The kind of object.
         what: &'static str,
         /// The index.
         index: u64,
@@ -170,9 +170,9 @@ pub enum Fault {
     /// Chunks beyond the end of a buffer.
     #[error("chunks {index}..{end} of `{buffer}` of rank {rank}, which has {chunks}{packets}")]
     Chunks {
-        /// Whose buffer.
+        /// The rank.
         rank: u32,
-        /// Which buffer.
+        /// The buffer.
         buffer: Space,
         /// The first chunk.
         index: u64,
@@ -183,56 +183,56 @@ pub enum Fault {
         /// A remark where packets are concerned.
         packets: &'static str,
     },
-    /// The operation has not what it needs, or what it cannot have.
+    /// The operation lacks an operand, or has one that it cannot have.
     #[error("`{op}` {reason}")]
     Form {
         /// The operation.
         op: OpName,
-        /// What it lacks or has too much.
+        /// The missing or superfluous part.
         reason: String,
     },
-    /// Right perhaps, but beyond what this importer can judge.
+    /// The plan may be correct, but this importer cannot judge it.
     #[error("not supported: {reason}")]
     Unsupported {
-        /// What.
+        /// The unsupported part.
         reason: String,
     },
-    /// It waits for ever.
+    /// An operation waits for ever.
     #[error("waits for ever for {what}")]
     Deadlock {
-        /// What never comes.
+        /// The event that never comes.
         what: String,
     },
     /// More signals than waits, so the next call starts with one too many.
     #[error("{what} ends with {left} that nobody took, so the next call takes them for its own")]
     Leftover {
-        /// Which counter.
+        /// The counter.
         what: String,
-        /// How many.
+        /// The number of signals left over.
         left: i64,
     },
-    /// Which of several signals a wait takes is not fixed.
+    /// It is not determined which of several signals a wait takes.
     #[error("{what}: which {which} comes first is not fixed, {other} may be before or after it")]
     Ambiguous {
-        /// Which counter.
+        /// The counter.
         what: String,
         /// Signals or waits.
         which: &'static str,
         /// The other operation.
         other: OpAt,
     },
-    /// Two accesses that nothing orders.
+    /// Two conflicting accesses are not ordered.
     #[error("{access} {chunk}, which {other} {other_access}; nothing orders the two{hint}")]
     Race {
         /// `reads` or `writes`.
         access: &'static str,
-        /// What.
+        /// The chunk.
         chunk: ChunkAt,
         /// The other operation.
         other: OpAt,
-        /// What that does.
+        /// The access of the other operation.
         other_access: &'static str,
-        /// What is missing.
+        /// What would order them.
         hint: &'static str,
     },
     /// An access to a rank that may not have begun.
@@ -240,7 +240,7 @@ pub enum Fault {
     BeforeStart {
         /// `reads` or `writes`.
         access: &'static str,
-        /// What.
+        /// The chunk.
         chunk: ChunkAt,
     },
     /// An access to a rank that may have ended.
@@ -248,15 +248,15 @@ pub enum Fault {
     AfterEnd {
         /// `reads` or `writes`.
         access: &'static str,
-        /// What.
+        /// The chunk.
         chunk: ChunkAt,
     },
-    /// The next call may come too early.
+    /// The next call may start too early.
     #[error("writes {chunk} in the next call before {other} of this one is done with it")]
     NextCall {
-        /// What.
+        /// The chunk.
         chunk: ChunkAt,
-        /// Who still uses it.
+        /// The operation that still uses it.
         other: OpAt,
     },
     /// Operands of one operation that overlap.
@@ -265,50 +265,50 @@ pub enum Fault {
         /// The operation.
         op: OpName,
     },
-    /// Packets read as data, or written where data is.
+    /// Packets are read as data, or data as packets.
     #[error("{access} {chunk} as {found}, but it holds {held} of {other}")]
     Mixed {
         /// `reads`.
         access: &'static str,
-        /// What.
+        /// The chunk.
         chunk: ChunkAt,
-        /// As what.
+        /// The form in which it is read.
         found: &'static str,
-        /// What it is.
+        /// The form in which it was written.
         held: &'static str,
-        /// Who wrote it.
+        /// The operation that wrote it.
         other: OpAt,
     },
     /// A packet written twice in one call, so that its flag says nothing.
     #[error("writes packet {chunk}, which {other} has written in this call; its flag cannot tell the two apart")]
     PacketTwice {
-        /// What.
+        /// The chunk.
         chunk: ChunkAt,
-        /// Who wrote first.
+        /// The operation that wrote it first.
         other: OpAt,
     },
-    /// A pipeline reads what another iteration wrote.
+    /// A pipeline reads a value that another iteration wrote.
     #[error("reads {chunk} as another iteration of {other} left it")]
     Stale {
-        /// What.
+        /// The chunk.
         chunk: ChunkAt,
-        /// Who wrote it.
+        /// The operation that wrote it.
         other: OpAt,
     },
-    /// What the operations compute is not the collective.
+    /// The operations do not compute the collective.
     #[error("{text}")]
     Result {
-        /// The violation of the program that the plan means.
+        /// The violation of the converted program.
         text: String,
     },
 }
 
-/// Something that a reader of the plan should know, though it is no violation.
+/// A note for readers of the plan; it is not a violation.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Note {
-    /// Where.
+    /// The place.
     pub at: Location,
-    /// What.
+    /// The text.
     pub text: String,
 }
 

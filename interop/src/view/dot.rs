@@ -1,4 +1,4 @@
-//! Graphviz: ranks boxed by machine, and for every link that is used how much it carries.
+//! Graphviz: ranks in a box for each machine, and for every used link the bytes that it carries.
 
 use schedule::Timeline;
 use std::io::{self, BufWriter, Write};
@@ -8,7 +8,7 @@ use topology::quantity::{show_bytes, show_duration};
 /// Writes a directed graph; the same timeline gives the same bytes.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn dot(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     let (topology, (links, _)) = (&timeline.topology, timeline.usage());
     let mut out = BufWriter::new(out);

@@ -1,4 +1,4 @@
-//! The timeline as one page without external resources: the data as JSON inside a template that draws it.
+//! The timeline as one page without external resources: the data as JSON, inside a template that draws it.
 
 use super::timeline::tracks;
 use schedule::Timeline;
@@ -8,13 +8,13 @@ use topology::Bytes;
 use topology::quantity::{show_bytes, show_duration};
 
 const TEMPLATE: &str = include_str!("timeline.html");
-/// Where the data goes.
+/// The place of the data in the template.
 const PLACE: &str = "/*DATA*/null";
 
 /// Writes the page; the same timeline gives the same bytes.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn html(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     let (head, tail) = TEMPLATE.split_once(PLACE).expect("the template has a place for the data");
@@ -48,7 +48,7 @@ pub fn html(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     out.flush()
 }
 
-/// JSON that cannot end the script it stands in.
+/// JSON that cannot end the surrounding script element.
 fn embedded(value: &serde_json::Value) -> String {
     value.to_string().replace('<', "\\u003c")
 }

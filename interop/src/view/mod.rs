@@ -1,4 +1,4 @@
-//! Timelines in the formats of other tools, to look at.
+//! Timelines as pictures and traces, in the formats of other tools.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Tracks of a timeline: what every link and every resource is busy with, and when.
+//! Tracks of a timeline: for every link and every resource, the messages that it serves, with their times.
 
 use schedule::Timeline;
 use topology::Micros;

@@ -22,7 +22,7 @@ struct Name<'a> {
     name: &'a str,
 }
 
-/// Something that lasts: `X` events.
+/// An interval: `X` events.
 #[derive(Serialize)]
 struct Lasting<'a> {
     ph: &'static str,
@@ -40,10 +40,10 @@ struct Details<'a> {
     from: Rank,
     to: Rank,
     kind: TransferKind,
-    /// Of a schedule.
+    /// The chunks, for a schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     chunks: Option<&'a [ChunkId]>,
-    /// Of a program: the sender's slots.
+    /// The sender's slots, for a program.
     #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<&'a str>,
     arrives_us: Micros,
@@ -52,7 +52,7 @@ struct Details<'a> {
 /// Writes a trace; the same timeline gives the same bytes.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn trace(timeline: &Timeline, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     out.write_all(b"{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n")?;

@@ -58,8 +58,8 @@ const MAX_SLOTS: u64 = schedule::MAX_CHUNKS as u64;
 pub enum LayoutError {
     /// A rank's input and output cannot share memory ([`Layout`] says when they can).
     #[error(
-        "this {collective} has no in-place form: of what rank {rank} holds and wants, neither is one run of the \
-         other's chunks, nor have both the same sizes"
+        "this {collective} has no in-place form: at rank {rank}, neither input nor output is a run of the other's chunks, \
+         and their chunks have different sizes"
     )]
     NotInPlace {
         /// The collective.

@@ -1,8 +1,8 @@
-//! A long cable: two TAP devices in two namespaces, and a thread for each direction that hands every frame over after
-//! a delay. Many kernels lack `netem`, and with it any delay of their own.
+//! A long cable: two TAP devices in two namespaces, and a thread for each direction that passes every frame on after a
+//! delay. (Many kernels have no `netem`, which could delay frames.)
 //!
-//! Frames keep the header that says what is still to be done to them (checksum, segmentation), so that a frame of
-//! many segments crosses as one. Rates are not a cable's business: the queues at its ends shape them.
+//! Frames keep the header that describes outstanding work (checksum, segmentation), so that a frame of many segments
+//! crosses as one. A cable does not limit the rate; the queues at its ends do.
 
 use super::host::move_to;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,13 +18,13 @@ use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 /// The longest frame: 64 KiB of segments, and headers.
 const FRAME: usize = 65536 + 256;
 
-/// How many bytes may be under way in one direction; what is more is lost, as in any queue.
+/// The most bytes under way in one direction; further frames are lost, as in any queue.
 const UNDER_WAY: usize = 8 << 20;
 
-/// A wait ends about this late, so the rest of the way is spun.
+/// A wait ends about this late, so the rest of the delay is a busy wait.
 const OVERSHOOT: Duration = Duration::from_micros(60);
 
-/// A cable; cut and its devices removed when this goes.
+/// A cable; when it is dropped, it is cut and its devices are removed.
 pub(crate) struct Cable {
     /// Closed to end the threads.
     stop: Option<OwnedFd>,
@@ -63,13 +63,13 @@ impl Drop for Cable {
     fn drop(&mut self) {
         drop(self.stop.take());
         for thread in self.directions.drain(..) {
-            // What a direction had to say, it has said on stderr.
+            // A direction prints its errors on stderr itself.
             drop(thread.join());
         }
     }
 }
 
-/// A device that the calling thread's namespace gets.
+/// A device in the namespace of the calling thread.
 fn tap(name: &str) -> io::Result<SyncDevice> {
     let device = DeviceBuilder::new().name(name).layer(Layer::L2).offload(true).inherit_enable_state().build_sync()?;
     device.set_nonblocking(true)?;
@@ -82,18 +82,18 @@ struct Direction {
     to: Arc<SyncDevice>,
     delay: Duration,
     running: Arc<OwnedFd>,
-    /// Frames, and when they arrive.
+    /// Frames with their arrival times.
     queue: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,
 }
 
 impl Direction {
     fn carry(mut self) {
-        // A wait may otherwise end 50 µs late. Without it delays are merely less exact.
+        // Without this, a wait may end 50 µs late; if it fails, delays are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut frame = vec![0; FRAME];
         while self.wait() {
-            // Each round takes in what is there, but never delays what is due.
+            // Each round takes the frames that are there, but never delays frames that are due.
             while let Ok(length) = self.from.recv(&mut frame) {
                 self.take_in(&frame[..length]);
                 self.hand_over();
@@ -113,12 +113,12 @@ impl Direction {
         while self.queue.front().is_some_and(|(due, _)| *due <= Instant::now()) {
             let Some((_, frame)) = self.queue.pop_front() else { return };
             self.bytes -= frame.len();
-            // A device that is down takes nothing: the frame is lost, as on a cut cable.
+            // A device that is down takes no frames: the frame is lost, as on a cut cable.
             drop(self.to.send(&frame));
         }
     }
 
-    /// Waits for a frame or until one is due; false once the cable is gone.
+    /// Waits until there is a frame, or until one is due; false if the cable was cut.
     fn wait(&self) -> bool {
         let left = self.queue.front().map(|(due, _)| due.saturating_duration_since(Instant::now()));
         let sleep = left.map(|left| left.saturating_sub(OVERSHOOT));

@@ -1,4 +1,4 @@
-//! TCP streams between hosts, measured: how much arrives in a span of time, and how long a small message takes.
+//! TCP streams between hosts: the bytes that arrive in a time span, and the time of a small message.
 
 use super::{Cluster, Family, Spec};
 use std::io::{ErrorKind, Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A read or write that takes longer than this is a fault of the cluster.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// When to measure: after the streams have found their rate, for so long.
+/// When to measure: after the streams have reached their rate, and for how long.
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     pub warm_up: Duration,
@@ -30,7 +30,7 @@ pub(crate) fn connect(cluster: &Cluster, from: usize, to: usize, (nic, family): 
     [stream, other]
 }
 
-/// What streams from host to host carry at the same time, each in bytes per second.
+/// The rates of simultaneous streams from host to host, each in bytes per second.
 pub(crate) fn rates(cluster: &Cluster, flows: &[(usize, usize)], way: (usize, Family), window: Window) -> Vec<f64> {
     let streams: Vec<_> = flows.iter().map(|&(from, to)| connect(cluster, from, to, way)).collect();
     let all = Barrier::new(streams.len());
@@ -49,10 +49,10 @@ pub(crate) fn rates(cluster: &Cluster, flows: &[(usize, usize)], way: (usize, Fa
     })
 }
 
-/// So much is read at once that what waited when the window began is not counted in it.
+/// A read takes everything that waits in a socket, so that bytes from before the window are not counted in it.
 const WHOLE_SOCKET: usize = 8 << 20;
 
-/// The rate at which bytes come in during the window.
+/// The rate at which bytes arrive during the window.
 fn measured(mut stream: TcpStream, window: Window) -> f64 {
     let mut data = vec![0; WHOLE_SOCKET];
     let begin = Instant::now() + window.warm_up;
@@ -71,7 +71,7 @@ fn measured(mut stream: TcpStream, window: Window) -> f64 {
     bytes as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Whether nothing arrives for `limit`, once what was under way has come.
+/// Whether nothing arrives for `limit`, after the bytes under way have arrived.
 pub(crate) fn stalls(receiver: &mut TcpStream, limit: Duration) -> bool {
     receiver.set_read_timeout(Some(limit)).expect("a socket option");
     let mut data = vec![0; 64 << 10];
@@ -87,7 +87,7 @@ pub(crate) fn stalls(receiver: &mut TcpStream, limit: Duration) -> bool {
     false
 }
 
-/// Writes from another thread until the other end hangs up, or takes nothing for long.
+/// Writes from another thread until the other end closes the connection, or reads nothing for long.
 pub(crate) fn pushing(mut stream: TcpStream) -> std::thread::JoinHandle<()> {
     stream.set_write_timeout(Some(3 * PATIENCE)).expect("a socket option");
     std::thread::spawn(move || {

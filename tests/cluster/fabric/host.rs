@@ -1,4 +1,4 @@
-//! Inside a host: threads, sockets and processes that see its network and no other.
+//! Threads, sockets and processes inside a host, which see only the host's network.
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::fs::File;
@@ -9,7 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Runs `work` on a thread inside a namespace. Sockets that it opens stay there, whoever uses them later.
+/// Runs `work` on a thread inside a namespace. Sockets that it opens stay in the namespace, whichever thread uses them
+/// later.
 pub(crate) fn enter<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -20,7 +21,7 @@ pub(crate) fn enter<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -
     })
 }
 
-/// Moves the calling thread, which is to end there.
+/// Moves the calling thread into a namespace, where it must stay until it ends.
 pub(super) fn move_to(namespace: &str) {
     let kind = Some(rustix::thread::LinkNameSpaceType::Network);
     let entered = File::open(format!("/run/netns/{namespace}"))
@@ -28,10 +29,10 @@ pub(super) fn move_to(namespace: &str) {
     entered.unwrap_or_else(|error| panic!("entering {namespace}: {error}"));
 }
 
-/// A process inside a host, and what it starts; killed when this goes.
+/// A process inside a host, with its children; they are killed when this is dropped.
 pub(crate) struct Guest {
     child: Child,
-    /// What it is called when it fails.
+    /// The name for failures.
     name: String,
     stdout: Heard,
     stderr: Heard,
@@ -57,7 +58,7 @@ impl Guest {
     }
 
     fn start(mut command: Command, spawn: impl FnOnce(&mut Command) -> io::Result<Child>) -> Self {
-        // Its own group, so that what it starts ends with it.
+        // In its own process group, so that its children end with it.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = format!("{command:?}");
         let mut child = spawn(&mut command).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -74,7 +75,7 @@ impl Guest {
     pub(crate) fn wait(mut self, limit: Duration) -> Ended {
         let deadline = Instant::now() + limit;
         let ended = self.ends_before(deadline);
-        // What it started holds the pipes as well. Until it is waited for, its number is nobody else's.
+        // Its children hold the pipes as well. Until it is waited for, no other process gets its number.
         self.kill();
         let status = self.child.wait().expect("a child can be waited for");
         let (stdout, stderr) = (self.stdout.all(), self.stderr.all());
@@ -82,7 +83,7 @@ impl Guest {
         Ended { status, stdout, stderr }
     }
 
-    /// Waits until something is on stdout, within `limit`.
+    /// Waits until `words` are on stdout, within `limit`.
     pub(crate) fn says(&self, words: &str, limit: Duration) {
         let said = self.stdout.until(limit, |text, ended| ended || text.contains(words));
         let told = self.stdout.all();
@@ -106,14 +107,14 @@ impl Guest {
     }
 
     fn kill(&self) {
-        // The group may be gone already.
+        // The group may have ended already.
         let _ = kill_process_group(self.id(), Signal::KILL);
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Once waited for, it is nobody's number any more.
+        // After it was waited for, another process may have its number.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.kill();
             drop(self.child.wait());
@@ -121,7 +122,7 @@ impl Drop for Guest {
     }
 }
 
-/// What a thread reads from a pipe.
+/// The text that a thread reads from a pipe.
 struct Heard(Arc<(Mutex<Pipe>, Condvar)>);
 
 #[derive(Default)]
@@ -137,7 +138,7 @@ impl Heard {
         std::thread::spawn(move || {
             let mut piece = vec![0; 1 << 16];
             loop {
-                // What came before an error is the best there is.
+                // After a read error, the text so far is the best there is.
                 let length = pipe.read(&mut piece).unwrap_or(0);
                 let mut state = heard.0.lock().unwrap_or_else(PoisonError::into_inner);
                 state.bytes.extend_from_slice(&piece[..length]);
@@ -151,7 +152,7 @@ impl Heard {
         Self(shared)
     }
 
-    /// Waits until what was read, and whether it was all, is as asked.
+    /// Waits until `done` is true for the text so far and for whether the pipe has ended.
     fn until(&self, limit: Duration, mut done: impl FnMut(&str, bool) -> bool) -> bool {
         let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = |state: &mut Pipe| !done(&String::from_utf8_lossy(&state.bytes), state.ended);
@@ -160,7 +161,7 @@ impl Heard {
         !timeout.timed_out()
     }
 
-    /// All that was written; a process that outlived its group may keep the pipe open, and is not waited for.
+    /// The whole output. A process that outlived its group may keep the pipe open; it is not waited for.
     fn all(&self) -> String {
         self.until(Duration::from_secs(1), |_, ended| ended);
         let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +170,7 @@ impl Heard {
 }
 
 impl Ended {
-    /// This end, which must be a success.
+    /// Returns itself, if the process was successful; fails otherwise.
     pub(crate) fn ok(self) -> Self {
         assert!(self.status.success(), "{}\nstdout: {}\nstderr: {}", self.status, self.stdout, self.stderr);
         self

@@ -1,14 +1,15 @@
 //! Real hosts on one computer: network namespaces, joined by virtual cables and bridges, with shaped rates.
 //!
-//! The principal type is [`Cluster`], made from a [`Spec`] by `ip` and `tc` as root. Each host is a namespace; its
-//! NICs are one end of a veth pair (or of a [`cable`] with a delay), whose other end is a port of a bridge in the
-//! namespace of all switches. Both ends are shaped by htb, so that a NIC sends and receives at its rate. A cluster
-//! and everything that runs in it vanish with the value; what a killed process leaves, the next one removes.
+//! The principal type is [`Cluster`], made from a [`Spec`] by `ip` and `tc` as root. Each host is a namespace. Each of
+//! its NICs is one end of a veth pair (or of a [`cable`] with a delay); the other end is a port of a bridge in the
+//! namespace of all switches. Both ends are shaped by htb, so that a NIC sends and receives at its rate. When the value
+//! is dropped, the cluster and all its processes are removed; leftovers of a killed process are removed by the next
+//! cluster.
 //!
-//! Three settings make rates hold even for short messages: a burst of 16 KB (a larger one is credit that a short
-//! message never pays back), segments of at most 16 KB (larger ones than the burst would be cut by the processor),
-//! and queues that count bytes (one that counts packets holds up acknowledgements behind megabytes). Clusters that are
-//! `coarse` have none of them.
+//! Three settings make rates exact even for short messages: a burst of 16 KB (a larger burst would let a short message
+//! pass faster than the rate), segments of at most 16 KB (larger ones than the burst would be cut by the processor),
+//! and queues that count bytes (a queue that counts packets holds up acknowledgements behind megabytes). `coarse`
+//! clusters have none of them.
 
 pub(crate) mod cable;
 pub(crate) mod flow;
@@ -27,10 +28,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) use tools::sweep;
 use tools::{configure, in_namespace, namespace};
 
-/// What a queue holds before it drops: some tens of milliseconds at the rates in use.
+/// The capacity of a queue: some tens of milliseconds at the rates in use.
 const QUEUE: &str = "bfifo limit 262144";
 
-/// Clusters take turns: they are there to be measured in.
+/// Only one cluster exists at a time, because tests measure in it.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Hosts and switches, up and running.
@@ -44,7 +45,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Builds a cluster; where that is impossible, says why, and the test that asked is over.
+    /// Builds a cluster. Where that is impossible, prints the reason, and the test ends.
     pub(crate) fn or_skip(spec: &Spec) -> Option<Self> {
         if let Some(reason) = tools::missing() {
             crate::binary::skip(&format!("hosts of network namespaces: {reason}"));
@@ -59,7 +60,7 @@ impl Cluster {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = |what: &str| namespace(&format!("{number}-{what}"));
         let hosts = (0..spec.hosts.len()).map(|host| name(&format!("h{host}"))).collect();
-        // From here on, whatever goes wrong, dropping it removes what is there.
+        // From here on, dropping the value removes what was built, even after an error.
         let mut cluster = Self { spec: spec.clone(), hosts, switches: name("net"), cables: Vec::new(), _turn: turn };
         cluster.found()?;
         for host in 0..spec.hosts.len() {
@@ -70,14 +71,15 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Namespaces and switches.
+    /// Makes namespaces and switches.
     fn found(&mut self) -> Result<(), String> {
         let all: Vec<String> =
             self.hosts.iter().chain([&self.switches]).map(|name| format!("netns add {name}")).collect();
         tools::ip(&all)?;
         configure(&self.switches, &[("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")])?;
         for host in &self.hosts {
-            // The default congestion control may differ between computers, and memories of earlier streams between runs.
+            // The default congestion control may differ between computers, and the kernel remembers earlier streams between
+            // runs.
             let settings = [
                 ("ipv4/tcp_congestion_control", "reno"),
                 ("ipv4/tcp_no_metrics_save", "1"),
@@ -104,7 +106,7 @@ impl Cluster {
         in_namespace("tc", &self.switches, &shapes)
     }
 
-    /// A NIC, its cable, and its port of the switch.
+    /// Makes a NIC, its cable, and its port of the switch.
     fn plug(&mut self, host: usize, nic: usize) -> Result<(), String> {
         let Nic { rate, switch, delay } = self.spec.hosts[host].nics[nic];
         let (device, port, home) = (format!("eth{nic}"), port(host, nic), &self.hosts[host]);
@@ -127,12 +129,12 @@ impl Cluster {
         in_namespace("tc", &self.switches, &self.shape(&port, rate))
     }
 
-    /// How large segments may be, in words of `ip`.
+    /// The largest size of segments, as arguments of `ip`.
     fn segments(&self) -> &'static str {
         if self.spec.coarse { "" } else { "gso_max_size 16384" }
     }
 
-    /// What makes a device send at a rate and no faster.
+    /// The commands that limit a device to a rate.
     fn shape(&self, device: &str, rate: u32) -> Vec<String> {
         if self.spec.coarse {
             return vec![format!("qdisc add dev {device} root tbf rate {rate}mbit burst 64kb latency 100ms")];
@@ -144,7 +146,7 @@ impl Cluster {
         ]
     }
 
-    /// Pulls the cable of a NIC. Both ends notice no more than that nothing comes.
+    /// Unplugs the cable of a NIC. Both ends notice only that nothing arrives.
     pub(crate) fn cut(&self, host: usize, nic: usize) {
         self.set_port(host, nic, "nomaster");
     }
@@ -181,7 +183,7 @@ impl Cluster {
         }
     }
 
-    /// Gives what a host sends to one other a rate of its own, in Mbit/s: a slow link where all else is fast.
+    /// Limits the data from a host to one other, in Mbit/s: a slow link where all others are fast.
     pub(crate) fn narrow(&self, from: usize, to: usize, rate: u32) {
         let to = Spec::address(to, 0, Family::V4);
         let lines = [
@@ -193,7 +195,7 @@ impl Cluster {
         done.unwrap_or_else(|told| panic!("host {from}: {told}"));
     }
 
-    /// What a host sends to one other gets lost, and nobody says so: a wrong address in a table of neighbours.
+    /// Drops the data from a host to one other without any notice, by a wrong entry in its table of neighbours.
     pub(crate) fn swallow(&self, from: usize, to: usize) {
         let to = Spec::address(to, 0, Family::V4);
         let line = format!("neigh replace {to} lladdr 02:00:00:00:00:01 dev eth0 nud permanent");

@@ -3,8 +3,8 @@
 use super::{Cluster, Family, Guest, Spec};
 use std::process::Command;
 
-/// Where ranks run: on this computer, over its memory or over its own network, or so many on each host of a cluster. Ranks
-/// of a host follow each other.
+/// The place of ranks: on this computer, over its memory or over its own network; or on the hosts of a cluster, this
+/// many on each. Ranks of a host follow each other.
 #[derive(Clone, Copy)]
 pub(crate) enum Place<'a> {
     Here(usize),
@@ -20,7 +20,7 @@ impl Place<'_> {
         }
     }
 
-    /// Runs a command where rank `rank` is to be.
+    /// Runs a command at the place of rank `rank`.
     pub(crate) fn spawn(self, rank: usize, command: Command) -> Guest {
         match self {
             Self::Here(_) | Self::Loopback(_) => Guest::here(command),

@@ -1,4 +1,4 @@
-//! A cluster, as data: its hosts, their NICs, and the switches that join them; and the same cluster as Antiphon's
+//! A cluster as data: its hosts, their NICs, and the switches between them; and the same cluster as
 //! `antiphon-cluster/1`, for plans that know its true rates.
 
 use std::fmt::Write;
@@ -13,9 +13,10 @@ const PAYLOAD_IPV6: f64 = 1428.0 / 1514.0;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Spec {
     pub hosts: Vec<Host>,
-    /// At least one.
+    /// The switches; at least one.
     pub switches: Vec<Switch>,
-    /// Whether hosts are left as systems come: their congestion control, segments of 64 KB, and buckets of that size.
+    /// Whether hosts keep the defaults of a system: its congestion control, segments of 64 KB, and buckets of that
+    /// size.
     pub coarse: bool,
 }
 
@@ -25,25 +26,25 @@ pub(crate) struct Host {
     pub nics: Vec<Nic>,
 }
 
-/// A network interface, as fast in both directions. The `i`-th of every host is in subnet `i`.
+/// A network interface with one rate for both directions. The `i`-th interface of every host is in subnet `i`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nic {
     /// Mbit/s on the wire.
     pub rate: u32,
-    /// The switch it is plugged into.
+    /// The switch that it is connected to.
     pub switch: usize,
-    /// What the cable adds to every frame, one way.
+    /// The delay of the cable for every frame, one way.
     pub delay: Duration,
 }
 
 /// A switch; what it forwards between its ports is not limited.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Switch {
-    /// To another switch, which all its ports share.
+    /// The line to another switch, which all its ports share.
     pub uplink: Option<Uplink>,
 }
 
-/// A line between two switches, as fast in both directions.
+/// A line between two switches with one rate for both directions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uplink {
     /// The upper switch.
@@ -52,7 +53,7 @@ pub(crate) struct Uplink {
     pub rate: u32,
 }
 
-/// Which addresses are meant.
+/// IPv4 or IPv6 addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Family {
     V4,
@@ -72,7 +73,7 @@ impl Spec {
         Self { hosts, switches: vec![Switch::default()], coarse: false }
     }
 
-    /// The same, left as systems come.
+    /// The same with the defaults of a system.
     pub(crate) fn coarse(self) -> Self {
         Self { coarse: true, ..self }
     }
@@ -95,7 +96,7 @@ impl Spec {
         }
     }
 
-    /// What of a rate is left for the payload of TCP, in bytes per second.
+    /// The payload of TCP at this rate, in bytes per second.
     pub(crate) fn payload(rate: u32, family: Family) -> f64 {
         let share = if family == Family::V4 { PAYLOAD } else { PAYLOAD_IPV6 };
         f64::from(rate) * 1e6 / 8.0 * share
@@ -119,7 +120,7 @@ impl Spec {
         for (index, host) in self.hosts.iter().enumerate() {
             let nic = &host.nics[0];
             let leaf = self.switches[nic.switch].uplink.map(|_| format!(", leaf: rack{}", nic.switch));
-            // α of a port is for half the way.
+            // The α of a port is for half of the path.
             let alpha = alpha.as_secs_f64() * 1e6 / 2.0;
             let (rate, leaf) = (bandwidth(nic.rate), leaf.unwrap_or_default());
             line(format!("    - {{machines: [{index}], ranks: [0..{ranks}], alpha: {alpha}us, {rate}{leaf}}}"));

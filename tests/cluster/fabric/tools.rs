@@ -1,5 +1,5 @@
-//! `ip` and `tc`: whether this computer can build clusters at all, running them, and removing what tests that were
-//! killed have left behind.
+//! `ip` and `tc`: checks whether this computer can build clusters at all, runs them, and removes what killed tests have
+//! left.
 
 use super::host::enter;
 use std::collections::BTreeSet;
@@ -8,13 +8,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Every namespace of ours is called so, then the number of the process that made it, then what it is.
+/// The prefix of the names of all our namespaces; the number of the process that made it and its purpose follow.
 const PREFIX: &str = "antiphon-";
 
 /// Where `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";
 
-/// Why there can be no shaped cluster here; `None` if there can. The first call tries everything that one is made of.
+/// Why there can be no shaped cluster here; `None` if there can. The first call tries everything that a cluster needs.
 pub(crate) fn missing() -> Option<String> {
     static REASON: OnceLock<Option<String>> = OnceLock::new();
     REASON.get_or_init(|| attempt().err()).clone()
@@ -65,7 +65,7 @@ fn batch(mut command: Command, commands: &[impl AsRef<str>]) -> Result<(), Strin
     let mut run = || {
         command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        // Closed at the end of the statement, so that the tool sees the end of its orders.
+        // The input is closed at the end of the statement, so that the tool sees its end.
         child.stdin.take().expect("stdin is a pipe").write_all(text.as_bytes())?;
         child.wait_with_output()
     };
@@ -74,18 +74,18 @@ fn batch(mut command: Command, commands: &[impl AsRef<str>]) -> Result<(), Strin
     if output.status.success() { Ok(()) } else { Err(format!("{} (of: {})", told.trim(), text.trim())) }
 }
 
-/// Kills what lives in a namespace and removes its name; the kernel removes what is in it.
+/// Kills the processes of a namespace and removes its name; the kernel then removes its content.
 pub(crate) fn remove(namespace: &str) {
     kill(namespace);
-    // Nothing is there to remove if making it has failed.
+    // If making the namespace failed, there is nothing to remove.
     drop(ip(&[format!("netns del {namespace}")]));
 }
 
-/// Kills what lives in a namespace.
+/// Kills the processes of a namespace.
 pub(crate) fn kill(namespace: &str) {
     for pid in inhabitants(namespace) {
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-            // It may have ended by itself.
+            // It may have ended already.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
@@ -98,7 +98,7 @@ pub(crate) fn inhabitants(namespace: &str) -> Vec<i32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Removes the namespaces of processes that are no more.
+/// Removes the namespaces of processes that have ended.
 pub(crate) fn sweep() {
     let Ok(names) = std::fs::read_dir(NAMES) else { return };
     let names: BTreeSet<String> =

@@ -1,5 +1,5 @@
-//! What others offer, measured in the same hosts: Open MPI and Gloo, each by a small program that times as
-//! `antiphon run` does. Where one is not installed, its columns stay empty and a line says why.
+//! Other libraries, measured on the same hosts: Open MPI and Gloo, each by a small program that measures times as
+//! `antiphon run` does. If one is not installed, its columns stay empty and a line says why.
 
 use crate::fabric::{Cluster, Ended, Family, Place, Spec};
 use serde_json::Value;
@@ -14,27 +14,27 @@ pub(crate) type Cell = (&'static str, u64);
 /// Median times in µs.
 pub(crate) type Times = BTreeMap<Cell, f64>;
 
-/// For a whole list of measurements.
+/// The time limit for a whole list of measurements.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The programs that measure others.
+/// The programs that measure other libraries.
 pub(crate) struct Peers {
     folder: PathBuf,
-    /// Why there is no such peer.
+    /// The program, or the reason why there is none.
     pub mpi: Result<PathBuf, String>,
     pub gloo: Result<PathBuf, String>,
 }
 
-/// The algorithms that Open MPI's `tuned` component can be forced to, by collective: its name for it, and their
-/// numbers. Left out are those for two ranks or an even number only.
+/// The algorithms that Open MPI's `tuned` component can be forced to use, by collective: the component's name of the
+/// collective, and the number of its algorithms. Algorithms for two ranks or for an even number of ranks are left out.
 const FORCED: &[(&str, u32)] =
     &[("allreduce", 6), ("allgather", 4), ("reduce_scatter", 4), ("alltoall", 4), ("bcast", 9)];
 
-/// How many rounds it takes to force each algorithm once.
+/// The number of rounds after which each algorithm was forced once.
 pub(crate) const ROUNDS: u32 = 9;
 
 impl Peers {
-    /// Builds what is to be built, in a folder.
+    /// Builds the programs, in a folder.
     pub(crate) fn prepare(folder: &Path) -> Self {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cluster/peers");
         let program = folder.join("mpi");
@@ -46,7 +46,7 @@ impl Peers {
         };
         let mpi = compile().map(|()| program);
         let has_gloo = "import torch.distributed as dist; assert dist.is_gloo_available()";
-        // Debian's own, where its package puts it.
+        // Debian's own Python, for which its package is installed.
         let gloo = done(Command::new("/usr/bin/python3").args(["-c", has_gloo]));
         let gloo = gloo.map(|()| sources.join("gloo.py")).map_err(|_| "no python3-torch with Gloo".to_owned());
         Self { folder: folder.to_owned(), mpi, gloo }
@@ -82,7 +82,7 @@ impl Peers {
             }
             Place::Hosts(cluster, each) => {
                 option("btl", if each > 1 { "vader,tcp,self" } else { "tcp,self" });
-                // It knows by itself where ranks outnumber cores, but not that hosts share them.
+                // Open MPI knows when ranks outnumber cores, but not that these hosts share cores.
                 option("mpi_yield_when_idle", "1");
                 for layer in ["btl_tcp_if_include", "oob_tcp_if_include"] {
                     option(layer, "10.77.0.0/24");
@@ -91,7 +91,7 @@ impl Peers {
                 let hosts: Vec<_> =
                     (0..cluster.hosts()).map(|host| format!("{}:{each}", Spec::address(host, 0, Family::V4))).collect();
                 options.extend(["--host".to_owned(), hosts.join(",")]);
-                // Open MPI tells hosts apart by their names.
+                // Open MPI distinguishes hosts by their names.
                 let mut command = Command::new("unshare");
                 command.args(["--uts", "sh", "-c", "hostname host0 && exec mpirun \"$@\"", "mpirun"]);
                 command
@@ -103,7 +103,7 @@ impl Peers {
         times(place.spawn(0, command).wait(PATIENCE), &cells)
     }
 
-    /// What mpirun starts its daemons with: enters the host and gives it a name of its own.
+    /// The script with which mpirun starts its daemons: it enters the host and gives it its own name.
     fn remote_shell(&self, cluster: &Cluster) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let path = self.folder.join("remote-shell");
@@ -152,7 +152,7 @@ fn words(cells: &[Cell]) -> Vec<String> {
     cells.iter().map(|(collective, bytes)| format!("{collective}:{bytes}")).collect()
 }
 
-/// The lines of JSON that a peer printed; what it refused is missing.
+/// The lines of JSON that a program printed; cells that it refused are missing.
 fn times(ended: Ended, cells: &[Cell]) -> Times {
     if !ended.status.success() {
         eprintln!("a peer ended with {}: {}", ended.status, ended.stderr.trim().lines().last().unwrap_or_default());

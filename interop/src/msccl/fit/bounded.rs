@@ -1,10 +1,10 @@
-//! Steps that move no more chunks than fit.
+//! Cuts steps that move more chunks than the runtimes allow.
 
 use super::super::limits::MAX_COUNT;
 use program::rewrite::{expand, resliced, row};
 use program::{Program, Slice, Step};
 
-/// Cuts steps that move more chunks than a step can.
+/// Cuts each step that moves more chunks than a step can.
 pub(in super::super) fn bounded(mut program: Program) -> Program {
     let long = |step: &Step| step.instruction.shape().count > MAX_COUNT;
     for rank in &mut program.ranks {

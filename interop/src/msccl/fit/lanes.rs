@@ -1,19 +1,19 @@
-//! Threadblocks of one connection to send over and one to receive from, and of no more steps than fit.
+//! Gives each threadblock at most one connection to send over, one to receive from, and the allowed number of steps.
 
 use super::super::limits::MAX_STEPS;
 use program::rewrite::{cost, regroup};
 use program::{Connection, ConnectionId, Program, RankProgram, Step, Threadblock};
 use std::collections::BTreeMap;
 
-/// What a threadblock of one step kind is for.
+/// The purpose of a threadblock with one kind of steps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Lane {
     Send(ConnectionId),
     Receive(ConnectionId),
 }
 
-/// A program whose threadblocks use at most one connection in each direction. Where one uses more, or where
-/// `separate` says so, fused steps become two and every connection gets its own threadblocks.
+/// A program whose threadblocks use at most one connection in each direction. If a threadblock uses more, or if
+/// `separate` is set, fused steps become two steps and every connection gets its own threadblocks.
 pub(in super::super) fn narrow(program: Program, separate: bool) -> Program {
     let wide = |block: &Threadblock| {
         let (mut out, mut into) = (None, None);
@@ -39,7 +39,7 @@ pub(in super::super) fn narrow(program: Program, separate: bool) -> Program {
     program
 }
 
-/// For each step the number of a threadblock for its lane; a local step goes with the one before it.
+/// For each step the number of the threadblock of its connection; a local step stays with the step before it.
 fn by_lane(rank: &RankProgram) -> Vec<Vec<u32>> {
     let mut numbers: BTreeMap<(usize, Option<Lane>), u32> = BTreeMap::new();
     let mut dealt = Vec::with_capacity(rank.threadblocks.len());
@@ -56,8 +56,9 @@ fn by_lane(rank: &RankProgram) -> Vec<Vec<u32>> {
     dealt
 }
 
-/// A program whose threadblocks have no more steps than fit, if it is narrow. A connection with too many messages
-/// becomes several, one after the other; what a threadblock did goes on in the next.
+/// A program whose threadblocks have at most the allowed number of steps, if each uses one connection per direction. A
+/// connection with too many messages becomes several connections, one after the other, and the work of a threadblock
+/// continues in the next one.
 pub(in super::super) fn cut(program: Program) -> Program {
     let long = |block: &Threadblock| block.steps.iter().map(cost).sum::<usize>() > MAX_STEPS;
     if !program.ranks.iter().flat_map(|rank| &rank.threadblocks).any(long) {
@@ -84,13 +85,13 @@ pub(in super::super) fn cut(program: Program) -> Program {
     program
 }
 
-/// For each connection the messages with which a new segment starts; the first is 0.
+/// For each connection the messages at which a new segment starts; the first is 0.
 struct Segments {
     starts: Vec<Vec<usize>>,
 }
 
 impl Segments {
-    /// As few as both ends allow; each end then has room for the wait that continues the segment before.
+    /// As few segments as both ends allow. Each end keeps room for the wait that continues the previous segment.
     fn of(program: &Program) -> Self {
         let mut ends: Vec<[Vec<usize>; 2]> = vec![[Vec::new(), Vec::new()]; program.connections.len()];
         for block in program.ranks.iter().flat_map(|rank| &rank.threadblocks) {
@@ -99,7 +100,7 @@ impl Segments {
                 sends.or(step.instruction.receives_from().map(|lane| (lane, 1)))
             };
             let Some((lane, end)) = block.steps.iter().find_map(lane) else { continue };
-            // Local steps count for the message before them, those at the start for the first.
+            // Local steps count for the message before them; local steps at the start count for the first message.
             let costs = &mut ends[lane.index()][end];
             let mut lead = 0;
             for step in &block.steps {
@@ -113,7 +114,7 @@ impl Segments {
         Self { starts: ends.iter().map(|[sender, receiver]| starts(sender, receiver)).collect() }
     }
 
-    /// Gives every step its threadblock, and moves it to the connection of its segment.
+    /// Gives every step its threadblock, and the connection of its segment.
     fn deal(&self, rank: &mut RankProgram, first: &[u32]) -> Vec<Vec<u32>> {
         let mut next = 0;
         let mut dealt = Vec::with_capacity(rank.threadblocks.len());
@@ -132,7 +133,7 @@ impl Segments {
                         let id = ConnectionId(first[lane.index()] + at);
                         step.instruction = step.instruction.mapped(|slice| slice, |_| id, |_| id);
                     }
-                    // A threadblock without connections goes on in another one anywhere.
+                    // A threadblock without connections can continue in another one at any step.
                     None if message == 0 && length + cost(step) >= MAX_STEPS => (next, length) = (next + 1, 0),
                     None => {}
                 }
@@ -150,7 +151,7 @@ fn lane_of(step: &Step) -> Option<ConnectionId> {
     step.instruction.sends_to().or(step.instruction.receives_from())
 }
 
-/// Where segments start, given what each message costs at either end.
+/// Where segments start, for the given costs of each message at its two ends.
 fn starts(sender: &[usize], receiver: &[usize]) -> Vec<usize> {
     let mut starts = Vec::new();
     let mut spent = [MAX_STEPS, MAX_STEPS];

@@ -1,6 +1,6 @@
-//! Makes a program fit what MSCCL's runtimes have room for, without changing what it does.
+//! Rewrites a program to satisfy the limits of MSCCL's runtimes, without changing its effect.
 //!
-//! Every pass takes a program and gives one that does the same, as those of [`program::rewrite`] do:
+//! Every pass takes a program and gives one with the same effect, like those of [`program::rewrite`]:
 //!
 //! | file | afterwards |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Files that are read, judged, written, and changed by a slip of the pen.
+//! Files that are read, judged, written, and changed by small mistakes.
 
 mod files;
 mod mutants;

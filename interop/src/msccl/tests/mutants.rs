@@ -1,4 +1,4 @@
-//! Files that are one slip away from a right one, and files with damaged bytes.
+//! Correct files with one small mistake, and files with damaged bytes.
 
 use super::super::*;
 use super::files::written;
@@ -9,7 +9,7 @@ use program::testing::schedules::{self, Random};
 use program::testing::{checked, lowered};
 use schedule::{Collective, Findings, VerifiedSchedule};
 
-/// Right files of several kinds, small enough that all that they can do can be tried.
+/// Correct files of several kinds, small enough to try all their interleavings.
 fn originals() -> Vec<Algorithm> {
     let random = &mut Random(43);
     let direct = |collective, ranks| schedules::direct(&schedules::demand(collective, ranks, 1));
@@ -32,7 +32,7 @@ fn originals() -> Vec<Algorithm> {
     schedules.iter().enumerate().map(export).collect()
 }
 
-/// All files that are one slip away, with a name for the slip.
+/// All files with one small mistake, and a name for the mistake.
 fn mutants(original: &Algorithm) -> Vec<(&'static str, Algorithm)> {
     let mut mutants = Vec::new();
     let mut change = |name, change: &dyn Fn(&mut Algorithm)| {
@@ -136,7 +136,7 @@ fn slips_of_the_pen_are_refused() {
                 refused += 1;
                 continue;
             }
-            // What is accepted is the same program (some attributes only inform), or another right one.
+            // An accepted file is the same program (some attributes only inform), or another correct one.
             let programs =
                 |verdict: &Verdict| verdict.calls.iter().map(|c| c.program.program().clone()).collect::<Vec<_>>();
             let (mine, theirs) = (programs(&known), programs(&verdict));

@@ -20,7 +20,7 @@ pub(super) fn options(dialect: Dialect) -> ExportOptions {
     }
 }
 
-/// Writes a program, reads it back, and holds what comes out to everything that we know.
+/// Writes a program, reads it back, and compares and checks the result.
 fn round_trip(program: &VerifiedProgram, options: &ExportOptions, random: &mut Random) -> Algorithm {
     let algorithm = export(program, options).unwrap_or_else(|error| panic!("{error}"));
     let text = written(&algorithm);
@@ -131,7 +131,7 @@ fn members_become_the_communicator() {
     let program = checked(lowered(&schedules::direct(&demand), false));
     let algorithm = round_trip(&program, &options(Dialect::Msccl), random);
     assert_eq!((algorithm.ranks, algorithm.gpus.len()), (2, 2));
-    // Around a ring, others must relay.
+    // On a ring, other ranks must relay.
     let relayed = schedules::random_trees(&schedules::ring(5), &demand, random);
     let refused = export(&checked(lowered(&relayed, false)), &options(Dialect::Msccl)).unwrap_err();
     assert!(matches!(refused, ExportError::Relay { .. }), "{refused}");

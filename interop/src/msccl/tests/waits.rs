@@ -1,4 +1,4 @@
-//! Files that stop, or lose count, though every step of theirs does what it should.
+//! Files that deadlock or lose count, although each of their steps is right.
 
 use super::super::*;
 use expect_test::{Expect, expect};
@@ -22,7 +22,7 @@ fn pair(more: &str) -> Algorithm {
     parse(&format!("{header}\n{}{}</algo>\n", rank(0, more), rank(1, "")), "pair.xml").unwrap().algorithm
 }
 
-/// A threadblock without peers, of copies of the rank's chunk to itself.
+/// A threadblock without peers, with copies of the rank's chunk to itself.
 fn idle(id: u32, waits: &[(i32, i32)]) -> String {
     let step = |(number, (block, step)): (usize, &(i32, i32))| {
         format!(
@@ -127,7 +127,7 @@ fn a_connection_has_room_for_as_many_messages_as_its_protocol_says() {
     }
 }
 
-/// A short text with a million chunks that never come: the list of them stays short.
+/// A short text with a million chunks that never arrive: the list of violations stays short.
 #[test]
 fn what_is_wrong_in_a_short_file_takes_little_memory() {
     const RANKS: usize = 1000;

@@ -1,8 +1,9 @@
 //! The operations of one rank.
 //!
-//! The principal function is [`emit`]. Threads of a threadblock meet (`nop`) only where they must: before a signal
-//! that speaks for data, after a wait before data, and between operations on the same chunks. A threadblock that
-//! reaches a limit of the executor ends by releasing a semaphore that its continuation begins by acquiring.
+//! The principal function is [`emit`]. The threads of a threadblock are synchronized (`nop`) only where necessary:
+//! before a signal about data, after a wait and before data, and between operations on the same chunks. If a
+//! threadblock reaches a limit of the executor, it ends by releasing a semaphore; its continuation begins by acquiring
+//! it.
 
 use super::super::document::{
     ChannelRefs, ChannelType, ChunkRef, OpName, Operation, Reduction, RemoteBuffer, RemoteBufferRefs, Space,
@@ -16,12 +17,12 @@ use schedule::ReduceOp;
 use std::collections::BTreeSet;
 use topology::Rank;
 
-/// The most operations that one step becomes, semaphores not counted.
+/// The most operations that one step becomes, without semaphores.
 const STEP_OPERATIONS: usize = 10;
-/// Operations that end a threadblock which goes on in another.
+/// Operations at the end of a threadblock that continues in another.
 const LAST_OPERATIONS: usize = 2;
 
-/// What one rank does.
+/// The part of one rank.
 pub(super) struct Emitted {
     pub(super) threadblocks: Vec<Threadblock>,
     pub(super) remote_buffers: Vec<RemoteBuffer>,
@@ -49,9 +50,9 @@ struct Part {
     channels: [Vec<u32>; 2],
     /// The rank's remote buffers that it uses through each type.
     buffers: [Vec<u32>; 2],
-    /// Chunks that operations touched since the threads last met, and whether they wrote.
+    /// Chunks that operations accessed since the last synchronization, and whether they wrote.
     touched: Vec<(Slice, bool)>,
-    /// Whether single threads learned something since.
+    /// Whether single threads have received signals since.
     learned: bool,
 }
 
@@ -67,7 +68,7 @@ struct Emitter<'p> {
     taken: Vec<u32>,
 }
 
-/// Which of the two lists of a part a channel type has.
+/// The position of a channel type in the two lists.
 fn list(kind: ChannelType) -> usize {
     usize::from(kind == ChannelType::Port)
 }
@@ -97,7 +98,7 @@ impl Emitter<'_> {
         self.close();
     }
 
-    /// Tells all senders that asked for it that this rank has begun.
+    /// Tells all senders that need it that this rank has begun.
     fn announce(&mut self, connections: BTreeSet<u32>) {
         for kind in [ChannelType::Memory, ChannelType::Port] {
             let channel = |&connection: &u32| {
@@ -152,7 +153,7 @@ impl Emitter<'_> {
         op.dst_buff = Some(vec![remote]);
         op.channel_type = Some(kind);
         if kind == ChannelType::Port {
-            // One thread asks the port, so all others must have done their part.
+            // One thread starts the port, so all others must be done with their parts.
             self.meet();
             op.channel_ids = Some(vec![self.channel(kind, own)]);
             self.part.ops.push(op);
@@ -176,7 +177,7 @@ impl Emitter<'_> {
         self.wait(kind, own);
     }
 
-    /// A data operation of this rank alone.
+    /// A data operation within this rank.
     fn local(&mut self, name: OpName, sources: &[Slice], dst: Slice) {
         let touched: Vec<(Slice, bool)> = sources.iter().map(|&src| (src, false)).chain([(dst, true)]).collect();
         self.touch(&touched);
@@ -194,7 +195,8 @@ impl Emitter<'_> {
         self.part.ops.push(op);
     }
 
-    /// Lets the threads meet if what follows touches what was touched, or needs what was learned.
+    /// Synchronizes the threads if the next operation accesses the same chunks, or depends on signals that single
+    /// threads received.
     fn touch(&mut self, slices: &[(Slice, bool)]) {
         let conflict = |&(a, writes): &(Slice, bool)| {
             let same = |&&(b, wrote): &&(Slice, bool)| {
@@ -208,7 +210,7 @@ impl Emitter<'_> {
         self.part.touched.extend_from_slice(slices);
     }
 
-    /// The threads meet, if there is anything to meet for.
+    /// Synchronizes the threads, if that is necessary.
     fn meet(&mut self) {
         if self.part.learned || !self.part.touched.is_empty() {
             self.part.ops.push(Operation::new(OpName::Nop));
@@ -237,12 +239,12 @@ impl Emitter<'_> {
         self.part.learned |= name == OpName::SemAcquire;
     }
 
-    /// A channel of the rank as the threadblock counts it.
+    /// The position of a rank's channel in the threadblock's list.
     fn channel(&mut self, kind: ChannelType, channel: u32) -> u32 {
         position(&mut self.part.channels[list(kind)], channel)
     }
 
-    /// A remote buffer as the threadblock counts it.
+    /// The position of a remote buffer in the threadblock's list.
     fn remote(&mut self, rank: u32, space: Space, kind: ChannelType) -> u32 {
         let buffers = &mut self.emitted.remote_buffers;
         let known = buffers.iter().position(|buffer| (buffer.rank, buffer.space) == (rank, space));
@@ -256,7 +258,7 @@ impl Emitter<'_> {
         position(&mut self.part.buffers[list(kind)], id as u32)
     }
 
-    /// Goes on in another threadblock unless one more step surely fits.
+    /// Continues in another threadblock unless one more step certainly fits.
     fn make_room(&mut self, semaphores: usize) {
         let semaphores = 2 * semaphores.div_ceil(MAX_SEMAPHORES) + 2;
         let operations = self.part.ops.len() + STEP_OPERATIONS + semaphores + LAST_OPERATIONS;
@@ -269,13 +271,13 @@ impl Emitter<'_> {
     fn go_on(&mut self) {
         let semaphore = self.emitted.semaphores;
         self.emitted.semaphores += 1;
-        // Also after signals and releases alone, so that whoever goes on comes after them.
+        // Also after signals and releases only, so that the continuation comes after them.
         self.part.learned = true;
         self.meet();
         self.semaphores(OpName::SemRelease, &[semaphore]);
         self.close();
         self.semaphores(OpName::SemAcquire, &[semaphore]);
-        // Threads that acquire other semaphores next must have heard of it as well.
+        // Threads that acquire other semaphores next must also come after it.
         self.meet();
     }
 
@@ -300,7 +302,7 @@ impl Emitter<'_> {
     }
 }
 
-/// The position of an id in a list, to which it is added if need be.
+/// The position of an id in a list; the id is added if it is not there.
 fn position(ids: &mut Vec<u32>, id: u32) -> u32 {
     let known = ids.iter().position(|&other| other == id);
     known.unwrap_or_else(|| {
@@ -309,7 +311,7 @@ fn position(ids: &mut Vec<u32>, id: u32) -> u32 {
     }) as u32
 }
 
-/// The chunks of a slice, without saying whose.
+/// The chunks of a slice, without the buffer's owner.
 fn reference(slice: Slice) -> ChunkRef {
     let (index, size) = (slice.index, slice.count);
     ChunkRef { rank: None, space: None, buffer_id: None, switch_channel_id: None, index, size }

@@ -1,12 +1,12 @@
 //! From programs to execution plans of MSCCL++.
 //!
-//! The principal function is [`export`]. Every message becomes a `put` by its sender straight into the receiver's
-//! buffer, a signal after it and a wait for that; what is to be reduced lands in scratch of its own first.
-//! Dependencies between threadblocks become semaphores. A receiver tells a sender that a place is free only where
-//! the sender does not know by then ([`sync`]); each sender hears once that its receiver has begun. Threadblocks that
-//! are too long go on in others.
+//! The principal function is [`export`]. Every message becomes a `put` by its sender directly into the receiver's
+//! buffer, a signal after it, and a wait for the signal. Data to be reduced first lands in its own scratch.
+//! Dependencies between threadblocks become semaphores. A receiver signals that a place is free only if the sender
+//! cannot know this otherwise ([`sync`]). Each sender gets one signal that its receiver has begun. Threadblocks that
+//! are too long continue in others.
 //!
-//! What comes out is imported again before it is given away, so a plan that this crate would refuse never leaves it.
+//! The plan is imported again before it is returned, so a plan that this crate would refuse is never written.
 
 mod emit;
 mod sync;
@@ -22,13 +22,14 @@ use topology::Rank;
 /// How to export.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ExportOptions {
-    /// What to call the plan.
+    /// The name of the plan.
     pub name: String,
-    /// The smallest message it is for, in bytes of what the executor counts (input; output for allgather).
+    /// The smallest message that it serves, in bytes as the executor counts them (of the input; for allgather, of the
+    /// output).
     pub min_message_size: u64,
-    /// The largest; no more than 32-bit offsets allow in any case.
+    /// The largest message; 32-bit offsets limit it in any case.
     pub max_message_size: u64,
-    /// For each rank its machine; between machines the plan uses port channels. Empty: one machine.
+    /// For each rank its machine; between machines the plan uses port channels. If empty, all ranks are on one machine.
     pub machines: Vec<u32>,
 }
 
@@ -38,35 +39,35 @@ impl Default for ExportOptions {
     }
 }
 
-/// Why a program has no plan.
+/// Why a program cannot be written as a plan.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The format cannot say what the program does.
+    /// The format cannot express the program.
     #[error("MSCCL++ plans cannot express {what}")]
     Inexpressible {
-        /// What.
+        /// The inexpressible part.
         what: String,
     },
-    /// It needs a transport that buffers.
+    /// The program needs a transport with buffers.
     #[error("the program relies on {window} buffered messages per connection; MSCCL++ buffers none")]
     Window {
-        /// How many.
+        /// The number of messages to buffer.
         window: u32,
     },
-    /// More threadblocks than can be relied upon to run together.
+    /// More threadblocks than certainly run at the same time.
     #[error(
         "rank {rank} would need {found} threadblocks, at most {limit} certainly run at once; plan with fewer chunks"
     )]
     Threadblocks {
-        /// Whose.
+        /// The rank.
         rank: Rank,
-        /// How many.
+        /// The number of its threadblocks.
         found: usize,
-        /// How many there may be.
+        /// The most that are allowed.
         limit: usize,
     },
-    /// The plan that was made does not pass the import. A defect of the exporter.
+    /// The plan does not pass the import, which is a defect of the exporter.
     #[error("the exported plan is not right: {}", .0.iter().next().map_or(String::new(), ToString::to_string))]
     Unproven(Findings<PlanViolation>),
 }
@@ -74,9 +75,9 @@ pub enum ExportError {
 /// Writes a program as a plan.
 ///
 /// # Errors
-/// [`ExportError`]: collectives over some of the ranks, with blocks of unequal sizes, with a root other than 0 or
-/// with another reduction than sum, min and max have no plan; nor have programs that need more threadblocks than run
-/// at once.
+/// [`ExportError`]: there are no plans for collectives over some of the ranks, with blocks of unequal sizes, with a
+/// root other than 0, or with another reduction than sum, min and max, and none for programs that need more
+/// threadblocks than run at the same time.
 pub fn export(verified: &VerifiedProgram, options: &ExportOptions) -> Result<Plan, ExportError> {
     expressible(verified)?;
     let program = verified.program().clone().unfused();
@@ -160,8 +161,8 @@ fn expressible(verified: &VerifiedProgram) -> Result<(), ExportError> {
     }
 }
 
-/// Chunks of every rank's input and output. Ranks without one of the two have it all the same: the executor divides
-/// by both.
+/// Chunks of every rank's input and output. Ranks without one of the two get a number for both, because the executor
+/// divides by both.
 fn blocks(program: &Program) -> (u32, u32) {
     let request = program.demand.request();
     let (parts, ranks) = (program.shape.parts(), request.ranks as u32);
@@ -173,7 +174,7 @@ fn blocks(program: &Program) -> (u32, u32) {
     }
 }
 
-/// The channels: one pair for each connection, in the order of connections, so that both ends count alike.
+/// The channels: one pair for each connection, in the order of connections, so that both ends have the same numbering.
 struct Wiring {
     /// For each connection its type and its position among the sender's and the receiver's channels of that type.
     of_connection: Vec<(ChannelType, u32, u32)>,

@@ -1,27 +1,27 @@
-//! Which signals and semaphores a plan needs.
+//! Finds the signals and semaphores that a plan needs.
 //!
-//! The principal type is [`Sync`]. The program is replayed in one order in which it can run without buffers, with a
-//! vector clock per threadblock over exactly the signals that the plan will have. Where the sender of a message does
-//! not know that everything that uses the message's place is over, the receiver says so (`ready`); where it does not
-//! even know that the receiver has begun, the receiver says that at its beginning (`announced`).
+//! The principal type is [`Sync`]. It replays the program in one order in which it can run without buffers, with a
+//! vector clock per threadblock that follows exactly the signals of the plan. If the sender of a message cannot know
+//! that all earlier uses of the message's place are over, the receiver signals this (`ready`). If it cannot even know
+//! that the receiver has begun, the receiver signals this at its beginning (`announced`).
 
 use program::{Buffer, Instruction, Program, Slice, StepRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What orders the steps of the plan.
+/// The signals and semaphores that order the steps of the plan.
 pub(super) struct Sync {
     /// For each connection whether its receiver announces that it has begun.
     pub(super) announced: Vec<bool>,
-    /// For each connection the messages before which the receiver says that their place is free.
+    /// For each connection the messages before which the receiver signals that their place is free.
     pub(super) ready: Vec<BTreeSet<u32>>,
-    /// The messages (connection, number) that wait in scratch of their own to be reduced.
+    /// The messages (connection, number) that land in their own scratch, to be reduced.
     staged: BTreeSet<(u32, u32)>,
-    /// For each connection where its messages go at the receiver.
+    /// For each connection the receiver's places of its messages.
     pub(super) targets: Vec<Vec<Slice>>,
     /// Per rank: scratch slots, staged messages included.
     pub(super) scratch: Vec<u32>,
-    /// Per rank and step: the semaphores that it acquires first and releases then.
+    /// Per rank and step: the semaphores that it acquires before and releases after.
     pub(super) semaphores: Vec<BTreeMap<StepRef, Around>>,
     /// Per rank: how many semaphores there are.
     pub(super) count: Vec<u32>,
@@ -48,7 +48,7 @@ impl Sync {
         sync
     }
 
-    /// Messages that are reduced get scratch of their own.
+    /// Gives messages that are reduced their own scratch.
     fn stage(&mut self, program: &Program) {
         for (rank, content) in program.ranks.iter().enumerate() {
             for step in content.threadblocks.iter().flat_map(|block| &block.steps) {
@@ -65,8 +65,8 @@ impl Sync {
         }
     }
 
-    /// One semaphore for each pair of threadblocks of which one waits for the other. What an earlier step waited for
-    /// is known, so releases and acquires come in the same order.
+    /// One semaphore for each pair of threadblocks of which one waits for the other. A wait that is implied by an
+    /// earlier one is left out, so releases and acquires have the same order.
     fn depend(&mut self, program: &Program) {
         for (rank, content) in program.ranks.iter().enumerate() {
             let mut of_pair: BTreeMap<(u32, u32), u32> = BTreeMap::new();
@@ -92,7 +92,7 @@ impl Sync {
     }
 }
 
-/// For each threadblock, one more than the steps that are known to be over, and 0 if it may not have begun.
+/// For each threadblock, one more than the number of its steps that are certainly over; 0 if it may not have begun.
 type Clock = Vec<u32>;
 
 fn join(clock: &mut Clock, other: &Clock) {
@@ -101,7 +101,7 @@ fn join(clock: &mut Clock, other: &Clock) {
     }
 }
 
-/// Who used a slot last: a write, and reads since; as (threadblock, step).
+/// The last write of a slot and the reads since, as (threadblock, step).
 #[derive(Clone, Default)]
 struct Uses {
     write: Option<(usize, u32)>,
@@ -110,18 +110,18 @@ struct Uses {
 
 struct Replay<'p> {
     program: &'p Program,
-    /// All threadblocks of all ranks: rank and number there.
+    /// All threadblocks of all ranks: the rank, and the number in the rank.
     blocks: Vec<(usize, u32)>,
     /// Per rank, its first threadblock.
     first: Vec<usize>,
     next: Vec<u32>,
     clocks: Vec<Clock>,
-    /// What was known after the steps that others wait for.
+    /// The clocks after the steps that others wait for.
     snapshots: BTreeMap<(usize, u32), Option<Rc<Clock>>>,
     uses: BTreeMap<(usize, Buffer, u32), Uses>,
-    /// Messages of each connection so far.
+    /// The number of messages of each connection so far.
     sent: Vec<u32>,
-    /// Who receives from each connection.
+    /// The receiver of each connection.
     receivers: Vec<Option<usize>>,
 }
 
@@ -156,7 +156,7 @@ impl<'p> Replay<'p> {
         steps.get(self.next[block] as usize).map(|step| step.instruction)
     }
 
-    /// Whether all that the next step waits for is over.
+    /// Whether all steps that the next step waits for are over.
     fn free(&self, block: usize) -> bool {
         self.after(block).all(|(other, step)| self.next[other] > step)
     }
@@ -177,7 +177,7 @@ impl<'p> Replay<'p> {
                 }
             }
             if !moved {
-                // A verified program without window comes to its end; were it not so, the import would tell.
+                // A verified program without a window always finishes; if it did not, the import would find out.
                 return;
             }
         }
@@ -206,7 +206,7 @@ impl<'p> Replay<'p> {
         true
     }
 
-    /// Decides what a message needs besides its own signal.
+    /// Decides which signals a message needs besides its own.
     fn message(&mut self, sender: usize, receiver: usize, connection: u32, receive: Instruction, sync: &mut Sync) {
         let number = self.sent[connection as usize];
         self.sent[connection as usize] += 1;
@@ -229,7 +229,7 @@ impl<'p> Replay<'p> {
         }
     }
 
-    /// Takes over what the steps that it waits for knew.
+    /// Joins the clocks of the steps that it waits for.
     fn learn(&mut self, block: usize) {
         let after: Vec<(usize, u32)> = self.after(block).collect();
         for place in after {

@@ -1,4 +1,5 @@
-//! Data operations in the replay: what they touch, what packets tell, and the rules about other ranks' memory.
+//! Data operations in the replay: the cells that they access, the knowledge that packets carry, and the rules about
+//! other ranks' memory.
 
 use super::super::document::Share;
 use super::super::geometry::Span;
@@ -44,7 +45,7 @@ impl Judge<'_> {
         true
     }
 
-    /// A packet tells how far its writer was.
+    /// Joins the knowledge that packets carry from their writers.
     pub(super) fn hear(&mut self, block: usize, span: Span) {
         if self.relaxed == Relaxed::Memoryless {
             return;
@@ -83,7 +84,7 @@ impl Judge<'_> {
         self.overlaps(item.at, sources, targets);
         for (spans, writes) in [(sources, false), (targets, true)] {
             for &span in spans {
-                // The switch stores to its own rank too, even what is there already.
+                // The switch also stores to its own rank, even if the value is there already.
                 if writes
                     && sources
                         .iter()
@@ -112,7 +113,7 @@ impl Judge<'_> {
             self.packets.clocks.insert(op, Rc::new(clock));
         }
         if let Some(PortRef { channel, lane, signal, flush }) = port {
-            // What a port is told, it does in order.
+            // A port executes its tasks in order.
             if let Some(own) = self.ports.get_mut(&(block, channel)) {
                 own.clock[component as usize] += 1;
             }
@@ -125,7 +126,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What the pieces of a transfer know and tell: themselves, and what made the packets that they read.
+    /// The knowledge of the pieces of a transfer: themselves, and the pieces that made the packets that they read.
     pub(super) fn told_by_pieces(&mut self, block: usize, op: u32, sources: &[Span], targets: &[Span]) -> Pieces {
         let all = || sources.iter().chain(targets);
         if !all().any(|span| span.packet) {
@@ -148,7 +149,7 @@ impl Judge<'_> {
         told
     }
 
-    /// Operands must be the same chunks or others: threads do not wait for each other within an operation.
+    /// Operands must be equal or disjoint, because threads do not wait for each other within an operation.
     pub(super) fn overlaps(&mut self, at: OpAt, sources: &[Span], targets: &[Span]) {
         let shifted =
             |a: &Span, b: &Span| a.overlaps(*b) && (a.first, a.count, a.packet) != (b.first, b.count, b.packet);

@@ -1,4 +1,4 @@
-//! The end of the replay: who is stuck, what is left over, and what the next call meets.
+//! The end of the replay: stuck threadblocks, counters that are left over, and conflicts with the next call.
 
 use super::super::memory::{Access, Clock, join};
 use super::super::resolve::{Action, Counter};
@@ -29,7 +29,7 @@ impl Judge<'_> {
         Verdict { violations: self.violations, unflushed, order: self.order }
     }
 
-    /// What the threadblocks that did not finish wait for.
+    /// Violations for the threadblocks that did not finish.
     pub(super) fn stuck(&self) -> Vec<PlanViolation> {
         let waiting = self.blocks.iter().filter_map(|block| block.items.get(block.next));
         let violation = |item: &Item<'_>| {
@@ -51,8 +51,8 @@ impl Judge<'_> {
         waiting.map(violation).collect()
     }
 
-    /// Waits that were certain of a signal must be so whatever signals came later: what might stand in for it is after
-    /// the signal or after the wait.
+    /// A wait that was certain of a signal must be certain of it even with the signals that came later: each signal
+    /// that could replace it must come after that signal or after the wait.
     pub(super) fn doubts(&mut self) {
         for (counter, state) in self.script.counters.iter().zip(&self.counters) {
             for take in &state.doubtful {
@@ -70,7 +70,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Counters outlive a call, so each must end as it began.
+    /// Counters are kept from call to call, so each must end with its initial value.
     pub(super) fn leftovers(&mut self) {
         for (counter, state) in self.script.counters.iter().zip(&self.counters) {
             let left = state.gives.len() as i64 - state.taken;
@@ -85,7 +85,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What is over when each rank's call ends.
+    /// For each rank, the operations that are over when its call ends.
     pub(super) fn ends(&self) -> Vec<Clock> {
         let components = self.blocks.len() + self.ports.len();
         let end = |blocks: &std::ops::Range<usize>| {
@@ -99,7 +99,7 @@ impl Judge<'_> {
         self.of_rank.iter().map(end).collect()
     }
 
-    /// Nobody may touch a rank's memory when its call may have ended.
+    /// No access to a rank's memory may happen after its call may have ended.
     pub(super) fn after_end(&mut self, ends: &[Clock]) {
         let verb = |writes| if writes { "writes" } else { "reads" };
         for (&(owner, component), &(access, cell, writes)) in &self.remote.last {
@@ -119,8 +119,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Scratch that is written before its rank is known to have begun: the rank must be done with what the call
-    /// before left there. With two halves used in turn, that is the call before the last.
+    /// Checks scratch that is written before its rank is known to have begun: the rank must be done with what the
+    /// previous call left there. If calls use two halves in turn, this is the call before the previous one.
     pub(super) fn next_call(&mut self, ends: &[Clock]) {
         for &(cell, writer) in &self.remote.unannounced {
             let (owner, end) = (self.cells.rank_of(cell), &ends[writer as usize]);

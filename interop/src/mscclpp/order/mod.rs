@@ -1,18 +1,18 @@
-//! What must happen before what in a plan, and whether that is enough.
+//! The happens-before relation of a plan, and whether it is strong enough.
 //!
 //! The principal function is [`judge`]. It replays the plan once, with a vector clock for every threadblock and every
 //! port channel of a threadblock:
 //!
-//! * Operations of a threadblock are done by many threads that meet only at `nop` and `barrier`. So what a data
-//!   operation touched is known to be over only after the next of those; `signal`, `wait` and semaphores are done by
-//!   single threads (*lanes*), which know of data operations before the last meeting, and what they learn is known to
-//!   the others after the next one.
-//! * The n-th wait for a counter is after its n-th signal (later by the initial value of a semaphore). Where several
-//!   threadblocks signal, only those signals are counted on without which the wait could not pass.
-//! * A port does what it is told in order, but later; only its own signals and `flush` tell how far it is.
-//! * A packet is after its write; reading it also tells how far the writer was, as with a relaxed signal. Whether the
-//!   plan would be right if those told nothing about memory is asked separately ([`Memoryless`]).
-//! * Waits never take from each other (enforced), so one order of replay decides about deadlock in all of them.
+//! * A threadblock executes its operations with many threads, which are synchronized only at `nop` and `barrier`. So the
+//!   accesses of a data operation are certainly over only after the next of these. `signal`, `wait` and semaphores are executed
+//!   by single threads (*lanes*). A lane knows of data operations before the last synchronization, and other threads get
+//!   its knowledge at the next one.
+//! * The n-th wait for a counter comes after its n-th signal (later by the initial value of a semaphore). If several
+//!   threadblocks signal, a wait is certain only of those signals without which it could not pass.
+//! * A port executes its tasks in order, but later; only its own signals and `flush` show how far it is.
+//! * A read of a packet comes after its write; it also carries the knowledge of the writer, like a relaxed signal. A separate
+//!   replay asks whether the plan would be correct if packets and relaxed signals carried no such knowledge ([`Memoryless`]).
+//! * Waits never take signals from each other (this is checked), so one order of replay finds a deadlock of any order.
 
 mod data;
 mod end;
@@ -32,21 +32,21 @@ const MAX_REPLAY: usize = 1 << 21;
 /// The most entries that the clocks of all threadblocks may have.
 const MAX_CLOCKS: usize = 1 << 25;
 
-/// Whether relaxed signals and packets order other memory than their own.
+/// Whether relaxed signals and packets order accesses to other memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Relaxed {
-    /// They do, as on machines of today.
+    /// They do, as on today's machines.
     Orders,
     /// They do not, as their names say.
     Memoryless,
 }
 
-/// What the replay found.
+/// The result of the replay.
 pub(super) struct Verdict {
     pub(super) violations: Vec<PlanViolation>,
     /// Sources that a port may still read when the call ends.
     pub(super) unflushed: Vec<OpAt>,
-    /// The transfers in an order in which they can happen.
+    /// The transfers in a possible order.
     pub(super) order: Vec<Done>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Done {
     pub(super) at: OpAt,
-    /// Which of its operation.
+    /// Its number in its operation.
     pub(super) number: u32,
     /// The iteration, inside pipelines.
     pub(super) iteration: Option<u32>,
@@ -78,16 +78,16 @@ struct Item<'s> {
     iteration: Option<u32>,
 }
 
-/// A threadblock on its way.
+/// The state of a threadblock.
 struct Block<'s> {
     rank: u32,
     items: Vec<Item<'s>>,
     next: usize,
-    /// What all its threads knew when they last met. Its own component is the current epoch.
+    /// The knowledge of all its threads at their last synchronization. Its own component is the current epoch.
     base: Rc<Clock>,
-    /// What single threads learned since.
+    /// The knowledge of single threads since then.
     lanes: BTreeMap<u32, Clock>,
-    /// What its data operations learned from packets since.
+    /// The knowledge that its data operations got from packets since then.
     data: Option<Clock>,
 }
 
@@ -96,12 +96,12 @@ impl Block<'_> {
         self.lanes.get(&lane).unwrap_or(&self.base)
     }
 
-    /// What its data operations know.
+    /// The knowledge of its data operations.
     fn knows(&self) -> &Clock {
         self.data.as_ref().unwrap_or(&self.base)
     }
 
-    /// Everything that any of its threads knows.
+    /// The knowledge of all its threads together.
     fn all(&self) -> Clock {
         let mut clock = Clock::clone(&self.base);
         self.lanes.values().chain(&self.data).for_each(|other| join(&mut clock, other));
@@ -121,7 +121,7 @@ struct Give {
     block: u32,
     epoch: u32,
     op: u32,
-    /// `None` once it was taken, or where it tells nothing.
+    /// `None` after it was taken, or if it carries no knowledge.
     clock: Option<Rc<Clock>>,
 }
 
@@ -130,7 +130,7 @@ struct Take {
     block: u32,
     epoch: u32,
     op: u32,
-    /// How many signals it needed, and which of them it was certain of.
+    /// The number of signals that it needed, and those that it was certain of.
     needed: usize,
     certain: Vec<usize>,
 }
@@ -140,9 +140,9 @@ struct CounterState {
     gives: Vec<Give>,
     taken: i64,
     last: Option<Take>,
-    /// How many threadblocks give.
+    /// The number of threadblocks that give.
     givers: usize,
-    /// Takes to be looked at again in the end.
+    /// Takes to be checked again at the end.
     doubtful: Vec<Take>,
 }
 
@@ -156,10 +156,10 @@ struct Judge<'s> {
     of_rank: Vec<std::ops::Range<usize>>,
     ports: BTreeMap<(usize, u32), Port>,
     counters: Vec<CounterState>,
-    /// Who meets at a barrier of a rank, and how many it asks for.
+    /// The threadblocks that have arrived at a barrier of a rank, and the number that it waits for.
     barriers: BTreeMap<(u32, u32), (BTreeSet<usize>, u32)>,
     memory: Memory<'s>,
-    /// All operations replayed so far, and what their threads knew.
+    /// All operations replayed so far, and the knowledge of their threads.
     log: Vec<OpAt>,
     packets: Packets,
     remote: RemoteAccesses,
@@ -167,17 +167,17 @@ struct Judge<'s> {
     order: Vec<Done>,
 }
 
-/// What packets told those who read them.
+/// The knowledge that packets carry.
 struct Packets {
-    /// What the writer of each transfer of packets knew.
+    /// The knowledge of the writer of each transfer of packets.
     clocks: BTreeMap<u32, Rc<Clock>>,
-    /// What each piece of a transfer of packets tells.
+    /// The knowledge that each piece of a transfer of packets carries.
     pieces: BTreeMap<u32, Pieces>,
-    /// Per rank, all that packets have told it.
+    /// For each rank, all knowledge that it got from packets.
     heard: Vec<BTreeSet<(u32, u32)>>,
 }
 
-/// Accesses that the end of the call, or the next call, may come too early for.
+/// Accesses for which the end of the call, or the next call, may come too early.
 #[derive(Default)]
 struct RemoteAccesses {
     /// The last access of each component to each other rank's memory.
@@ -289,7 +289,7 @@ impl<'s> Judge<'s> {
     }
 }
 
-/// A threadblock's operations with its loops written out.
+/// The operations of a threadblock with its loops unrolled.
 fn unrolled<'s>(
     actions: &'s [(OpAt, Action)],
     iterations: u32,

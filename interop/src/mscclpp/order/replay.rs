@@ -1,4 +1,4 @@
-//! The replay itself: whose turn it is, and what signals and waits tell.
+//! The replay: which operation is next, and the knowledge that signals and waits carry.
 
 use super::super::memory::{Clock, join};
 use super::super::resolve::{Action, CounterId};
@@ -7,8 +7,8 @@ use super::{Give, Judge, Relaxed, Take};
 use std::rc::Rc;
 
 impl<'s> Judge<'s> {
-    /// Goes on until nothing can. Waits whose signals come from several threadblocks come last, when all that could
-    /// signal without them has.
+    /// Continues until no operation is possible. Waits whose signals come from several threadblocks come last, after
+    /// all other operations that could signal.
     pub(super) fn run(&mut self) {
         if !self.violations.is_empty() {
             return;
@@ -26,7 +26,7 @@ impl<'s> Judge<'s> {
         }
     }
 
-    /// Does the next operation of a threadblock, if it can be done.
+    /// Replays the next operation of a threadblock, if it is possible now.
     pub(super) fn step(&mut self, block: usize, doubtful: bool) -> bool {
         let Some(&item) = self.blocks[block].items.get(self.blocks[block].next) else { return false };
         let done = match item.action {
@@ -58,7 +58,7 @@ impl<'s> Judge<'s> {
         done
     }
 
-    /// All threads of the given threadblocks meet.
+    /// Synchronizes all threads of the given threadblocks.
     pub(super) fn meet(&mut self, members: &[usize]) {
         let mut clock = self.blocks[members[0]].all();
         members[1..].iter().for_each(|&member| join(&mut clock, &self.blocks[member].all()));
@@ -72,7 +72,7 @@ impl<'s> Judge<'s> {
         }
     }
 
-    /// Passes a barrier if all who meet there have come.
+    /// Passes a barrier if all its threadblocks have arrived.
     pub(super) fn barrier(&mut self, rank: u32, id: u32) -> bool {
         let Some((members, _)) = self.barriers.get(&(rank, id)) else { return false };
         let members: Vec<usize> = members.iter().copied().collect();
@@ -104,7 +104,7 @@ impl<'s> Judge<'s> {
         state.gives.push(Give { block: block as u32, epoch, op, clock: tells.then_some(clock) });
     }
 
-    /// A port hears of what a lane knows; gives what it will have done after all that it was told.
+    /// Gives a port the knowledge of a lane; returns the clock at which it has executed all its tasks.
     pub(super) fn told(&mut self, block: usize, lane: u32, channel: u32) -> Clock {
         let Some(port) = self.ports.get_mut(&(block, channel)) else {
             return Clock::clone(self.blocks[block].lane(lane));
@@ -148,7 +148,7 @@ impl<'s> Judge<'s> {
         true
     }
 
-    /// Takes one from a counter; what that tells.
+    /// Takes one from a counter, and returns the knowledge that it carries.
     pub(super) fn taken(&mut self, block: usize, at: OpAt, id: CounterId, lane: u32) -> Vec<Rc<Clock>> {
         let epoch = self.blocks[block].base[block];
         let op = self.log.len() as u32 - 1;
@@ -170,10 +170,10 @@ impl<'s> Judge<'s> {
             return Vec::new();
         }
         if state.givers <= 1 {
-            // Each was taken in turn, and whoever takes knows what the takers before knew.
+            // Signals are taken one after the other, and each taker has the knowledge of the takers before it.
             return state.gives[needed - 1].clock.take().into_iter().collect();
         }
-        // Without this one and those after it, would there be enough?
+        // Would there be enough signals without this one and those after it?
         let gives = &state.gives;
         let certain = |&number: &usize| gives.iter().filter(|other| !gives[number].is_before(other)).count() < needed;
         let certain: Vec<usize> = (0..gives.len()).filter(certain).collect();
@@ -186,7 +186,7 @@ impl<'s> Judge<'s> {
 }
 
 impl Give {
-    /// Whether the other can only be after this one; so it is of itself.
+    /// Whether the other must come after this one; this holds for itself, too.
     pub(super) fn is_before(&self, other: &Self) -> bool {
         let later = self.block == other.block && other.op >= self.op;
         later || other.clock.as_ref().is_some_and(|clock| clock[self.block as usize] > self.epoch)
@@ -194,7 +194,7 @@ impl Give {
 }
 
 impl Take {
-    /// Whether a signal can only be after this.
+    /// Whether a signal must come after this take.
     pub(super) fn is_before(&self, give: &Give) -> bool {
         let later = self.block == give.block && give.op > self.op;
         later || give.clock.as_ref().is_some_and(|clock| clock[self.block as usize] > self.epoch)

@@ -1,12 +1,12 @@
-//! What each operation of a plan does, with its references followed.
+//! The action of each operation of a plan, with all references resolved.
 //!
-//! The principal type is [`Script`]: per threadblock, actions over counters and over chunks of any rank. Every data
-//! operation of MSCCL++ becomes [`Transfer`]s of one kind: the reduction of all sources is written to all
-//! targets, whoever owns them.
+//! The principal type is [`Script`]: for each threadblock, actions on counters and on chunks of any rank. Every data
+//! operation of MSCCL++ becomes [`Transfer`]s of one kind: the reduction of all sources is written to all targets,
+//! whichever ranks own them.
 //!
-//! Meanings follow the kernels (`src/core/include/execution_kernel.hpp`) except where they contradict the language
-//! that writes plans, which then decides: `get` exchanges its two offsets there, `flush` flushes nothing, `reduce_op`
-//! is not looked at.
+//! The meaning of operations follows the kernels (`src/core/include/execution_kernel.hpp`). Where the kernels
+//! contradict the language that writes plans, the language decides: in the kernels `get` exchanges its two offsets,
+//! `flush` flushes nothing, and `reduce_op` is ignored.
 
 mod operands;
 mod reader;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct CounterId(pub(super) u32);
 
-/// What a counter is, for messages, and its value at the start.
+/// The kind of a counter, for messages, and its initial value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Counter {
     /// Signals from a rank to a rank over their `ordinal`-th channel of a type.
@@ -59,16 +59,16 @@ pub(super) struct Operand {
 pub(super) struct Transfer {
     pub(super) sources: SmallVec<[Operand; 2]>,
     pub(super) targets: SmallVec<[Operand; 2]>,
-    /// The port that does it, where the threadblock only asks for it.
+    /// The port that does it, if the threadblock only starts it.
     pub(super) port: Option<PortRef>,
 }
 
-/// A port channel as a threadblock uses it: the lane that asks, and what it asks for beyond the data.
+/// A port channel as a threadblock uses it: the lane that starts it, and its tasks besides the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PortRef {
     /// The rank's port channel.
     pub(super) channel: u32,
-    /// The thread that asks.
+    /// The thread that starts it.
     pub(super) lane: u32,
     /// The signal after the data.
     pub(super) signal: Option<CounterId>,
@@ -76,14 +76,14 @@ pub(super) struct PortRef {
     pub(super) flush: bool,
 }
 
-/// What an operation does.
+/// The effect of an operation.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Action {
-    /// The threads of the threadblock meet.
+    /// Synchronizes the threads of the threadblock.
     Sync,
-    /// The threads of several threadblocks meet.
+    /// Synchronizes the threads of several threadblocks.
     Barrier { id: u32, threadblocks: u32 },
-    /// Each lane adds one to a counter; where a port does it, after what it was told before.
+    /// Each lane adds one to a counter; if a port does it, after its earlier tasks.
     Give { counters: Vec<(CounterId, Option<u32>)>, relaxed: bool },
     /// Each lane waits for one more of a counter.
     Take { counters: Vec<CounterId>, relaxed: bool },
@@ -103,7 +103,7 @@ pub(super) struct Script {
     pub(super) counters: Vec<Counter>,
 }
 
-/// Follows every reference of a plan.
+/// Resolves every reference of a plan.
 pub(super) fn resolve(plan: &Plan) -> Result<Script, Vec<PlanViolation>> {
     let mut resolver = Resolver { plan, ranks: Vec::new(), counters: BTreeMap::new(), violations: Vec::new() };
     for (rank, gpu) in (0..).zip(&plan.gpus) {
@@ -129,7 +129,7 @@ pub(super) fn resolve(plan: &Plan) -> Result<Script, Vec<PlanViolation>> {
     Ok(Script { ranks, counters: counters.into_iter().map(|(_, counter)| counter).collect() })
 }
 
-/// A rank's channels: for memory and port the peer and which of the channels to that peer it is.
+/// A rank's channels. For memory and port channels: the peer, and the number among the channels to that peer.
 #[derive(Default)]
 struct Ways {
     memory: Vec<(u32, u32)>,
@@ -161,7 +161,7 @@ impl<'p> Resolver<'p> {
         false
     }
 
-    /// The channels of a rank, flattened as the executor flattens them.
+    /// The channels of a rank, in the order in which the executor numbers them.
     fn ways(&mut self, rank: u32, gpu: &Gpu) -> Ways {
         let mut ways = Ways::default();
         let mut ordinals: BTreeMap<(ChannelType, u32), u32> = BTreeMap::new();
@@ -232,7 +232,7 @@ impl<'p> Resolver<'p> {
         *self.counters.entry(counter).or_insert(next)
     }
 
-    /// The lists through which a threadblock's operations count.
+    /// The lists to which a threadblock's operations refer.
     fn threadblock_refs(&mut self, at: OpAt) {
         let gpu = &self.plan.gpus[at.rank as usize];
         let block = &gpu.threadblocks[at.threadblock as usize];

@@ -1,4 +1,4 @@
-//! What a data operation moves: the chunks of its operands, and the rules of its kernel about them.
+//! The transfers of a data operation: the chunks of its operands, and its kernel's rules about them.
 
 use super::super::document::{ChannelType, ChunkRef, OpName, Protocol, Space};
 use super::super::violation::Fault;
@@ -15,7 +15,7 @@ impl Reader<'_, '_> {
             Space::Output => gpu.output_chunks,
             Space::Scratch => gpu.scratch_chunks,
         });
-        // Scratch is allocated for packets only under the protocol of packets.
+        // Scratch has room for packets only with the protocol `LL`.
         let ll = self.resolver.plan.protocol == Protocol::Ll;
         let (room, packets) = match (packet, space, ll) {
             (true, Space::Scratch, true) | (false, ..) => (chunks, ""),
@@ -89,7 +89,7 @@ impl Reader<'_, '_> {
         ranks.iter().map(operand).collect()
     }
 
-    /// What a data operation moves.
+    /// The transfers of a data operation.
     pub(super) fn transfers(&mut self) -> Result<Vec<Transfer>, Fault> {
         let op = self.op;
         let (sources, targets) = (op.sources(), op.targets());
@@ -169,7 +169,7 @@ impl Reader<'_, '_> {
         let signals = matches!(name, OpName::PutWithSignal | OpName::PutWithSignalAndFlush);
         match kind {
             ChannelType::Memory if signals => return Err(self.form("signals on port channels only")),
-            // The kernel takes the base address of the first source for all of them.
+            // The kernel uses the base address of the first source for all sources.
             ChannelType::Memory if sources.iter().any(|source| source.space != sources[0].space) => {
                 return Err(self.form("takes all sources from the buffer of the first"));
             }
@@ -180,7 +180,7 @@ impl Reader<'_, '_> {
             ChannelType::Port => {}
             _ => return Err(self.form(format!("has no meaning on a {kind} channel"))),
         }
-        // Through a port packets go as they are: the source must hold packets.
+        // A port sends packets unchanged, so the source must hold packets.
         let raw = packet && kind == ChannelType::Port;
         let pairs = sources.iter().zip(targets).enumerate();
         let transfers = pairs.map(|(lane, (source, target))| {
@@ -222,7 +222,7 @@ impl Reader<'_, '_> {
         sources.iter().zip(targets).map(pair).collect()
     }
 
-    /// Packets of scratch go on to other ranks.
+    /// Packets of scratch are written to other ranks.
     fn packets_on(&self) -> Result<Vec<Transfer>, Fault> {
         let source = self.local(self.only(self.op.sources())?, true, true)?;
         let kind = self.channel_type()?;

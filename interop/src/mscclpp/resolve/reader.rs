@@ -1,4 +1,4 @@
-//! One operation: its form, its channels and counters.
+//! One operation: its form, its channels and its counters.
 
 use super::super::document::{ChannelType, OpName, Operation};
 use super::super::violation::{Fault, Location, OpAt};
@@ -16,7 +16,7 @@ impl Reader<'_, '_> {
         Fault::Form { op: self.op.name, reason: reason.into() }
     }
 
-    /// What a pipeline may repeat.
+    /// Reads an operation that a pipeline may repeat.
     pub(super) fn inside_loop(&mut self) -> Result<Action, Fault> {
         let action = self.action()?;
         match &action {
@@ -96,7 +96,7 @@ impl Reader<'_, '_> {
         Ok(Action::Loop { unit: context.unit_size, chunks: context.num_chunks, body })
     }
 
-    /// The threadblock's `id`-th channel of a type, as the rank counts them.
+    /// The threadblock's `id`-th channel of a type, in the rank's numbering.
     pub(super) fn channel(&self, kind: ChannelType, id: u32) -> Result<u32, Fault> {
         let block = &self.resolver.plan.gpus[self.at.rank as usize].threadblocks[self.at.threadblock as usize];
         let mut ids = block.channels.iter().filter(|refs| refs.channel_type == kind).flat_map(|refs| &refs.channel_ids);
@@ -193,7 +193,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Whether an id stands twice in a list.
+/// Whether an id is in a list twice.
 fn repeats(ids: &[u32]) -> bool {
     ids.iter().enumerate().any(|(place, id)| ids[..place].contains(id))
 }

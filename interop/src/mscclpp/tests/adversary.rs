@@ -1,28 +1,28 @@
-//! Plans executed by threads that take every liberty that a GPU takes: a second opinion that shares nothing with the
+//! Executes plans with threads that use every freedom that a GPU has: a second opinion that shares no code with the
 //! judge.
 //!
-//! Each threadblock hands its operations out to threads without waiting for them; only `nop` and `barrier` wait for
-//! all. Data operations read at one time and write at another. Ranks begin a call whenever they like and begin the
-//! next when their threadblocks are through; between calls, the caller looks at the output, and overwrites all its
-//! buffers. Who moves next is drawn by lot, with weights that starve some. A plan is wrong if any such run ends with
-//! a wrong output, stops, or leaves a signal behind.
+//! Each threadblock gives its operations to threads without waiting for them; only `nop` and `barrier` wait for all.
+//! Data operations read at one time and write at another. Ranks begin a call at any time, and begin the next when their
+//! threadblocks are done. Between calls the caller reads the output and overwrites all its buffers. The next thread is
+//! chosen at random, with weights that let some threads starve. A plan is wrong if any such run gives a wrong output,
+//! deadlocks, or leaves a signal behind.
 
 use super::super::*;
 use program::testing::schedules::Random;
 use schedule::Collective;
 use std::collections::BTreeMap;
 
-/// Calls in a row: two with each half of a doubled scratch buffer.
+/// Consecutive calls: two with each half of a doubled scratch buffer.
 const CALLS: u64 = 4;
 
 type Cell = (u64, u64);
 
-/// Something a thread has still to do.
+/// A task of a thread.
 #[derive(Clone)]
 enum Task {
     Give(usize),
     Take(usize),
-    /// Reads, then writes; what was read in between.
+    /// Reads, then writes; the field is the value that was read.
     Data {
         op: usize,
         values: Option<Vec<u64>>,
@@ -32,7 +32,7 @@ enum Task {
 #[derive(Clone, Default)]
 struct Block {
     next: usize,
-    /// Tasks of single threads, which keep their order lane by lane, and data tasks.
+    /// Tasks of single threads, in order for each lane, and data tasks.
     lanes: BTreeMap<usize, Vec<Task>>,
     data: Vec<Task>,
 }
@@ -53,7 +53,7 @@ fn hash(call: u64, rank: u64, chunk: u64) -> u64 {
     Random(call * 1_000_003 + rank * 1009 + chunk).draw()
 }
 
-/// Runs a plan `runs` times; the first thing that goes wrong.
+/// Runs a plan `runs` times, and returns the first error.
 pub(super) fn attack(plan: &Plan, runs: u64) -> Option<String> {
     (0..runs).find_map(|seed| Run::new(plan)?.run(&mut Random(seed * 77 + 5)).err())
 }
@@ -129,7 +129,7 @@ impl<'p> Run<'p> {
         let ops = &self.plan.gpus[rank].threadblocks[block].ops;
         let state = &self.blocks[rank][block];
         let busy = !state.lanes.is_empty() || !state.data.is_empty();
-        // Threads do what they have, or the threadblock hands out more.
+        // Either a thread does a task, or the threadblock gives out more tasks.
         if busy && random.below(2) == 0 {
             return Ok(self.task(rank, block, random));
         }
@@ -200,7 +200,7 @@ impl<'p> Run<'p> {
         Ok(self.counter(if gives { (0, own, peer, ordinal) } else { (0, peer, own, ordinal) }))
     }
 
-    /// Some thread of a threadblock does something.
+    /// A random thread of a threadblock does a task.
     fn task(&mut self, rank: usize, block: usize, random: &mut Random) -> bool {
         let state = &self.blocks[rank][block];
         let pick = random.below(state.lanes.len() + state.data.len());
@@ -225,7 +225,7 @@ impl<'p> Run<'p> {
         }
         let index = pick - state.lanes.len();
         let Task::Data { op, values } = state.data[index].clone() else { unreachable!() };
-        // Operations on the same chunks are shared out among threads alike, so each thread keeps their order.
+        // Operations on the same chunks are divided among threads in the same way, so each thread keeps their order.
         let ops = &self.plan.gpus[rank].threadblocks[block].ops;
         let same = |other: &Task| matches!(other, Task::Data { op: other, .. } if alike(&ops[*other], &ops[op]));
         if state.data[..index].iter().any(same) {
@@ -246,7 +246,7 @@ impl<'p> Run<'p> {
         true
     }
 
-    /// The places of an operation, chunk by chunk: what is read and added, what is written.
+    /// The places of an operation, chunk by chunk: those that are read and added, and those that are written.
     fn transfers(&self, rank: usize, block: usize, op: &Operation) -> Vec<(Vec<Spot>, Vec<Spot>)> {
         let (sources, targets) = (op.src_buff.as_deref().unwrap(), op.dst_buff.as_deref().unwrap());
         let packets = |name: &str| op.name.to_string().contains(name);
@@ -314,7 +314,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// Which list holds a spot; in place, input and output are one.
+    /// The list with a spot; in place, input and output are one.
     fn list(&self, spot: &Spot) -> usize {
         if self.plan.inplace && spot.space == Space::Input { 1 } else { spot.space as usize }
     }
@@ -342,7 +342,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// The caller looks at the output, if all threadblocks are through.
+    /// The caller reads the output, if all threadblocks are done.
     fn end(&mut self, rank: usize) -> Result<bool, String> {
         let gpu = &self.plan.gpus[rank];
         let through = |(block, state): (&Threadblock, &Block)| {
@@ -380,7 +380,7 @@ impl<'p> Run<'p> {
     }
 }
 
-/// Whether two operations touch the same chunks with the same threads.
+/// Whether two operations access the same chunks with the same threads.
 fn alike(a: &Operation, b: &Operation) -> bool {
     let all = |op: &Operation| -> Vec<(Option<Space>, u32, u32)> {
         let chunks = op.src_buff.iter().chain(&op.dst_buff).flatten();

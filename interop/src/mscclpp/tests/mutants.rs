@@ -1,4 +1,4 @@
-//! Plans with one slip each: every one must be refused, unless the adversary cannot make it go wrong either.
+//! Plans with one mistake each: every one must be refused, unless the adversary cannot make it fail either.
 
 use super::super::*;
 use super::adversary::attack;
@@ -7,7 +7,7 @@ use program::testing::schedules::{self, Random};
 use program::testing::{checked, lowered};
 use schedule::Collective;
 
-/// Plans to spoil, with a name.
+/// Plans to change, with names.
 fn originals() -> Vec<(&'static str, Plan)> {
     let exported = |schedule: &schedule::VerifiedSchedule, in_place| {
         export(&checked(lowered(schedule, in_place)), &ExportOptions::default()).unwrap()
@@ -35,7 +35,7 @@ fn chunk(op: &mut Operation, target: bool) -> Option<&mut ChunkRef> {
     list.as_mut()?.last_mut()
 }
 
-/// What can go wrong with an operation.
+/// Possible mistakes in an operation.
 const SLIPS: [(&str, Slip); 13] = [
     ("drop", |ops, at| {
         ops.remove(at);
@@ -102,7 +102,7 @@ const SLIPS: [(&str, Slip); 13] = [
 
 #[test]
 fn slips_are_refused_or_do_no_harm() {
-    // Long runs attack the accepted ones harder.
+    // With more effort, the adversary runs accepted plans more often.
     let runs = if std::env::var("ANTIPHON_TEST_EFFORT").is_ok_and(|effort| effort == "long") { 2000 } else { 24 };
     let (mut refused, mut harmless) = (0, Vec::new());
     for (name, original) in originals() {
@@ -137,8 +137,8 @@ fn slips_are_refused_or_do_no_harm() {
         }
     }
     assert!(refused >= 800, "{refused} mutants refused, {} harmless", harmless.len());
-    // What does no harm is known by kind: neighbours that do not touch each other swapped, something done twice with the
-    // same result, a meeting of threads too many left out.
+    // The kinds of harmless mistakes are known: two independent neighbours are swapped, an operation is done twice with
+    // the same result, or an unnecessary synchronization is left out.
     let known = |what: &&String| [" twice ", " swap ", " drop nop "].iter().any(|kind| what.contains(kind));
     let strange: Vec<&String> = harmless.iter().filter(|what| !known(what)).collect();
     assert_eq!(strange, Vec::<&String>::new());
@@ -148,7 +148,7 @@ fn slips_are_refused_or_do_no_harm() {
 fn the_adversary_finds_what_is_wrong() {
     let mut plan = samples::pair_allgather();
     assert_eq!(attack(&plan, 20), None);
-    // Without the threads' meeting before the signal, the signal overtakes the data.
+    // Without the synchronization before the signal, the signal overtakes the data.
     let ops = &mut plan.gpus[0].threadblocks[0].ops;
     let nop = ops.iter().rposition(|op| op.name == OpName::Nop).unwrap();
     ops.remove(nop);

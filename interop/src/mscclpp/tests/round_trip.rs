@@ -8,7 +8,7 @@ use schedule::{Collective, VerifiedSchedule};
 
 /// Lowers, exports, reads, imports and runs.
 fn road(schedule: &VerifiedSchedule, machines: &[u32], random: &mut Random) {
-    // Large ones one way only, drawn by lot.
+    // Large programs use only one of the forms, chosen at random.
     let ways = if schedule.schedule().demand.request().ranks > 6 {
         [random.below(2) == 0; 1].to_vec()
     } else {

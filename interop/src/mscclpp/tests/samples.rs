@@ -1,8 +1,8 @@
-//! Small plans, as text a person can read: one line per operation.
+//! Small plans as readable text: one line per operation.
 
 use super::super::*;
 
-/// A plan of `ranks` equal-looking ranks, given by what each threadblock of each rank does.
+/// A plan of `ranks` similar ranks, given by the operations of each threadblock of each rank.
 pub(super) struct Sample {
     pub(super) collective: &'static str,
     pub(super) protocol: Protocol,
@@ -190,8 +190,8 @@ pub(super) fn switch_allreduce() -> Plan {
     plan
 }
 
-/// Two threadblocks a rank: one sends half of the block and waits, the other sends the rest when it is told that the
-/// peer has begun; they meet, and one hands on to the other by a semaphore.
+/// Two threadblocks per rank: one sends half of the block and waits; the other sends the rest after a signal that the
+/// peer has begun. They meet at a barrier, and one hands on to the other by a semaphore.
 pub(super) fn barrier_allgather() -> Plan {
     let sample = Sample { semaphores: vec![0], ..Sample::new("allgather", [2, 4, 2]) };
     sample.plan(2, |rank| {

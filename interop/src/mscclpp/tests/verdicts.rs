@@ -1,4 +1,4 @@
-//! What is accepted, what is refused, and why.
+//! Plans that are accepted, plans that are refused, and the reasons.
 
 use super::super::*;
 use super::samples::*;
