@@ -32,6 +32,7 @@ pub(crate) struct AgentState {
 
 /// What happens to an agent.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is passed on at once")]
 pub(crate) enum AgentEvent {
     /// The coordinator says something.
     Said(ToAgent),
@@ -43,6 +44,7 @@ pub(crate) enum AgentEvent {
 
 /// What an agent is to do.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is passed on at once")]
 pub(crate) enum AgentAction {
     /// What the coordinator says.
     Obey(ToAgent),

@@ -40,6 +40,7 @@ enum Stage {
 
 /// What happens to a worker that waits for an order.
 #[derive(Clone, PartialEq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is passed on at once")]
 pub(crate) enum WorkerEvent {
     Said(Command),
     Quiet,
