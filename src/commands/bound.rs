@@ -8,7 +8,7 @@ use crate::plan;
 use crate::screen::{Screen, table, time};
 use schedule::TopologyRef;
 use std::time::Duration;
-use synth::{Certificate, Deadline, Effort, Proof, Scope};
+use synth::{Certificate, Deadline, HorizonEffort, Proof, Scope};
 use topology::quantity::show_bandwidth;
 
 /// How long the solver may search for a proof, if the user gives no limit.
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
         bounds.list.retain(|bound| bound.scope == Scope::AnyChunking);
     } else {
         let deadline = if args.time_limit.is_some() { deadline } else { deadline.within(PATIENCE) };
-        let horizons = synth::horizon(problem, &bounds, Effort::default(), &deadline);
+        let horizons = synth::horizon(problem, &bounds, HorizonEffort::default(), &deadline);
         bounds.list.extend(horizons.map_err(Failure::no)?);
     }
     let (best, any) = (bounds.best(), bounds.best_at_any_chunking());

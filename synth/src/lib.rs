@@ -44,7 +44,7 @@ pub use problem::{
     matrix,
 };
 pub use strategies::classic::Classic;
-pub use strategies::exact::{Effort, Exact, Front, Point, Reach, Reason, Refuted, Relaxation, horizon, pareto};
+pub use strategies::exact::{Exact, Front, HorizonEffort, Point, Reach, Reason, Refuted, Relaxation, horizon, pareto};
 pub use strategies::flow::Flow;
 pub use strategies::improve::Improve;
 pub use strategies::levels::Levels;

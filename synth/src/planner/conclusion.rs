@@ -1,7 +1,7 @@
 //! The answer of the planner, out of all searches, and the account of how it was found.
 
 use super::Synthesis;
-use super::search::{Search, accept, leader, stopped_by_time};
+use super::search::{CountSearch, accept, leader, stopped_by_time};
 use crate::polish::ease::eased;
 use crate::polish::prefer::suit;
 use crate::problem::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
@@ -15,7 +15,7 @@ const QUICK: usize = 1 << 14;
 /// # Errors
 /// As [`super::synthesize`].
 pub(super) fn conclude(
-    mut searches: Vec<Search<'_>>,
+    mut searches: Vec<CountSearch<'_>>,
     warm_start: Option<String>,
     options: &Options,
     deadline: &Deadline,
@@ -65,7 +65,7 @@ pub(super) fn conclude(
 }
 
 /// How the best makespan of all searches fell.
-fn milestones(searches: &[Search<'_>]) -> Vec<Milestone> {
+fn milestones(searches: &[CountSearch<'_>]) -> Vec<Milestone> {
     let mut all: Vec<Milestone> = searches.iter().flat_map(|search| search.milestones.clone()).collect();
     all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let mut best = f64::INFINITY;

@@ -22,7 +22,7 @@ use conclusion::conclude;
 use portfolio::{Auto, ChunkCounts, Due, LimitedTime, StrategyLine, chosen};
 use schedule::{Schedule, VerifiedSchedule};
 pub(crate) use search::accept;
-use search::{Search, best_so_far, most_promising, stopped_by_time};
+use search::{CountSearch, best_so_far, most_promising, stopped_by_time};
 pub use sizes::{
     AtSize, FROM_BYTES, SizeSweep, SizeTask, TO_BYTES, TOLERANCE, Windowed, retimed, select_sizes, synthesize_sizes,
 };
@@ -92,7 +92,7 @@ fn synthesize_among(
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
     let session = Session { problems, warm, options, deadline: &deadline, symmetries, started, progress };
-    let mut searches: Vec<Search<'_>> = Vec::with_capacity(problems.len());
+    let mut searches: Vec<CountSearch<'_>> = Vec::with_capacity(problems.len());
     // A warm start may be at any chunk count.
     while !warm.is_empty() && session.open_next(&mut searches) {}
     let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
@@ -118,14 +118,14 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Begins the search at the next chunk count, if there is one.
-    fn open_next(&self, searches: &mut Vec<Search<'a>>) -> bool {
+    fn open_next(&self, searches: &mut Vec<CountSearch<'a>>) -> bool {
         let Some(problem) = self.problems.get(searches.len()) else { return false };
         let bounds = match (searches.first(), self.options.time_limit) {
             (Some(first), Some(_)) => bounds_like(&first.bounds, problem, self.deadline),
             (None, Some(limit)) => bounds(problem, &self.deadline.within(limit / BOUNDS_PART)),
             (_, None) => bounds(problem, self.deadline),
         };
-        let mut search = Search::new(problem, bounds, self.problems.len(), self.options.gap, self.started);
+        let mut search = CountSearch::new(problem, bounds, self.problems.len(), self.options.gap, self.started);
         search.welcome(self.warm, self.options.seed);
         searches.push(search);
         true
@@ -137,12 +137,12 @@ impl<'a> Session<'a> {
     }
 
     /// Whether a strategy is not worth its time, because `search` came close enough.
-    fn is_spared(&self, line: &StrategyLine, search: &Search<'_>) -> bool {
+    fn is_spared(&self, line: &StrategyLine, search: &CountSearch<'_>) -> bool {
         line.auto == Auto::UnlessClose && !self.is_alone() && search.is_within(self.options.gap)
     }
 
     /// Lets a strategy try the chunk counts that its line says.
-    fn run(&self, searches: &mut Vec<Search<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
+    fn run(&self, searches: &mut Vec<CountSearch<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
         let is_best_only = match line.counts {
             ChunkCounts::All => false,
             ChunkCounts::BestIfLedBy(kind) => search::is_led_by(searches, kind),
@@ -153,7 +153,7 @@ impl<'a> Session<'a> {
     }
 
     /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain.
-    fn sweep(&self, searches: &mut Vec<Search<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
+    fn sweep(&self, searches: &mut Vec<CountSearch<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
         let (mut best, mut stale, mut refusals) = (f64::INFINITY, 0, 0);
         let deadline = self.deadline_of(line);
         for index in 0..self.problems.len() {
@@ -185,7 +185,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether a strategy must try whatever the clock says, because nothing was found yet.
-    fn is_due(&self, searches: &[Search<'_>], line: &StrategyLine) -> bool {
+    fn is_due(&self, searches: &[CountSearch<'_>], line: &StrategyLine) -> bool {
         let is_willing = match line.due {
             _ if self.options.strategy == Some(line.kind) => true,
             Due::Never => false,
@@ -196,7 +196,7 @@ impl<'a> Session<'a> {
     }
 
     /// Lets a strategy try the chunk counts that did best.
-    fn refine(&self, searches: &mut [Search<'a>], line: &StrategyLine) -> Result<(), SynthError> {
+    fn refine(&self, searches: &mut [CountSearch<'a>], line: &StrategyLine) -> Result<(), SynthError> {
         for index in most_promising(searches) {
             if !self.deadline.has_passed() || self.is_due(searches, line) {
                 self.attempt(&mut searches[index], line, self.deadline_of(line))?;
@@ -218,7 +218,7 @@ impl<'a> Session<'a> {
     }
 
     /// Lets one strategy try one chunk count, and judges what it proposes.
-    fn attempt(&self, search: &mut Search<'_>, line: &StrategyLine, deadline: Deadline) -> Result<(), SynthError> {
+    fn attempt(&self, search: &mut CountSearch<'_>, line: &StrategyLine, deadline: Deadline) -> Result<(), SynthError> {
         if search.reaches(&search.bound) {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl<'a> Session<'a> {
 
     /// Judges what a strategy proposes, the fastest first: where the time is up, or a large schedule is no faster than the
     /// incumbent, the others are only listed.
-    fn judge_all(&self, search: &mut Search<'_>, attempts: Vec<Attempt>, seconds: f64) {
+    fn judge_all(&self, search: &mut CountSearch<'_>, attempts: Vec<Attempt>, seconds: f64) {
         let claim = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
         let mut order: Vec<(usize, f64, Attempt)> =
             attempts.into_iter().enumerate().map(|(index, attempt)| (index, claim(&attempt), attempt)).collect();
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
         search.candidates.extend(candidates.into_iter().map(|(_, candidate)| candidate));
     }
 
-    fn announce(&self, search: &Search<'_>, strategy: &'static str) {
+    fn announce(&self, search: &CountSearch<'_>, strategy: &'static str) {
         (self.progress)(Progress {
             strategy,
             incumbent: search.makespan(),

@@ -1,6 +1,6 @@
 //! The search at one chunk count: its bounds, its best verified schedule, and everybody who tried.
 //!
-//! The principal type is [`Search`]. It trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own
+//! The principal type is [`CountSearch`]. It trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own
 //! check have accepted it, and its makespan is the one the verifier saw.
 
 use crate::bounds::{Bound, Bounds};
@@ -17,7 +17,7 @@ use topology::Micros;
 const REFINED: usize = 1;
 
 /// The state of the search at one chunk count.
-pub(super) struct Search<'a> {
+pub(super) struct CountSearch<'a> {
     pub(super) problem: &'a Problem,
     pub(super) bounds: Bounds,
     /// For this chunk count; reaching it ends the search here.
@@ -48,7 +48,7 @@ pub(super) fn stopped_by_time(cancel: &Cancel) -> StopReason {
     if cancel.is_cancelled() { StopReason::Interrupted } else { StopReason::TimeLimit }
 }
 
-impl<'a> Search<'a> {
+impl<'a> CountSearch<'a> {
     /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`; the whole began at `started`.
     pub(super) fn new(problem: &'a Problem, bounds: Bounds, counts: usize, gap: f64, started: Instant) -> Self {
         let bound = bounds.best();
@@ -191,23 +191,23 @@ impl<'a> Search<'a> {
 }
 
 /// The search with the best makespan so far.
-pub(super) fn leader(searches: &[Search<'_>]) -> Option<usize> {
+pub(super) fn leader(searches: &[CountSearch<'_>]) -> Option<usize> {
     by_makespan(searches).first().copied()
 }
 
 /// The best schedule so far.
-pub(super) fn best_so_far<'b>(searches: &'b [Search<'_>]) -> Option<&'b Incumbent> {
+pub(super) fn best_so_far<'b>(searches: &'b [CountSearch<'_>]) -> Option<&'b Incumbent> {
     leader(searches).and_then(|index| searches[index].best.as_ref())
 }
 
 /// Whether a strategy found the best schedule so far.
-pub(super) fn is_led_by(searches: &[Search<'_>], kind: StrategyKind) -> bool {
+pub(super) fn is_led_by(searches: &[CountSearch<'_>], kind: StrategyKind) -> bool {
     let finder = best_so_far(searches).map(|best| best.schedule.schedule().produced_by.strategy.as_str());
     finder.and_then(|finder| finder.split('/').next()) == Some(kind.as_str())
 }
 
 /// The searches worth refining: those with the best makespans that may still come to beat the best of all, best first.
-pub(super) fn most_promising(searches: &[Search<'_>]) -> Vec<usize> {
+pub(super) fn most_promising(searches: &[CountSearch<'_>]) -> Vec<usize> {
     let mut order = by_makespan(searches);
     let best = order.first().map_or(f64::INFINITY, |&index| reached(&searches[index]));
     order.retain(|&index| {
@@ -218,13 +218,13 @@ pub(super) fn most_promising(searches: &[Search<'_>]) -> Vec<usize> {
     order
 }
 
-fn by_makespan(searches: &[Search<'_>]) -> Vec<usize> {
+fn by_makespan(searches: &[CountSearch<'_>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..searches.len()).collect();
     order.sort_by(|&a, &b| reached(&searches[a]).total_cmp(&reached(&searches[b])));
     order
 }
 
-fn reached(search: &Search<'_>) -> f64 {
+fn reached(search: &CountSearch<'_>) -> f64 {
     search.makespan().map_or(f64::INFINITY, |makespan| makespan.0)
 }
 

@@ -40,20 +40,6 @@ pub struct Context<'a> {
     pub progress: &'a (dyn Fn(Progress) + Sync),
 }
 
-#[cfg(test)]
-impl<'a> Context<'a> {
-    /// Lent to a strategy that runs alone, without an incumbent.
-    pub(crate) fn alone(options: &'a Options, deadline: &'a Deadline, bound: Micros) -> Self {
-        let symmetries = Box::leak(Box::default());
-        Self { options, deadline, incumbent: None, bound, is_alone: true, symmetries, progress: &|_| {} }
-    }
-
-    /// Lent to a strategy that is one of many.
-    pub(crate) fn among_others(options: &'a Options, deadline: &'a Deadline, bound: Micros) -> Self {
-        Self { is_alone: false, ..Self::alone(options, deadline, bound) }
-    }
-}
-
 impl Context<'_> {
     /// A makespan that is good enough: whoever has it stops.
     pub fn goal(&self) -> Micros {
@@ -104,5 +90,19 @@ pub trait Strategy: Sync {
     /// Solver failures.
     fn prove(&self, _problem: &Problem, _known: &Bounds, _deadline: &Deadline) -> Result<Vec<Bound>, SynthError> {
         Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+impl<'a> Context<'a> {
+    /// Lent to a strategy that runs alone, without an incumbent.
+    pub(crate) fn alone(options: &'a Options, deadline: &'a Deadline, bound: Micros) -> Self {
+        let symmetries = Box::leak(Box::default());
+        Self { options, deadline, incumbent: None, bound, is_alone: true, symmetries, progress: &|_| {} }
+    }
+
+    /// Lent to a strategy that is one of many.
+    pub(crate) fn among_others(options: &'a Options, deadline: &'a Deadline, bound: Micros) -> Self {
+        Self { is_alone: false, ..Self::alone(options, deadline, bound) }
     }
 }

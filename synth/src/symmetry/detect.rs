@@ -215,23 +215,23 @@ fn link_colours(topology: &Topology, constraints: &Constraints) -> Vec<u32> {
 pub(crate) struct Kinds {
     sets: Sets,
     /// For each chunk its kind: holders and receivers as numbers of sets, and bytes.
-    of: Vec<Kind>,
+    of: Vec<ChunkKind>,
     /// All chunks by kind, then by id.
-    sorted: Vec<(Kind, ChunkId)>,
+    sorted: Vec<(ChunkKind, ChunkId)>,
     /// For each number of a set, where the kinds of these holders begin in `sorted`; and the end.
     starts: Vec<u32>,
 }
 
 /// Holders and receivers as numbers of sets, and bytes.
-type Kind = (u32, u32, u64);
+type ChunkKind = (u32, u32, u64);
 
 impl Kinds {
     pub(crate) fn new(demand: &Demand) -> Self {
         let mut sets = Sets::default();
         let bytes = |chunk: &Chunk| chunk.bytes.map_or(0, |bytes| bytes.0.to_bits());
         let mut kind = |chunk: &Chunk| (sets.number(&chunk.holders), sets.number(&chunk.wanted_by), bytes(chunk));
-        let of: Vec<Kind> = demand.chunks().iter().map(&mut kind).collect();
-        let mut sorted: Vec<(Kind, ChunkId)> = of.iter().copied().zip(demand.chunk_ids()).collect();
+        let of: Vec<ChunkKind> = demand.chunks().iter().map(&mut kind).collect();
+        let mut sorted: Vec<(ChunkKind, ChunkId)> = of.iter().copied().zip(demand.chunk_ids()).collect();
         sorted.sort();
         let mut starts = vec![0; sets.known.len() + 1];
         of.iter().for_each(|kind| starts[kind.0 as usize + 1] += 1);

@@ -13,7 +13,7 @@ use topology::{LinkId, Topology};
 /// A group of symmetries of topology, demand and sketch.
 #[derive(Clone, Debug)]
 pub(crate) struct Mirror {
-    generators: Vec<Generator>,
+    generators: Vec<MirrorGenerator>,
     growth: Vec<GroupGrowth>,
     /// For each link, the one that stands for its orbit.
     representative: Vec<LinkId>,
@@ -21,7 +21,7 @@ pub(crate) struct Mirror {
 
 /// What a generator makes of links and chunks.
 #[derive(Clone, Debug)]
-struct Generator {
+struct MirrorGenerator {
     links: Vec<LinkId>,
     chunks: Vec<ChunkId>,
 }
@@ -49,7 +49,7 @@ impl Mirror {
             if !group.admit(&symmetry.ranks) {
                 continue;
             }
-            generators.push(Generator { links: symmetry.links, chunks });
+            generators.push(MirrorGenerator { links: symmetry.links, chunks });
             let mirror = Self::new(&problem.topology, generators.clone(), group.growth().to_vec());
             // A chunk that an image leaves where it is would be sent there twice.
             if mirror.moves_chunks(problem) {
@@ -60,7 +60,7 @@ impl Mirror {
         mirrors
     }
 
-    fn new(topology: &Topology, generators: Vec<Generator>, growth: Vec<GroupGrowth>) -> Self {
+    fn new(topology: &Topology, generators: Vec<MirrorGenerator>, growth: Vec<GroupGrowth>) -> Self {
         let mut mirror = Self { generators, growth, representative: topology.link_ids().collect() };
         let mut is_known = vec![false; topology.links().len()];
         for link in topology.link_ids() {
@@ -107,7 +107,7 @@ impl Mirror {
         Images { links: self.links(link), chunks: chunks.iter().map(|&chunk| self.chunks(chunk)).collect() }
     }
 
-    fn grow<T: Copy>(&self, first: T, apply: impl Fn(&Generator, T) -> T) -> Vec<T> {
+    fn grow<T: Copy>(&self, first: T, apply: impl Fn(&MirrorGenerator, T) -> T) -> Vec<T> {
         let mut images = Vec::with_capacity(self.order());
         images.push(first);
         for step in &self.growth {

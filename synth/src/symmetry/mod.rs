@@ -36,11 +36,11 @@ const WORTH_ANOTHER: u32 = 2;
 /// those of the same machine (and, for sums, of the reversed one), and on unequal machines it takes longest to find that
 /// there are none: so each is searched once, at the first question.
 #[derive(Debug, Default)]
-pub(crate) struct Symmetries(Mutex<Vec<Known>>);
+pub(crate) struct Symmetries(Mutex<Vec<KnownMachine>>);
 
 /// What was found on one machine.
 #[derive(Debug)]
-struct Known {
+struct KnownMachine {
     topology: Arc<Topology>,
     constraints: Arc<Constraints>,
     symmetries: Arc<Vec<Automorphism>>,
@@ -79,7 +79,7 @@ impl Symmetries {
         let detected = detect(topology, constraints, &deadline);
         let symmetries = Arc::new(detected.symmetries);
         before.map(|at| known.swap_remove(at));
-        known.push(Known {
+        known.push(KnownMachine {
             topology: topology.clone(),
             constraints: constraints.clone(),
             symmetries: symmetries.clone(),
@@ -89,7 +89,7 @@ impl Symmetries {
     }
 }
 
-impl Known {
+impl KnownMachine {
     fn is_of(&self, topology: &Arc<Topology>, constraints: &Arc<Constraints>) -> bool {
         // The reversed machine is made anew for every strategy.
         let is_same_machine = Arc::ptr_eq(&self.topology, topology) || self.topology == *topology;

@@ -146,7 +146,7 @@ pub fn synthesize_sizes(
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<SizeSweep, SynthError> {
-    let mut search = Search::new(task, sizes, options, progress)?;
+    let mut search = SizesSearch::new(task, sizes, options, progress)?;
     search.visit()?;
     search.conclude()
 }
@@ -163,7 +163,7 @@ pub fn retimed(schedule: &VerifiedSchedule, task: &SizeTask, size_bytes: u64) ->
 /// [`SynthError::NothingYet`] if for some size there is no plan, [`SynthError::NoProblem`] if `sizes` is empty.
 pub fn select_sizes(task: &SizeTask, sizes: &[u64], plans: &[VerifiedSchedule]) -> Result<SizeSweep, SynthError> {
     let options = Options::default();
-    let mut search = Search::new(task, sizes, &options, &|_| {})?;
+    let mut search = SizesSearch::new(task, sizes, &options, &|_| {})?;
     for plan in plans {
         search.learn(plan);
         let found_for = plan.schedule().demand.request().size_bytes;
@@ -190,7 +190,7 @@ impl Point {
 }
 
 /// The state of [`synthesize_sizes`].
-struct Search<'a> {
+struct SizesSearch<'a> {
     task: &'a SizeTask,
     options: &'a Options,
     deadline: Deadline,
@@ -202,7 +202,7 @@ struct Search<'a> {
     times: Vec<Vec<Option<f64>>>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> SizesSearch<'a> {
     fn new(
         task: &'a SizeTask,
         sizes: &[u64],

@@ -15,7 +15,7 @@ use topology::{LinkId, Micros, ResourceId};
 
 /// What became of one question.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum EndVerdict {
     /// The model has a solution; times may have been rounded away.
     Possible(Vec<Departure>),
     /// No schedule ends before.
@@ -41,26 +41,26 @@ pub(super) fn decide(
     end: Micros,
     most: usize,
     controls: &Controls<'_>,
-) -> Result<Verdict, SynthError> {
-    let Some(routes) = periods.routes(end) else { return Ok(Verdict::Refuted(Proof::Distance)) };
+) -> Result<EndVerdict, SynthError> {
+    let Some(routes) = periods.routes(end) else { return Ok(EndVerdict::Refuted(Proof::Distance)) };
     if routes.departures() > most {
-        return Ok(Verdict::Undecided);
+        return Ok(EndVerdict::Undecided);
     }
     let expansion =
         Expansion::new(periods, reversed, Copies::new(periods.problem, periods.horizon(end), &routes, None));
     if let Some(proof) = expansion.local_proof(periods.problem, controls)? {
-        return Ok(Verdict::Refuted(proof));
+        return Ok(EndVerdict::Refuted(proof));
     }
     let outcome = solve(&expansion.model, &[], controls, &mut |_| {})?;
     let verdict = match outcome.ending {
-        Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
+        Ending::Limit { incumbent: None, .. } => EndVerdict::Undecided,
         Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
             let taken = expansion.departures.iter().filter(|(_, column)| solution.is_set(*column));
-            Verdict::Possible(taken.map(|(departure, _)| *departure).collect())
+            EndVerdict::Possible(taken.map(|(departure, _)| *departure).collect())
         }
         Ending::Infeasible | Ending::Unbounded => {
             let linear = expansion.linear_proof(controls)?;
-            Verdict::Refuted(linear.unwrap_or(Proof::Search { nodes: outcome.nodes }))
+            EndVerdict::Refuted(linear.unwrap_or(Proof::Search { nodes: outcome.nodes }))
         }
     };
     tracing::debug!(end = end.0, period = periods.period.0, departures = expansion.departures.len(), ?verdict);
@@ -193,7 +193,7 @@ const MOST_KNOWN: usize = 256;
 
 /// What [`horizon`] may spend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Effort {
+pub struct HorizonEffort {
     /// Models of more departures are not built.
     pub departures: usize,
     /// Nor are models once those of its kind of messages had so many together.
@@ -204,7 +204,7 @@ pub struct Effort {
     pub models: usize,
 }
 
-impl Default for Effort {
+impl Default for HorizonEffort {
     /// About a second.
     fn default() -> Self {
         Self { departures: 12_000, in_all: 40_000, iterations: 5_000, models: 6 }
@@ -219,7 +219,7 @@ impl Default for Effort {
 pub fn horizon(
     problem: &Problem,
     known: &Bounds,
-    effort: Effort,
+    effort: HorizonEffort,
     deadline: &Deadline,
 ) -> Result<Vec<Bound>, SynthError> {
     let reversed = reversed_spreading(problem);
@@ -254,13 +254,13 @@ fn climb(
     periods: &Periods<'_>,
     reversed: bool,
     from: Micros,
-    (effort, left): (Effort, &mut usize),
+    (effort, left): (HorizonEffort, &mut usize),
     controls: &Controls<'_>,
 ) -> Result<Option<Bound>, SynthError> {
     let mut ask = |end: Micros| {
         let size = periods.routes(end).map_or(0, |routes| routes.departures());
         if size > *left || controls.deadline.has_passed() {
-            return Ok(Verdict::Undecided);
+            return Ok(EndVerdict::Undecided);
         }
         *left -= size;
         decide(periods, reversed, end, effort.departures, controls)
@@ -271,12 +271,12 @@ fn climb(
     let first = known.len();
     while let Some(end) = known.pop() {
         match ask(end)? {
-            Verdict::Refuted(proof) if known.len() + 1 == first => {
+            EndVerdict::Refuted(proof) if known.len() + 1 == first => {
                 return upward(periods, reversed, from, effort, bound(periods, reversed, end, proof), ask).map(Some);
             }
-            Verdict::Refuted(proof) => return Ok(Some(bound(periods, reversed, end, proof))),
-            Verdict::Possible(_) if first - known.len() < effort.models => {}
-            Verdict::Possible(_) | Verdict::Undecided => return Ok(None),
+            EndVerdict::Refuted(proof) => return Ok(Some(bound(periods, reversed, end, proof))),
+            EndVerdict::Possible(_) if first - known.len() < effort.models => {}
+            EndVerdict::Possible(_) | EndVerdict::Undecided => return Ok(None),
         }
     }
     Ok(None)
@@ -287,12 +287,12 @@ fn upward(
     periods: &Periods<'_>,
     reversed: bool,
     from: Micros,
-    effort: Effort,
+    effort: HorizonEffort,
     mut best: Bound,
-    mut ask: impl FnMut(Micros) -> Result<Verdict, SynthError>,
+    mut ask: impl FnMut(Micros) -> Result<EndVerdict, SynthError>,
 ) -> Result<Bound, SynthError> {
     for end in periods.ends(from, from * 2.0 + periods.period * 2.0, effort.models) {
-        let Verdict::Refuted(proof) = ask(end)? else { break };
+        let EndVerdict::Refuted(proof) = ask(end)? else { break };
         best = bound(periods, reversed, end, proof);
     }
     Ok(best)

@@ -12,7 +12,7 @@ mod synchronous;
 #[cfg(test)]
 mod tests;
 
-pub use horizon::{Effort, horizon};
+pub use horizon::{HorizonEffort, horizon};
 pub use pareto::{Front, Point, Reach, Reason, Refuted, Relaxation, pareto};
 
 use crate::bounds::{Bound, Bounds, Proof};
@@ -22,7 +22,7 @@ use crate::problem::{Deadline, Problem, Progress, StopReason, SynthError, check_
 use crate::solver::Controls;
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
-use horizon::{Verdict, decide};
+use horizon::{EndVerdict, decide};
 use periods::{Messages, Periods, cuts};
 use schedule::Schedule;
 use topology::Micros;
@@ -49,7 +49,7 @@ impl Strategy for Exact {
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         check_copies(problem, NAME)?;
         refuse_rules(problem)?;
-        let mut search = Search::new(problem, context);
+        let mut search = ExactSearch::new(problem, context);
         if routes(problem) > search.most {
             return Err(not_applicable(
                 "its models would have too many columns; symmetric or local methods go further",
@@ -61,11 +61,11 @@ impl Strategy for Exact {
     }
 
     fn prove(&self, problem: &Problem, known: &Bounds, deadline: &Deadline) -> Result<Vec<Bound>, SynthError> {
-        horizon(problem, known, Effort::default(), deadline)
+        horizon(problem, known, HorizonEffort::default(), deadline)
     }
 }
 
-struct Search<'a> {
+struct ExactSearch<'a> {
     problem: &'a Problem,
     context: &'a Context<'a>,
     most: usize,
@@ -79,7 +79,7 @@ struct Search<'a> {
     tried: bool,
 }
 
-impl<'a> Search<'a> {
+impl<'a> ExactSearch<'a> {
     fn new(problem: &'a Problem, context: &'a Context<'a>) -> Self {
         Self {
             problem,
@@ -116,13 +116,13 @@ impl<'a> Search<'a> {
             }
             for (&end, verdict) in pair.iter().zip(self.ask(periods, pair)?) {
                 match verdict {
-                    Verdict::Refuted(proof) => self.learn(periods, end, &proof),
-                    Verdict::Possible(departures) => {
+                    EndVerdict::Refuted(proof) => self.learn(periods, end, &proof),
+                    EndVerdict::Possible(departures) => {
                         self.tried = true;
                         self.consider(schedule_of(self.problem, departures, NAME)?);
                         return Ok(());
                     }
-                    Verdict::Undecided => return Ok(()),
+                    EndVerdict::Undecided => return Ok(()),
                 }
             }
         }
@@ -130,7 +130,7 @@ impl<'a> Search<'a> {
     }
 
     /// The answers to up to two questions, asked at once unless one thread is all there is.
-    fn ask(&self, periods: &Periods<'_>, ends: &[Micros]) -> Result<Vec<Verdict>, SynthError> {
+    fn ask(&self, periods: &Periods<'_>, ends: &[Micros]) -> Result<Vec<EndVerdict>, SynthError> {
         let controls = Controls {
             iterations: self.context.options.limits.solver_iterations,
             nodes: u64::MAX,

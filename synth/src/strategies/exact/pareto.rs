@@ -9,7 +9,7 @@
 //! for the end of each step, β being that of the slowest link; as a schedule, where nobody waits, it is never slower by
 //! more than the steps' messages make it.
 
-use super::synchronous::{Rates, Steps, Verdict, decide, least_rounds, routes};
+use super::synchronous::{Rates, Steps, StepsVerdict, decide, least_rounds, routes};
 use super::{NAME, not_applicable};
 use crate::bounds::bounds;
 use crate::epochs::timing::{Departure, schedule_of};
@@ -137,7 +137,7 @@ pub fn pareto(
     super::refuse_rules(problem)?;
     check_reachable(problem)?;
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let mut search = Search::new(problem, options, &deadline, progress)?;
+    let mut search = ParetoSearch::new(problem, options, &deadline, progress)?;
     let fewest = (1..=problem.topology.rank_count() as u32).find(|&steps| routes(&search.whole, steps).is_some());
     let Some(fewest) = fewest else { return Ok(search.front) };
     for steps in fewest..=fewest + reach.more_steps {
@@ -149,7 +149,7 @@ pub fn pareto(
     Ok(search.front)
 }
 
-struct Search<'a> {
+struct ParetoSearch<'a> {
     problem: &'a Problem,
     /// What spreads, at one chunk per rank.
     whole: Problem,
@@ -163,7 +163,7 @@ struct Search<'a> {
     front: Front,
 }
 
-impl<'a> Search<'a> {
+impl<'a> ParetoSearch<'a> {
     fn new(
         problem: &'a Problem,
         options: &'a Options,
@@ -244,28 +244,33 @@ impl<'a> Search<'a> {
             self.announce(chunks, steps, rounds);
             let verdict = match &orbits {
                 Some(orbits) => self.ask(&problem, (steps, rounds), Some(orbits))?,
-                None => Verdict::Undecided,
+                None => StepsVerdict::Undecided,
             };
             let verdict = match verdict {
-                Verdict::Plan(_) => verdict,
-                Verdict::Refuted | Verdict::Undecided => self.ask(&problem, (steps, rounds), None)?,
+                StepsVerdict::Plan(_) => verdict,
+                StepsVerdict::Refuted | StepsVerdict::Undecided => self.ask(&problem, (steps, rounds), None)?,
             };
             below = match verdict {
-                Verdict::Plan(plan) => {
+                StepsVerdict::Plan(plan) => {
                     let fewer_rounds = below.or_else(|| self.evidently_refuted(chunks, steps, rounds - 1));
                     let refuted = [fewer_rounds, self.fewer_steps(&problem, chunks, steps - 1, rounds)?];
                     let point = self.point(&original, plan, refuted)?;
                     self.front.points.push(point);
                     return Ok(());
                 }
-                Verdict::Refuted => Some(Refuted { chunks, steps, rounds, reason: Reason::Search }),
-                Verdict::Undecided => None,
+                StepsVerdict::Refuted => Some(Refuted { chunks, steps, rounds, reason: Reason::Search }),
+                StepsVerdict::Undecided => None,
             };
         }
         Ok(())
     }
 
-    fn ask(&self, problem: &Problem, size: (u32, u32), orbits: Option<&PairOrbits>) -> Result<Verdict, SynthError> {
+    fn ask(
+        &self,
+        problem: &Problem,
+        size: (u32, u32),
+        orbits: Option<&PairOrbits>,
+    ) -> Result<StepsVerdict, SynthError> {
         decide(problem, &self.rates, size, orbits, &self.controls())
     }
 
@@ -297,7 +302,7 @@ impl<'a> Search<'a> {
         }
         let verdict = self.ask(problem, (steps, rounds), None)?;
         let refuted = Refuted { chunks, steps, rounds, reason: Reason::Search };
-        Ok((verdict == Verdict::Refuted).then_some(refuted))
+        Ok((verdict == StepsVerdict::Refuted).then_some(refuted))
     }
 
     /// The point of a plan, as a verified schedule of `original`.

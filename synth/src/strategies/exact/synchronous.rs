@@ -62,7 +62,7 @@ pub(super) struct Steps {
 
 /// What became of a question.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum StepsVerdict {
     /// There is a plan.
     Plan(Steps),
     /// There is none.
@@ -82,8 +82,8 @@ pub(super) fn decide(
     (steps, rounds): (u32, u32),
     orbits: Option<&PairOrbits>,
     controls: &Controls<'_>,
-) -> Result<Verdict, SynthError> {
-    let Some(routes) = routes(problem, steps) else { return Ok(Verdict::Refuted) };
+) -> Result<StepsVerdict, SynthError> {
+    let Some(routes) = routes(problem, steps) else { return Ok(StepsVerdict::Refuted) };
     let mut copies = Copies::new(problem, steps, &routes, orbits);
     let most = f64::from(rounds.saturating_sub(steps - 1));
     let columns: Vec<Column> = (0..steps).map(|_| copies.model.integer(1.0, most)).collect();
@@ -91,14 +91,14 @@ pub(super) fn decide(
     copies.model.equal(columns.iter().map(|&column| (column, 1.0)), f64::from(rounds));
     let outcome = solve(&copies.model, &[], controls, &mut |_| {})?;
     let solution = match outcome.ending {
-        Ending::Infeasible | Ending::Unbounded => return Ok(Verdict::Refuted),
-        Ending::Limit { incumbent: None, .. } => return Ok(Verdict::Undecided),
+        Ending::Infeasible | Ending::Unbounded => return Ok(StepsVerdict::Refuted),
+        Ending::Limit { incumbent: None, .. } => return Ok(StepsVerdict::Undecided),
         Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => solution,
     };
     let taken = copies.departures.iter().filter(|(_, column)| solution.is_set(*column));
     let departures = taken.map(|(departure, _)| *departure).collect();
     let rounds = columns.iter().map(|&column| solution.value(column).round() as u32).collect();
-    Ok(Verdict::Plan(Steps { departures, rounds }))
+    Ok(StepsVerdict::Plan(Steps { departures, rounds }))
 }
 
 /// The fewest rounds that `steps` steps need where chunks may be split at will; `None` if the limits came first, or no

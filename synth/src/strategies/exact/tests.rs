@@ -30,7 +30,7 @@ fn exact(problem: &Problem) -> f64 {
 }
 
 fn horizons(problem: &Problem) -> Vec<Bound> {
-    let effort = Effort { in_all: 8_000, ..Effort::default() };
+    let effort = HorizonEffort { in_all: 8_000, ..HorizonEffort::default() };
     horizon(problem, &bounds(problem, &Deadline::default()), effort, &Deadline::default()).unwrap()
 }
 

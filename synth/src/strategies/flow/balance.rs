@@ -38,7 +38,7 @@ const POLLED: u64 = 1 << 20;
 
 /// What messages cost besides their bytes, and what a detour does.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Taste {
+pub(crate) struct RouteWeights {
     /// Which part of its α a chunk pays: all where it is a message of its own, none where many share one.
     pub(crate) alpha: f64,
     /// What a microsecond on the way weighs beside a microsecond of the busiest load.
@@ -49,7 +49,7 @@ pub(crate) struct Taste {
 
 /// When to stop.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct BalanceEffort {
     /// Looks at links and ways.
     pub(crate) work: u64,
     /// No load is lower than this, in µs.
@@ -61,7 +61,7 @@ type Path = Box<[LinkId]>;
 
 /// Ways of the chunks of a wish, and which of them each chunk takes.
 #[derive(Clone, Debug, Default)]
-struct Ways {
+struct ChunkWays {
     paths: Vec<Path>,
     taken: Vec<Option<u8>>,
 }
@@ -69,9 +69,9 @@ struct Ways {
 /// Routes of all chunks, and how busy they keep everybody.
 pub(crate) struct Balance<'a> {
     quotient: &'a Quotient<'a>,
-    taste: Taste,
+    taste: RouteWeights,
     /// source × wish.
-    ways: Vec<Vec<Ways>>,
+    ways: Vec<Vec<ChunkWays>>,
     loads: Loads,
     /// The same hop by hop; empty unless everybody moves at once.
     hops: Vec<Loads>,
@@ -121,10 +121,10 @@ impl Loads {
 
 impl<'a> Balance<'a> {
     /// Nobody has a way yet.
-    pub(crate) fn new(quotient: &'a Quotient<'a>, taste: Taste) -> Self {
+    pub(crate) fn new(quotient: &'a Quotient<'a>, taste: RouteWeights) -> Self {
         let sellers = quotient.sellers();
         let ways = |source: &Source| {
-            let of = |chunks: usize| Ways { paths: Vec::new(), taken: vec![None; chunks] };
+            let of = |chunks: usize| ChunkWays { paths: Vec::new(), taken: vec![None; chunks] };
             source.wishes.iter().map(|wish| of(wish.chunks.len())).collect()
         };
         Self {
@@ -139,7 +139,7 @@ impl<'a> Balance<'a> {
     }
 
     /// Plays until nothing gets better, or the work or the time is over; false where not everybody has a way by then.
-    pub(crate) fn play(&mut self, effort: Effort, random: &mut Pcg64Mcg, deadline: &Deadline) -> bool {
+    pub(crate) fn play(&mut self, effort: BalanceEffort, random: &mut Pcg64Mcg, deadline: &Deadline) -> bool {
         let mut poll = Poll::new(deadline, POLLED);
         let (mut left, mut stale) = (effort.work as i64, 0);
         let slowest = self.longest_message();
@@ -187,7 +187,7 @@ impl<'a> Balance<'a> {
         let complete = self.ways.iter().flatten().flat_map(|ways| &ways.taken).all(Option::is_some);
         if complete && peak < self.best {
             self.best = peak;
-            let taken = |ways: &Vec<Ways>| ways.iter().map(|ways| ways.taken.clone()).collect();
+            let taken = |ways: &Vec<ChunkWays>| ways.iter().map(|ways| ways.taken.clone()).collect();
             self.kept = self.ways.iter().map(taken).collect();
         }
     }
@@ -240,7 +240,7 @@ impl<'a> Balance<'a> {
     }
 
     /// Puts a chunk on the way that raises the powers of all loads least; returns the looks it took.
-    fn choose(&mut self, ways: &mut Ways, chunk: usize, bytes: Bytes) -> usize {
+    fn choose(&mut self, ways: &mut ChunkWays, chunk: usize, bytes: Bytes) -> usize {
         if let Some(taken) = ways.taken[chunk] {
             self.charge(&ways.paths[usize::from(taken)], bytes, -1.0);
         }
@@ -278,7 +278,7 @@ impl<'a> Balance<'a> {
     /// How many links the routes have together.
     pub(crate) fn hops(&self) -> usize {
         let kept = self.ways.iter().flatten().zip(self.kept.iter().flatten());
-        let length = |(ways, kept): (&Ways, &Vec<Option<u8>>)| -> usize {
+        let length = |(ways, kept): (&ChunkWays, &Vec<Option<u8>>)| -> usize {
             kept.iter().flatten().map(|&taken| ways.paths[usize::from(taken)].len()).sum()
         };
         kept.map(length).sum::<usize>() * self.quotient.mirror.order()

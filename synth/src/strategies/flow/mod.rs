@@ -20,7 +20,7 @@ use crate::problem::tolerance::beats;
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
-use balance::{Balance, Effort, Taste};
+use balance::{Balance, BalanceEffort, RouteWeights};
 use quotient::Quotient;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
@@ -80,7 +80,7 @@ impl Strategy for Flow {
             return Err(refused(format!("{chunks} chunks are more than the {MOST_CHUNKS} it writes routes for")));
         }
         check_reachable(problem)?;
-        let mut search = Search { problem, context, best: None, peaks: Vec::new() };
+        let mut search = FlowSearch { problem, context, best: None, peaks: Vec::new() };
         search.try_phases();
         if search.is_close() {
             return Ok(vec![search.conclude(1)]);
@@ -95,7 +95,7 @@ impl Strategy for Flow {
                 break;
             }
             let mut balance = Balance::new(&quotient, taste);
-            let effort = Effort { work: WORK, floor: context.bound.0 - largest_alpha };
+            let effort = BalanceEffort { work: WORK, floor: context.bound.0 - largest_alpha };
             if !balance.play(effort, &mut random, context.deadline) {
                 // Not everybody has a way yet.
                 if search.best.is_none() {
@@ -117,33 +117,33 @@ impl Strategy for Flow {
 
 /// What routes are sought for: chunks that are messages of their own, and where α occupies, chunks that share messages,
 /// large ones and small ones.
-fn tastes(problem: &Problem) -> Vec<Taste> {
+fn tastes(problem: &Problem) -> Vec<RouteWeights> {
     if problem.demand.chunks().len() > MOST_ALONE {
-        return vec![Taste { alpha: 0.0, detour: DETOURS[0], lockstep: true }];
+        return vec![RouteWeights { alpha: 0.0, detour: DETOURS[0], lockstep: true }];
     }
-    let mut tastes = vec![Taste { alpha: 1.0, detour: DETOURS[0], lockstep: false }];
+    let mut tastes = vec![RouteWeights { alpha: 1.0, detour: DETOURS[0], lockstep: false }];
     if merging_pays_somewhere(&problem.topology) {
-        tastes.extend(DETOURS.map(|detour| Taste { alpha: 0.0, detour, lockstep: true }));
+        tastes.extend(DETOURS.map(|detour| RouteWeights { alpha: 0.0, detour, lockstep: true }));
     }
     tastes
 }
 
 /// The best plan so far.
-struct Search<'a> {
+struct FlowSearch<'a> {
     problem: &'a Problem,
     context: &'a Context<'a>,
-    best: Option<Plan>,
+    best: Option<FlowPlan>,
     /// For how long each set of routes keeps the busiest busy, α not counted where messages are shared.
     peaks: Vec<f64>,
 }
 
-struct Plan {
+struct FlowPlan {
     transfers: Vec<Transfer>,
     makespan: Micros,
     order: &'static str,
 }
 
-impl Search<'_> {
+impl FlowSearch<'_> {
     fn is_good_enough(&self) -> bool {
         self.best.as_ref().is_some_and(|best| self.context.is_enough(best.makespan))
     }
@@ -198,7 +198,7 @@ impl Search<'_> {
     /// Whether it is not worth its while to look for routes: what there is is close to the bound, or chunks are many.
     fn is_close(&self) -> bool {
         let (links, chunks) = (self.problem.topology.links().len(), self.problem.demand.chunks().len());
-        let close = |best: &Plan| best.makespan.0 <= self.context.goal().0 * (1.0 + CLOSE);
+        let close = |best: &FlowPlan| best.makespan.0 <= self.context.goal().0 * (1.0 + CLOSE);
         let cut = self.problem.demand.request().chunks_per_rank > 1;
         self.best.as_ref().is_some_and(|best| close(best) || cut && links * chunks > MOST_BALANCED)
     }
@@ -264,7 +264,7 @@ impl Search<'_> {
     fn keep_timed(&mut self, transfers: Vec<Transfer>, order: &'static str) {
         let makespan = makespan(&transfers);
         if self.best.as_ref().is_none_or(|best| beats(makespan, best.makespan)) {
-            self.best = Some(Plan { transfers, makespan, order });
+            self.best = Some(FlowPlan { transfers, makespan, order });
         }
     }
 

@@ -41,7 +41,7 @@ struct Grouping {
 
 /// One way of moving everything: groups, and a rule for each level and for the whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Way {
+pub(super) struct StagedWay {
     grouping: Grouping,
     /// One more than levels.
     rules: Vec<Rule>,
@@ -56,8 +56,8 @@ struct Leg {
 }
 
 /// All ways worth trying, the most promising first.
-pub(super) fn ways(problem: &Problem) -> Vec<Way> {
-    let mut ways: Vec<Way> = Vec::new();
+pub(super) fn ways(problem: &Problem) -> Vec<StagedWay> {
+    let mut ways: Vec<StagedWay> = Vec::new();
     for grouping in groupings(problem) {
         let levels = grouping.levels.len();
         let mut rules: Vec<Vec<Rule>> = match levels > MIXED {
@@ -66,7 +66,7 @@ pub(super) fn ways(problem: &Problem) -> Vec<Way> {
         };
         // Among single ranks there is nothing to gather or to hand out: any rule does.
         rules.iter_mut().for_each(|rules| rules.insert(0, Rule::Source));
-        ways.extend(rules.into_iter().map(|rules| Way { grouping: grouping.clone(), rules }));
+        ways.extend(rules.into_iter().map(|rules| StagedWay { grouping: grouping.clone(), rules }));
     }
     ways
 }
@@ -191,11 +191,11 @@ impl<'a> Roads<'a> {
 /// What a chunk does and when: stage, how far on the leg of that stage, link.
 type Hop = (u32, u32, LinkId);
 
-impl Way {
+impl StagedWay {
     /// The messages of everything that moves, stage by stage; in a stage everybody turns to the next rank first.
     pub(super) fn messages(&self, problem: &Problem, roads: &Roads<'_>) -> Vec<Message> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
-        let plan = Plan::new(self, topology.rank_count());
+        let plan = StagedPlan::new(self, topology.rank_count());
         let ranks = topology.rank_count() as u32;
         let mut sent: Vec<(u32, u32, u32, LinkId, ChunkId)> = Vec::new();
         let mut previous: Option<((Rank, Rank), Vec<Hop>)> = None;
@@ -226,16 +226,16 @@ impl Way {
 }
 
 /// A way with its tables.
-struct Plan<'a> {
-    way: &'a Way,
+struct StagedPlan<'a> {
+    way: &'a StagedWay,
     /// level × rank: its group, and its place there.
     place: Vec<Vec<(u32, u32)>>,
     /// For the ranks below each level, how many stages a move within a group of it takes.
     stages: Vec<u32>,
 }
 
-impl<'a> Plan<'a> {
-    fn new(way: &'a Way, ranks: usize) -> Self {
+impl<'a> StagedPlan<'a> {
+    fn new(way: &'a StagedWay, ranks: usize) -> Self {
         let place = |groups: &Vec<Vec<Rank>>| {
             let mut place = vec![(0, 0); ranks];
             for (number, group) in (0..).zip(groups) {
@@ -327,7 +327,7 @@ mod tests {
     /// The makespans of all ways, each judged.
     fn makespans(problem: &Problem) -> Vec<f64> {
         let roads = Roads::new(problem).expect("a connected topology");
-        let time = |way: Way| {
+        let time = |way: StagedWay| {
             let messages = way.messages(problem, &roads);
             let mut transfers = replay(&problem.demand, &problem.topology, &messages)
                 .unwrap_or_else(|error| panic!("{way:?}: {error}"));

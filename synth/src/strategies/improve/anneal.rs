@@ -4,10 +4,10 @@
 //! more than the present one and a random allowance that shrinks from step to step. The number of steps is fixed
 //! beforehand, from the size of the plan and not from the clock.
 
-use super::clock::Clock;
-use super::diary::Diary;
+use super::chunk_history::ChunkHistory;
+use super::clock::DraftClock;
 use super::draft::{Draft, SendingId};
-use super::recreate::{Taste, recreate};
+use super::recreate::{RepairWeights, recreate};
 use super::ruin::ruin;
 use crate::problem::tolerance::{beats, reaches};
 use crate::problem::{Deadline, Problem};
@@ -23,8 +23,8 @@ const COLD: f64 = 1e-4;
 /// One search from one draft.
 pub(super) struct Chain<'a> {
     problem: &'a Problem,
-    clock: Clock<'a>,
-    diary: Diary<'a>,
+    clock: DraftClock<'a>,
+    diary: ChunkHistory<'a>,
     present: Draft,
     cost: f64,
     critical: Vec<SendingId>,
@@ -39,8 +39,8 @@ impl<'a> Chain<'a> {
     pub(super) fn new(problem: &'a Problem, draft: Draft, random: Pcg64Mcg) -> Option<Self> {
         let mut chain = Self {
             problem,
-            clock: Clock::new(problem),
-            diary: Diary::new(problem),
+            clock: DraftClock::new(problem),
+            diary: ChunkHistory::new(problem),
             present: Draft::default(),
             cost: f64::INFINITY,
             critical: Vec::new(),
@@ -57,7 +57,7 @@ impl<'a> Chain<'a> {
     /// Gives up where the deadline passes meanwhile.
     pub(super) fn from_nothing(
         problem: &'a Problem,
-        taste: Taste,
+        taste: RepairWeights,
         deadline: &Deadline,
         random: Pcg64Mcg,
     ) -> Option<Self> {
@@ -108,7 +108,7 @@ impl<'a> Chain<'a> {
         shuffle(lacking, &mut self.random);
         let random = &mut self.random;
         let price = [0.0, 0.25, 1.0, 4.0][random.random_range(0..4)];
-        let taste = Taste {
+        let taste = RepairWeights {
             price,
             noise: random.random::<f64>() * 0.5,
             push: random.random::<f64>() * 0.3,

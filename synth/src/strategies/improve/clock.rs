@@ -1,6 +1,6 @@
 //! How good a draft is: plays it, and gives every message its times.
 //!
-//! The principal type is [`Clock`]. It plays the messages in the order of their keys, each as early as its chunks,
+//! The principal type is [`DraftClock`]. It plays the messages in the order of their keys, each as early as its chunks,
 //! its link and its resources permit; a message whose chunks are not there yet waits and goes as soon as they are.
 //! It is called millions of times, so it is a plain pass over dense tables that gives up early; what it says only
 //! guides the search, `schedule::replay` has the last word.
@@ -18,7 +18,7 @@ const DELIVERIES_WEIGHT: f64 = 0.005;
 const NEVER: Micros = Micros(f64::INFINITY);
 
 /// Times of the draft played last.
-pub(super) struct Clock<'a> {
+pub(super) struct DraftClock<'a> {
     problem: &'a Problem,
     topology: &'a Topology,
     /// chunk × rank: zero where a chunk is held from the start, else never.
@@ -41,7 +41,7 @@ pub(super) struct Clock<'a> {
     pub(super) makespan: Micros,
 }
 
-impl<'a> Clock<'a> {
+impl<'a> DraftClock<'a> {
     /// A clock for drafts of `problem`.
     pub(super) fn new(problem: &'a Problem) -> Self {
         let (topology, demand) = (&*problem.topology, &*problem.demand);

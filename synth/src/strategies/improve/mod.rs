@@ -13,8 +13,8 @@
 //! 159 (2000).
 
 mod anneal;
+mod chunk_history;
 mod clock;
-mod diary;
 mod draft;
 mod recreate;
 mod ruin;
@@ -29,7 +29,7 @@ use draft::Draft;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
-use recreate::Taste;
+use recreate::RepairWeights;
 use schedule::{Schedule, Transfer, makespan, replay};
 
 /// The strategy.
@@ -166,7 +166,7 @@ impl Improvement<'_> {
 
     fn built(&self, number: u64, build: u64) -> Option<Chain<'_>> {
         let price = [0.0, 0.5, 2.0, 8.0][build as usize % 4];
-        let taste = Taste { price, noise: 0.2, push: 0.0, blink: 0.0 };
+        let taste = RepairWeights { price, noise: 0.2, push: 0.0, blink: 0.0 };
         Chain::from_nothing(self.problem, taste, self.context.deadline, self.random(1000 * number + build))
     }
 
@@ -185,7 +185,7 @@ mod tests {
     use std::sync::Arc;
     use topology::{Micros, resolve};
 
-    const TASTE: Taste = Taste { price: 1.0, noise: 0.2, push: 0.1, blink: 0.05 };
+    const TASTE: RepairWeights = RepairWeights { price: 1.0, noise: 0.2, push: 0.1, blink: 0.05 };
 
     fn problem(spec: &str, collective: Collective, size: u64, sketch: &str) -> Problem {
         let topology = Arc::new(resolve(spec).expect("a known topology"));

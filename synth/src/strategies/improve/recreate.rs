@@ -5,7 +5,7 @@
 //! own, in a gap or, sometimes, before others. What counts is the arrival, some price for the time that links are kept
 //! busy, so that joining pays where α is dear, and some noise.
 
-use super::diary::Diary;
+use super::chunk_history::ChunkHistory;
 use super::draft::{Draft, SendingId};
 use crate::problem::merging::merging_pays;
 use crate::problem::{Problem, Way};
@@ -16,7 +16,7 @@ use topology::{LinkId, Micros, Rank, Topology};
 
 /// What a recreation prefers.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Taste {
+pub(super) struct RepairWeights {
     /// What a microsecond that a link is kept busy weighs beside one of arrival.
     pub(super) price: f64,
     /// By how much of a message's duration its arrival may seem later than it is.
@@ -29,7 +29,7 @@ pub(super) struct Taste {
 
 /// How a chunk takes a link.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Ride {
+enum MessageChoice {
     Join(SendingId),
     New(Micros),
 }
@@ -40,7 +40,7 @@ struct Label {
     cost: f64,
     arrival: Micros,
     link: LinkId,
-    ride: Ride,
+    ride: MessageChoice,
     way: Way,
 }
 
@@ -64,9 +64,9 @@ const OVERLOOKED: f64 = 1e3;
 pub(super) fn recreate(
     problem: &Problem,
     draft: &mut Draft,
-    diary: &Diary<'_>,
+    diary: &ChunkHistory<'_>,
     chunk: ChunkId,
-    taste: Taste,
+    taste: RepairWeights,
     random: &mut Pcg64Mcg,
 ) -> bool {
     let mut growth = Growth {
@@ -92,9 +92,9 @@ struct Growth<'a, 'b> {
     problem: &'a Problem,
     topology: &'a Topology,
     draft: &'b mut Draft,
-    diary: &'b Diary<'a>,
+    diary: &'b ChunkHistory<'a>,
     chunk: ChunkId,
-    taste: Taste,
+    taste: RepairWeights,
     random: &'b mut Pcg64Mcg,
     standing: Vec<Standing>,
     /// When an attached rank has it.
@@ -236,7 +236,8 @@ impl Growth<'_, '_> {
         };
         let cost = (start + duration + noise).0 + self.taste.price * link.occupancy(bytes).0;
         let cost = if self.blinks() { cost * OVERLOOKED } else { cost };
-        let mut best = Label { cost, arrival: start + duration, link: id, ride: Ride::New(start), way: Way::default() };
+        let mut best =
+            Label { cost, arrival: start + duration, link: id, ride: MessageChoice::New(start), way: Way::default() };
         if !merging_pays(link) {
             return best;
         }
@@ -254,7 +255,7 @@ impl Growth<'_, '_> {
             let delay = (arrival - visit.start - link.transfer_time(all)).0;
             let cost = (arrival + noise).0 + self.taste.price * (link.beta * bytes).0.max(delay);
             if cost < best.cost && !self.blinks() {
-                best = Label { cost, arrival, ride: Ride::Join(visit.id), ..best };
+                best = Label { cost, arrival, ride: MessageChoice::Join(visit.id), ..best };
             }
         }
         best
@@ -277,8 +278,8 @@ impl Growth<'_, '_> {
         for (to, label) in path.into_iter().rev() {
             served += usize::from(self.standing[to.index()] == Standing::Missing);
             match label.ride {
-                Ride::Join(id) => self.draft.join(id, to, self.chunk),
-                Ride::New(start) => {
+                MessageChoice::Join(id) => self.draft.join(id, to, self.chunk),
+                MessageChoice::New(start) => {
                     self.draft.send(label.link, to, self.chunk, start);
                     self.fresh.push((label.link, start, label.arrival));
                 }

@@ -3,7 +3,7 @@
 //! The principal function is [`ruin`]. Most changes start at a message that the makespan hangs on, because nothing
 //! else can make a plan faster; some start anywhere, because they make room.
 
-use super::diary::Diary;
+use super::chunk_history::ChunkHistory;
 use super::draft::{Draft, SendingId};
 use crate::problem::Problem;
 use crate::problem::merging::merging_pays;
@@ -19,7 +19,7 @@ const NEIGHBOURS: usize = 6;
 pub(super) fn ruin(
     problem: &Problem,
     draft: &mut Draft,
-    diary: &Diary<'_>,
+    diary: &ChunkHistory<'_>,
     critical: &[SendingId],
     lacking: &mut Vec<ChunkId>,
     random: &mut Pcg64Mcg,
@@ -51,7 +51,7 @@ struct Ruin<'a, 'b> {
     problem: &'a Problem,
     topology: &'a Topology,
     draft: &'b mut Draft,
-    diary: &'b Diary<'a>,
+    diary: &'b ChunkHistory<'a>,
     lacking: &'b mut Vec<ChunkId>,
     random: &'b mut Pcg64Mcg,
 }

@@ -8,7 +8,7 @@ use topology::LinkId;
 
 /// A link over which a chunk can come.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Choice {
+pub(super) struct LinkChoice {
     pub(super) link: LinkId,
     /// Time for each byte.
     pub(super) beta: f64,
@@ -17,7 +17,7 @@ pub(super) struct Choice {
 }
 
 /// A link for each chunk, out of its options; `None` if a chunk has none.
-pub(super) fn balanced(options: &[Vec<Choice>]) -> Option<Vec<LinkId>> {
+pub(super) fn balanced(options: &[Vec<LinkChoice>]) -> Option<Vec<LinkId>> {
     let mut count: BTreeMap<LinkId, u32> = BTreeMap::new();
     let mut placed: Vec<Option<LinkId>> = vec![None; options.len()];
     for chunk in 0..options.len() {
@@ -58,8 +58,8 @@ pub(super) fn balanced(options: &[Vec<Choice>]) -> Option<Vec<LinkId>> {
 mod tests {
     use super::*;
 
-    fn choice(link: u32) -> Choice {
-        Choice { link: LinkId(link), beta: 1.0, shared: 0.0 }
+    fn choice(link: u32) -> LinkChoice {
+        LinkChoice { link: LinkId(link), beta: 1.0, shared: 0.0 }
     }
 
     #[test]
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn faster_links_carry_more() {
-        let fast = Choice { link: LinkId(1), beta: 0.5, shared: 0.0 };
+        let fast = LinkChoice { link: LinkId(1), beta: 0.5, shared: 0.0 };
         let placed = balanced(&vec![vec![choice(0), fast]; 6]).expect("all have options");
         assert_eq!(placed.iter().filter(|&&link| link == LinkId(1)).count(), 4);
     }

@@ -12,7 +12,7 @@ mod balance;
 use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
-use balance::{Choice, balanced};
+use balance::{LinkChoice, balanced};
 use schedule::{Chunk, ChunkId, ChunkList, Message, Schedule, TransferKind, replay};
 use std::collections::{BTreeMap, VecDeque};
 use topology::{LinkId, Rank};
@@ -112,7 +112,7 @@ fn in_steps(problem: &Problem, deadline: &Deadline) -> Option<Vec<Message>> {
             };
             topology.incoming(rank).iter().filter(from).map(|&link| choice(problem, link, &busy)).collect()
         };
-        let choices: Vec<Vec<Choice>> = chunks.iter().map(choices).collect();
+        let choices: Vec<Vec<LinkChoice>> = chunks.iter().map(choices).collect();
         let mut carried: BTreeMap<LinkId, ChunkList> = BTreeMap::new();
         for (&chunk, link) in chunks.iter().zip(balanced(&choices)?) {
             carried.entry(link).or_default().push(chunk);
@@ -127,10 +127,10 @@ fn in_steps(problem: &Problem, deadline: &Deadline) -> Option<Vec<Message>> {
     Some(messages)
 }
 
-fn choice(problem: &Problem, link: LinkId, busy: &BTreeMap<usize, f64>) -> Choice {
+fn choice(problem: &Problem, link: LinkId, busy: &BTreeMap<usize, f64>) -> LinkChoice {
     let resources = &problem.topology.link(link).resources;
     let shared = resources.iter().map(|resource| busy.get(&resource.index()).copied().unwrap_or(0.0));
-    Choice { link, beta: problem.topology.link(link).beta.0, shared: shared.fold(0.0, f64::max) }
+    LinkChoice { link, beta: problem.topology.link(link).beta.0, shared: shared.fold(0.0, f64::max) }
 }
 
 /// The most that α adds up to on the way of the first chunk to anybody, in µs.

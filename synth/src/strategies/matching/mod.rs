@@ -28,11 +28,11 @@ use instance::Instance;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
-use rerouted::{Effort, improve};
+use rerouted::{RepairEffort, improve};
 use routed::{Routing, Spreading};
 use schedule::{Message, Schedule, Transfer, makespan, replay};
 use spread::spread;
-use style::{Patience, Style, Turn};
+use style::{Style, TurnOrder, WaitRule};
 pub use symmetric::Symmetric;
 use topology::{Micros, Rank};
 
@@ -71,7 +71,7 @@ impl Strategy for Matching {
         }
         of_bearable_size(self.name(), problem, |problem| {
             let instance = Instance::new(problem, Mirror::plain(&problem.topology), context.deadline)?;
-            let mut search = Search::new(&instance, context, WORK);
+            let mut search = MatchingSearch::new(&instance, context, WORK);
             search.restart();
             Ok(vec![search.conclude(self.name())])
         })
@@ -80,12 +80,12 @@ impl Strategy for Matching {
 
 /// A complete schedule, in playing order; of a symmetric one, only what is not an image.
 #[derive(Clone, Debug)]
-struct Plan {
+struct MatchingPlan {
     transfers: Vec<Transfer>,
     makespan: Micros,
 }
 
-impl Plan {
+impl MatchingPlan {
     /// Whether it is faster, or as fast with fewer transfers.
     fn is_better_than(&self, other: &Self) -> bool {
         let tolerance = other.makespan.0 * EQUAL;
@@ -125,7 +125,7 @@ impl Traits {
     }
 }
 
-struct Search<'a> {
+struct MatchingSearch<'a> {
     instance: &'a Instance<'a>,
     context: &'a Context<'a>,
     /// All of it, in looks of a link at 64 chunks.
@@ -133,11 +133,11 @@ struct Search<'a> {
     /// Where every chunk has one destination and there are few of them: what a fluid would do.
     flow: Option<ConcurrentFlow>,
     traits: Traits,
-    best: Option<Plan>,
+    best: Option<MatchingPlan>,
     stop: StopReason,
 }
 
-impl<'a> Search<'a> {
+impl<'a> MatchingSearch<'a> {
     fn new(instance: &'a Instance<'a>, context: &'a Context<'a>, work: u64) -> Self {
         let flow = concurrent_flow(instance.problem, context.deadline);
         let traits = Traits::of(instance);
@@ -176,7 +176,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn keep(&mut self, plan: Plan) {
+    fn keep(&mut self, plan: MatchingPlan) {
         if self.best.as_ref().is_none_or(|best| plan.is_better_than(best)) {
             self.best = Some(plan);
         }
@@ -230,7 +230,7 @@ impl<'a> Search<'a> {
     }
 
     /// One restart and its repairs; `None` if it found nothing that ends before the best so far.
-    fn attempt(&self, number: u32, repairs: u32) -> Option<Plan> {
+    fn attempt(&self, number: u32, repairs: u32) -> Option<MatchingPlan> {
         let seed = self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(number);
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let instance = self.instance;
@@ -257,7 +257,7 @@ impl<'a> Search<'a> {
     }
 
     /// Routes from the flow or by prices, scheduled and repaired.
-    fn routed(&self, number: u32, repairs: u32, random: &mut Pcg64Mcg) -> Option<Plan> {
+    fn routed(&self, number: u32, repairs: u32, random: &mut Pcg64Mcg) -> Option<MatchingPlan> {
         let instance = self.instance;
         let mut routing = Routing::new(instance);
         // Four ways of finding routes meet four of merging messages, no two alike in four restarts.
@@ -279,13 +279,13 @@ impl<'a> Search<'a> {
         }
         let priorities = Priorities::new(instance.problem, self.merge(number), random);
         let most = REPAIRS_PER_CHUNK.saturating_mul(instance.demand.chunks().len() as u32);
-        let effort = Effort { steps: repairs.min(most), goal: self.context.goal() };
+        let effort = RepairEffort { steps: repairs.min(most), goal: self.context.goal() };
         self.time(&improve(routing, priorities, effort, random)?)
     }
 
     /// Until when a search must be done: somewhere between the bound and the best plan so far. A search that may
     /// take long fills slow links with messages that a shorter plan has no time for.
-    fn target(&self, best: Option<&Plan>, number: u32) -> Micros {
+    fn target(&self, best: Option<&MatchingPlan>, number: u32) -> Micros {
         let bound = self.context.bound;
         match best {
             None if number < BATCH / 2 => Micros(f64::INFINITY),
@@ -298,7 +298,7 @@ impl<'a> Search<'a> {
     }
 
     /// What follows a random instant of `plan`, searched anew; `None` if that is no better.
-    fn repaired(&self, plan: &Plan, style: Style, random: &mut Pcg64Mcg) -> Option<Plan> {
+    fn repaired(&self, plan: &MatchingPlan, style: Style, random: &mut Pcg64Mcg) -> Option<MatchingPlan> {
         let instant = plan.makespan * (f64::from(random.next_u32() % 1000) / 1000.0);
         let kept: Vec<Transfer> = plan.transfers.iter().filter(|transfer| transfer.start < instant).cloned().collect();
         let cutoff = self.target(Some(plan), random.next_u32() % 4);
@@ -307,19 +307,19 @@ impl<'a> Search<'a> {
     }
 
     /// A plan of what a search has sent. To time all images takes longer than to search: that waits for the end.
-    fn complete(&self, sent: Vec<Transfer>) -> Option<Plan> {
+    fn complete(&self, sent: Vec<Transfer>) -> Option<MatchingPlan> {
         match self.instance.mirror.order() {
             1 => self.time(&sent.iter().map(Message::from).collect::<Vec<_>>()),
-            _ => Some(Plan { makespan: makespan(&sent), transfers: sent }),
+            _ => Some(MatchingPlan { makespan: makespan(&sent), transfers: sent }),
         }
     }
 
     /// Gives messages their times, without those that help nobody.
-    fn time(&self, messages: &[Message]) -> Option<Plan> {
+    fn time(&self, messages: &[Message]) -> Option<MatchingPlan> {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
         let useful = without_idle_copies(messages, topology, demand);
         let transfers = replay(demand, topology, &useful).ok()?;
-        Some(Plan { makespan: makespan(&transfers), transfers })
+        Some(MatchingPlan { makespan: makespan(&transfers), transfers })
     }
 
     /// How many chunks a message of restart `number` carries at most.
@@ -342,13 +342,13 @@ impl<'a> Search<'a> {
             most => most,
         };
         let turn = match number % 8 {
-            _ if plain && number % 16 == 11 => Turn::Needy,
-            _ if plain => Turn::Scarce,
-            0..3 => Turn::Scarce,
-            3 => Turn::Needy,
-            5.. if merge > 1 => Turn::Bulk,
-            _ if shared => Turn::Needy,
-            _ => Turn::Scarce,
+            _ if plain && number % 16 == 11 => TurnOrder::Needy,
+            _ if plain => TurnOrder::Scarce,
+            0..3 => TurnOrder::Scarce,
+            3 => TurnOrder::Needy,
+            5.. if merge > 1 => TurnOrder::Bulk,
+            _ if shared => TurnOrder::Needy,
+            _ => TurnOrder::Scarce,
         };
         let lot = if merge > 1 && dear { random.next_u32() } else { 0 };
         Style {
@@ -359,14 +359,14 @@ impl<'a> Search<'a> {
             urgency,
             rarity,
             chance,
-            patience: if (number / 4).is_multiple_of(2) { Patience::Waits } else { Patience::Greedy },
+            patience: if (number / 4).is_multiple_of(2) { WaitRule::Waits } else { WaitRule::Greedy },
         }
     }
 
     fn conclude(self, name: &str) -> Attempt {
         let instance = self.instance;
         let note = self.best.is_none().then(|| "no restart served everybody".to_owned());
-        let whole = |best: &Plan| match instance.mirror.order() {
+        let whole = |best: &MatchingPlan| match instance.mirror.order() {
             1 => Some(best.clone()),
             _ => self.time(&instance.mirror.reflected(&best.transfers)),
         };

@@ -18,7 +18,7 @@ const REMOVED: u32 = 3;
 
 /// How long to look, and when to stop.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Effort {
+pub(super) struct RepairEffort {
     /// How many times to repair.
     pub(super) steps: u32,
     /// A makespan that is good enough.
@@ -29,7 +29,7 @@ pub(super) struct Effort {
 pub(super) fn improve(
     mut routing: Routing<'_>,
     mut priorities: Priorities,
-    effort: Effort,
+    effort: RepairEffort,
     random: &mut Pcg64Mcg,
 ) -> Option<Vec<Message>> {
     let instance = routing.instance();

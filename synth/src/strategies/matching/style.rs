@@ -12,18 +12,18 @@ pub(super) struct Style {
     /// Weight of chance.
     pub(super) chance: f64,
     /// Which of the links that could send choose first.
-    pub(super) turn: Turn,
+    pub(super) turn: TurnOrder,
     /// How many chunks a link waits for whose α is dear, so that it pays α once.
     pub(super) batch: u32,
     /// Whether such a link leaves alone what its receiver can get from nearby.
     pub(super) choosy: bool,
     /// What a slow link does while a faster one is about to bring the same chunk sooner.
-    pub(super) patience: Patience,
+    pub(super) patience: WaitRule,
 }
 
 /// Which of the links that could send choose first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
+pub(super) enum TurnOrder {
     /// Those with the fewest candidates: few links stay idle.
     Scarce,
     /// Those with the most candidates: much goes in one message.
@@ -34,7 +34,7 @@ pub(super) enum Turn {
 
 /// What a link does when another will bring its receiver the same chunk sooner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Patience {
+pub(super) enum WaitRule {
     /// It leaves that chunk alone.
     Waits,
     /// It sends all the same.

@@ -4,7 +4,7 @@
 //! trees along which chunks travel are images of few base trees, as in algorithms for Cayley graphs. There are far fewer
 //! decisions, so that thousands of ranks take no longer than dozens, and far fewer ways of going wrong.
 
-use super::Search;
+use super::MatchingSearch;
 use super::instance::Instance;
 use crate::problem::{Problem, SynthError};
 use crate::strategies::bundles::{WORK, of_bearable_size};
@@ -46,7 +46,7 @@ fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, Synt
     for mirror in mirrors {
         let name = format!("{NAME}/{}", mirror.order());
         let instance = Instance::new(problem, mirror, context.deadline)?;
-        let mut search = Search::new(&instance, context, work);
+        let mut search = MatchingSearch::new(&instance, context, work);
         search.restart();
         let is_enough = search.is_good_enough() || context.deadline.has_passed();
         attempts.push(search.conclude(&name));

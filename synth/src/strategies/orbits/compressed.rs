@@ -260,8 +260,11 @@ impl Orbits {
         let rank = |images: Vec<u32>| images.into_iter().map(topology::Rank).collect();
         let link = |images: Vec<u32>| images.into_iter().map(topology::LinkId).collect();
         let chunk = |images: Vec<u32>| images.into_iter().map(schedule::ChunkId).collect();
-        let generator =
-            |it: super::Generator| Generator { ranks: rank(it.ranks), links: link(it.links), chunks: chunk(it.chunks) };
+        let generator = |it: super::OrbitGenerator| Generator {
+            ranks: rank(it.ranks),
+            links: link(it.links),
+            chunks: chunk(it.chunks),
+        };
         self.generators.into_iter().map(generator).collect()
     }
 }

@@ -23,7 +23,7 @@ use crate::symmetry::Shared;
 use schedule::{ChunkId, ChunkList, Transfer, TransferKind};
 use topology::symmetry::{Action, Translations};
 use topology::{LinkId, Micros, Topology};
-use walk::{Sent, Style, Walk};
+use walk::{Sent, Walk, WalkStyle};
 
 /// Deliveries of one search, all styles and restarts together: a second or so.
 const WORK: usize = 1 << 21;
@@ -37,12 +37,12 @@ pub(crate) struct Orbits {
     group: Translations,
     links: Action,
     chunks: Action,
-    generators: Vec<Generator>,
+    generators: Vec<OrbitGenerator>,
 }
 
 /// Where a generator sends ranks, links and chunks.
 #[derive(Clone)]
-struct Generator {
+struct OrbitGenerator {
     ranks: Vec<u32>,
     links: Vec<u32>,
     chunks: Vec<u32>,
@@ -64,7 +64,7 @@ impl Orbits {
         let mut best: Option<Self> = None;
         for shared in symmetries {
             let mut generators = best.as_ref().map_or(Vec::new(), |best| best.generators.clone());
-            generators.push(Generator {
+            generators.push(OrbitGenerator {
                 ranks: shared.symmetry.ranks.iter().map(|rank| rank.0).collect(),
                 links: shared.symmetry.links.iter().map(|link| link.0).collect(),
                 chunks: shared.chunks.iter().map(|chunk| chunk.0).collect(),
@@ -74,8 +74,8 @@ impl Orbits {
         best
     }
 
-    fn acting(problem: &Problem, generators: Vec<Generator>) -> Option<Self> {
-        let of = |part: fn(&Generator) -> &[u32]| generators.iter().map(part).collect::<Vec<&[u32]>>();
+    fn acting(problem: &Problem, generators: Vec<OrbitGenerator>) -> Option<Self> {
+        let of = |part: fn(&OrbitGenerator) -> &[u32]| generators.iter().map(part).collect::<Vec<&[u32]>>();
         let (ranks, links, chunks) = (of(|it| &it.ranks), of(|it| &it.links), of(|it| &it.chunks));
         let group = Translations::proposed(&ranks)?;
         let (topology, demand) = (&problem.topology, &problem.demand);
@@ -116,7 +116,7 @@ impl Orbits {
             if is_enough || number > 0 && context.deadline.has_passed() {
                 break;
             }
-            let style = Style { merge: merges[number % merges.len()], seed: context.options.seed ^ number as u64 };
+            let style = WalkStyle { merge: merges[number % merges.len()], seed: context.options.seed ^ number as u64 };
             let cutoff = best.as_ref().map_or(Micros(f64::INFINITY), |(makespan, _)| *makespan);
             if let Some((makespan, sent)) = walk.run(style, cutoff, context.deadline)
                 && makespan < cutoff

@@ -27,7 +27,7 @@ const WAITING: usize = 4;
 
 /// What distinguishes one walk from another.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Style {
+pub(super) struct WalkStyle {
     /// The most chunks of a message.
     pub(super) merge: usize,
     pub(super) seed: u64,
@@ -65,7 +65,7 @@ struct BaseChunk {
 }
 
 /// Something an orbit of links could carry: nearest receivers first, then by lot.
-type Candidate = Reverse<(u32, u32, u32, LinkId)>;
+type WalkCandidate = Reverse<(u32, u32, u32, LinkId)>;
 
 /// Places of chunks at ranks, one bit each.
 struct Places {
@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A plan that ends before `cutoff`, in the order in which its messages leave, and its makespan.
-    pub(super) fn run(&self, style: Style, cutoff: Micros, deadline: &Deadline) -> Option<(Micros, Vec<Sent>)> {
+    pub(super) fn run(&self, style: WalkStyle, cutoff: Micros, deadline: &Deadline) -> Option<(Micros, Vec<Sent>)> {
         let mut state = State::new(self, style);
         let mut poll = Poll::new(deadline, POLLED);
         let mut now = Micros::ZERO;
@@ -150,13 +150,13 @@ impl<'a> Walk<'a> {
 
 struct State<'a> {
     walk: &'a Walk<'a>,
-    style: Style,
+    style: WalkStyle,
     random: Pcg64Mcg,
     /// Held or on its way.
     promised: Places,
     missing: usize,
     /// By orbit of links.
-    waiting: Vec<BinaryHeap<Candidate>>,
+    waiting: Vec<BinaryHeap<WalkCandidate>>,
     free: Vec<Micros>,
     awake: Vec<u32>,
     is_awake: Vec<bool>,
@@ -172,7 +172,7 @@ enum Event {
 }
 
 impl<'a> State<'a> {
-    fn new(walk: &'a Walk<'a>, style: Style) -> Self {
+    fn new(walk: &'a Walk<'a>, style: WalkStyle) -> Self {
         let orbits = walk.orbits.links.orbits();
         let mut state = Self {
             walk,

@@ -6,7 +6,7 @@
 //! packing can reach is the strength of the network (Nash-Williams and Tutte, 1961): the capacity between the parts of the worst
 //! partition, over one less than its parts.
 
-use super::packing::{Packing, Style, Units};
+use super::packing::{Packing, PackingStyle, Units};
 use super::{NAME, PACKING_PART, few_trees, is_affordable, worthwhile};
 use crate::ordering::interleaved;
 use crate::problem::reversed::halves;
@@ -62,7 +62,7 @@ fn attempt(
 ) -> Option<Attempt> {
     let seed = context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number;
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let style = Style { idle, target: context.bound.0, both_ways: true };
+    let style = PackingStyle { idle, target: context.bound.0, both_ways: true };
     let mirror = Mirror::plain(&problem.topology);
     let (units, packing) = few_trees(spread, &context.deadline.part(PACKING_PART), &mirror, style, &mut random)?;
     let messages = messages(&problem.topology, back, &units, &packing);

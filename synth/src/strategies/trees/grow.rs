@@ -7,7 +7,7 @@
 //! rank that wants the chunk.
 
 use super::load::Load;
-use super::machine::Machine;
+use super::machine::LoadedMachine;
 use crate::problem::distance::Key;
 use crate::problem::{Problem, Way};
 use schedule::ChunkId;
@@ -54,7 +54,7 @@ struct Bundle {
 }
 
 /// The bundles of all links, and where those of each rank are.
-fn bundles(problem: &Problem, machine: &Machine) -> (Vec<Bundle>, Vec<Range<usize>>) {
+fn bundles(problem: &Problem, machine: &LoadedMachine) -> (Vec<Bundle>, Vec<Range<usize>>) {
     let topology = &*problem.topology;
     let alike = |&a: &LinkId, &b: &LinkId| {
         let of = |id: LinkId| &machine.slots()[machine.range(id)];
@@ -84,7 +84,7 @@ fn bundles(problem: &Problem, machine: &Machine) -> (Vec<Bundle>, Vec<Range<usiz
 /// Grows trees; keeps its memory between them.
 pub(super) struct Grower<'a> {
     problem: &'a Problem,
-    machine: &'a Machine,
+    machine: &'a LoadedMachine,
     mean_time: f64,
     /// From when on this tree leaves each slot free, in µs.
     free: Vec<f64>,
@@ -96,7 +96,7 @@ pub(super) struct Grower<'a> {
 }
 
 impl<'a> Grower<'a> {
-    pub(super) fn new(problem: &'a Problem, machine: &'a Machine) -> Self {
+    pub(super) fn new(problem: &'a Problem, machine: &'a LoadedMachine) -> Self {
         let topology = &*problem.topology;
         let all = (0..machine.sizes()).flat_map(|size| topology.link_ids().map(move |id| machine.duration(size, id)));
         let mean_time = all.sum::<f64>() / (machine.sizes() * topology.links().len()).max(1) as f64;

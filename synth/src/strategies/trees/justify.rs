@@ -3,8 +3,8 @@
 //! The principal function is [`justified`].
 
 use super::jobs::{Job, Jobs};
-use super::machine::Machine;
-use super::play::{Direction, Horizon, Played, Player, durations};
+use super::machine::LoadedMachine;
+use super::play::{Direction, Horizon, PlayedTrees, TreePlayer, durations};
 use crate::problem::{Deadline, Problem};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -22,7 +22,7 @@ const MOST_STALE: u32 = 36;
 
 /// How long to look, and when to stop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct JustifyEffort {
     /// Pairs of plays, one in each direction.
     pub(super) passes: u32,
     /// No schedule is faster, in µs.
@@ -42,9 +42,9 @@ pub(super) struct Timed {
 /// The fastest of some plays of `jobs`; `None` where the time was up and there is another answer.
 pub(super) fn justified(
     problem: &Problem,
-    machine: &Machine,
+    machine: &LoadedMachine,
     jobs: Jobs,
-    effort: Effort,
+    effort: JustifyEffort,
     deadline: &Deadline,
     random: &mut Pcg64Mcg,
 ) -> Option<Timed> {
@@ -56,7 +56,7 @@ pub(super) fn justified(
     let detours = horizon(effort.bound * 1.04, 1.0);
     let patient = Deadline::default();
     let first = if deadline.is_strict() { deadline } else { &patient };
-    let played = Player::new(problem, &jobs, machine).play(&urgency, Direction::Forwards { detours }, first)?;
+    let played = TreePlayer::new(problem, &jobs, machine).play(&urgency, Direction::Forwards { detours }, first)?;
     let mut best = Timed::new(problem, &jobs, played);
     let mut last = best.clone();
     let mut stale = 0;
@@ -70,7 +70,7 @@ pub(super) fn justified(
         // Each in the order in which the other direction ends.
         let ended = |starts: &[f64]| starts.iter().zip(&times).map(|(start, time)| -start - time).collect();
         let ends: Vec<f64> = ended(&last.starts);
-        let player = Player::new(problem, &last.jobs, machine);
+        let player = TreePlayer::new(problem, &last.jobs, machine);
         let Some(backwards) = player.play(&ranked(&ends), Direction::Backwards, deadline) else { break };
         let mut latest: Vec<f64> = ended(&backwards.starts);
         if stale > 0 {
@@ -79,7 +79,7 @@ pub(super) fn justified(
             latest.iter_mut().for_each(|start| *start += noise * f64::from(random.next_u32() % 1024) / 1024.0);
         }
         let detours = horizon(best.makespan, REACH[pass as usize % REACH.len()]);
-        let player = Player::new(problem, &last.jobs, machine);
+        let player = TreePlayer::new(problem, &last.jobs, machine);
         let forwards = Direction::Forwards { detours };
         let Some(played) = player.play(&ranked(&latest), forwards, deadline) else { break };
         last = Timed::new(problem, &last.jobs, played);
@@ -108,8 +108,8 @@ fn may_detour(problem: &Problem, jobs: &Jobs) -> bool {
 }
 
 impl Timed {
-    fn new(problem: &Problem, jobs: &Jobs, played: Played) -> Self {
-        let Played { links, starts, makespan } = played;
+    fn new(problem: &Problem, jobs: &Jobs, played: PlayedTrees) -> Self {
+        let PlayedTrees { links, starts, makespan } = played;
         let mut order: Vec<u32> = (0..starts.len() as u32).collect();
         // Of equal starts the first in the list: nothing comes before what it waits for.
         order.sort_by(|&a, &b| starts[a as usize].total_cmp(&starts[b as usize]).then(a.cmp(&b)));

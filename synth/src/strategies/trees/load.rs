@@ -4,7 +4,7 @@
 //! resources: with a small η everything has a price, with a large one only what is the busiest. That is the potential of
 //! multiplicative-weights packing (Garg and Könemann, 2007), with exact differences because trees are few and whole.
 
-use super::machine::Machine;
+use super::machine::LoadedMachine;
 use topology::LinkId;
 
 /// Beyond this, exponents mean the same: much too busy.
@@ -13,7 +13,7 @@ const STEEPEST: f64 = 80.0;
 /// Busy times under the transfers added so far.
 #[derive(Clone, Debug)]
 pub(super) struct Load<'a> {
-    machine: &'a Machine,
+    machine: &'a LoadedMachine,
     busy: Vec<f64>,
     /// exp(η · (busy / target − 1)).
     weight: Vec<f64>,
@@ -25,7 +25,7 @@ pub(super) struct Load<'a> {
 
 impl<'a> Load<'a> {
     /// Nothing is busy yet; `target` is the busy time (µs) to stay below.
-    pub(super) fn new(machine: &'a Machine, target: f64) -> Self {
+    pub(super) fn new(machine: &'a LoadedMachine, target: f64) -> Self {
         let slots = machine.slot_count();
         let growth = (0..machine.sizes()).map(|size| vec![0.0; machine.busy(size).len()]).collect();
         let (busy, weight) = (vec![0.0; slots], vec![0.0; slots]);

@@ -1,6 +1,6 @@
 //! What a message keeps busy, of everything that messages take turns at.
 //!
-//! The principal type is [`Machine`]. Links and resources are *slots* alike. Under symmetries one slot stands for its orbit, and a
+//! The principal type is [`LoadedMachine`]. Links and resources are *slots* alike. Under symmetries one slot stands for its orbit, and a
 //! message for all its images: where several of them use one resource they take turns there, so that it is busy for as
 //! many messages.
 
@@ -13,7 +13,7 @@ use topology::{Bytes, LinkId};
 
 /// Slots, and what messages of some sizes keep busy.
 #[derive(Clone, Debug)]
-pub(super) struct Machine {
+pub(super) struct LoadedMachine {
     sizes: Vec<Bytes>,
     /// Where the slots of each link begin in `slots`; one more entry at the end.
     first: Vec<u32>,
@@ -28,14 +28,14 @@ pub(super) struct Machine {
     users: Vec<Vec<LinkId>>,
 }
 
-impl Machine {
+impl LoadedMachine {
     /// The machine of `problem` under the symmetries of `mirror`, for messages of `sizes`.
     pub(super) fn new(problem: &Problem, mirror: &Mirror, mut sizes: Vec<Bytes>) -> Self {
         let topology = &*problem.topology;
         let links = topology.links().len();
         sizes.sort_by(Bytes::total_cmp);
         sizes.dedup();
-        let orbits = Orbits::new(problem, mirror);
+        let orbits = ResourceOrbits::new(problem, mirror);
         let mut machine = Self {
             first: Vec::with_capacity(links + 1),
             slots: Vec::new(),
@@ -90,7 +90,7 @@ impl Machine {
 
     /// Whether no two images of a message use one resource: then what is planned for one is planned for all.
     pub(super) fn is_free_of_turns(problem: &Problem, mirror: &Mirror) -> bool {
-        Orbits::new(problem, mirror).of.iter().all(|&(_, turns)| turns <= 1.0)
+        ResourceOrbits::new(problem, mirror).of.iter().all(|&(_, turns)| turns <= 1.0)
     }
 
     /// From now on, a message keeps busy whatever one over the link back would, too.
@@ -161,12 +161,12 @@ impl Machine {
 }
 
 /// Resources that symmetries send to each other.
-struct Orbits {
+struct ResourceOrbits {
     /// For each resource one that stands for its orbit, and how many images of a message meet at one of the orbit.
     of: Vec<(usize, f64)>,
 }
 
-impl Orbits {
+impl ResourceOrbits {
     fn new(problem: &Problem, mirror: &Mirror) -> Self {
         let topology = &*problem.topology;
         let mut joined = UnionFind::new(topology.resources().len());

@@ -20,10 +20,10 @@ use crate::strategies::reversal::check_copies;
 use crate::strategies::{Attempt, Context, Strategy};
 use crate::symmetry::Mirror;
 use jobs::Jobs;
-use justify::{Effort, justified};
-use machine::Machine;
+use justify::{JustifyEffort, justified};
+use machine::LoadedMachine;
 use merge::merged;
-use packing::{Packing, Style, Units, pack};
+use packing::{Packing, PackingStyle, Units, pack};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use rayon::prelude::*;
@@ -97,7 +97,7 @@ fn mirrors(problem: &Problem, context: &Context<'_>) -> Result<Vec<Mirror>, Synt
     let mut mirrors = Mirror::all(problem, context.symmetries, context.deadline);
     let ranks = problem.topology.rank_count();
     let messages = messages(problem);
-    mirrors.retain(|mirror| mirror.order() * FEW >= ranks && Machine::is_free_of_turns(problem, mirror));
+    mirrors.retain(|mirror| mirror.order() * FEW >= ranks && LoadedMachine::is_free_of_turns(problem, mirror));
     mirrors.truncate(GROUPS);
     // Links that share nothing are kept busy without symmetries as well.
     if mirrors.is_empty() || problem.topology.resources().is_empty() && messages <= QUICK {
@@ -163,14 +163,14 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
         return None;
     }
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let style = Style { idle, target: context.bound.0, both_ways: false };
+    let style = PackingStyle { idle, target: context.bound.0, both_ways: false };
     let (units, packing) = few_trees(problem, &context.deadline.part(PACKING_PART), mirror, style, &mut random)?;
     let machine =
-        Machine::new(problem, mirror, problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).collect());
+        LoadedMachine::new(problem, mirror, problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).collect());
     let jobs = Jobs::spreading(problem, &units, &packing);
     let passes = (WORK / STYLES.len() as u64 / looks(problem, &machine, &jobs).max(1)).clamp(1, 400) as u32;
     let height = jobs.height();
-    let effort = Effort { passes, bound: context.goal().0, is_symmetric: mirror.order() > 1 };
+    let effort = JustifyEffort { passes, bound: context.goal().0, is_symmetric: mirror.order() > 1 };
     let timed = justified(problem, &machine, jobs, effort, context.deadline, &mut random)?;
     if context.deadline.has_passed_for_all() {
         return None;
@@ -214,7 +214,7 @@ fn reflected(mirror: &Mirror, messages: Vec<Message>) -> Vec<Message> {
 }
 
 /// What one play of `jobs` costs, in looks at links.
-fn looks(problem: &Problem, machine: &Machine, jobs: &Jobs) -> u64 {
+fn looks(problem: &Problem, machine: &LoadedMachine, jobs: &Jobs) -> u64 {
     let of = |job: &jobs::Job| {
         let slots = &machine.slots()[machine.range(job.link)];
         let users = slots.iter().map(|&slot| machine.users(slot as usize).len());
@@ -229,7 +229,7 @@ fn few_trees(
     problem: &Problem,
     deadline: &Deadline,
     mirror: &Mirror,
-    style: Style,
+    style: PackingStyle,
     random: &mut Pcg64Mcg,
 ) -> Option<(Units, Packing)> {
     let chunks = problem.demand.chunks().chunk_by(|a, b| a == b).map(<[_]>::len).max()?;

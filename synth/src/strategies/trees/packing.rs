@@ -10,7 +10,7 @@
 use super::both_ways::ways_back;
 use super::grow::{Grower, Haste, Unit};
 use super::load::Load;
-use super::machine::Machine;
+use super::machine::LoadedMachine;
 use crate::problem::tolerance::EQUAL;
 use crate::problem::{Deadline, Problem};
 use crate::symmetry::Mirror;
@@ -30,7 +30,7 @@ const PATIENCE: u32 = 3;
 pub(super) struct Units {
     pub(super) all: Vec<Unit>,
     /// What their messages keep busy.
-    pub(super) machine: Machine,
+    pub(super) machine: LoadedMachine,
 }
 
 impl Units {
@@ -56,7 +56,7 @@ impl Units {
                 all.push(Unit { chunks, bytes, size: 0 });
             }
         }
-        let mut machine = Machine::new(problem, mirror, all.iter().map(|unit| unit.bytes).collect());
+        let mut machine = LoadedMachine::new(problem, mirror, all.iter().map(|unit| unit.bytes).collect());
         let back = if both_ways { ways_back(&problem.topology) } else { None };
         back.iter().for_each(|back| machine.carry_both_ways(back));
         all.iter_mut().for_each(|unit| unit.size = machine.size(unit.bytes));
@@ -90,7 +90,7 @@ pub(super) struct Packing {
 
 /// How to pack.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Style {
+pub(super) struct PackingStyle {
     /// The load (as a share of the target) up to which links are used freely for the sake of shallow trees.
     pub(super) idle: f64,
     /// The busy time to reach, in µs.
@@ -103,7 +103,7 @@ pub(super) struct Style {
 pub(super) fn pack(
     problem: &Problem,
     units: &Units,
-    style: Style,
+    style: PackingStyle,
     deadline: &Deadline,
     random: &mut Pcg64Mcg,
 ) -> Option<Packing> {
@@ -155,7 +155,7 @@ pub(super) fn pack(
 }
 
 /// So that a hop less is worth a link that is as busy as the style says.
-fn haste(problem: &Problem, units: &Units, style: Style, load: &Load<'_>) -> Haste {
+fn haste(problem: &Problem, units: &Units, style: PackingStyle, load: &Load<'_>) -> Haste {
     let Some(link) = problem.topology.links().first() else { return Haste(0.0) };
     let bytes = units.all.iter().map(|unit| unit.bytes.0).fold(0.0, f64::max);
     let part = load.steepness() * (link.occupancy(topology::Bytes(bytes)).0 / style.target);
@@ -216,7 +216,7 @@ mod tests {
         let problem = problem(topology, trees);
         let target = bounds(&problem, &Deadline::default()).best_at_any_chunking().value.0;
         let units = Units::new(&problem, &Mirror::plain(&problem.topology), trees as usize, false);
-        let style = Style { idle, target, both_ways: false };
+        let style = PackingStyle { idle, target, both_ways: false };
         let mut random = Pcg64Mcg::seed_from_u64(0);
         let packing = pack(&problem, &units, style, &Deadline::default(), &mut random).expect("it is connected");
         let counted = counted(&problem, &units, &packing);

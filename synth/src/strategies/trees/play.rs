@@ -1,6 +1,6 @@
 //! When messages leave: a list scheduler that keeps ports busy, forwards and backwards in time.
 //!
-//! The principal type is [`Player`]. Played backwards, a delivery gets the latest start that the others leave it; in that
+//! The principal type is [`TreePlayer`]. Played backwards, a delivery gets the latest start that the others leave it; in that
 //! order it is played forwards again (justification [1]). Forwards, trees are a plan, not a law: where a link would stand
 //! idle, it brings a chunk that its receiver would get from elsewhere later, if the busiest that it uses still has time for
 //! what is planned. Trees say how much everything should carry; what is to hand decides the rest.
@@ -8,7 +8,7 @@
 //! [1] Valls, Ballestín and Quintanilla, "Justification and RCPSP: a technique that pays", EJOR 2005.
 
 use super::jobs::Jobs;
-use super::machine::Machine;
+use super::machine::LoadedMachine;
 use crate::problem::distance::Key;
 use crate::problem::{Deadline, Problem};
 use std::cmp::Reverse;
@@ -54,7 +54,7 @@ enum Event {
 
 /// Links and starts (µs) of all jobs, and when the last has arrived.
 #[derive(Clone, Debug)]
-pub(super) struct Played {
+pub(super) struct PlayedTrees {
     pub(super) links: Vec<LinkId>,
     pub(super) starts: Vec<f64>,
     pub(super) makespan: f64,
@@ -92,10 +92,10 @@ impl Holdings {
 }
 
 /// A machine that plays jobs.
-pub(super) struct Player<'a> {
+pub(super) struct TreePlayer<'a> {
     problem: &'a Problem,
     jobs: &'a Jobs,
-    machine: &'a Machine,
+    machine: &'a LoadedMachine,
     instant: f64,
     /// From when on each slot is free, in µs.
     free: Vec<f64>,
@@ -112,11 +112,11 @@ pub(super) struct Player<'a> {
     /// Links over which something could leave now: with what is planned, and without.
     candidates: Vec<(u32, LinkId)>,
     idle: Vec<LinkId>,
-    played: Played,
+    played: PlayedTrees,
 }
 
-impl<'a> Player<'a> {
-    pub(super) fn new(problem: &'a Problem, jobs: &'a Jobs, machine: &'a Machine) -> Self {
+impl<'a> TreePlayer<'a> {
+    pub(super) fn new(problem: &'a Problem, jobs: &'a Jobs, machine: &'a LoadedMachine) -> Self {
         let topology = &*problem.topology;
         let mean = durations(problem, jobs, machine).sum::<f64>() / jobs.all.len().max(1) as f64;
         let count = jobs.all.len();
@@ -135,7 +135,7 @@ impl<'a> Player<'a> {
             planned: Vec::new(),
             candidates: Vec::new(),
             idle: Vec::new(),
-            played: Played {
+            played: PlayedTrees {
                 links: jobs.all.iter().map(|job| job.link).collect(),
                 starts: vec![0.0; count],
                 makespan: 0.0,
@@ -145,7 +145,7 @@ impl<'a> Player<'a> {
 
     /// Plays all jobs; of those that can leave at once, the one of the lowest `urgency` does. `None` where the deadline passed
     /// meanwhile.
-    pub(super) fn play(mut self, urgency: &[u32], direction: Direction, deadline: &Deadline) -> Option<Played> {
+    pub(super) fn play(mut self, urgency: &[u32], direction: Direction, deadline: &Deadline) -> Option<PlayedTrees> {
         let (before, after) = match direction {
             Direction::Forwards { .. } => (&self.jobs.causes, &self.jobs.followers),
             Direction::Backwards => (&self.jobs.followers, &self.jobs.causes),
@@ -370,7 +370,7 @@ impl<'a> Player<'a> {
 pub(super) fn durations<'a>(
     problem: &'a Problem,
     jobs: &'a Jobs,
-    machine: &'a Machine,
+    machine: &'a LoadedMachine,
 ) -> impl Iterator<Item = f64> + 'a {
     let of = move |job: &super::jobs::Job| machine.duration(machine.size(problem.demand.bytes_of(job.chunk)), job.link);
     jobs.all.iter().map(of)

@@ -13,7 +13,7 @@ mod pick;
 
 use super::instance::Instance;
 use super::ports::{Ready, ports_first};
-use super::style::{Patience, Style, Turn};
+use super::style::{Style, TurnOrder, WaitRule};
 use crate::ordering::bits::BitMatrix;
 use crate::ordering::calendar::{Calendar, Event};
 use crate::problem::Connections;
@@ -123,7 +123,7 @@ impl<'a> State<'a> {
         let mut state = Self {
             missing: missing.sum(),
             copies: demand.chunks().iter().map(|chunk| chunk.holders.len() as u32).collect(),
-            arrival: vec![f32::INFINITY; table(style.patience == Patience::Waits)],
+            arrival: vec![f32::INFINITY; table(style.patience == WaitRule::Waits)],
             nearest: vec![f32::INFINITY; table(style.urgency > 0.0 && instance.distance.is_some())],
             ways: vec![Way::default(); table(constraints.limits_ways())],
             relaying: vec![false; if constraints.own_chunks_first.is_some() { links } else { 0 }],
@@ -259,7 +259,7 @@ impl<'a> State<'a> {
             }
         }
         ready.sort_unstable();
-        if self.style.turn == Turn::Scarce && !self.instance.topology.resources().is_empty() {
+        if self.style.turn == TurnOrder::Scarce && !self.instance.topology.resources().is_empty() {
             ports_first(self.instance.topology, &mut ready);
         }
         for Ready { link, .. } in ready {
@@ -312,9 +312,9 @@ impl<'a> State<'a> {
     /// The links with the smallest turn choose first.
     fn turn(&self, link: LinkId, candidates: u32) -> (u32, u32) {
         match self.style.turn {
-            Turn::Scarce => (candidates, 0),
-            Turn::Bulk => (u32::MAX - candidates, 0),
-            Turn::Needy => {
+            TurnOrder::Scarce => (candidates, 0),
+            TurnOrder::Bulk => (u32::MAX - candidates, 0),
+            TurnOrder::Needy => {
                 let to = self.instance.topology.link(link).to.index();
                 let (accepts, promised) = (self.instance.accepts.row(to), self.promised.row(to));
                 let lacks = accepts.iter().zip(promised).map(|(accepts, promised)| (accepts & !promised).count_ones());

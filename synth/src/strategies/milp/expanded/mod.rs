@@ -15,7 +15,7 @@ mod search;
 
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context};
-use search::Search;
+use search::HorizonSearch;
 
 /// The name in reports and schedules.
 pub(super) const NAME: &str = "milp-expanded";
@@ -25,7 +25,7 @@ pub(super) const NAME: &str = "milp-expanded";
 /// # Errors
 /// Failures of the solver, or of the model.
 pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attempt, SynthError> {
-    let mut search = Search::new(problem, context);
+    let mut search = HorizonSearch::new(problem, context);
     search.run()?;
     let stop = match () {
         () if search.is_good_enough() => StopReason::Optimal,

@@ -7,7 +7,7 @@
 //! round that only seems better on the grid changes nothing.
 
 use super::grid::Grid;
-use super::search::{Scope, Search};
+use super::search::{HorizonSearch, Scope};
 use crate::epochs::routes::{Leeway, Routes};
 use crate::problem::SynthError;
 use rand::{RngExt, SeedableRng};
@@ -34,7 +34,7 @@ const MAX_COLUMNS: usize = 5_000;
 const OTHERS: usize = 7;
 
 /// Improves the best schedule until the bound, the limits, or too many rounds in a row without success.
-pub(super) fn improve(search: &mut Search<'_>, grids: &[Grid]) -> Result<(), SynthError> {
+pub(super) fn improve(search: &mut HorizonSearch<'_>, grids: &[Grid]) -> Result<(), SynthError> {
     let mut random = Pcg64Mcg::seed_from_u64(search.seed());
     let mut failures = 0;
     while failures < PATIENCE * grids.len() && !search.is_over() {
@@ -70,7 +70,7 @@ fn late_and_random_chunks(schedule: &Schedule, random: &mut Pcg64Mcg) -> Vec<Chu
 
 /// What one round keeps.
 struct Round<'a, 'b> {
-    search: &'a Search<'b>,
+    search: &'a HorizonSearch<'b>,
     grid: Grid,
     horizon: u32,
     schedule: &'a Schedule,
@@ -78,7 +78,7 @@ struct Round<'a, 'b> {
 }
 
 impl<'a, 'b> Round<'a, 'b> {
-    fn new(search: &'a Search<'b>, grid: Grid, schedule: &'a Schedule, slack: u32) -> Self {
+    fn new(search: &'a HorizonSearch<'b>, grid: Grid, schedule: &'a Schedule, slack: u32) -> Self {
         Self { search, grid, horizon: grid.epochs_over(schedule.makespan()), schedule, slack }
     }
 
@@ -154,7 +154,7 @@ mod tests {
             // A chunk takes one epoch.
             let grid = Grid::new(&problem, Micros(1.0));
             assert_eq!(grid.epochs_over(schedule.makespan()), epochs, "{spec}");
-            let search = Search::new(&problem, &context);
+            let search = HorizonSearch::new(&problem, &context);
             let round = Round::new(&search, grid, &schedule, 1);
             let leeway = round.neighbourhood(Freed::Ending(0.75)).unwrap();
             let latency = |link: &topology::Link, bytes| grid.latency(link, bytes);

@@ -1,6 +1,6 @@
 //! The search over horizons: coarse grids first, each from its lowest possible horizon upward.
 //!
-//! The principal type is [`Search`], which keeps the best schedule so far and counts solver calls. On one grid the
+//! The principal type is [`HorizonSearch`], which keeps the best schedule so far and counts solver calls. On one grid the
 //! horizon gallops upward from the bound while models are infeasible or undecided, then closes in on the smallest
 //! one that has a schedule. Finer grids follow while their models stay small enough.
 
@@ -34,7 +34,7 @@ const HORIZON_RANGES: [RangeInclusive<u32>; 5] = [2..=5, 6..=11, 12..=23, 24..=4
 
 /// What became of one model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum ModelVerdict {
     /// It has a schedule, which was timed and compared with the best.
     Feasible,
     /// It has none.
@@ -46,7 +46,7 @@ pub(super) enum Verdict {
 }
 
 /// The state of the strategy on one problem.
-pub(super) struct Search<'a> {
+pub(super) struct HorizonSearch<'a> {
     pub(super) problem: &'a Problem,
     context: &'a Context<'a>,
     orbits: Option<PairOrbits>,
@@ -61,7 +61,7 @@ pub(super) struct Search<'a> {
     pub(super) findings: Vec<String>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> HorizonSearch<'a> {
     pub(super) fn new(problem: &'a Problem, context: &'a Context<'a>) -> Self {
         Self {
             problem,
@@ -147,10 +147,10 @@ impl<'a> Search<'a> {
         let (mut horizon, mut step) = (lowest, 1);
         while horizon > below && !self.is_over() {
             match self.attempt(grid, horizon, &free, scope)? {
-                Verdict::Feasible => above = Some(horizon),
-                Verdict::Skipped => break,
-                Verdict::Infeasible if scope == Scope::Whole => (below, refuted) = (horizon, Some(horizon)),
-                Verdict::Infeasible | Verdict::Undecided => below = horizon,
+                ModelVerdict::Feasible => above = Some(horizon),
+                ModelVerdict::Skipped => break,
+                ModelVerdict::Infeasible if scope == Scope::Whole => (below, refuted) = (horizon, Some(horizon)),
+                ModelVerdict::Infeasible | ModelVerdict::Undecided => below = horizon,
             }
             horizon = match above {
                 Some(above) => below + (above - below) / 2,
@@ -172,13 +172,13 @@ impl<'a> Search<'a> {
         horizon: u32,
         leeway: &[Leeway],
         scope: Scope,
-    ) -> Result<Verdict, SynthError> {
+    ) -> Result<ModelVerdict, SynthError> {
         let Some(routes) = Routes::new(self.problem, &|link, bytes| grid.latency(link, bytes), horizon, leeway) else {
-            return Ok(Verdict::Infeasible);
+            return Ok(ModelVerdict::Infeasible);
         };
         let orbits = self.orbits.as_ref().filter(|_| scope == Scope::Symmetric);
         if routes.columns(orbits) > MAX_BINARIES || self.calls_left == 0 {
-            return Ok(Verdict::Skipped);
+            return Ok(ModelVerdict::Skipped);
         }
         let mut expansion = Expansion::new(self.problem, grid, horizon, &routes, orbits);
         if scope == Scope::Nearby {
@@ -189,7 +189,7 @@ impl<'a> Search<'a> {
         let full = options.limits.solver_iterations.saturating_mul(FULL_COLUMNS).min(self.work_left);
         let iterations = full / columns;
         if iterations < FEWEST_ITERATIONS.min(options.limits.solver_iterations) {
-            return Ok(Verdict::Skipped);
+            return Ok(ModelVerdict::Skipped);
         }
         self.calls_left -= 1;
         let activity = format!("{horizon} epochs of {:.3}, {} columns", grid.epoch, expansion.model.columns());
@@ -210,11 +210,11 @@ impl<'a> Search<'a> {
         })?;
         self.work_left = self.work_left.saturating_sub(outcome.iterations * columns);
         let verdict = match outcome.ending {
-            Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
-            Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
+            Ending::Infeasible | Ending::Unbounded => ModelVerdict::Infeasible,
+            Ending::Limit { incumbent: None, .. } => ModelVerdict::Undecided,
             Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
                 self.consider(schedule_of(self.problem, expansion.departures(&solution), "milp")?);
-                Verdict::Feasible
+                ModelVerdict::Feasible
             }
         };
         tracing::debug!(epoch = grid.epoch.0, horizon, columns, ?verdict, best = ?self.best);

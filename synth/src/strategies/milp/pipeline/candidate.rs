@@ -1,9 +1,9 @@
 //! What the second stage tries: a plan of crossings, periods, and an end.
 //!
-//! The principal type is [`Candidate`].
+//! The principal type is [`CrossingCandidate`].
 
 use super::calendar::Calendar;
-use super::crossings::{Enclaves, Plan, Timed, distinct, stretched};
+use super::crossings::{CrossingPlan, FastComponents, Timed, distinct, stretched};
 use topology::Micros;
 
 /// The most periods of a calendar.
@@ -13,7 +13,7 @@ const MAX_PERIODS: usize = 240;
 pub(super) const PATIENCE: [usize; 3] = [12, 6, 3];
 /// A crossing plan, periods, and the end they are counted back from.
 #[derive(Clone)]
-pub(super) struct Candidate {
+pub(super) struct CrossingCandidate {
     pub(super) crossings: Vec<Timed>,
     /// When the first crossing leaves that waits for something.
     anchor: Micros,
@@ -29,9 +29,9 @@ pub(super) struct Candidate {
     pub(super) moves: usize,
 }
 
-impl Candidate {
+impl CrossingCandidate {
     /// Every choice of periods for a plan, at the earliest end each.
-    pub(super) fn all(enclaves: &Enclaves<'_>, plan: &Plan, bound: Micros) -> Vec<Self> {
+    pub(super) fn all(enclaves: &FastComponents<'_>, plan: &CrossingPlan, bound: Micros) -> Vec<Self> {
         let mut candidates = Vec::new();
         for fetching in enclaves.single_units() {
             let crossings = enclaves.time(plan, fetching);

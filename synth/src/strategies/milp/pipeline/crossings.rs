@@ -1,6 +1,6 @@
 //! Routes over the links that take long: who relays, what travels together, and in which order.
 //!
-//! The principal types are [`Enclaves`], what is left of the machine without its slow links, and [`Plan`], the messages
+//! The principal types are [`FastComponents`], what is left of the machine without its slow links, and [`CrossingPlan`], the messages
 //! between enclaves. This is TACCL's relay routing [1] with two differences: α is paid per message, so that what
 //! travels together is decided here, and a NIC that several links share is one queue, whose order is decided here as
 //! well, rather than a fraction of the NIC for each link.
@@ -24,7 +24,7 @@ const MAX_CHOICES: usize = 20_000;
 const GAP: f64 = 2.0;
 
 /// The machine without its slow links.
-pub(super) struct Enclaves<'a> {
+pub(super) struct FastComponents<'a> {
     pub(super) problem: &'a Problem,
     /// For each link: whether the sketch allows it and it is not slow.
     pub(super) fast: Vec<bool>,
@@ -42,7 +42,7 @@ pub(super) struct Crossing {
 }
 
 /// Messages between enclaves, in the order in which they leave.
-pub(super) type Plan = Vec<Crossing>;
+pub(super) type CrossingPlan = Vec<Crossing>;
 
 /// A crossing with its times.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ enum Shape {
     Singles,
 }
 
-impl<'a> Enclaves<'a> {
+impl<'a> FastComponents<'a> {
     /// Splits the machine at the largest gap between the times of its links. If no kind of link is much slower than
     /// the next faster one, or no enclave would have two ranks, all of it is one enclave.
     pub(super) fn new(problem: &'a Problem) -> Self {
@@ -156,12 +156,12 @@ impl<'a> Enclaves<'a> {
     }
 
     /// Every plan worth trying; none where a chunk has no single slow link to an enclave that wants it.
-    pub(super) fn plans(&self) -> Vec<Plan> {
+    pub(super) fn plans(&self) -> Vec<CrossingPlan> {
         let choices = self.problem.demand.chunks().len().saturating_mul(self.slow.len());
         if choices == 0 || choices > MAX_CHOICES {
             return Vec::new();
         }
-        let mut plans: Vec<Plan> = Vec::new();
+        let mut plans: Vec<CrossingPlan> = Vec::new();
         for loads in [true, false].into_iter().filter_map(|together| self.assign(together)) {
             for plan in self.divisions(&loads) {
                 if !plans.contains(&plan) {
@@ -173,7 +173,7 @@ impl<'a> Enclaves<'a> {
     }
 
     /// Ways to divide what each slow link carries into messages.
-    pub(super) fn divisions(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>) -> Vec<Plan> {
+    pub(super) fn divisions(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>) -> Vec<CrossingPlan> {
         let shapes = [Shape::Whole, Shape::HeadBulk, Shape::HeadBulkTail, Shape::Singles];
         let plans = shapes.iter().map(|&shape| self.sequence(loads, shape));
         plans.filter(|plan| !plan.is_empty()).collect()
@@ -246,7 +246,7 @@ impl<'a> Enclaves<'a> {
     }
 
     /// The messages of all queues, each queue's in the order of `shape`; the n-th of all before the next of any.
-    fn sequence(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>, shape: Shape) -> Plan {
+    fn sequence(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>, shape: Shape) -> CrossingPlan {
         let (queue, topology) = (self.queues(), &self.problem.topology);
         let mut queues: BTreeMap<usize, Vec<LinkId>> = BTreeMap::new();
         loads.keys().for_each(|&id| queues.entry(queue[&id]).or_default().push(id));
@@ -310,7 +310,7 @@ impl<'a> Enclaves<'a> {
     }
 
     /// When the crossings of a plan leave and arrive, if what must be fetched for them comes at its distance in `unit`s.
-    pub(super) fn time(&self, plan: &Plan, unit: Micros) -> Vec<Timed> {
+    pub(super) fn time(&self, plan: &CrossingPlan, unit: Micros) -> Vec<Timed> {
         let (topology, demand) = (&self.problem.topology, &self.problem.demand);
         let mut free = FreeTimes::new(topology);
         let timed = |crossing: &Crossing| {

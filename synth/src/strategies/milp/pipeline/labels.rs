@@ -5,7 +5,7 @@
 //! enclave it is everywhere at its distance. As labels of different times are different, a model over them needs no big M
 //! to say that a link that is only fed late is no free capacity early.
 
-use super::crossings::Enclaves;
+use super::crossings::FastComponents;
 use crate::problem::{Problem, Way};
 use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,7 +58,12 @@ pub(super) struct Labels {
 
 impl Labels {
     /// All labels of `chunk` that can be of use; `None` if they come to more than `most` uses.
-    pub(super) fn new(enclaves: &Enclaves<'_>, chunk: ChunkId, fineness: Fineness<'_>, most: usize) -> Option<Self> {
+    pub(super) fn new(
+        enclaves: &FastComponents<'_>,
+        chunk: ChunkId,
+        fineness: Fineness<'_>,
+        most: usize,
+    ) -> Option<Self> {
         let mut growth = Growth::new(enclaves, chunk, fineness);
         growth.leave(None);
         let mut next = 0;
@@ -76,7 +81,7 @@ impl Labels {
 /// Labels being made.
 struct Growth<'a> {
     problem: &'a Problem,
-    enclaves: &'a Enclaves<'a>,
+    enclaves: &'a FastComponents<'a>,
     chunk: ChunkId,
     fineness: Fineness<'a>,
     /// The enclaves that have the chunk from the start.
@@ -90,7 +95,7 @@ struct Growth<'a> {
 }
 
 impl<'a> Growth<'a> {
-    fn new(enclaves: &'a Enclaves<'a>, chunk: ChunkId, fineness: Fineness<'a>) -> Self {
+    fn new(enclaves: &'a FastComponents<'a>, chunk: ChunkId, fineness: Fineness<'a>) -> Self {
         let problem = enclaves.problem;
         let home = problem.demand.chunk(chunk).holders.iter().map(|rank| enclaves.of(*rank)).collect();
         let mut growth = Self {

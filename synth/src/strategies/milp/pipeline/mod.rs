@@ -32,8 +32,8 @@ mod units;
 
 use crate::problem::{Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context};
-use crossings::Enclaves;
-use search::Search;
+use crossings::FastComponents;
+use search::PipelineSearch;
 
 /// The name in reports and schedules.
 pub(super) const NAME: &str = "milp-routing";
@@ -43,8 +43,8 @@ pub(super) const NAME: &str = "milp-routing";
 /// # Errors
 /// Failures of the solver, or of the model.
 pub(super) fn attempt(problem: &Problem, context: &Context<'_>) -> Result<Attempt, SynthError> {
-    let enclaves = Enclaves::new(problem);
-    let mut search = Search::new(&enclaves, context);
+    let enclaves = FastComponents::new(problem);
+    let mut search = PipelineSearch::new(&enclaves, context);
     search.run()?;
     let stop = match () {
         () if search.is_good_enough() => StopReason::Optimal,

@@ -1,6 +1,6 @@
 //! From the routes of the first stage to the plans of the second: which messages cross, in which order.
 
-use super::crossings::{Crossing, Enclaves, Plan, distinct};
+use super::crossings::{Crossing, CrossingPlan, FastComponents, distinct};
 use super::routed::Routed;
 use crate::bounds::capacity;
 use schedule::ChunkId;
@@ -10,7 +10,7 @@ use topology::{LinkId, Micros, MicrosPerByte, Rank};
 /// The most turns of a slow link.
 const MOST_TURNS: f64 = 24.0;
 
-impl Enclaves<'_> {
+impl FastComponents<'_> {
     /// How long the turns of slow links may be: of a chunk with its α, or without it where it is shared; several chunks
     /// where there are many.
     pub(super) fn turns(&self, horizon: Micros) -> Vec<Micros> {
@@ -46,7 +46,7 @@ impl Enclaves<'_> {
     }
 
     /// The crossings as routed, those of one turn in one message, and other divisions of the same into messages.
-    pub(super) fn plans_of(&self, routes: &[Routed]) -> Vec<Plan> {
+    pub(super) fn plans_of(&self, routes: &[Routed]) -> Vec<CrossingPlan> {
         let mut loads: BTreeMap<LinkId, Vec<Routed>> = BTreeMap::new();
         routes.iter().for_each(|it| loads.entry(it.link).or_default().push(*it));
         let mut plans = vec![self.plan_of(&loads)];
@@ -61,7 +61,7 @@ impl Enclaves<'_> {
     }
 
     /// Messages by link and turn, in the order of their turns; own chunks before relayed ones where the sketch says so.
-    fn plan_of(&self, loads: &BTreeMap<LinkId, Vec<Routed>>) -> Plan {
+    fn plan_of(&self, loads: &BTreeMap<LinkId, Vec<Routed>>) -> CrossingPlan {
         let mut plan: Vec<(Micros, Crossing)> = Vec::new();
         for (&link, load) in loads {
             let from = self.problem.topology.link(link).from;

@@ -18,7 +18,7 @@
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.1.
 
-use super::crossings::Enclaves;
+use super::crossings::FastComponents;
 use super::labels::{Fineness, Label, Labels, Use};
 use super::occupant::Occupant;
 use crate::problem::Connections;
@@ -44,7 +44,7 @@ type LoadKey = Vec<(u64, Column, u64)>;
 
 /// The model, and what its columns mean.
 pub(super) struct Routing<'a> {
-    enclaves: &'a Enclaves<'a>,
+    enclaves: &'a FastComponents<'a>,
     problem: &'a Problem,
     pub(super) model: Model,
     orbits: Option<&'a PairOrbits>,
@@ -63,7 +63,7 @@ pub(super) struct Routing<'a> {
 impl<'a> Routing<'a> {
     /// Builds the model of schedules up to `horizon`; `None` if it has more than `most` 0/1 columns for uses.
     pub(super) fn new(
-        enclaves: &'a Enclaves<'a>,
+        enclaves: &'a FastComponents<'a>,
         fineness: Fineness<'a>,
         orbits: Option<&'a PairOrbits>,
         most: usize,
@@ -371,12 +371,12 @@ mod tests {
     }
 
     /// All links that take less than 5 µs are fast.
-    fn enclaves(problem: &Problem) -> Enclaves<'_> {
+    fn enclaves(problem: &Problem) -> FastComponents<'_> {
         let time = |id: LinkId| problem.topology.link(id).transfer_time(Bytes(1.0));
-        Enclaves::of_fast(problem, |id| time(id) < Micros(5.0))
+        FastComponents::of_fast(problem, |id| time(id) < Micros(5.0))
     }
 
-    fn routing<'a>(enclaves: &'a Enclaves<'a>, first_turns: &'a BTreeMap<LinkId, Micros>) -> Routing<'a> {
+    fn routing<'a>(enclaves: &'a FastComponents<'a>, first_turns: &'a BTreeMap<LinkId, Micros>) -> Routing<'a> {
         let (horizon, bound, turn) = (Micros(60.0), Micros(15.0), Micros(9.0));
         Routing::new(enclaves, Fineness { horizon, bound, first_turns, turn, detours: true }, None, 999).unwrap()
     }

@@ -1,16 +1,16 @@
 //! The three stages in turn: routes, candidates in the order of their ends, contiguity of what is found.
 //!
-//! The principal type is [`Search`]. It counts solver calls, and remembers for the report which models a limit left open.
+//! The principal type is [`PipelineSearch`]. It counts solver calls, and remembers for the report which models a limit left open.
 
 use super::NAME;
 use super::calendar::Calendar;
-use super::candidate::{Candidate, PATIENCE};
+use super::candidate::{CrossingCandidate, PATIENCE};
 use super::contiguity::tighten;
-use super::crossings::{Enclaves, Plan, Timed};
+use super::crossings::{CrossingPlan, FastComponents, Timed};
 use super::labels::Fineness;
 use super::routed::Found;
 use super::routing::Routing;
-use super::spreading::{Freedom, Refusal, Ride, Spreading};
+use super::spreading::{FastDeparture, Freedom, Refusal, SpreadModel};
 use crate::problem::tolerance::{EQUAL, beats, reaches};
 use crate::problem::{Problem, Progress, SynthError};
 use crate::sketch::obey;
@@ -44,7 +44,7 @@ const CALLS_TO_TIGHTEN: u32 = 4;
 
 /// What became of a candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+enum CandidateVerdict {
     Feasible,
     Infeasible,
     Undecided,
@@ -52,8 +52,8 @@ enum Verdict {
     TooLarge,
 }
 
-pub(super) struct Search<'a> {
-    enclaves: &'a Enclaves<'a>,
+pub(super) struct PipelineSearch<'a> {
+    enclaves: &'a FastComponents<'a>,
     context: &'a Context<'a>,
     orbits: Option<PairOrbits>,
     pub(super) found: Option<Schedule>,
@@ -63,8 +63,8 @@ pub(super) struct Search<'a> {
     findings: Vec<String>,
 }
 
-impl<'a> Search<'a> {
-    pub(super) fn new(enclaves: &'a Enclaves<'a>, context: &'a Context<'a>) -> Self {
+impl<'a> PipelineSearch<'a> {
+    pub(super) fn new(enclaves: &'a FastComponents<'a>, context: &'a Context<'a>) -> Self {
         Self {
             enclaves,
             context,
@@ -93,7 +93,7 @@ impl<'a> Search<'a> {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Tries candidates in the order of [`Search::sooner`], and moves their ends on while they have no schedule.
+    /// Tries candidates in the order of [`PipelineSearch::sooner`], and moves their ends on while they have no schedule.
     pub(super) fn run(&mut self) -> Result<(), SynthError> {
         if self.is_over() {
             return Ok(());
@@ -104,17 +104,17 @@ impl<'a> Search<'a> {
                 plans.push(plan);
             }
         }
-        let mut open: Vec<Candidate> = plans.iter().flat_map(|plan| self.candidates(plan)).collect();
+        let mut open: Vec<CrossingCandidate> = plans.iter().flat_map(|plan| self.candidates(plan)).collect();
         while !self.is_over() {
             open.retain(|candidate| !self.is_late(candidate.end) && candidate.moves <= STEPS.len());
             let next = (0..open.len()).min_by(|&a, &b| self.sooner(&open[a], &open[b]).then(a.cmp(&b)));
             let Some(next) = next else { break };
             match self.solve(&open[next])? {
-                Verdict::Feasible | Verdict::TooLarge => drop(open.remove(next)),
-                Verdict::Infeasible | Verdict::Undecided if self.enclaves.shares_alpha() => {
+                CandidateVerdict::Feasible | CandidateVerdict::TooLarge => drop(open.remove(next)),
+                CandidateVerdict::Infeasible | CandidateVerdict::Undecided if self.enclaves.shares_alpha() => {
                     move_on_like(&mut open, next)
                 }
-                Verdict::Infeasible | Verdict::Undecided => {
+                CandidateVerdict::Infeasible | CandidateVerdict::Undecided => {
                     let steps = STEPS.get(open[next].moves).copied().unwrap_or(1);
                     open[next].move_on(steps);
                 }
@@ -127,18 +127,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn candidates(&self, plan: &Plan) -> Vec<Candidate> {
+    fn candidates(&self, plan: &CrossingPlan) -> Vec<CrossingCandidate> {
         if self.context.deadline.has_passed() {
             return Vec::new();
         }
-        Candidate::all(self.enclaves, plan, self.context.bound)
+        CrossingCandidate::all(self.enclaves, plan, self.context.bound)
     }
 
     /// Where nothing crosses, the second stage has all to decide, if it is not too much.
-    fn whole(&mut self) -> Vec<Plan> {
+    fn whole(&mut self) -> Vec<CrossingPlan> {
         let Problem { topology, demand, .. } = self.enclaves.problem;
         if demand.chunks().len().saturating_mul(topology.links().len()) <= MAX_WHOLE {
-            return vec![Plan::new()];
+            return vec![CrossingPlan::new()];
         }
         self.findings.push("no links are much slower than the others, and there are too many for one model".to_owned());
         Vec::new()
@@ -146,7 +146,7 @@ impl<'a> Search<'a> {
 
     /// The first stage: what crosses as the routing model says, and other divisions of that into messages. With
     /// the symmetries merged, or without them where that has no answer.
-    fn route(&mut self) -> Result<Vec<Plan>, SynthError> {
+    fn route(&mut self) -> Result<Vec<CrossingPlan>, SynthError> {
         if self.enclaves.slow().is_empty() {
             return Ok(self.whole());
         }
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
 
     /// Which candidate to try first. Where α is shared, exact times say more than the end does: few rounds of long
     /// periods, which hold many chunks, are most likely to have a schedule. Otherwise the earlier end is better.
-    fn sooner(&self, a: &Candidate, b: &Candidate) -> Ordering {
+    fn sooner(&self, a: &CrossingCandidate, b: &CrossingCandidate) -> Ordering {
         if !self.enclaves.shares_alpha() {
             return a.end.total_cmp(&b.end);
         }
@@ -203,17 +203,17 @@ impl<'a> Search<'a> {
     }
 
     /// The symmetries that the crossings have, too.
-    fn orbits_for(&self, candidate: &Candidate) -> Option<&PairOrbits> {
+    fn orbits_for(&self, candidate: &CrossingCandidate) -> Option<&PairOrbits> {
         self.orbits.as_ref().filter(|orbits| orbits.agree(&tags(&candidate.crossings)))
     }
 
     /// The model of a candidate, with as much patience as makes it small enough.
-    fn model(&self, candidate: &Candidate) -> Option<(Calendar, Result<Spreading, Refusal>)> {
+    fn model(&self, candidate: &CrossingCandidate) -> Option<(Calendar, Result<SpreadModel, Refusal>)> {
         let calendar = candidate.calendar()?;
         let orbits = self.orbits_for(candidate);
         let build = |patience: usize| {
             let freedom = Freedom { patience, columns: MAX_RIDES };
-            Spreading::new(self.enclaves, &calendar, &candidate.crossings, freedom, orbits)
+            SpreadModel::new(self.enclaves, &calendar, &candidate.crossings, freedom, orbits)
         };
         let mut built = PATIENCE.iter().map(|&patience| build(patience));
         let small = built.find(|built| !matches!(built, Err(Refusal::TooLarge)));
@@ -222,13 +222,13 @@ impl<'a> Search<'a> {
     }
 
     /// Builds and solves the model of a candidate, and keeps its schedule if it is the best so far.
-    fn solve(&mut self, candidate: &Candidate) -> Result<Verdict, SynthError> {
+    fn solve(&mut self, candidate: &CrossingCandidate) -> Result<CandidateVerdict, SynthError> {
         let (calendar, spreading) = match self.model(candidate) {
             Some((calendar, Ok(spreading))) => (calendar, spreading),
-            Some((_, Err(Refusal::TooLate))) => return Ok(Verdict::Infeasible),
-            Some((_, Err(Refusal::TooLarge))) | None => return Ok(Verdict::TooLarge),
+            Some((_, Err(Refusal::TooLate))) => return Ok(CandidateVerdict::Infeasible),
+            Some((_, Err(Refusal::TooLarge))) | None => return Ok(CandidateVerdict::TooLarge),
         };
-        let Candidate { crossings, end, late, .. } = candidate;
+        let CrossingCandidate { crossings, end, late, .. } = candidate;
         let columns = spreading.model.columns();
         let (count, periods) = (crossings.len(), calendar.len());
         let activity = format!("{count} crossings, {periods} periods to {end:.3}, {columns} columns");
@@ -236,8 +236,8 @@ impl<'a> Search<'a> {
         self.calls_left -= 1;
         let outcome = solve(&spreading.model, &[], &self.controls(columns, CALL_SHARE), &mut |_| {})?;
         let verdict = match outcome.ending {
-            Ending::Infeasible | Ending::Unbounded => Verdict::Infeasible,
-            Ending::Limit { incumbent: None, .. } => Verdict::Undecided,
+            Ending::Infeasible | Ending::Unbounded => CandidateVerdict::Infeasible,
+            Ending::Limit { incumbent: None, .. } => CandidateVerdict::Undecided,
             Ending::Optimal(solution) | Ending::Limit { incumbent: Some(solution), .. } => {
                 let rides = spreading.rides(&solution);
                 let schedule = self.assemble(&calendar, crossings, &rides)?;
@@ -246,10 +246,10 @@ impl<'a> Search<'a> {
                     false => schedule,
                 };
                 self.consider(schedule)?;
-                Verdict::Feasible
+                CandidateVerdict::Feasible
             }
         };
-        self.undecided += u32::from(verdict == Verdict::Undecided);
+        self.undecided += u32::from(verdict == CandidateVerdict::Undecided);
         tracing::debug!(end = end.0, late = late.0, columns, spent = outcome.iterations, ?verdict, best = ?self.best);
         Ok(verdict)
     }
@@ -305,10 +305,10 @@ impl<'a> Search<'a> {
     /// A schedule as fast as `schedule`, which `rides` make, with fewer or more connections where the sketch wishes so.
     fn with_wished_connections(
         &self,
-        mut spreading: Spreading,
+        mut spreading: SpreadModel,
         calendar: &Calendar,
-        candidate: &Candidate,
-        rides: &[Ride],
+        candidate: &CrossingCandidate,
+        rides: &[FastDeparture],
         schedule: Schedule,
     ) -> Result<Schedule, SynthError> {
         if !spreading.wish_connections(self.enclaves.problem, self.orbits_for(candidate)) {
@@ -333,7 +333,12 @@ impl<'a> Search<'a> {
 
     /// The messages of crossings and rides in the order of their starts, with exact times. Where a message costs α, the
     /// chunks that leave together on a link are one.
-    fn assemble(&self, calendar: &Calendar, crossings: &[Timed], rides: &[Ride]) -> Result<Schedule, SynthError> {
+    fn assemble(
+        &self,
+        calendar: &Calendar,
+        crossings: &[Timed],
+        rides: &[FastDeparture],
+    ) -> Result<Schedule, SynthError> {
         let Problem { topology, demand, .. } = self.enclaves.problem;
         let message = |link: LinkId, chunks: Vec<ChunkId>| Message {
             chunks: chunks.into_iter().collect(),
@@ -361,7 +366,7 @@ impl<'a> Search<'a> {
 
 /// Moves an infeasible candidate on, and those of the same crossings that hold even less: as many rounds of shorter
 /// periods.
-fn move_on_like(open: &mut [Candidate], infeasible: usize) {
+fn move_on_like(open: &mut [CrossingCandidate], infeasible: usize) {
     let failed = open[infeasible].clone();
     for candidate in open.iter_mut().filter(|other| other.holds_no_more_than(&failed)) {
         candidate.move_on((failed.rounds - candidate.rounds) as u32 + 1);

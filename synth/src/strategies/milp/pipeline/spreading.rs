@@ -1,6 +1,6 @@
 //! The 0/1 model of what happens around the crossings: chunks spread over fast links, in periods of a calendar.
 //!
-//! The principal type is [`Spreading`]. The crossings are data: what they carry has to be at their sender when they
+//! The principal type is [`SpreadModel`]. The crossings are data: what they carry has to be at their sender when they
 //! leave and is at their receiver when they arrive. Whether the rest fits into the calendar is a feasibility question
 //! without a single big M; the release times that TACCL's routing ignores [1] are the periods themselves. α is
 //! paid once by all chunks that leave together, on every link and every port.
@@ -15,7 +15,7 @@
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
 
 use super::calendar::Calendar;
-use super::crossings::{Enclaves, Timed};
+use super::crossings::{FastComponents, Timed};
 use super::occupant::Occupant;
 use super::stay::Stay;
 use crate::problem::Connections;
@@ -31,7 +31,7 @@ const TOLERANCE: f64 = 1e-6;
 
 /// A chunk that leaves on a fast link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ride {
+pub(super) struct FastDeparture {
     pub(super) chunk: ChunkId,
     pub(super) link: LinkId,
     /// The period with which it starts.
@@ -41,9 +41,9 @@ pub(super) struct Ride {
 }
 
 /// The model, and what its columns mean.
-pub(super) struct Spreading {
+pub(super) struct SpreadModel {
     pub(super) model: Model,
-    rides: Vec<(Ride, Column)>,
+    rides: Vec<(FastDeparture, Column)>,
 }
 
 /// What chunks may do, and how large a model may be.
@@ -64,13 +64,13 @@ pub(super) enum Refusal {
     TooLarge,
 }
 
-impl Spreading {
+impl SpreadModel {
     /// Builds the model.
     ///
     /// # Errors
     /// [`Refusal`] instead of a model that would be pointless or too large.
     pub(super) fn new(
-        enclaves: &Enclaves<'_>,
+        enclaves: &FastComponents<'_>,
         calendar: &Calendar,
         crossings: &[Timed],
         freedom: Freedom,
@@ -105,7 +105,7 @@ impl Spreading {
     /// connected[l] ≥ Σ_p x[c,l,p] for every chunk where few connections are wanted, connected[l] ≤ Σ_{c,p} x[c,l,p]
     /// where many are; the objective counts them (TACCL's `uc-min` and `uc-max`). False if nothing is wished.
     pub(super) fn wish_connections(&mut self, problem: &Problem, orbits: Option<&PairOrbits>) -> bool {
-        let mut on_link: BTreeMap<LinkId, Vec<(Ride, Column)>> = BTreeMap::new();
+        let mut on_link: BTreeMap<LinkId, Vec<(FastDeparture, Column)>> = BTreeMap::new();
         self.rides.iter().for_each(|&(ride, column)| on_link.entry(ride.link).or_default().push((ride, column)));
         let mut connected: BTreeSet<usize> = BTreeSet::new();
         for wish in &problem.constraints.connections {
@@ -135,17 +135,17 @@ impl Spreading {
     }
 
     /// A start for the solver: the rides of a solution, and no others.
-    pub(super) fn start(&self, rides: &[Ride]) -> Vec<(Column, f64)> {
+    pub(super) fn start(&self, rides: &[FastDeparture]) -> Vec<(Column, f64)> {
         let taken: BTreeSet<(ChunkId, LinkId, usize)> =
             rides.iter().map(|ride| (ride.chunk, ride.link, ride.first)).collect();
-        let is_taken = |ride: &Ride| taken.contains(&(ride.chunk, ride.link, ride.first));
+        let is_taken = |ride: &FastDeparture| taken.contains(&(ride.chunk, ride.link, ride.first));
         self.rides.iter().map(|(ride, column)| (*column, f64::from(is_taken(ride)))).collect()
     }
 
     /// The rides of a solution, by period.
-    pub(super) fn rides(&self, solution: &Solution) -> Vec<Ride> {
+    pub(super) fn rides(&self, solution: &Solution) -> Vec<FastDeparture> {
         let taken = self.rides.iter().filter(|(_, column)| solution.is_set(*column));
-        let mut rides: Vec<Ride> = taken.map(|(ride, _)| *ride).collect();
+        let mut rides: Vec<FastDeparture> = taken.map(|(ride, _)| *ride).collect();
         rides.sort_by_key(|ride| (ride.first, ride.link, ride.chunk));
         rides
     }
@@ -158,8 +158,8 @@ struct Builder<'a> {
     model: Model,
     /// The column of an orbit of rides.
     shared: BTreeMap<(usize, usize), Column>,
-    rides: Vec<(Ride, Column)>,
-    on_link: Vec<Vec<(Ride, Column)>>,
+    rides: Vec<(FastDeparture, Column)>,
+    on_link: Vec<Vec<(FastDeparture, Column)>>,
     /// message[l,p], made on demand.
     messages: BTreeMap<(usize, usize), Column>,
     /// Capacity rows that there are: links and ports of an orbit have the same.
@@ -171,9 +171,9 @@ type CapacityRow = (Vec<(Column, u64)>, u64);
 
 impl Builder<'_> {
     /// The rows of one chunk: it spreads from its sources to all that want it, and to where crossings fetch it.
-    fn spread_chunk(&mut self, chunk: ChunkId, stay: &Stay, rides: &[Ride]) {
-        let mut incoming: BTreeMap<Rank, Vec<(Ride, Column)>> = BTreeMap::new();
-        let mut outgoing: BTreeMap<Rank, Vec<(Ride, Column)>> = BTreeMap::new();
+    fn spread_chunk(&mut self, chunk: ChunkId, stay: &Stay, rides: &[FastDeparture]) {
+        let mut incoming: BTreeMap<Rank, Vec<(FastDeparture, Column)>> = BTreeMap::new();
+        let mut outgoing: BTreeMap<Rank, Vec<(FastDeparture, Column)>> = BTreeMap::new();
         for &ride in rides {
             let column = match self.orbits.map(|orbits| (orbits.of(ride.chunk, ride.link), ride.first)) {
                 Some(orbit) => *self.shared.entry(orbit).or_insert_with(|| self.model.binary()),
@@ -207,7 +207,7 @@ impl Builder<'_> {
     /// a chunk comes to a rank. Where it is wanted, it is there at the end, and where a crossing fetches it, by then.
     fn holding_follows_arrivals(
         &mut self,
-        arrivals: &[(Ride, Column)],
+        arrivals: &[(FastDeparture, Column)],
         wanted: bool,
         fetched: Option<usize>,
     ) -> BTreeMap<usize, Column> {
@@ -233,13 +233,13 @@ impl Builder<'_> {
 
     /// Σ over rides into r of x[c,l,p] = 1 where c is wanted at r, else ≤ 1: the same for a rank that the chunk never
     /// leaves, without columns.
-    fn receive_once(&mut self, arrivals: &[(Ride, Column)], wanted: bool) {
+    fn receive_once(&mut self, arrivals: &[(FastDeparture, Column)], wanted: bool) {
         let terms: Vec<_> = arrivals.iter().map(|(_, column)| (*column, 1.0)).collect();
         self.model.row(if wanted { 1.0 } else { 0.0 }, terms, 1.0);
     }
 
     /// x[c,l,p] ≤ have[c,from(l),p].
-    fn hold_before_send(&mut self, departures: &[(Ride, Column)], have: &BTreeMap<usize, Column>) {
+    fn hold_before_send(&mut self, departures: &[(FastDeparture, Column)], have: &BTreeMap<usize, Column>) {
         for (ride, column) in departures {
             let held = have.range(..=ride.first).next_back().map(|(_, &held)| (held, -1.0));
             self.model.at_most([(*column, 1.0)].into_iter().chain(held), 0.0);
@@ -264,7 +264,7 @@ impl Builder<'_> {
         let mut rides = self.on_link[id.index()].clone();
         rides.sort_by_key(|(ride, _)| ride.first);
         for together in rides.chunk_by(|a, b| a.0.first == b.0.first) {
-            let time = |ride: &Ride| link.beta * self.problem.demand.bytes_of(ride.chunk);
+            let time = |ride: &FastDeparture| link.beta * self.problem.demand.bytes_of(ride.chunk);
             let room = self.calendar.between(together[0].0.first, together[0].0.last) - link.alpha;
             let terms = together.iter().map(|(ride, column)| (*column, time(ride).0)).collect();
             self.share(terms, room);
@@ -284,7 +284,7 @@ impl Builder<'_> {
 
     /// For every interval that begins with a ride and ends with it, or a little later: what is within it fits into it.
     fn fit(&mut self, users: &[Occupant]) {
-        let mut rides: Vec<(Ride, Column, Occupant)> = Vec::new();
+        let mut rides: Vec<(FastDeparture, Column, Occupant)> = Vec::new();
         for user in users {
             rides.extend(self.on_link[user.link.index()].iter().map(|&(ride, column)| (ride, column, *user)));
         }
@@ -300,9 +300,9 @@ impl Builder<'_> {
         for (first, last) in intervals {
             let from = rides.partition_point(|(ride, ..)| ride.first < first);
             let to = rides.partition_point(|(ride, ..)| ride.first <= last);
-            let within: Vec<(Ride, Column, Occupant)> =
+            let within: Vec<(FastDeparture, Column, Occupant)> =
                 rides[from..to].iter().filter(|(ride, ..)| ride.last <= last).copied().collect();
-            let time = |ride: &Ride, user: &Occupant| user.byte_time(self.problem.demand.bytes_of(ride.chunk));
+            let time = |ride: &FastDeparture, user: &Occupant| user.byte_time(self.problem.demand.bytes_of(ride.chunk));
             let mut terms: Vec<(Column, f64)> =
                 within.iter().map(|(ride, column, user)| (*column, time(ride, user))).collect();
             let room = self.calendar.between(first, last);
@@ -393,7 +393,7 @@ mod tests {
         rides: &[(u32, u32, usize)],
     ) -> bool {
         let slow = crossing.map(|(link, ..)| LinkId(link));
-        let enclaves = Enclaves::of_fast(problem, |id| Some(id) != slow);
+        let enclaves = FastComponents::of_fast(problem, |id| Some(id) != slow);
         let end = Micros(length * periods as f64);
         let calendar = Calendar::new(Micros::ZERO, Micros(length), end, Micros(length), 99).unwrap();
         let timed = crossing.map(|(link, chunks, start, end)| Timed {
@@ -402,7 +402,7 @@ mod tests {
             end: Micros(end),
         });
         let timed: Vec<Timed> = timed.into_iter().collect();
-        let Ok(mut spreading) = Spreading::new(&enclaves, &calendar, &timed, free(999), None) else { return false };
+        let Ok(mut spreading) = SpreadModel::new(&enclaves, &calendar, &timed, free(999), None) else { return false };
         let mut missing = rides.to_vec();
         for (ride, column) in &spreading.rides {
             let key = (ride.chunk.0, ride.link.0, ride.first);
@@ -488,9 +488,9 @@ mod tests {
     #[test]
     fn too_many_columns_are_refused() {
         let wire = broadcast(2, &[(0, 1, 0.0, 1.0, false)], OCCUPIES, 3);
-        let enclaves = Enclaves::of_fast(&wire, |_| true);
+        let enclaves = FastComponents::of_fast(&wire, |_| true);
         let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
-        let build = |most| Spreading::new(&enclaves, &calendar, &[], free(most), None).err();
+        let build = |most| SpreadModel::new(&enclaves, &calendar, &[], free(most), None).err();
         assert_eq!((build(11), build(12)), (Some(Refusal::TooLarge), None));
     }
 
@@ -504,9 +504,9 @@ mod tests {
             let connections = vec![crate::problem::ConnectionWish { links, wish, line: 1 }];
             problem.constraints =
                 Arc::new(crate::problem::Constraints { connections, ..crate::problem::Constraints::none() });
-            let enclaves = Enclaves::of_fast(&problem, |_| true);
+            let enclaves = FastComponents::of_fast(&problem, |_| true);
             let calendar = Calendar::new(Micros::ZERO, Micros(1.0), Micros(4.0), Micros(1.0), 99).unwrap();
-            let mut spreading = Spreading::new(&enclaves, &calendar, &[], free(999), None).ok().unwrap();
+            let mut spreading = SpreadModel::new(&enclaves, &calendar, &[], free(999), None).ok().unwrap();
             assert!(spreading.wish_connections(&problem, None));
             let Ending::Optimal(solution) = solved(&spreading.model, &[]) else {
                 panic!("the wish made it infeasible")

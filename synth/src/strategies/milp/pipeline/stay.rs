@@ -1,8 +1,8 @@
 //! Where a chunk is inside an enclave, and which rides can be of use to it.
 
 use super::calendar::Calendar;
-use super::crossings::{Enclaves, Timed};
-use super::spreading::{Freedom, Ride};
+use super::crossings::{FastComponents, Timed};
+use super::spreading::{FastDeparture, Freedom};
 use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
@@ -17,7 +17,7 @@ pub(super) struct Stay {
 }
 
 impl Stay {
-    pub(super) fn new(enclaves: &Enclaves<'_>, calendar: &Calendar, crossings: &[Timed], chunk: ChunkId) -> Self {
+    pub(super) fn new(enclaves: &FastComponents<'_>, calendar: &Calendar, crossings: &[Timed], chunk: ChunkId) -> Self {
         let described = enclaves.problem.demand.chunk(chunk);
         let mut sources: BTreeMap<Rank, usize> = described.holders.iter().map(|&rank| (rank, 0)).collect();
         let mut fetched: BTreeMap<Rank, usize> = BTreeMap::new();
@@ -34,7 +34,12 @@ impl Stay {
     }
 
     /// Every ride that is in time and of use; `None` if the chunk cannot be somewhere in time.
-    pub(super) fn rides(&self, enclaves: &Enclaves<'_>, calendar: &Calendar, freedom: Freedom) -> Option<Vec<Ride>> {
+    pub(super) fn rides(
+        &self,
+        enclaves: &FastComponents<'_>,
+        calendar: &Calendar,
+        freedom: Freedom,
+    ) -> Option<Vec<FastDeparture>> {
         let patience = freedom.patience;
         let problem = enclaves.problem;
         let described = problem.demand.chunk(self.chunk);
@@ -76,7 +81,7 @@ impl Stay {
             let latest = useful[to].and_then(|before| calendar.latest_start(before, time));
             let starts = latest.filter(|_| first < calendar.len()).map(|last| first..=last);
             starts.into_iter().flatten().filter_map(move |first| {
-                Some(Ride { chunk: self.chunk, link, first, last: calendar.last_of(first, time)? })
+                Some(FastDeparture { chunk: self.chunk, link, first, last: calendar.last_of(first, time)? })
             })
         });
         Some(rides.collect())

@@ -1,6 +1,6 @@
 //! What happens when in the present plan: who uses which link and resource, and why every message starts when it does.
 //!
-//! The principal type is [`Diary`]. It is written anew whenever a plan is accepted, and read by the moves: gaps that a
+//! The principal type is [`ChunkHistory`]. It is written anew whenever a plan is accepted, and read by the moves: gaps that a
 //! new message fits in, messages that a chunk could join, and the chain of messages that the makespan hangs on.
 
 use super::draft::{Draft, Sending, SendingId};
@@ -20,7 +20,7 @@ pub(super) struct Visit {
 }
 
 /// Times of the present plan.
-pub(super) struct Diary<'a> {
+pub(super) struct ChunkHistory<'a> {
     problem: &'a Problem,
     topology: &'a Topology,
     /// For each link and then each resource, its visits by start.
@@ -33,7 +33,7 @@ pub(super) struct Diary<'a> {
     makespan: Micros,
 }
 
-impl<'a> Diary<'a> {
+impl<'a> ChunkHistory<'a> {
     /// An empty diary.
     pub(super) fn new(problem: &'a Problem) -> Self {
         let topology = &*problem.topology;
