@@ -1,7 +1,7 @@
 //! A group of ranks, and one rank's place in it.
 
 use crate::error::{CommError, CommResult};
-use crate::plans::{CallKey, Plans};
+use crate::plans::{CallKey, PlanCache};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use runtime::{Call, DType, Prepared, RunError, Session};
@@ -39,7 +39,7 @@ pub(crate) struct CallState {
     calls: u32,
     /// Groups that were split off so far.
     pub(crate) splits: u64,
-    plans: Plans,
+    plans: PlanCache,
     scratch: Vec<u8>,
     /// Why no call can be made any more.
     broken: Option<Arc<RunError>>,

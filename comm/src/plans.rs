@@ -1,6 +1,6 @@
 //! The plans of a communicator, prepared for the sizes that were called.
 //!
-//! The principal type is [`Plans`]. Its size is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is
+//! The principal type is [`PlanCache`]. Its size is bounded: of more sizes than [`MOST_PREPARED`], the one that was called longest ago is
 //! forgotten.
 
 use crate::error::CommResult;
@@ -37,7 +37,7 @@ struct ClassPlan {
 
 /// What a communicator has planned.
 #[derive(Default)]
-pub(crate) struct Plans {
+pub(crate) struct PlanCache {
     /// By kind, and by the power of two that is the call's size in bytes.
     plans: BTreeMap<(CallKind, u32), ClassPlan>,
     /// With the number of the last call that used it.
@@ -49,7 +49,7 @@ pub(crate) struct Plans {
     pub(crate) made: u64,
 }
 
-impl Plans {
+impl PlanCache {
     /// What serves a call, among `members` of a session.
     ///
     /// # Errors

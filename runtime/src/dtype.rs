@@ -1,8 +1,8 @@
-//! Element types and the reductions over them.
+//! Scalar types and the reductions over them.
 //!
 //! The principal type is [`DType`]. Kernels work on bytes, not on typed slices: ring memory and callers' buffers
 //! need not be aligned, and `from_ne_bytes` on fixed-size arrays compiles to the same vector code as typed loads.
-//! To add a type: its [`Element`], and one line in the table below.
+//! To add a type: its [`Scalar`], and one line in the table below.
 //!
 //! The rules that a result depends on are in the documentation of [`DType`].
 
@@ -15,7 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// What the kernels and the reference need of an element.
-trait Element: Copy {
+trait Scalar: Copy {
     /// Every integer between these two is exact.
     const EXACT: (i64, i64);
     fn kernel(op: ReduceOp) -> Kernel;
@@ -132,7 +132,7 @@ macro_rules! wide_kernel {
 
 macro_rules! floats {
     ($($type:ty),+) => { $(
-        impl Element for $type {
+        impl Scalar for $type {
             const EXACT: (i64, i64) = (-(1 << 22), 1 << 22);
             fn kernel(op: ReduceOp) -> Kernel {
                 by_operator!(narrow_kernel, $type, $type, op)
@@ -152,7 +152,7 @@ macro_rules! floats {
 
 macro_rules! integers {
     ($($type:ty, $lowest:expr, $highest:expr;)+) => { $(
-        impl Element for $type {
+        impl Scalar for $type {
             const EXACT: (i64, i64) = ($lowest, $highest);
             fn kernel(op: ReduceOp) -> Kernel {
                 by_operator!(narrow_kernel, $type, $type, op)
@@ -172,7 +172,7 @@ macro_rules! integers {
 
 macro_rules! halves {
     ($($type:ty, $exact:expr;)+) => { $(
-        impl Element for $type {
+        impl Scalar for $type {
             const EXACT: (i64, i64) = (-$exact, $exact);
             fn kernel(op: ReduceOp) -> Kernel {
                 by_operator!(wide_kernel, $type, f32, op)

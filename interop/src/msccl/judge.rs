@@ -3,7 +3,7 @@
 //! The principal function is [`judge`].
 
 use super::document::{Algorithm, Protocol};
-use super::limits::{Broken, check};
+use super::limits::{BrokenRules, check};
 use super::violation::{Rule, Violation};
 use super::{Dialect, import};
 use program::{self, VerifiedProgram};
@@ -66,7 +66,7 @@ impl Algorithm {
 
 /// Judges a file by the rules of `dialect`; messages are sized for a buffer of `size_bytes`.
 pub fn judge(algorithm: &Algorithm, dialect: Dialect, size_bytes: u64) -> Verdict {
-    let Broken { mut violations, blocks } = check(algorithm, dialect);
+    let BrokenRules { mut violations, blocks } = check(algorithm, dialect);
     let mut calls = Vec::new();
     if blocks {
         return Verdict { dialect, violations, calls };

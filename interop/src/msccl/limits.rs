@@ -65,8 +65,8 @@ impl Dialect {
 }
 
 /// The rules that a file breaks, in the order of the file.
-pub(super) fn check(algorithm: &Algorithm, dialect: Dialect) -> Broken {
-    let mut limits = Limits { algorithm, dialect, broken: Broken::default() };
+pub(super) fn check(algorithm: &Algorithm, dialect: Dialect) -> BrokenRules {
+    let mut limits = Limits { algorithm, dialect, broken: BrokenRules::default() };
     limits.header();
     limits.ranks();
     for gpu in &algorithm.gpus {
@@ -77,7 +77,7 @@ pub(super) fn check(algorithm: &Algorithm, dialect: Dialect) -> Broken {
 
 /// The rules that a file breaks.
 #[derive(Default)]
-pub(super) struct Broken {
+pub(super) struct BrokenRules {
     pub(super) violations: Findings<Violation>,
     /// Whether a broken rule, listed or only counted, makes the steps unreadable.
     pub(super) blocks: bool,
@@ -86,7 +86,7 @@ pub(super) struct Broken {
 pub(super) struct Limits<'a> {
     algorithm: &'a Algorithm,
     dialect: Dialect,
-    broken: Broken,
+    broken: BrokenRules,
 }
 
 impl Limits<'_> {

@@ -62,7 +62,7 @@ impl CallBuffers {
         }
         assert!(bytes.start <= bytes.end && bytes.end <= self.lengths[buffer], "the plan was made for these buffers");
         // SAFETY: as for `read`; and nobody reads them either: the program has no races, and an offer of them has ended
-        // before (`Script` waits for it).
+        // before (`CallScript` waits for it).
         Ok(unsafe { std::slice::from_raw_parts_mut(self.starts[buffer].add(bytes.start), bytes.len()) })
     }
 }

@@ -32,9 +32,9 @@ use crate::interpreter::buffers::Call;
 use crate::memory::doorbell::{Patience, Waiter};
 use crate::verdict::{Cause, Phase, Verdict};
 use buffers::CallBuffers;
-use ports::{Ports, SessionMemory};
+use ports::{LanePorts, SessionMemory};
 pub use script::SequencedProgram;
-use script::{RunProgress, Script, ScriptRun};
+use script::{CallScript, RunProgress, ScriptRun};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -61,7 +61,7 @@ struct SessionParts {
 
 /// What a rank has to carry on.
 struct Engine {
-    ports: Ports,
+    ports: LanePorts,
     /// For each communicator its calls, the oldest first. Only that one is under way.
     queues: BTreeMap<u64, VecDeque<Queued>>,
     /// Calls that are over, until somebody asks.
@@ -77,7 +77,7 @@ struct Queued {
 /// A rank's part of a program for one count and data type. It belongs to one session, and can be called any number of times.
 #[derive(Clone)]
 pub struct Prepared {
-    script: Arc<Script>,
+    script: Arc<CallScript>,
 }
 
 impl Prepared {
@@ -97,7 +97,7 @@ impl Session {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let session = |rank| {
             let engine = Engine {
-                ports: Ports::new(memory.clone(), rank),
+                ports: LanePorts::new(memory.clone(), rank),
                 queues: BTreeMap::new(),
                 over: BTreeMap::new(),
                 tickets: 0,
@@ -141,14 +141,14 @@ impl Session {
         }
         let own = members.iter().position(|member| *member == self.shared.rank);
         let own = own.ok_or_else(|| refuse(format!("rank {} is not among the members", self.shared.rank)))?;
-        let script = Script::new(sequenced, Rank::from_index(own), members, count, dtype)?;
+        let script = CallScript::new(sequenced, Rank::from_index(own), members, count, dtype)?;
         Ok(Prepared { script: Arc::new(script) })
     }
 
     /// One message to each of some ranks of the session, and one from each of some: `(rank, bytes)` of the input, and of the
     /// output. What a rank sends to itself is copied. All calls of the communicator must agree on who sends how much to whom.
     pub fn prepare_exchange(&self, sends: &[(Rank, Range<usize>)], receives: &[(Rank, Range<usize>)]) -> Prepared {
-        Prepared { script: Arc::new(Script::exchange(self.shared.rank, sends, receives)) }
+        Prepared { script: Arc::new(CallScript::exchange(self.shared.rank, sends, receives)) }
     }
 
     /// Makes a call and waits for its end; `call` is the number of the call of its communicator, the same on all of its
@@ -176,7 +176,7 @@ impl Session {
         self.drive(run, communicator, limit)
     }
 
-    fn check(&self, script: &Script, call: &Call<'_>) -> RunResult<()> {
+    fn check(&self, script: &CallScript, call: &Call<'_>) -> RunResult<()> {
         let [input, output, _] = script.lengths;
         let given = match call {
             Call::OutOfPlace { input: send, output: receive } => {

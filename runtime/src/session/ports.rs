@@ -1,7 +1,7 @@
 //! A rank's ends of all lanes to the other ranks of its machine.
 //!
-//! The principal type is [`Ports`]. Lanes are shared by all communicators. A message that comes for a communicator whose turn
-//! it is not is put aside ([`Ports::next`]), so that no communicator waits for another.
+//! The principal type is [`LanePorts`]. Lanes are shared by all communicators. A message that comes for a communicator whose turn
+//! it is not is put aside ([`LanePorts::next`]), so that no communicator waits for another.
 
 use crate::memory::doorbell::Doorbell;
 use crate::memory::region::Region;
@@ -62,7 +62,7 @@ struct Aside {
 }
 
 /// One rank's ends.
-pub(crate) struct Ports {
+pub(crate) struct LanePorts {
     memory: SessionMemory,
     rank: Rank,
     senders: Vec<Option<LaneSender>>,
@@ -77,7 +77,7 @@ pub(crate) struct Lent {
     pub(crate) bytes: usize,
 }
 
-impl Ports {
+impl LanePorts {
     pub(crate) fn new(memory: SessionMemory, rank: Rank) -> Self {
         let none = || (0..memory.ranks).map(|_| None);
         let (senders, receivers) = (none().collect(), (0..memory.ranks).map(|_| None).collect());

@@ -1,6 +1,6 @@
 //! What one rank does in one call, step after step.
 //!
-//! The principal types are [`Script`], a rank's part of a program for one count and data type, and [`ScriptRun`], one call of
+//! The principal types are [`CallScript`], a rank's part of a program for one count and data type, and [`ScriptRun`], one call of
 //! it. The steps of all threadblocks are in one order ([`VerifiedProgram::sequences`]), so a run is an index into a list, and
 //! a call of a few bytes takes no more than its messages do. No cycle of waits comes of it: that order is one in which all
 //! steps of all ranks can happen one after the other.
@@ -16,7 +16,7 @@ use crate::plan::Span;
 use crate::plan::geometry::Geometry;
 use crate::session::buffers::CallBuffers;
 use crate::session::lane::{MessageHead, Offer, SHORT};
-use crate::session::ports::Ports;
+use crate::session::ports::LanePorts;
 use program::{Buffer, Instruction, StepRef, VerifiedProgram, digest};
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl SequencedProgram {
 }
 
 /// One rank's part of a program, for one count and data type.
-pub(crate) struct Script {
+pub(crate) struct CallScript {
     /// Which rank of the session this is.
     rank: Rank,
     acts: Vec<Act>,
@@ -108,7 +108,7 @@ pub(crate) struct Script {
     plan: u32,
 }
 
-impl Script {
+impl CallScript {
     /// The part of `number`, one of `members`, which are ranks of the session.
     ///
     /// # Errors
@@ -241,7 +241,7 @@ pub(crate) enum RunProgress {
 
 /// One call.
 pub(crate) struct ScriptRun {
-    script: Arc<Script>,
+    script: Arc<CallScript>,
     buffers: CallBuffers,
     communicator: u64,
     call: u32,
@@ -252,7 +252,7 @@ pub(crate) struct ScriptRun {
 
 impl ScriptRun {
     /// The `call`-th call of a communicator.
-    pub(crate) fn new(script: Arc<Script>, buffers: CallBuffers, communicator: u64, call: u32) -> Self {
+    pub(crate) fn new(script: Arc<CallScript>, buffers: CallBuffers, communicator: u64, call: u32) -> Self {
         Self { script, buffers, communicator, call, next: 0, offers: Vec::new() }
     }
 
@@ -265,7 +265,7 @@ impl ScriptRun {
     ///
     /// # Errors
     /// [`RunError::Stamp`] if a peer does something else, [`RunError::Lane`] if it has given up, [`RunError::Program`].
-    pub(crate) fn poll(&mut self, ports: &mut Ports) -> RunResult<RunProgress> {
+    pub(crate) fn poll(&mut self, ports: &mut LanePorts) -> RunResult<RunProgress> {
         let script = self.script.clone();
         let before = self.next;
         while self.next < script.acts.len() {
@@ -285,7 +285,7 @@ impl ScriptRun {
 
     /// Does the next step; the rank that it waits for, if it must.
     #[inline]
-    fn step(&mut self, script: &Script, ports: &mut Ports) -> RunResult<Option<Rank>> {
+    fn step(&mut self, script: &CallScript, ports: &mut LanePorts) -> RunResult<Option<Rank>> {
         let awaits = &script.awaits[self.next];
         if !awaits.is_empty()
             && let Some(peer) = self.first_unread(ports, |act| awaits.contains(&act))
@@ -328,13 +328,13 @@ impl ScriptRun {
         Ok(None)
     }
 
-    fn kernel(&self, script: &Script) -> RunResult<Kernel> {
+    fn kernel(&self, script: &CallScript) -> RunResult<Kernel> {
         let fault = || RunError::Program { rank: script.rank, fault: "it reduces without an operator".to_owned() };
         script.kernel.ok_or_else(fault)
     }
 
     /// Sends or offers; whom it waits for if there is no room.
-    fn send(&mut self, script: &Script, ports: &mut Ports, to: Rank, tag: u32, src: &Span) -> Option<Rank> {
+    fn send(&mut self, script: &CallScript, ports: &mut LanePorts, to: Rank, tag: u32, src: &Span) -> Option<Rank> {
         let data = self.buffers.read(src);
         let (communicator, stamp) = (self.communicator, script.stamp(self.call));
         if data.len() <= SHORT {
@@ -357,7 +357,13 @@ impl ScriptRun {
 
     /// The next message, if it is there, and is the one that the script expects.
     #[inline]
-    fn arrived(&self, script: &Script, ports: &mut Ports, from: Rank, tag: u32) -> RunResult<Option<MessageHead>> {
+    fn arrived(
+        &self,
+        script: &CallScript,
+        ports: &mut LanePorts,
+        from: Rank,
+        tag: u32,
+    ) -> RunResult<Option<MessageHead>> {
         let Some(head) = ports.next(from, self.communicator) else { return Ok(None) };
         let expected = script.stamp(self.call);
         if (head.stamp, head.tag) != (expected, tag) {
@@ -371,8 +377,8 @@ impl ScriptRun {
     /// Hands a message of `expected` bytes to `take` and ends it.
     fn take(
         &self,
-        script: &Script,
-        ports: &mut Ports,
+        script: &CallScript,
+        ports: &mut LanePorts,
         from: Rank,
         head: &MessageHead,
         expected: usize,
@@ -402,13 +408,13 @@ impl ScriptRun {
     }
 
     /// Notes which offers have been read; the receiver of the first that has not, among those of the acts that `is_meant`.
-    fn first_unread(&mut self, ports: &mut Ports, is_meant: impl Fn(u32) -> bool) -> Option<Rank> {
+    fn first_unread(&mut self, ports: &mut LanePorts, is_meant: impl Fn(u32) -> bool) -> Option<Rank> {
         self.offers.retain(|&(_, to, offer)| !ports.to(to).is_read(offer));
         self.offers.iter().find(|(act, ..)| is_meant(*act)).map(|&(_, to, _)| to)
     }
 
     /// Takes back what was offered: the call has failed, and its buffers are the caller's again.
-    pub(crate) fn give_up(&mut self, ports: &mut Ports) {
+    pub(crate) fn give_up(&mut self, ports: &mut LanePorts) {
         for (_, to, offer) in self.offers.drain(..) {
             ports.to(to).revoke(offer);
         }

@@ -91,7 +91,7 @@ fn synthesize_among(
 ) -> Result<Synthesis, SynthError> {
     let started = Instant::now();
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-    let session = Session { problems, warm, options, deadline: &deadline, symmetries, started, progress };
+    let session = Planning { problems, warm, options, deadline: &deadline, symmetries, started, progress };
     let mut searches: Vec<CountSearch<'_>> = Vec::with_capacity(problems.len());
     // A warm start may be at any chunk count.
     while !warm.is_empty() && session.open_next(&mut searches) {}
@@ -106,7 +106,7 @@ fn synthesize_among(
 }
 
 /// What stays the same during one call of [`synthesize`].
-struct Session<'a> {
+struct Planning<'a> {
     problems: &'a [Problem],
     warm: &'a [Schedule],
     started: Instant,
@@ -116,7 +116,7 @@ struct Session<'a> {
     progress: &'a (dyn Fn(Progress) + Sync),
 }
 
-impl<'a> Session<'a> {
+impl<'a> Planning<'a> {
     /// Begins the search at the next chunk count, if there is one.
     fn open_next(&self, searches: &mut Vec<CountSearch<'a>>) -> bool {
         let Some(problem) = self.problems.get(searches.len()) else { return false };
