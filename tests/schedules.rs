@@ -120,7 +120,7 @@ fn milp_alone_is_as_good_as_matching_where_its_models_are_small() {
 fn a_search_begins_with_the_plan_that_it_is_given() {
     let folder = tempfile::tempdir().unwrap();
     let run = |line: &str| antiphon_in(folder.path(), line);
-    let synth = |rest: &str| run(&format!("synth --topology mesh2d:2x4 --collective allgather --json --force {rest}"));
+    let synth = |rest: &str| run(&format!("synth --topology dgx1 --collective allgather --json --force {rest}"));
     let classic = synth("--size 8MB --chunks 3 --strategy classic -o warm.json").ok().json();
     let (name, before) = (classic["strategy"].clone(), classic["makespan_us"].as_f64().unwrap());
     // At a chunk count that the search would not have tried.
