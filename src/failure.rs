@@ -73,7 +73,12 @@ impl Failure {
 
     /// Ctrl-C came before there was an answer.
     pub(crate) fn interrupted() -> Self {
-        Self { kind: Kind::Interrupted, ..Self::no(anyhow::anyhow!("interrupted")) }
+        Self::interrupted_with(anyhow::anyhow!("interrupted"))
+    }
+
+    /// Ctrl-C came before the answer was whole; `error` says what is missing.
+    pub(crate) fn interrupted_with(error: impl Into<anyhow::Error>) -> Self {
+        Self { kind: Kind::Interrupted, ..Self::no(error) }
     }
 
     /// Adds what was being done, in front of the cause.

@@ -62,6 +62,18 @@ fn refused(error: &clap::Error) -> ExitCode {
 }
 
 fn dispatch(command: Command, screen: &Screen) -> Outcome {
+    if matches!(
+        command,
+        Command::Topology(_)
+            | Command::Sketch(_)
+            | Command::Verify(_)
+            | Command::Simulate(_)
+            | Command::Explain(_)
+            | Command::Export(_)
+    ) {
+        // The other commands say themselves what Ctrl-C means for them.
+        interrupt::ends(screen);
+    }
     match command {
         Command::Demo(args) => commands::demo::run(&args, screen),
         Command::Topology(command) => commands::topology::run(&command, screen),

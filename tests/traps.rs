@@ -102,6 +102,18 @@ fn an_interrupted_planner_says_so_and_gives_what_it_has() {
 }
 
 #[test]
+fn an_interrupted_search_over_sizes_says_that_it_is_not_whole() {
+    let mut child = start("synth --topology dgx2x2 --collective alltoall --sizes 1MB..64MB --gap 0 -v");
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let found = lines.by_ref().map_while(Result::ok).find(|line| line.contains("incumbent"));
+    assert!(found.is_some(), "nothing was found");
+    interrupt(&child);
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("interrupted")), "{rest:?}");
+}
+
+#[test]
 fn an_interrupted_run_says_so() {
     // The first size takes a moment, the second takes a minute.
     let line = "run --collective allreduce --ranks 2 --size 4,64MB --iterations 2000 --timeout 1h";

@@ -33,6 +33,9 @@ pub(crate) fn run(args: &BoundArgs, screen: &Screen) -> Outcome {
         let horizons = synth::horizon(problem, &bounds, HorizonEffort::default(), &deadline);
         bounds.list.extend(horizons.map_err(Failure::no)?);
     }
+    if interrupt::was_raised() {
+        screen.note("interrupted; these are the bounds that were found until then");
+    }
     let (best, any) = (bounds.best(), bounds.best_at_any_chunking());
     let rest = serde_json::json!({
         "lower_bound_us": best.value, "binding": best.name,

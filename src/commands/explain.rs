@@ -6,7 +6,6 @@ use crate::answer::answer;
 use crate::cli::ExplainArgs;
 use crate::failure::{Failure, Outcome};
 use crate::foreign;
-use crate::interrupt;
 use crate::plan::{self, Verified};
 use crate::screen::{Screen, percent, table, table_with_remarks, time};
 use program::play;
@@ -95,7 +94,7 @@ fn leverage(schedule: &VerifiedSchedule, screen: &Screen) -> Leverage {
     let bar = screen.progress("pricing");
     bar.message("what each kind of link is worth");
     let problem = Problem::new(schedule.topology().clone(), schedule.schedule().demand.clone());
-    synth::levers(&problem, schedule, &Deadline::after(Some(PATIENCE), interrupt::cancels()))
+    synth::levers(&problem, schedule, &Deadline::after(Some(PATIENCE), synth::Cancel::default()))
 }
 
 impl Explained {

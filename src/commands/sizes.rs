@@ -13,6 +13,7 @@
 
 use crate::cli::{Chunks, RequestArgs, SizeList, SynthArgs};
 use crate::failure::{Failure, Outcome, io_failure, write_to};
+use crate::interrupt;
 use crate::plan;
 use crate::screen::{Screen, bytes, percent, table, time};
 use schedule::{Collective, Request, TopologyRef};
@@ -90,7 +91,12 @@ pub(crate) fn run(args: &SynthArgs, sizes: &SizeList, screen: &Screen) -> Outcom
         save(folder, &index, &found)?;
     }
     let seconds = started.elapsed().as_secs_f64();
-    screen.result(&Report { index: &index, seconds }, || report(&index, seconds, args.output.as_deref()))
+    screen.result(&Report { index: &index, seconds }, || report(&index, seconds, args.output.as_deref()))?;
+    match interrupt::was_raised() {
+        false => Ok(()),
+        true => Err(Failure::interrupted_with(anyhow::anyhow!("interrupted: some sizes were not searched to the end"))
+            .hint("what was found is right; the same command without Ctrl-C may find better plans")),
+    }
 }
 
 /// The answer of `--json`: the index, and the time of the search.

@@ -9,7 +9,7 @@ use schedule::{RankSet, TopologyRef};
 use serde_json::json;
 use topology::import::{ImportOptions, import, import_sys};
 use topology::quantity::{show_duration, show_rates};
-use topology::{Rank, ResourceId, Topology};
+use topology::{Rank, ResourceId, Topology, shorten};
 
 /// Runs the command.
 pub(crate) fn run(command: &TopologyCommand, screen: &Screen) -> Outcome {
@@ -155,7 +155,7 @@ fn translate(args: &ImportArgs, screen: &Screen) -> Outcome {
 fn summary(topology: &Topology) -> String {
     format!(
         "{}: {} ranks in {} machines, {} links, {} shared resources, digest {}",
-        topology.name(),
+        shorten(topology.name()),
         topology.rank_count(),
         topology.machines().len(),
         topology.links().len(),

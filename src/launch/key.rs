@@ -57,7 +57,7 @@ fn of_text(text: &[u8], origin: &str) -> Outcome<Secret> {
 
 /// Reads a file that only its owner can read.
 fn read(path: &Path) -> Outcome<Secret> {
-    let file = File::open(path).map_err(|error| io_failure(path, error))?;
+    let file = topology::open_input(&path.to_string_lossy())?;
     let metadata = file.metadata().map_err(|error| io_failure(path, error))?;
     let mode = metadata.permissions().mode();
     if metadata.is_file() && mode & 0o077 != 0 {

@@ -20,6 +20,8 @@ use std::os::unix::fs::FileTypeExt;
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Folders of files that another process opened and handed over to this one.
+/// Some editors write it in front of a text.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 const OPENED: [&str; 3] = ["/dev/stdin", "/dev/fd/", "/proc/self/fd/"];
 
 /// What makes a SPEC a path even without a slash.
@@ -187,23 +189,37 @@ fn format_of(document: &Document<'_>) -> TopologyResult<FileFormat> {
     }
 }
 
-/// Reads a text that a user named: a regular file of bounded length. A pipe is read only where it is already open
-/// (`/dev/stdin`, `/dev/fd/3`), because opening a pipe by its name waits for a writer, perhaps for ever.
+/// Opens a file that a user named: a regular file. A pipe is opened only where it is already open (`/dev/stdin`,
+/// `/dev/fd/3`), because opening a pipe by its name waits for a writer, perhaps for ever.
 ///
 /// # Errors
 /// [`TopologyError::Unreadable`].
-pub fn read_text(path: &str) -> TopologyResult<String> {
+pub fn open_input(path: &str) -> TopologyResult<std::fs::File> {
     let refuse = |reason: String| TopologyError::Unreadable { path: shorten(path), reason };
     let about = std::fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
     let is_open_pipe = about.file_type().is_fifo() && OPENED.iter().any(|opened| path.starts_with(opened));
     if !about.is_file() && !is_open_pipe {
         return Err(refuse("it is no regular file".to_owned()));
     }
-    let file = std::fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
+    std::fs::File::open(path).map_err(|error| refuse(error.to_string()))
+}
+
+/// Reads a text that a user named, of bounded length, from a file that [`open_input`] opens. A byte order mark is left out.
+///
+/// # Errors
+/// [`TopologyError::Unreadable`].
+pub fn read_text(path: &str) -> TopologyResult<String> {
+    let refuse = |reason: String| TopologyError::Unreadable { path: shorten(path), reason };
+    let file = open_input(path)?;
     let mut text = String::new();
     // The limit is on the bytes that are read, not on the length that the file states: pipes state none.
     match file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text) {
-        Ok(length) if length as u64 <= MAX_FILE_BYTES => Ok(text),
+        Ok(length) if length as u64 <= MAX_FILE_BYTES => {
+            if text.starts_with(BYTE_ORDER_MARK) {
+                text.drain(..BYTE_ORDER_MARK.len_utf8());
+            }
+            Ok(text)
+        }
         Ok(_) => Err(refuse(format!("it has more than {MAX_FILE_BYTES} bytes, the limit"))),
         Err(error) => Err(refuse(error.to_string())),
     }
@@ -295,6 +311,13 @@ mod tests {
         }
         assert!(load("./no/such/file.yaml").unwrap_err().to_string().starts_with("cannot read ./no/such/file.yaml: "));
         assert!(load("/").is_err());
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_text() {
+        let topology = resolve("ring:3").unwrap();
+        let file = Scratch::new("bom.json", format!("\u{feff}{}", to_json(&topology)).as_bytes());
+        assert_eq!(load(&file.spec("")).unwrap().digest(), topology.digest());
     }
 
     #[test]

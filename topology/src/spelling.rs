@@ -18,12 +18,18 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     near.filter(|(distance, _)| *distance <= allowed).min_by_key(|(distance, _)| *distance).map(|(_, found)| found)
 }
 
-/// The first 80 characters of an input, to quote it in a message.
+/// The first 80 characters of an input, to quote it in a message. Control characters are escaped: they could do something
+/// to a terminal.
 pub fn shorten(text: &str) -> String {
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+    const MOST: usize = 80;
+    let mut short = String::new();
+    for letter in text.chars().take(MOST) {
+        if letter.is_control() { short.extend(letter.escape_default()) } else { short.push(letter) }
     }
+    if text.chars().nth(MOST).is_some() {
+        short.push('…');
+    }
+    short
 }
 
 /// A parser's message that quotes its input: of a long message, only the beginning and the end.

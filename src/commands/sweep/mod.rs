@@ -78,8 +78,10 @@ fn lead(args: &SweepArgs, crew: &mut dyn Crew, screen: &Screen) -> Outcome {
         (0, 0) => Ok(()),
         (0, failed) => Err(Failure::no(anyhow::anyhow!("{failed} of {} cells failed", records.len()))
             .hint("the same command tries them again")),
-        (open, _) => Err(Failure::no(anyhow::anyhow!("interrupted: {open} of {} cells are open", records.len()))
-            .hint(format!("what is done is in {folder}; the same command continues it"))),
+        (open, _) => {
+            Err(Failure::interrupted_with(anyhow::anyhow!("interrupted: {open} of {} cells are open", records.len()))
+                .hint(format!("what is done is in {folder}; the same command continues it")))
+        }
     }
 }
 
