@@ -7,6 +7,7 @@ use crate::error::CommResult;
 use crate::stock::{self, CallKind};
 use runtime::{DType, Prepared, SequencedProgram, Session};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use topology::Rank;
 
@@ -31,7 +32,7 @@ pub(crate) struct ReadyPlan {
 
 /// A plan for a range of sizes.
 struct ClassPlan {
-    program: Arc<SequencedProgram>,
+    program: SequencedProgram,
     name: Arc<str>,
 }
 
@@ -73,11 +74,13 @@ impl PlanCache {
     fn make(&mut self, session: &Session, members: &[Rank], key: CallKey) -> CommResult<ReadyPlan> {
         let bytes = key.count as u64 * key.dtype.size() as u64;
         let class = (key.kind, bytes.max(1).ilog2());
-        if !self.plans.contains_key(&class) {
-            let (program, name) = stock::plan(members.len(), key.kind, 1 << class.1)?;
-            self.plans.insert(class, ClassPlan { program: Arc::new(SequencedProgram::new(program)?), name });
-        }
-        let ClassPlan { program, name } = &self.plans[&class];
+        let ClassPlan { program, name } = match self.plans.entry(class) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let (program, name) = stock::plan(members.len(), key.kind, 1 << class.1)?;
+                place.insert(ClassPlan { program: SequencedProgram::new(program)?, name })
+            }
+        };
         let prepared = session.prepare(program, members, key.count as u64, key.dtype)?;
         let ready = ReadyPlan { prepared, name: name.clone() };
         self.made += 1;

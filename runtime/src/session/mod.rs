@@ -15,7 +15,8 @@
 //! | `lane` | messages between two ranks through shared memory |
 //! | `ports` | a rank's ends of all its lanes; messages for several communicators |
 //! | `buffers` | the memory of one call |
-//! | `script` | a rank's steps, one after the other, and one run of them |
+//! | `script` | a rank's steps, one after the other |
+//! | `run` | one call of a script |
 
 #[expect(unsafe_code, reason = "lends the caller's memory in parts that do not overlap")]
 mod buffers;
@@ -23,6 +24,7 @@ mod buffers;
 mod lane;
 mod ports;
 #[expect(unsafe_code, reason = "reads what a peer has offered")]
+mod run;
 mod script;
 
 use crate::clock::Moment;
@@ -33,8 +35,9 @@ use crate::memory::doorbell::{Patience, Waiter};
 use crate::verdict::{Cause, Phase, Verdict};
 use buffers::CallBuffers;
 use ports::{LanePorts, SessionMemory};
+use run::{RunProgress, ScriptRun};
+use script::CallScript;
 pub use script::SequencedProgram;
-use script::{CallScript, RunProgress, ScriptRun};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;

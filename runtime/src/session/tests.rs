@@ -1,3 +1,5 @@
+//! Sessions of threads: every collective at many sizes, and what happens when a rank does not do its part.
+
 use super::*;
 use crate::measure::reference::Reference;
 use program::VerifiedProgram;

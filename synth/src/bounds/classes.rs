@@ -4,7 +4,7 @@
 //! that is missed where that is wrong costs tightness, nothing else.
 
 use super::cut::{held_bytes, sinks};
-use super::degree::{Side, duties};
+use super::degree::{Side, least_traffic};
 use crate::problem::Problem;
 use std::collections::BTreeSet;
 use topology::symmetry::{Colours, alike};
@@ -18,7 +18,7 @@ impl Classes {
         let topology = &*problem.topology;
         let mut wants = vec![false; topology.rank_count()];
         sinks(problem).into_iter().for_each(|rank| wants[rank.index()] = true);
-        let (ingress, egress) = (duties(problem, Side::Ingress), duties(problem, Side::Egress));
+        let (ingress, egress) = (least_traffic(problem, Side::Ingress), least_traffic(problem, Side::Egress));
         let held = held_bytes(problem);
         let role = |rank: Rank| {
             let rank = rank.index();

@@ -22,18 +22,18 @@ pub(super) enum Side {
 
 /// What a rank must at least move over its links.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Duty {
+pub(super) struct LeastTraffic {
     chunks: i64,
     bytes: f64,
 }
 
-impl Duty {
+impl LeastTraffic {
     fn add(&mut self, other: Self, sign: f64) {
         self.chunks += if sign < 0.0 { -other.chunks } else { other.chunks };
         self.bytes += sign * other.bytes;
     }
 
-    /// What tells duties apart.
+    /// What tells least_traffic apart.
     pub(super) fn key(self) -> (i64, u64) {
         (self.chunks, self.bytes.to_bits())
     }
@@ -41,11 +41,11 @@ impl Duty {
 
 /// The strongest of each kind over all ranks.
 pub(super) fn degree(problem: &Problem, classes: &Classes, side: Side) -> Vec<Bound> {
-    let duties = duties(problem, side);
+    let least_traffic = least_traffic(problem, side);
     let uniform = problem.demand.chunks().iter().all(|chunk| chunk.bytes.is_none());
     let mut best: BTreeMap<Scope, (Micros, Rank)> = BTreeMap::new();
     for rank in classes.split(problem.topology.ranks()).0 {
-        let Duty { chunks, bytes } = duties[rank.index()];
+        let LeastTraffic { chunks, bytes } = least_traffic[rank.index()];
         let Some(chunks) = u64::try_from(chunks).ok().filter(|&chunks| chunks > 0) else { continue };
         let links = links(problem, rank, side);
         let mut offer = |scope, beats: &dyn Fn(Micros) -> bool, value: &dyn Fn() -> Micros| {
@@ -68,7 +68,7 @@ pub(super) fn degree(problem: &Problem, classes: &Classes, side: Side) -> Vec<Bo
         name: if side == Side::Ingress { "ingress" } else { "egress" },
         scope,
         value,
-        certificate: certificate(problem, (rank, side), scope, duties[rank.index()].chunks),
+        certificate: certificate(problem, (rank, side), scope, least_traffic[rank.index()].chunks),
     };
     best.into_iter().map(bound).collect()
 }
@@ -102,9 +102,9 @@ fn certificate(problem: &Problem, (rank, side): (Rank, Side), scope: Scope, chun
 }
 
 /// How much every rank must receive or send, whatever the schedule.
-pub(super) fn duties(problem: &Problem, side: Side) -> Vec<Duty> {
+pub(super) fn least_traffic(problem: &Problem, side: Side) -> Vec<LeastTraffic> {
     let demand = &*problem.demand;
-    let mut duties = vec![Duty::default(); problem.topology.rank_count()];
+    let mut least_traffic = vec![LeastTraffic::default(); problem.topology.rank_count()];
     let concerned = |chunk: &Chunk| match side {
         Side::Ingress => chunk.wanted_by.clone(),
         Side::Egress => chunk.holders.clone(),
@@ -112,19 +112,19 @@ pub(super) fn duties(problem: &Problem, side: Side) -> Vec<Duty> {
     let mut first = 0;
     // Chunks that everybody wants share one list: they are added up before they are handed out.
     for run in demand.chunks().chunk_by(|a, b| concerned(a).as_ptr() == concerned(b).as_ptr()) {
-        let mut all = Duty::default();
+        let mut all = LeastTraffic::default();
         for (chunk, id) in run.iter().zip(first..) {
-            let one = Duty { chunks: 1, bytes: demand.bytes_of(ChunkId(id)).0 };
+            let one = LeastTraffic { chunks: 1, bytes: demand.bytes_of(ChunkId(id)).0 };
             let Some(spared) = spared(chunk, side) else { continue };
             all.add(one, 1.0);
             for &rank in spared {
-                duties[rank.index()].add(one, -1.0);
+                least_traffic[rank.index()].add(one, -1.0);
             }
         }
-        concerned(&run[0]).iter().for_each(|rank| duties[rank.index()].add(all, 1.0));
+        concerned(&run[0]).iter().for_each(|rank| least_traffic[rank.index()].add(all, 1.0));
         first += run.len() as u32;
     }
-    duties
+    least_traffic
 }
 
 /// Of the ranks that want (or hold) a chunk, those that need not receive (or send) it; `None` if all need not.
