@@ -167,8 +167,14 @@ impl PlanFile {
             Err(violations) if size_bytes > most => Err(violations),
             Err(violations) => {
                 let first = violations.first().map_or(String::new(), ToString::to_string);
-                let text =
-                    format!("right for calls up to {most} bytes only; above, scratch is used again too early: {first}");
+                let is_judged =
+                    violations.iter().all(|violation| !matches!(violation.fault, Fault::Unsupported { .. }));
+                let text = match is_judged {
+                    true => format!(
+                        "right for calls up to {most} bytes only; above, scratch is used again too early: {first}"
+                    ),
+                    false => format!("right for calls up to {most} bytes; larger calls were not judged: {first}"),
+                };
                 Ok(Some(Note { at: Location::Plan, text }))
             }
         }
