@@ -154,7 +154,7 @@ fn long_without_a_coordinator_every_rank_ends_and_says_so() {
             assert_eq!(said.len(), if blow == Blow::Cut { 4 } else { 3 });
             for (rank, ran) in said {
                 let expected = match rank {
-                    0 => "error: rank 0 was cut off from others".to_owned(),
+                    0 => "rank 0 was cut off from others".to_owned(),
                     _ => format!("rank {rank} on machine {} lost the coordinator, rank 0,", APART[rank]),
                 };
                 let words = &ran.stderr;
