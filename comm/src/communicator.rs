@@ -38,7 +38,7 @@ pub(crate) struct CallState {
     /// Calls so far.
     calls: u32,
     /// Groups that were split off so far.
-    pub(crate) splits: u64,
+    splits: u64,
     plans: PlanCache,
     scratch: Vec<u8>,
     /// Why no call can be made any more.
@@ -149,6 +149,12 @@ impl Communicator {
 }
 
 impl CallState {
+    /// The number of the next group that is made of this one.
+    pub(crate) fn next_split(&mut self) -> u64 {
+        self.splits += 1;
+        self.splits
+    }
+
     /// # Errors
     /// What went wrong in an earlier call.
     pub(crate) fn check(&self) -> CommResult<()> {

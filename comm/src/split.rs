@@ -14,11 +14,7 @@ impl Communicator {
         let own = [color.map_or(-1, i64::from), key];
         let mut all = vec![0; own.len() * self.size()];
         self.all_gather(&own, &mut all)?;
-        let splits = {
-            let mut state = self.state();
-            state.splits += 1;
-            state.splits
-        };
+        let splits = self.state().next_split();
         let Some(color) = color else { return Ok(None) };
         let named = all.chunks_exact(2).enumerate().filter(|(_, pair)| pair[0] == i64::from(color));
         let mut members: Vec<(i64, usize)> = named.map(|(number, pair)| (pair[1], number)).collect();
@@ -42,8 +38,7 @@ impl Communicator {
         let splits = {
             let mut state = self.state();
             state.check()?;
-            state.splits += 1;
-            state.splits
+            state.next_split()
         };
         let id = mixed(mixed(self.shared.id, splits), u64::MAX);
         let members = self.shared.members.clone();

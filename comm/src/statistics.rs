@@ -22,13 +22,14 @@ pub struct PlanStatistics {
 
 impl Statistics {
     pub(crate) fn count(&mut self, plan: &str, bytes: usize) {
-        // The name is only copied once.
-        if !self.plans.contains_key(plan) {
-            self.plans.insert(plan.to_owned(), PlanStatistics::default());
-        }
-        if let Some(counted) = self.plans.get_mut(plan) {
-            counted.calls += 1;
-            counted.bytes += bytes as u64;
+        let bytes = bytes as u64;
+        match self.plans.get_mut(plan) {
+            Some(counted) => {
+                counted.calls += 1;
+                counted.bytes += bytes;
+            }
+            // The name is copied only once.
+            None => drop(self.plans.insert(plan.to_owned(), PlanStatistics { calls: 1, bytes })),
         }
     }
 }

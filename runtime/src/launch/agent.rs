@@ -145,7 +145,7 @@ impl Agent<'_> {
         let over = Arc::new(AtomicBool::new(false));
         let made = if place.is_none() {
             segment.barrier.excuse(absent);
-            self.start_courier(number, &segment, &over)?;
+            self.start_relay(number, &segment, &over)?;
             Some(segment.place()?)
         } else {
             None
@@ -156,7 +156,7 @@ impl Agent<'_> {
         Ok(())
     }
 
-    fn start_courier(&self, epoch: Epoch, segment: &Segment, over: &Arc<AtomicBool>) -> RunResult<()> {
+    fn start_relay(&self, epoch: Epoch, segment: &Segment, over: &Arc<AtomicBool>) -> RunResult<()> {
         let (post, segment, over) = (self.post.clone(), segment.clone(), over.clone());
         let carry = move || {
             segment.barrier.relay(&over, |round, lead| {

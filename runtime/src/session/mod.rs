@@ -1,7 +1,7 @@
 //! Ranks that have met once, and call collectives as often as they like.
 //!
-//! The principal types are [`Session`], one rank among those that met; [`Prepared`], a rank's part of a program for one count
-//! and data type, which can be called again and again; and [`Pending`], a call under way.
+//! The principal types are [`Session`], one rank among those that met, and [`Prepared`], a rank's part of a program for one
+//! count and data type, which can be called again and again.
 //!
 //! * A session has any number of **communicators**. Calls of one communicator are done one after the other, in the order in
 //!   which they were made; calls of different communicators do not wait for each other.

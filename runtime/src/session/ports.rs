@@ -61,6 +61,13 @@ struct Aside {
     payload: Vec<u8>,
 }
 
+impl Aside {
+    /// What it costs to keep.
+    fn bytes(&self) -> usize {
+        self.payload.len() + size_of::<Self>()
+    }
+}
+
 /// One rank's ends.
 pub(crate) struct LanePorts {
     memory: SessionMemory,
@@ -79,8 +86,8 @@ pub(crate) struct Lent {
 
 impl LanePorts {
     pub(crate) fn new(memory: SessionMemory, rank: Rank) -> Self {
-        let none = || (0..memory.ranks).map(|_| None);
-        let (senders, receivers) = (none().collect(), (0..memory.ranks).map(|_| None).collect());
+        let senders = (0..memory.ranks).map(|_| None).collect();
+        let receivers = (0..memory.ranks).map(|_| None).collect();
         Self { memory, rank, senders, receivers, aside: BTreeMap::new(), aside_bytes: 0 }
     }
 
@@ -121,8 +128,9 @@ impl LanePorts {
         let lane = self.from(peer);
         lane.pieces(head.bytes, |at, piece| payload[at..at + piece.len()].copy_from_slice(piece));
         lane.release(head.bytes);
-        self.aside_bytes += payload.len() + size_of::<Aside>();
-        self.aside.entry((peer, head.communicator)).or_default().push_back(Aside { head, payload });
+        let aside = Aside { head, payload };
+        self.aside_bytes += aside.bytes();
+        self.aside.entry((peer, head.communicator)).or_default().push_back(aside);
     }
 
     /// Hands the pieces of the message that [`Self::next`] found, which is short, to `take`.
@@ -150,7 +158,7 @@ impl LanePorts {
         let key = (peer, head.communicator);
         let Some(queue) = self.aside.get_mut(&key) else { return self.from(peer).release(head.bytes) };
         if let Some(aside) = queue.pop_front() {
-            self.aside_bytes -= aside.payload.len() + size_of::<Aside>();
+            self.aside_bytes -= aside.bytes();
         }
         if queue.is_empty() {
             self.aside.remove(&key);
@@ -159,10 +167,8 @@ impl LanePorts {
 
     /// Forgets what was put aside for a communicator that is gone.
     pub(crate) fn forget(&mut self, communicator: u64) {
-        let bytes =
-            |queue: &VecDeque<Aside>| queue.iter().map(|aside| aside.payload.len() + size_of::<Aside>()).sum::<usize>();
-        let gone = self.aside.iter().filter(|((_, of), _)| *of == communicator).map(|(_, queue)| bytes(queue));
-        self.aside_bytes -= gone.sum::<usize>();
+        let gone = self.aside.iter().filter(|((_, of), _)| *of == communicator);
+        self.aside_bytes -= gone.flat_map(|(_, queue)| queue).map(Aside::bytes).sum::<usize>();
         self.aside.retain(|(_, of), _| *of != communicator);
     }
 

@@ -1,6 +1,7 @@
 //! One call of a rank's script.
 //!
-//! The principal type is [`ScriptRun`]: how far the call is, and what it has offered. It never waits: [`ScriptRun::poll`] does what it can.
+//! The principal type is [`ScriptRun`]: how far the call is, and what it has offered. It never waits: [`ScriptRun::poll`] does
+//! what it can.
 
 use super::script::{Act, CallScript};
 use crate::dtype::Kernel;
@@ -27,6 +28,11 @@ pub(super) enum RunProgress {
 /// One call.
 pub(super) struct ScriptRun {
     script: Arc<CallScript>,
+    state: RunState,
+}
+
+/// What changes while a script runs.
+struct RunState {
     buffers: CallBuffers,
     communicator: u64,
     call: u32,
@@ -38,12 +44,12 @@ pub(super) struct ScriptRun {
 impl ScriptRun {
     /// The `call`-th call of a communicator.
     pub(super) fn new(script: Arc<CallScript>, buffers: CallBuffers, communicator: u64, call: u32) -> Self {
-        Self { script, buffers, communicator, call, next: 0, offers: Vec::new() }
+        Self { script, state: RunState { buffers, communicator, call, next: 0, offers: Vec::new() } }
     }
 
     /// How many steps are finished.
     pub(super) fn finished(&self) -> usize {
-        self.next
+        self.state.next
     }
 
     /// Does what it can without waiting.
@@ -51,10 +57,23 @@ impl ScriptRun {
     /// # Errors
     /// [`RunError::Stamp`] if a peer does something else, [`RunError::Lane`] if it has given up, [`RunError::Program`].
     pub(super) fn poll(&mut self, ports: &mut LanePorts) -> RunResult<RunProgress> {
-        let script = self.script.clone();
+        let Self { script, state } = self;
+        state.poll(script, ports)
+    }
+
+    /// Takes back what was offered: the call has failed, and its buffers are the caller's again.
+    pub(super) fn give_up(&mut self, ports: &mut LanePorts) {
+        for (_, to, offer) in self.state.offers.drain(..) {
+            ports.to(to).revoke(offer);
+        }
+    }
+}
+
+impl RunState {
+    fn poll(&mut self, script: &CallScript, ports: &mut LanePorts) -> RunResult<RunProgress> {
         let before = self.next;
         while self.next < script.acts.len() {
-            if let Some(peer) = self.step(&script, ports)? {
+            if let Some(peer) = self.step(script, ports)? {
                 return Ok(if self.next > before { RunProgress::Moved } else { RunProgress::Waits(peer) });
             }
             self.next += 1;
@@ -122,11 +141,11 @@ impl ScriptRun {
     fn send(&mut self, script: &CallScript, ports: &mut LanePorts, to: Rank, tag: u32, src: &Span) -> Option<Rank> {
         let data = self.buffers.read(src);
         let (communicator, stamp) = (self.communicator, script.stamp(self.call));
+        let head = MessageHead { bytes: 0, offer: None, communicator, stamp, tag };
         if data.len() <= SHORT {
-            let head = MessageHead { bytes: data.len() as u32, offer: None, communicator, stamp, tag };
+            let head = MessageHead { bytes: data.len() as u32, ..head };
             return (!ports.to(to).send(head, data)).then_some(to);
         }
-        let head = MessageHead { bytes: 0, offer: None, communicator, stamp, tag };
         match ports.to(to).offer(head, data.as_ptr(), data.len()) {
             Some(offer) => {
                 self.offers.push((self.next as u32, to, offer));
@@ -196,12 +215,5 @@ impl ScriptRun {
     fn first_unread(&mut self, ports: &mut LanePorts, is_meant: impl Fn(u32) -> bool) -> Option<Rank> {
         self.offers.retain(|&(_, to, offer)| !ports.to(to).is_read(offer));
         self.offers.iter().find(|(act, ..)| is_meant(*act)).map(|&(_, to, _)| to)
-    }
-
-    /// Takes back what was offered: the call has failed, and its buffers are the caller's again.
-    pub(super) fn give_up(&mut self, ports: &mut LanePorts) {
-        for (_, to, offer) in self.offers.drain(..) {
-            ports.to(to).revoke(offer);
-        }
     }
 }
