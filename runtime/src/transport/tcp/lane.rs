@@ -267,10 +267,7 @@ pub(crate) mod tests {
             // Until all that may go has arrived, and then much longer. How long the kernel takes is not known.
             let (mut idle, begin) = (0, std::time::Instant::now());
             while idle < 100_000 || received < sent || (credit > 0 && sent < BYTES) {
-                let moved = [
-                    sender.send(&data[sent..]).unwrap(),
-                    receiver.receive(&mut into[received..]).unwrap(),
-                ];
+                let moved = [sender.send(&data[sent..]).unwrap(), receiver.receive(&mut into[received..]).unwrap()];
                 (sent, received) = (sent + moved[0], received + moved[1]);
                 idle = if moved == [0, 0] { idle + 1 } else { 0 };
                 assert!(begin.elapsed().as_secs() < 20, "{received} of {sent} bytes arrived");
