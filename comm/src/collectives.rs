@@ -3,11 +3,11 @@
 //! Every method checks the lengths of its buffers, and hands their bytes on.
 
 use crate::communicator::Communicator;
-use crate::element::Element;
 use crate::error::{CommError, CommResult};
+use crate::operation::Operation;
 use crate::stock::CallKind;
 use bytemuck::{cast_slice, cast_slice_mut};
-use runtime::Call;
+use runtime::{Call, Element};
 use schedule::{Collective, ReduceOp};
 use std::ops::Range;
 use topology::Rank;

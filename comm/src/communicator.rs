@@ -1,18 +1,19 @@
 //! A group of ranks, and one rank's place in it.
 
 use crate::error::{CommError, CommResult};
-use crate::plans::{CallKey, PlanCache};
+use crate::plans::{CallKey, PlanCache, ReadyPlan};
 use crate::statistics::Statistics;
 use crate::stock::CallKind;
 use runtime::{Call, DType, Prepared, RunError, Session};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
-/// How long a call may go without any progress.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long a call may go without any progress, if nobody says otherwise.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 /// The communicator of all ranks.
-const WORLD: u64 = 1;
+pub(crate) const WORLD: u64 = 1;
 
 /// One rank of a group. Calls are made by all members, in the same order. Those of one communicator are done one after the
 /// other; calls of different communicators do not wait for each other. Clones are the same rank, for other threads.
@@ -37,10 +38,11 @@ pub(crate) struct Membership {
 pub(crate) struct CallState {
     /// Calls so far.
     calls: u32,
+    /// Messages so far to (`true`) and from each member.
+    messages: BTreeMap<(usize, bool), u32>,
     /// Groups that were split off so far.
     splits: u64,
     plans: PlanCache,
-    scratch: Vec<u8>,
     /// Why no call can be made any more.
     broken: Option<Arc<RunError>>,
     statistics: Statistics,
@@ -120,35 +122,57 @@ impl Communicator {
         self.shared.members.get(number).copied().ok_or_else(none)
     }
 
-    /// Makes a collective call.
-    pub(crate) fn collective(&self, kind: CallKind, count: usize, dtype: DType, buffers: Call<'_>) -> CommResult<()> {
-        let mut state = self.state();
+    /// What serves a collective call. It is counted.
+    pub(crate) fn ready(&self, state: &mut CallState, kind: CallKind, count: usize, dtype: DType) -> CommResult<ReadyPlan> {
         state.check()?;
         let Membership { session, members, .. } = &*self.shared;
         let ready = state.plans.ready(session, members, CallKey { kind, count, dtype })?;
         let bytes = ready.prepared.lengths().into_iter().max().unwrap_or(0);
-        self.make(&mut state, &ready.prepared, buffers)?;
         state.statistics.count(&ready.name, bytes);
-        Ok(())
+        Ok(ready)
+    }
+
+    /// Makes a collective call.
+    pub(crate) fn collective(&self, kind: CallKind, count: usize, dtype: DType, buffers: Call<'_>) -> CommResult<()> {
+        let mut state = self.state();
+        let ready = self.ready(&mut state, kind, count, dtype)?;
+        self.make(&mut state, &ready.prepared, buffers)
     }
 
     /// Makes a call of what was prepared.
     pub(crate) fn make(&self, state: &mut CallState, prepared: &Prepared, buffers: Call<'_>) -> CommResult<()> {
         let Membership { session, id, limit, .. } = &*self.shared;
-        let mut scratch = std::mem::take(&mut state.scratch);
-        state.calls = state.calls.wrapping_add(1);
-        let result = session.call(prepared, (*id, state.calls), buffers, &mut scratch, *limit);
-        state.scratch = scratch;
-        result.map_err(|error| {
-            // Whether peers have made this call is not known; only a new group knows where it stands.
-            let error = Arc::new(error);
-            state.broken = Some(error.clone());
-            CommError::Run(error)
-        })
+        let call = state.next_call();
+        let result = session.call(prepared, (*id, call), buffers, *limit);
+        result.map_err(|error| state.fail(error))
     }
 }
 
 impl CallState {
+    /// The number of the next call.
+    pub(crate) fn next_call(&mut self) -> u32 {
+        self.calls = self.calls.wrapping_add(1);
+        self.calls
+    }
+
+    /// The number of the next message to a member, or from it.
+    pub(crate) fn next_message(&mut self, peer: usize, is_sent: bool) -> u32 {
+        let count = self.messages.entry((peer, is_sent)).or_default();
+        *count = count.wrapping_add(1);
+        *count
+    }
+
+    /// A call has failed. Which peers have made it is not known, so no other call can be made: only a new group knows where
+    /// it stands. A call that was wrong from the start fails alone.
+    pub(crate) fn fail(&mut self, error: RunError) -> CommError {
+        if let RunError::BufferSize { .. } | RunError::Mismatch { .. } = error {
+            return CommError::Argument(error.to_string());
+        }
+        let error = Arc::new(error);
+        self.broken.get_or_insert_with(|| error.clone());
+        CommError::Run(error)
+    }
+
     /// The number of the next group that is made of this one.
     pub(crate) fn next_split(&mut self) -> u64 {
         self.splits += 1;

@@ -1,5 +1,6 @@
 //! What can go wrong in a call.
 
+use crate::launcher::LaunchError;
 use runtime::RunError;
 use std::sync::Arc;
 
@@ -16,6 +17,9 @@ pub enum CommError {
     /// A peer is lost, late or does something else. This call and all later ones of the communicator end with it.
     #[error(transparent)]
     Run(#[from] Arc<RunError>),
+    /// The environment does not say which rank this is, or nonsense.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     /// There is no plan, which would be a defect of ours.
     #[error("no plan: {0}")]
     NoPlan(String),

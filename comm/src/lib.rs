@@ -24,15 +24,25 @@
 
 mod collectives;
 mod communicator;
-mod element;
+mod connect;
 mod error;
+pub mod launcher;
+mod operation;
 mod plans;
+mod point_to_point;
+mod request;
 mod split;
+mod started;
 mod statistics;
 mod stock;
 
 pub use communicator::Communicator;
-pub use element::Element;
+pub use connect::Config;
 pub use error::{CommError, CommResult};
+pub use operation::Operation;
+pub use request::Request;
+pub use runtime::{DType, Element, RawCall, RunError};
 pub use schedule::ReduceOp as Op;
+pub use schedule::Collective;
+pub use started::Pending;
 pub use statistics::{PlanStatistics, Statistics};

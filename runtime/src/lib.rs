@@ -12,7 +12,7 @@
 //! Every room uses those above it in this list, never one below; the project's house test reads the code and says so.
 //!
 //! ```text
-//! clock, reduction, dtype, verdict, numbers, error, group    values that every room uses
+//! clock, reduction, dtype, element, verdict, numbers, error, group    values that every room uses
 //! memory         memory that the ranks of one computer share, and how they wake each other
 //! transport      lanes of bytes between two ranks: a folder for each transport
 //! plan           what one rank executes of a program, and where it lies in its buffers
@@ -28,6 +28,7 @@
 mod clock;
 mod control;
 mod dtype;
+mod element;
 mod error;
 mod execution;
 mod group;
@@ -45,6 +46,7 @@ mod verdict;
 
 pub use clock::Moment;
 pub use dtype::DType;
+pub use element::Element;
 pub use error::{RunError, RunResult, Stamp};
 pub use execution::concurrent::Loaded;
 pub use execution::executor::Sample;
@@ -64,7 +66,7 @@ pub use measure::assignment::Assignment;
 pub use measure::trial::{Check, RankReport, Trial, TrialReport};
 pub use numbers::CallNumber;
 pub use pacing::pace::Emulation;
-pub use session::{Prepared, SequencedProgram, Session};
+pub use session::{Prepared, RawCall, SequencedProgram, Session, Started, Ticket};
 pub use transport::hosts::Hosts;
 pub use transport::interfaces::Interface;
 pub use transport::tcp::Secret;

@@ -3,14 +3,13 @@
 //! The principal type is [`Launch`]. A command with ranks calls [`Launch::of`] first. If another program started the
 //! ranks, only rank 0 runs the command; on the others, [`Role::Agent`] serves the coordinator and returns.
 
-mod environment;
 mod interfaces;
-mod key;
 
 use crate::cli::LaunchArgs;
 use crate::failure::{Failure, Outcome};
 use crate::workbench::fault;
-use environment::{Environment, Found, launcher};
+use comm::launcher::environment::{Environment, Explicit, Found, find};
+use comm::launcher::{LaunchError, key};
 use runtime::{Machine, Rendezvous};
 use std::cell::Cell;
 use std::os::unix::process::CommandExt;
@@ -19,6 +18,18 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 use topology::Rank;
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Self {
+        let LaunchError { text, hint } = error;
+        Self::bad_input(anyhow::anyhow!(text)).hint_if(hint)
+    }
+}
+
+/// What the command line says of the job.
+fn explicit(args: &LaunchArgs) -> Explicit<'_> {
+    Explicit { rank: args.rank, ranks: args.world_size, master: args.master.as_deref() }
+}
 
 /// What starts the ranks.
 pub(crate) enum Launch {
@@ -41,7 +52,7 @@ impl Waiting {
     /// The rank that options and environment describe, if this process is one of several ranks.
     pub(crate) fn of(args: &LaunchArgs) -> Option<Self> {
         let environment = Environment::of_process();
-        let found = if args.ranks.is_none() { launcher(args, &environment).ok()?? } else { return None };
+        let found = if args.ranks.is_none() { find(explicit(args), &environment).ok()?? } else { return None };
         Self::found(args, &environment, found).ok()
     }
 
@@ -110,7 +121,7 @@ impl Role {
             return Ok(Self::Coordinator(Launch::Local(ranks as usize)));
         }
         let environment = Environment::of_process();
-        let Some(found) = launcher(args, &environment)? else { return Ok(Self::Open) };
+        let Some(found) = find(explicit(args), &environment)? else { return Ok(Self::Open) };
         let mut waiting = Waiting::found(args, &environment, found)?;
         let named = environment.get("ANTIPHON_INTERFACE").filter(|_| args.interface.is_empty());
         let named = named.map(|list| list.split(',').map(str::to_owned).collect());

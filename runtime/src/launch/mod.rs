@@ -25,11 +25,13 @@
 //! ```
 
 pub(crate) mod agent;
+mod connect;
 pub(crate) mod epoch_setup;
 pub(crate) mod files;
 pub(crate) mod launcher;
 pub(crate) mod machine;
 pub(crate) mod member;
+mod membership;
 mod parent;
 pub(crate) mod probe;
 pub(crate) mod rendezvous;

@@ -5,9 +5,16 @@
 //!
 //! * A **short** message lies in the lane itself: a ring of lines of 64 bytes, the size of a cache line. The first line has
 //!   the head and the first 32 bytes, so a message of a few bytes is one cache line that moves from core to core.
-//! * A **long** message is only *offered*: the lane says where it lies in the sender's memory. The receiver reads it there
-//!   and says so. Until then the sender leaves it unchanged. If the sender has to give up, it *revokes* the offer, and waits
-//!   for a receiver that has begun to read. So no receiver ever reads memory that its owner has taken back.
+//! * A **long** message is only *offered*: the lane says where it lies in the sender's memory. A receiver that can read this
+//!   memory copies the message from there. Any other receiver asks for the message, and the sender sends it in
+//!   *fragments*: short messages with the tag [`FRAGMENT`]. The sender leaves the message unchanged until the offer has
+//!   ended. A sender that gives up *revokes* the offer. A receiver that gives up *refuses* it.
+//!
+//! ```text
+//! state of an offer:   free ─offer─▶ open ─begin─▶ reading ─end─▶ read ─is seen by the sender─▶ free
+//!                                     │              └─ask─▶ wanted ─last fragment─▶ free
+//!                                     └─revoke─▶ revoked ─is seen by the receiver─▶ free
+//! ```
 //!
 //! A line is full when its sequence number is that of its place in the stream; so the receiver looks at one word, and the
 //! sender learns only now and then how far the receiver is.
@@ -46,6 +53,11 @@ const OPEN: u32 = 1;
 const READING: u32 = 2;
 const READ: u32 = 3;
 const REVOKED: u32 = 4;
+const WANTED: u32 = 5;
+const REFUSED: u32 = 6;
+
+/// The tag of a part of a long message. No connection of a plan has this number.
+pub(crate) const FRAGMENT: u32 = u32::MAX;
 
 /// What stands before a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,16 +133,34 @@ pub(crate) struct LaneSender {
     written: u32,
     /// Lines that the receiver was seen to have released.
     released: u32,
+    /// Whether the receiver reads offers through a pointer, because it is a thread of this process.
+    by_pointer: bool,
 }
 
-/// A long message that was offered: where the lane keeps it.
+/// A long message that was offered.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// Where the lane keeps it.
+    slot: u32,
+    /// Bytes that were sent in fragments.
+    sent: usize,
+}
+
+/// How far an offer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Offer(u32);
+pub(crate) enum OfferState {
+    /// The receiver does not have the whole message yet; whether another fragment of it was sent just now.
+    Open { moved: bool },
+    /// The receiver has the message, and the offer has ended.
+    Taken,
+    /// The receiver has given up.
+    Refused,
+}
 
 impl LaneSender {
     /// The end of a lane that lies at `offset`; `bell` wakes its receiver. A lane has one sender.
-    pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell) -> Self {
-        Self { place: LanePlace { region, offset }, bell, written: 0, released: 0 }
+    pub(crate) fn new(region: Arc<Region>, offset: usize, bell: Doorbell, by_pointer: bool) -> Self {
+        Self { place: LanePlace { region, offset }, bell, written: 0, released: 0, by_pointer }
     }
 
     fn has_room(&mut self, lines: u32) -> bool {
@@ -169,26 +199,60 @@ impl LaneSender {
         }
         self.place.state(slot).store(OPEN, Ordering::Release);
         self.publish(MessageHead { bytes: 0, offer: Some(slot as u32), ..head }, 1);
-        Some(Offer(slot as u32))
+        Some(Offer { slot: slot as u32, sent: 0 })
     }
 
-    /// Whether an offered message has been read; if so, the offer is over.
-    pub(crate) fn is_read(&mut self, Offer(slot): Offer) -> bool {
-        let state = self.place.state(slot as usize);
-        let is_read = state.load(Ordering::Acquire) == READ;
-        if is_read {
-            state.store(FREE, Ordering::Release);
+    /// Carries an offer on: sees whether the receiver has read it, and sends the fragments that it asked for. `head` and
+    /// `data` are those of [`Self::offer`].
+    pub(crate) fn advance(&mut self, offer: &mut Offer, head: MessageHead, data: &[u8]) -> OfferState {
+        match self.place.state(offer.slot as usize).load(Ordering::Acquire) {
+            READ => {}
+            REFUSED => {
+                self.free(offer);
+                return OfferState::Refused;
+            }
+            WANTED => {
+                let before = offer.sent;
+                while offer.sent < data.len() {
+                    let piece = &data[offer.sent..data.len().min(offer.sent + SHORT)];
+                    let head = MessageHead {
+                        bytes: piece.len() as u32,
+                        offer: Some(offer.slot),
+                        tag: FRAGMENT,
+                        ..head
+                    };
+                    if !self.send(head, piece) {
+                        return OfferState::Open { moved: offer.sent > before };
+                    }
+                    offer.sent += piece.len();
+                }
+            }
+            _ => return OfferState::Open { moved: false },
         }
-        is_read
+        self.free(offer);
+        OfferState::Taken
     }
 
-    /// Takes an offer back. Afterwards nobody reads what was offered. The offer stays used up, because its head is still
-    /// in the lane.
-    pub(crate) fn revoke(&mut self, Offer(slot): Offer) {
-        let state = self.place.state(slot as usize);
-        while state.compare_exchange(OPEN, REVOKED, Ordering::AcqRel, Ordering::Acquire) == Err(READING) {
-            // The receiver is copying, which waits for nobody.
-            std::thread::yield_now();
+    fn free(&mut self, offer: &Offer) {
+        self.place.state(offer.slot as usize).store(FREE, Ordering::Release);
+    }
+
+    /// Takes an offer back. Afterwards nobody reads what was offered through a pointer. A receiver in another process may
+    /// still copy it, but finds out that the offer was revoked before it uses the copy.
+    pub(crate) fn revoke(&mut self, offer: &Offer) {
+        let state = self.place.state(offer.slot as usize);
+        loop {
+            let seen = state.load(Ordering::Acquire);
+            match seen {
+                // The receiver is copying, which waits for nobody.
+                READING if self.by_pointer => std::thread::yield_now(),
+                OPEN | READING | WANTED => {
+                    if state.compare_exchange(seen, REVOKED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                        return self.bell.ring();
+                    }
+                }
+                _ => return self.free(offer),
+            }
         }
     }
 
@@ -265,22 +329,70 @@ impl LaneReceiver {
         }
     }
 
+    /// Changes the state of an offer.
+    ///
+    /// # Errors
+    /// If the sender has taken the offer back, which ends it.
+    fn change(&self, offer: u32, from: u32, to: u32) -> Result<(), Revoked> {
+        let state = self.place.state(offer as usize % OFFERS);
+        match state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(found) => {
+                if found == REVOKED {
+                    state.store(FREE, Ordering::Release);
+                }
+                Err(Revoked)
+            }
+        }
+    }
+
     /// Begins to read an offered message: address and length.
     ///
     /// # Errors
     /// If the sender has taken it back.
-    pub(crate) fn begin(&self, offer: u32) -> Result<(*const u8, usize), Revoked> {
-        let slot = offer as usize % OFFERS;
-        let state = self.place.state(slot);
-        state.compare_exchange(OPEN, READING, Ordering::AcqRel, Ordering::Acquire).map_err(|_| Revoked)?;
-        let [address, bytes] = self.place.offered(slot).map(|word| word.load(Ordering::Relaxed));
-        Ok((std::ptr::with_exposed_provenance(address as usize), bytes as usize))
+    pub(crate) fn begin(&self, offer: u32) -> Result<(u64, usize), Revoked> {
+        self.change(offer, OPEN, READING)?;
+        let [address, bytes] = self.place.offered(offer as usize % OFFERS).map(|word| word.load(Ordering::Relaxed));
+        Ok((address, bytes as usize))
     }
 
     /// Says that an offered message has been read.
-    pub(crate) fn end(&self, offer: u32) {
-        self.place.state(offer as usize % OFFERS).store(READ, Ordering::Release);
+    ///
+    /// # Errors
+    /// If the sender has taken it back meanwhile, so that what was read means nothing.
+    pub(crate) fn end(&self, offer: u32) -> Result<(), Revoked> {
+        self.change(offer, READING, READ)?;
         self.bell.ring();
+        Ok(())
+    }
+
+    /// Asks for the fragments of an offered message that this rank has begun to read, but cannot.
+    ///
+    /// # Errors
+    /// If the sender has taken it back.
+    pub(crate) fn ask(&self, offer: u32) -> Result<(), Revoked> {
+        self.change(offer, READING, WANTED)?;
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Whether the sender has taken back what this rank asked for.
+    pub(crate) fn is_revoked(&self, offer: u32) -> bool {
+        self.place.state(offer as usize % OFFERS).load(Ordering::Acquire) == REVOKED
+    }
+
+    /// Refuses an offered message that this rank has not begun to read.
+    pub(crate) fn refuse(&self, offer: u32) {
+        if self.change(offer, OPEN, REFUSED).is_ok() {
+            self.bell.ring();
+        }
+    }
+
+    /// Refuses a message that this rank has asked for. Fragments may still come.
+    pub(crate) fn refuse_rest(&self, offer: u32) {
+        if self.change(offer, WANTED, REFUSED).is_ok() {
+            self.bell.ring();
+        }
     }
 }
 
@@ -291,7 +403,7 @@ mod tests {
     fn lane() -> (LaneSender, LaneReceiver) {
         let region = Arc::new(Region::create(4096 + LANE_BYTES).unwrap());
         let bell = |index: usize| Doorbell::new(region.clone(), index * 64);
-        (LaneSender::new(region.clone(), 4096, bell(1)), LaneReceiver::new(region.clone(), 4096, bell(0)))
+        (LaneSender::new(region.clone(), 4096, bell(1), true), LaneReceiver::new(region.clone(), 4096, bell(0)))
     }
 
     fn head(bytes: usize, number: u64) -> MessageHead {
@@ -349,21 +461,59 @@ mod tests {
         assert!(sender.send(head(100, 0), &[1; 100]));
     }
 
+    const OPEN_STILL: OfferState = OfferState::Open { moved: false };
+
     #[test]
-    fn an_offer_is_read_or_revoked() {
-        let (mut sender, receiver) = lane();
+    fn an_offer_is_read_revoked_or_refused() {
+        let (mut sender, mut receiver) = lane();
         let data = [9u8; 1000];
-        let first = sender.offer(head(0, 1), data.as_ptr(), data.len()).unwrap();
-        let offer = receiver.head().unwrap().offer.unwrap();
-        assert!(!sender.is_read(first));
-        let (address, bytes) = receiver.begin(offer).unwrap();
-        assert_eq!((address, bytes), (data.as_ptr(), 1000));
-        receiver.end(offer);
-        assert!(sender.is_read(first));
-        let second = sender.offer(head(0, 2), data.as_ptr(), data.len()).unwrap();
-        sender.revoke(second);
-        assert_eq!(receiver.begin(second.0), Err(Revoked));
+        let mut offer = |sender: &mut LaneSender, number| {
+            let made = sender.offer(head(0, number), data.as_ptr(), data.len()).unwrap();
+            let found = receiver.head().unwrap();
+            receiver.release(found.bytes);
+            (made, found.offer.unwrap())
+        };
+        let (mut first, at) = offer(&mut sender, 1);
+        let (second, other) = offer(&mut sender, 2);
+        let (mut third, last) = offer(&mut sender, 3);
+        assert_eq!(sender.advance(&mut first, head(0, 1), &data), OPEN_STILL);
+        assert_eq!(receiver.begin(at), Ok((data.as_ptr().expose_provenance() as u64, 1000)));
+        assert_eq!(receiver.end(at), Ok(()));
+        assert_eq!(sender.advance(&mut first, head(0, 1), &data), OfferState::Taken);
+        sender.revoke(&second);
+        assert_eq!(receiver.begin(other), Err(Revoked));
+        receiver.refuse(last);
+        assert_eq!(sender.advance(&mut third, head(0, 3), &data), OfferState::Refused);
+        // Every slot is free again.
         let open = (0..).take_while(|_| sender.offer(head(0, 3), data.as_ptr(), 1).is_some()).count();
-        assert_eq!(open, OFFERS - 1, "the revoked one is used up");
+        assert_eq!(open, OFFERS);
+    }
+
+    /// A receiver that cannot read the sender's memory gets the message in fragments, between other messages.
+    #[test]
+    fn a_message_comes_in_fragments_if_the_receiver_asks() {
+        let (mut sender, mut receiver) = lane();
+        let data: Vec<u8> = (0..100_000).map(|at| byte(5, at)).collect();
+        let mut made = sender.offer(head(0, 1), data.as_ptr(), data.len()).unwrap();
+        let (found, _) = receive(&mut receiver).unwrap();
+        let slot = found.offer.unwrap();
+        receiver.begin(slot).unwrap();
+        receiver.ask(slot).unwrap();
+        let (mut whole, mut others) = (Vec::new(), 0);
+        loop {
+            let state = sender.advance(&mut made, head(0, 1), &data);
+            sender.send(head(3, 2), b"abc");
+            while let Some((found, message)) = receive(&mut receiver) {
+                match found.tag {
+                    FRAGMENT => whole.extend(message),
+                    _ => others += 1,
+                }
+            }
+            if state == OfferState::Taken {
+                break;
+            }
+        }
+        assert!(whole == data && others > 0);
+        assert!(!receiver.is_revoked(slot));
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! * A session has any number of **communicators**. Calls of one communicator are done one after the other, in the order in
 //!   which they were made; calls of different communicators do not wait for each other.
-//! * There is no background thread. Whoever waits, in whichever thread, carries on all calls of its rank.
+//! * A thread that waits for a call carries on all calls of its rank. If several threads wait, one does so, and the others sleep.
 //! * Nothing is announced and no barrier is passed: the first message of a call says which call of which communicator with
 //!   which plan it belongs to. If a peer does something else, that is an error, and never a wait.
 //! * Nothing of the process is touched: no signal, no environment variable, no standard stream.
@@ -13,19 +13,34 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `lane` | messages between two ranks through shared memory |
+//! | `process_memory` | reading the memory of another process |
+//! | `places` | where each rank is, and the memory that it shares |
+//! | `memory_port` | a rank's ends of the lanes to and from one other rank of its machine |
 //! | `ports` | a rank's ends of all its lanes; messages for several communicators |
 //! | `buffers` | the memory of one call |
+//! | `sink` | what a rank does with the bytes of a message |
 //! | `script` | a rank's steps, one after the other |
 //! | `run` | one call of a script |
+//! | `started` | a call that owns its buffers |
+//! | `engine` | all calls of a rank that are under way |
+//! | `fate` | why a session is over |
 
 #[expect(unsafe_code, reason = "lends the caller's memory in parts that do not overlap")]
 mod buffers;
+mod engine;
+pub(crate) mod fate;
 #[expect(unsafe_code, reason = "reads and writes lines of shared memory")]
 mod lane;
+#[expect(unsafe_code, reason = "reads what a thread of this process has offered")]
+mod memory_port;
+pub(crate) mod places;
 mod ports;
-#[expect(unsafe_code, reason = "reads what a peer has offered")]
+#[expect(unsafe_code, reason = "asks the kernel to copy out of another process")]
+pub(crate) mod process_memory;
 mod run;
 mod script;
+mod sink;
+mod started;
 
 use crate::clock::Moment;
 use crate::dtype::DType;
@@ -33,20 +48,28 @@ use crate::error::{RunError, RunResult};
 use crate::interpreter::buffers::Call;
 use crate::memory::doorbell::{Patience, Waiter};
 use crate::verdict::{Cause, Phase, Verdict};
-use buffers::CallBuffers;
-use ports::{LanePorts, SessionMemory};
-use run::{RunProgress, ScriptRun};
+pub use buffers::RawCall;
+pub use engine::Ticket;
+use engine::Engine;
+use fate::Fate;
+use places::{Directory, RankMemory, Whereabouts};
+use ports::LanePorts;
+use run::RunProgress;
 use script::CallScript;
 pub use script::SequencedProgram;
-use std::collections::{BTreeMap, VecDeque};
+pub use started::Started;
+use std::any::Any;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use topology::Rank;
 
 /// How often a waiting call looks before it asks what time it is.
 const LOOKS: u32 = 64;
+/// How long after the last progress a call fails because the rank that it waits for has left.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// A thread that lets another one carry on its call looks around at least this often.
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 /// One rank among those that have met. Clones are the same rank, in other threads.
 #[derive(Clone)]
@@ -57,24 +80,14 @@ pub struct Session {
 struct SessionParts {
     rank: Rank,
     ranks: usize,
-    memory: SessionMemory,
+    memory: RankMemory,
     patience: Patience,
+    fate: Arc<Fate>,
     engine: Mutex<Engine>,
-}
-
-/// What a rank has to carry on.
-struct Engine {
-    ports: LanePorts,
-    /// For each communicator its calls, the oldest first. Only that one is under way.
-    queues: BTreeMap<u64, VecDeque<Queued>>,
-    /// Calls that are over, until somebody asks.
-    over: BTreeMap<u64, RunResult<()>>,
-    tickets: u64,
-}
-
-struct Queued {
-    ticket: u64,
-    run: ScriptRun,
+    /// A call is over, or nobody carries on.
+    turn: Condvar,
+    /// What watches the other ranks while the session lives.
+    _watch: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// A rank's part of a program for one count and data type. It belongs to one session, and can be called any number of times.
@@ -96,20 +109,30 @@ impl Session {
     /// # Errors
     /// If the operating system has no shared memory.
     pub fn local(ranks: usize) -> RunResult<Vec<Self>> {
-        let memory = SessionMemory::new(ranks).map_err(RunError::system("making shared memory"))?;
+        let memory = RankMemory::of_threads(ranks).map_err(RunError::system("making shared memory"))?;
+        let directory = Arc::new(Directory::new(memory.iter().cloned().map(Whereabouts::Thread).collect()));
+        let fate = Arc::new(Fate::new(memory.clone()));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let session = |rank| {
-            let engine = Engine {
-                ports: LanePorts::new(memory.clone(), rank),
-                queues: BTreeMap::new(),
-                over: BTreeMap::new(),
-                tickets: 0,
-            };
-            let patience = Patience::of(ranks, cores);
-            let shared = SessionParts { rank, ranks, memory: memory.clone(), patience, engine: Mutex::new(engine) };
-            Self { shared: Arc::new(shared) }
+        let session = |(rank, memory): (usize, RankMemory)| {
+            let rank = Rank::from_index(rank);
+            Self::assemble(rank, memory, directory.clone(), Patience::of(ranks, cores), fate.clone(), None)
         };
-        Ok((0..ranks).map(Rank::from_index).map(session).collect())
+        Ok(memory.into_iter().enumerate().map(session).collect())
+    }
+
+    /// The session of a rank that knows where the others are.
+    pub(crate) fn assemble(
+        rank: Rank,
+        memory: RankMemory,
+        directory: Arc<Directory>,
+        patience: Patience,
+        fate: Arc<Fate>,
+        watch: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Self {
+        let ranks = directory.ranks();
+        let engine = Mutex::new(Engine::new(LanePorts::new(directory, rank)));
+        let turn = Condvar::new();
+        Self { shared: Arc::new(SessionParts { rank, ranks, memory, patience, fate, engine, turn, _watch: watch }) }
     }
 
     /// This rank.
@@ -154,188 +177,237 @@ impl Session {
         Prepared { script: Arc::new(CallScript::exchange(self.shared.rank, sends, receives)) }
     }
 
+    /// A message of so many bytes to a rank, which receives it with [`Self::prepare_receive`] in the same call of the same
+    /// communicator.
+    pub fn prepare_send(&self, to: Rank, bytes: usize) -> Prepared {
+        Prepared { script: Arc::new(CallScript::message(self.shared.rank, to, bytes, true)) }
+    }
+
+    /// A message of so many bytes from a rank.
+    pub fn prepare_receive(&self, from: Rank, bytes: usize) -> Prepared {
+        Prepared { script: Arc::new(CallScript::message(self.shared.rank, from, bytes, false)) }
+    }
+
     /// Makes a call and waits for its end; `call` is the number of the call of its communicator, the same on all of its
     /// members.
     ///
     /// # Errors
     /// [`RunError::BufferSize`]; [`RunError::Deadline`] after `limit` without progress, with the rank that is waited for;
-    /// [`RunError::Stamp`] if a peer calls something else; [`RunError::Verdict`] if the session was aborted. The buffers are
+    /// [`RunError::Stamp`] if a peer calls something else; [`RunError::Verdict`] if the session is over. The buffers are
     /// the caller's again in each case, and what they hold is not said.
-    #[expect(unsafe_code, reason = "hands borrowed buffers to a run that ends before the borrow")]
+    #[expect(unsafe_code, reason = "hands borrowed buffers to a call that ends before the borrow")]
     pub fn call(
         &self,
         prepared: &Prepared,
-        (communicator, call): (u64, u32),
+        at: (u64, u32),
         mut buffers: Call<'_>,
-        scratch: &mut Vec<u8>,
         limit: Duration,
     ) -> RunResult<()> {
-        let script = &prepared.script;
-        self.check(script, &buffers)?;
-        scratch.resize(script.lengths[2], 0);
-        // SAFETY: the memory is borrowed until this call returns, and the run has ended by then: `drive` leaves no run behind.
-        let memory = unsafe { CallBuffers::new(&mut buffers, scratch) };
-        let run = ScriptRun::new(script.clone(), memory, communicator, call);
-        self.drive(run, communicator, limit)
+        // SAFETY: the call is over when this returns.
+        let buffers = unsafe { RawCall::of(&mut buffers) };
+        self.call_raw(prepared, at, buffers, limit)
     }
 
-    fn check(&self, script: &CallScript, call: &Call<'_>) -> RunResult<()> {
-        let [input, output, _] = script.lengths;
-        let given = match call {
-            Call::OutOfPlace { input: send, output: receive } => {
-                [("input", send.len(), input), ("output", receive.len(), output)]
+    /// The same for memory that is given by its addresses.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn call_raw(
+        &self,
+        prepared: &Prepared,
+        (communicator, call): (u64, u32),
+        buffers: RawCall,
+        limit: Duration,
+    ) -> RunResult<()> {
+        self.check(&prepared.script, &buffers)?;
+        let mut engine = self.engine();
+        let mut run = engine.begin(&prepared.script, (communicator, call), buffers);
+        if engine.is_idle() && !engine.is_driven {
+            // The usual case: nothing else is under way. A short call ends here.
+            for _ in 0..LOOKS {
+                let result = match run.poll(&mut engine.ports) {
+                    Ok(RunProgress::Done) => Ok(()),
+                    Ok(_) => {
+                        std::hint::spin_loop();
+                        continue;
+                    }
+                    Err(error) => Err(self.explain(error)),
+                };
+                engine.end(run);
+                return result;
             }
-            Call::InPlace(both) => [("in-place", both.len(), input.max(output)); 2],
+        }
+        let ticket = engine.enqueue(communicator, run, Moment::now());
+        drop(engine);
+        self.wait(ticket, limit)
+    }
+
+    /// Begins a call. It goes on while this rank waits for any call, or [tests](Self::test) one. It is over when [`Self::test`]
+    /// or [`Self::wait`] has told its result, or [`Self::cancel`] has returned.
+    ///
+    /// # Errors
+    /// [`RunError::BufferSize`]. All other errors are told at the end.
+    pub fn start(&self, prepared: &Prepared, at: (u64, u32), buffers: RawCall) -> RunResult<Ticket> {
+        self.check(&prepared.script, &buffers)?;
+        let mut engine = self.engine();
+        let run = engine.begin(&prepared.script, at, buffers);
+        let now = Moment::now();
+        let ticket = engine.enqueue(at.0, run, now);
+        if !engine.is_driven {
+            engine.carry_on(now);
+        }
+        Ok(ticket)
+    }
+
+    /// Whether a call is over; its result is told once.
+    pub fn test(&self, ticket: Ticket) -> Option<RunResult<()>> {
+        let mut engine = self.engine();
+        if !engine.is_driven {
+            engine.carry_on(Moment::now());
+        }
+        let result = engine.take(ticket);
+        let told = result.or_else(|| self.over().map(|verdict| Err(RunError::Verdict(verdict))));
+        if told.is_some() {
+            engine.drop_call(ticket);
+        }
+        told.map(|result| result.map_err(|error| self.explain(error)))
+    }
+
+    /// Gives up a call. Its buffers are the caller's again. The other ranks' calls fail.
+    pub fn cancel(&self, ticket: Ticket) {
+        let mut engine = self.engine();
+        engine.drop_call(ticket);
+        engine.take(ticket);
+    }
+
+    fn check(&self, script: &CallScript, call: &RawCall) -> RunResult<()> {
+        let [input, output, _] = script.lengths;
+        let [send, receive] = call.lengths();
+        let expected = match call.is_in_place() {
+            false => [("input", send, input), ("output", receive, output)],
+            true => [("in-place", receive, input.max(output)); 2],
         };
-        for (buffer, given, needed) in given {
+        for (buffer, given, needed) in expected {
             if given != needed {
                 return Err(RunError::BufferSize { rank: self.shared.rank, buffer, given, needed });
             }
         }
-        Ok(())
+        match call.is_confused() {
+            true => Err(RunError::Mismatch { what: "the buffers of the call overlap, or are not memory".to_owned() }),
+            false => Ok(()),
+        }
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {
         self.shared.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries a call on until it is over. Whatever comes of it, no run of it is left.
-    fn drive(&self, mut run: ScriptRun, communicator: u64, limit: Duration) -> RunResult<()> {
+    /// Why the session is over, if it is.
+    pub fn over(&self) -> Option<Verdict> {
+        self.shared.fate.verdict()
+    }
+
+    /// An error, or the verdict if the session is over: a peer that is gone is named there.
+    fn explain(&self, error: RunError) -> RunError {
+        self.over().map_or(error, RunError::Verdict)
+    }
+
+    /// Waits until a call is over, while it carries on all calls of this rank, or another thread does.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn wait(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
         let mut engine = self.engine();
-        if engine.queues.is_empty() {
-            // The usual case: nothing else is under way. A short call ends here.
-            for _ in 0..LOOKS {
-                match run.poll(&mut engine.ports) {
-                    Ok(RunProgress::Done) => return Ok(()),
-                    Ok(_) => std::hint::spin_loop(),
-                    Err(error) => {
-                        run.give_up(&mut engine.ports);
-                        return Err(error);
-                    }
-                }
+        let result = loop {
+            if let Some(result) = engine.take(ticket) {
+                break result;
             }
-        }
-        let ticket = engine.enqueue(communicator, run);
+            if !engine.is_driven {
+                engine.is_driven = true;
+                drop(engine);
+                let result = self.drive(ticket, limit);
+                engine = self.engine();
+                engine.is_driven = false;
+                if engine.followers > 0 {
+                    self.shared.turn.notify_all();
+                }
+                break result;
+            }
+            if let Some(error) = self.overdue(&engine, ticket, Moment::now(), limit) {
+                engine.drop_call(ticket);
+                break Err(error);
+            }
+            engine.followers += 1;
+            let waited = self.shared.turn.wait_timeout(engine, LONGEST_SLEEP);
+            engine = waited.unwrap_or_else(PoisonError::into_inner).0;
+            engine.followers -= 1;
+        };
         drop(engine);
-        self.wait(communicator, ticket, limit)
+        result.map_err(|error| self.explain(error))
     }
 
     /// Carries all calls on until one is over.
-    fn wait(&self, communicator: u64, ticket: u64, limit: Duration) -> RunResult<()> {
-        let bell = self.shared.memory.bell(self.shared.rank);
-        let mut waiter = Waiter::new(bell, self.shared.patience);
-        let mut moved_at = Moment::now();
+    fn drive(&self, ticket: Ticket, limit: Duration) -> RunResult<()> {
+        let mut waiter = Waiter::new(self.shared.memory.bell(), self.shared.patience);
         loop {
             let mut engine = self.engine();
-            let (mut moved, mut looks) = (engine.carry_on(), 1);
-            while !moved && looks < LOOKS && engine.queues.len() == 1 {
+            let now = Moment::now();
+            let (mut moved, mut looks) = (engine.carry_on(now), 1);
+            while !moved && looks < LOOKS && !engine.is_shared() {
                 std::hint::spin_loop();
-                (moved, looks) = (engine.carry_on(), looks + 1);
+                (moved, looks) = (engine.carry_on(now), looks + 1);
             }
-            if let Some(result) = engine.over.remove(&ticket) {
+            if moved && engine.followers > 0 {
+                self.shared.turn.notify_all();
+            }
+            if let Some(result) = engine.take(ticket) {
+                waiter.progressed();
                 return result;
             }
-            let now = Moment::now();
             if moved {
-                moved_at = now;
                 waiter.progressed();
                 continue;
             }
-            if let Some(error) = self.overdue(&mut engine, communicator, now.since(moved_at), limit) {
-                engine.drop_call(communicator, ticket);
+            if let Some(error) = self.overdue(&engine, ticket, now, limit) {
+                waiter.progressed();
+                engine.drop_call(ticket);
                 return Err(error);
             }
             drop(engine);
-            waiter.idle(now, moved_at.after(limit));
+            waiter.idle(now, now.after(limit));
         }
     }
 
-    /// What is wrong if nothing has moved for `waited`.
-    fn overdue(&self, engine: &mut Engine, communicator: u64, waited: Duration, limit: Duration) -> Option<RunError> {
-        let rank = self.shared.rank;
-        if let Some(aborted) = engine.ports.aborted() {
-            return Some(RunError::Verdict(Verdict { rank: aborted, cause: Cause::Failed, phase: Phase::Work }));
+    /// What is wrong if a call has not moved for longer than `limit`, or the session is over.
+    fn overdue(&self, engine: &Engine, ticket: Ticket, now: Moment, limit: Duration) -> Option<RunError> {
+        if let Some(verdict) = self.over() {
+            return Some(RunError::Verdict(verdict));
         }
-        if waited <= limit {
-            return None;
+        let standing = engine.standing(ticket.communicator)?;
+        let waited = now.since(standing.since);
+        // Its last messages may have arrived after the last look.
+        if waited > FAREWELL && self.shared.fate.has_left(standing.peer) {
+            let phase = Phase::Work;
+            return Some(RunError::Verdict(Verdict { rank: standing.peer, cause: Cause::Lost, phase }));
         }
-        let run = &mut engine.queues.get_mut(&communicator)?.front_mut()?.run;
-        let finished = run.finished() as u64;
-        let peer = match run.poll(&mut engine.ports) {
-            Ok(RunProgress::Waits(peer)) => Some(peer),
-            Ok(_) => return None,
-            Err(error) => return Some(error),
-        };
-        let place = format!("step {finished}");
-        Some(RunError::Deadline {
-            rank,
-            peer,
+        (waited > limit).then(|| RunError::Deadline {
+            rank: self.shared.rank,
+            peer: Some(standing.peer),
             phase: Phase::Work,
-            place,
+            place: format!("step {}", standing.finished),
             waited_ms: waited.as_millis() as u64,
-            finished,
+            finished: standing.finished,
         })
     }
 
     /// Ends all calls of all ranks of the session, under way or to come, with an error that names this rank.
     pub fn abort(&self) {
-        let word = u64::from(self.shared.rank.0) + 1;
-        let _ = self.shared.memory.aborted().compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
-        (0..self.shared.ranks).for_each(|rank| self.shared.memory.bell(Rank::from_index(rank)).ring());
+        self.shared.fate.decide(Verdict { rank: self.shared.rank, cause: Cause::Failed, phase: Phase::Work });
     }
 
     /// Forgets what has come for a communicator that is gone.
     pub fn forget(&self, communicator: u64) {
         self.engine().ports.forget(communicator);
-    }
-}
-
-impl Engine {
-    fn enqueue(&mut self, communicator: u64, run: ScriptRun) -> u64 {
-        self.tickets += 1;
-        let ticket = self.tickets;
-        self.queues.entry(communicator).or_default().push_back(Queued { ticket, run });
-        ticket
-    }
-
-    /// Carries on the oldest call of every communicator; whether anything moved.
-    fn carry_on(&mut self) -> bool {
-        let mut moved = false;
-        let Self { ports, queues, over, .. } = self;
-        queues.retain(|_, queue| {
-            while let Some(first) = queue.front_mut() {
-                let result = match first.run.poll(ports) {
-                    Ok(RunProgress::Done) => Ok(()),
-                    Ok(progress) => {
-                        moved |= progress == RunProgress::Moved;
-                        return true;
-                    }
-                    Err(error) => Err(error),
-                };
-                moved = true;
-                first.run.give_up(ports);
-                over.insert(first.ticket, result);
-                queue.pop_front();
-            }
-            false
-        });
-        moved
-    }
-
-    /// Gives up a call that is not over.
-    fn drop_call(&mut self, communicator: u64, ticket: u64) {
-        let Self { ports, queues, .. } = self;
-        let Some(queue) = queues.get_mut(&communicator) else { return };
-        queue.retain_mut(|queued| {
-            let is_it = queued.ticket == ticket;
-            if is_it {
-                queued.run.give_up(ports);
-            }
-            !is_it
-        });
-        if queue.is_empty() {
-            queues.remove(&communicator);
-        }
     }
 }
 

@@ -4,13 +4,12 @@
 //! what it can.
 
 use super::script::{Act, CallScript};
-use crate::dtype::Kernel;
 use crate::error::{RunError, RunResult, Stamp};
 use crate::numbers::CallNumber;
-use crate::plan::Span;
 use crate::session::buffers::CallBuffers;
-use crate::session::lane::{MessageHead, Offer, SHORT};
+use crate::session::lane::{MessageHead, Offer, OfferState};
 use crate::session::ports::LanePorts;
+use crate::session::sink::Sink;
 use std::sync::Arc;
 use topology::Rank;
 
@@ -34,22 +33,46 @@ pub(super) struct ScriptRun {
 /// What changes while a script runs.
 struct RunState {
     buffers: CallBuffers,
+    flow: MessageFlow,
+}
+
+/// How far a call's messages are.
+struct MessageFlow {
     communicator: u64,
     call: u32,
     next: usize,
-    /// Long messages that were not read yet: which act, to whom.
-    offers: Vec<(u32, Rank, Offer)>,
+    /// Long messages that their receivers do not have yet.
+    offers: Vec<OpenOffer>,
+    /// The long message that the next step receives in fragments.
+    incoming: Option<Incoming>,
+}
+
+/// A long message that this rank has offered.
+struct OpenOffer {
+    /// Which act sends it.
+    act: u32,
+    to: Rank,
+    offer: Offer,
+}
+
+/// A long message that comes in fragments.
+struct Incoming {
+    from: Rank,
+    offer: u32,
+    /// Bytes that are here.
+    done: usize,
 }
 
 impl ScriptRun {
     /// The `call`-th call of a communicator.
     pub(super) fn new(script: Arc<CallScript>, buffers: CallBuffers, communicator: u64, call: u32) -> Self {
-        Self { script, state: RunState { buffers, communicator, call, next: 0, offers: Vec::new() } }
+        let flow = MessageFlow { communicator, call, next: 0, offers: Vec::new(), incoming: None };
+        Self { script, state: RunState { buffers, flow } }
     }
 
     /// How many steps are finished.
     pub(super) fn finished(&self) -> usize {
-        self.state.next
+        self.state.flow.next
     }
 
     /// Does what it can without waiting.
@@ -61,159 +84,191 @@ impl ScriptRun {
         state.poll(script, ports)
     }
 
-    /// Takes back what was offered: the call has failed, and its buffers are the caller's again.
-    pub(super) fn give_up(&mut self, ports: &mut LanePorts) {
-        for (_, to, offer) in self.state.offers.drain(..) {
-            ports.to(to).revoke(offer);
+    /// Ends the call: its buffers are the caller's again, and its scratch serves another call. If it has not succeeded,
+    /// what it has offered is taken back.
+    pub(super) fn end(self, ports: &mut LanePorts) -> Vec<u8> {
+        for OpenOffer { to, offer, .. } in &self.state.flow.offers {
+            ports.revoke(*to, offer);
         }
+        if let Some(Incoming { from, offer, .. }) = self.state.flow.incoming {
+            ports.abandon(from, offer);
+        }
+        self.state.buffers.into_scratch()
+    }
+}
+
+/// What came of a step.
+enum StepOutcome {
+    Finished,
+    /// It waits for this rank; whether a part of a message moved meanwhile.
+    Waits {
+        peer: Rank,
+        moved: bool,
+    },
+}
+
+impl StepOutcome {
+    const fn waits(peer: Rank) -> Self {
+        Self::Waits { peer, moved: false }
     }
 }
 
 impl RunState {
     fn poll(&mut self, script: &CallScript, ports: &mut LanePorts) -> RunResult<RunProgress> {
-        let before = self.next;
-        while self.next < script.acts.len() {
-            if let Some(peer) = self.step(script, ports)? {
-                return Ok(if self.next > before { RunProgress::Moved } else { RunProgress::Waits(peer) });
+        let Self { buffers, flow } = self;
+        let mut has_moved = !flow.offers.is_empty() && flow.advance(script, ports, buffers)?;
+        let progress = |has_moved, peer| Ok(if has_moved { RunProgress::Moved } else { RunProgress::Waits(peer) });
+        while flow.next < script.acts.len() {
+            match flow.step(script, ports, buffers)? {
+                StepOutcome::Finished => {}
+                StepOutcome::Waits { peer, moved } => return progress(has_moved || moved, peer),
             }
-            self.next += 1;
+            flow.next += 1;
+            has_moved = true;
         }
-        if let Some(peer) = self.first_unread(ports, |_| true) {
-            return Ok(if self.next > before { RunProgress::Moved } else { RunProgress::Waits(peer) });
+        if let Some(open) = flow.offers.first() {
+            return progress(has_moved, open.to);
         }
         for (span, by) in &script.averages {
-            script.dtype.divide(self.buffers.write(span, script.rank)?, *by);
+            script.dtype.divide(buffers.write(span, script.rank)?, *by);
         }
         Ok(RunProgress::Done)
     }
+}
 
-    /// Does the next step; the rank that it waits for, if it must.
+impl MessageFlow {
+    /// Carries all offers on, and forgets those that were taken; whether anything moved.
+    fn advance(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<bool> {
+        let mut has_moved = false;
+        let mut index = 0;
+        while let Some(OpenOffer { act, to, offer }) = self.offers.get_mut(index) {
+            let Act::Send { tag, src, .. } = &script.acts[*act as usize] else { unreachable!("only sends offer") };
+            let head = head(script, self.communicator, self.call, *tag);
+            match ports.advance(*to, offer, head, buffers.read(src))? {
+                OfferState::Open { moved } => {
+                    has_moved |= moved;
+                    index += 1;
+                }
+                OfferState::Taken => {
+                    has_moved = true;
+                    self.offers.swap_remove(index);
+                }
+                OfferState::Refused => {
+                    let peer = *to;
+                    self.offers.swap_remove(index);
+                    let source = std::io::Error::other("it has given up");
+                    return Err(RunError::Lane { rank: script.rank, peer, source });
+                }
+            }
+        }
+        Ok(has_moved)
+    }
+
+    /// Does the next step.
     #[inline]
-    fn step(&mut self, script: &CallScript, ports: &mut LanePorts) -> RunResult<Option<Rank>> {
+    fn step(&mut self, script: &CallScript, ports: &mut LanePorts, buffers: &CallBuffers) -> RunResult<StepOutcome> {
         let awaits = &script.awaits[self.next];
-        if !awaits.is_empty()
-            && let Some(peer) = self.first_unread(ports, |act| awaits.contains(&act))
-        {
-            return Ok(Some(peer));
+        if !awaits.is_empty() && self.offers.iter().any(|open| awaits.contains(&open.act)) {
+            self.advance(script, ports, buffers)?;
+            if let Some(open) = self.offers.iter().find(|open| awaits.contains(&open.act)) {
+                return Ok(StepOutcome::waits(open.to));
+            }
         }
         match &script.acts[self.next] {
-            Act::Send { to, tag, src } => return Ok(self.send(script, ports, *to, *tag, src)),
+            Act::Send { to, tag, src } => return self.send(script, ports, *to, *tag, buffers.read(src)),
             Act::Receive { from, tag, dst } => {
-                let Some(head) = self.arrived(script, ports, *from, *tag)? else { return Ok(Some(*from)) };
-                let dst = self.buffers.write(dst, script.rank)?;
-                self.take(script, ports, *from, &head, dst.len(), |at, piece| {
-                    dst[at..at + piece.len()].copy_from_slice(piece);
-                })?;
+                let mut sink = Sink::Copy(buffers.write(dst, script.rank)?);
+                return self.receive(script, ports, *from, *tag, &mut sink);
             }
             Act::Combine { from, tag, src, dst } => {
-                let Some(head) = self.arrived(script, ports, *from, *tag)? else { return Ok(Some(*from)) };
-                let (kernel, is_same) = (self.kernel(script)?, src == dst);
-                let result = self.buffers.write(dst, script.rank)?;
+                let (kernel, result) = (script.kernel()?, buffers.write(dst, script.rank)?);
                 // Never two views of the same bytes.
-                let operand = if is_same { &[] } else { self.buffers.read(src) };
-                self.take(script, ports, *from, &head, result.len(), |at, piece| {
-                    let part = at..at + piece.len();
-                    match is_same {
-                        true => (kernel.accumulate)(&mut result[part], piece),
-                        false => (kernel.combine)(&mut result[part.clone()], &operand[part], piece),
-                    }
-                })?;
+                let mut sink = match src == dst {
+                    true => Sink::Accumulate { kernel, result },
+                    false => Sink::Combine { kernel, operand: buffers.read(src), result },
+                };
+                return self.receive(script, ports, *from, *tag, &mut sink);
             }
             Act::Copy { src, dst } => {
                 if src != dst {
-                    self.buffers.write(dst, script.rank)?.copy_from_slice(self.buffers.read(src));
+                    buffers.write(dst, script.rank)?.copy_from_slice(buffers.read(src));
                 }
             }
             Act::Reduce { src, dst } => {
-                let kernel = self.kernel(script)?;
-                (kernel.accumulate)(self.buffers.write(dst, script.rank)?, self.buffers.read(src));
+                (script.kernel()?.accumulate)(buffers.write(dst, script.rank)?, buffers.read(src));
             }
         }
-        Ok(None)
+        Ok(StepOutcome::Finished)
     }
 
-    fn kernel(&self, script: &CallScript) -> RunResult<Kernel> {
-        let fault = || RunError::Program { rank: script.rank, fault: "it reduces without an operator".to_owned() };
-        script.kernel.ok_or_else(fault)
-    }
-
-    /// Sends or offers; whom it waits for if there is no room.
-    fn send(&mut self, script: &CallScript, ports: &mut LanePorts, to: Rank, tag: u32, src: &Span) -> Option<Rank> {
-        let data = self.buffers.read(src);
-        let (communicator, stamp) = (self.communicator, script.stamp(self.call));
-        let head = MessageHead { bytes: 0, offer: None, communicator, stamp, tag };
-        if data.len() <= SHORT {
-            let head = MessageHead { bytes: data.len() as u32, ..head };
-            return (!ports.to(to).send(head, data)).then_some(to);
-        }
-        match ports.to(to).offer(head, data.as_ptr(), data.len()) {
-            Some(offer) => {
-                self.offers.push((self.next as u32, to, offer));
-                None
-            }
-            None => {
-                // Offers that were read make room for others.
-                self.first_unread(ports, |_| true);
-                Some(to)
-            }
-        }
-    }
-
-    /// The next message, if it is there, and is the one that the script expects.
+    /// Sends a short message, or offers a long one.
     #[inline]
-    fn arrived(
-        &self,
+    fn send(
+        &mut self,
+        script: &CallScript,
+        ports: &mut LanePorts,
+        to: Rank,
+        tag: u32,
+        data: &[u8],
+    ) -> RunResult<StepOutcome> {
+        let head = head(script, self.communicator, self.call, tag);
+        if data.len() <= ports.short(to) {
+            let head = MessageHead { bytes: data.len() as u32, ..head };
+            let is_sent = ports.send(to, head, data)?;
+            return Ok(if is_sent { StepOutcome::Finished } else { StepOutcome::waits(to) });
+        }
+        let Some(offer) = ports.offer(to, head, data)? else { return Ok(StepOutcome::waits(to)) };
+        self.offers.push(OpenOffer { act: self.next as u32, to, offer });
+        Ok(StepOutcome::Finished)
+    }
+
+    /// Receives a message, if it is there, and is the one that the script expects.
+    #[inline]
+    fn receive(
+        &mut self,
         script: &CallScript,
         ports: &mut LanePorts,
         from: Rank,
         tag: u32,
-    ) -> RunResult<Option<MessageHead>> {
-        let Some(head) = ports.next(from, self.communicator) else { return Ok(None) };
+        sink: &mut Sink<'_>,
+    ) -> RunResult<StepOutcome> {
+        if self.incoming.is_some() {
+            return self.receive_rest(ports, from, sink);
+        }
+        let Some(head) = ports.next(from, self.communicator)? else { return Ok(StepOutcome::waits(from)) };
         let expected = script.stamp(self.call);
         if (head.stamp, head.tag) != (expected, tag) {
             let stamp = |word: u64| Stamp { call: CallNumber(word >> 32), plan: word & 0xffff_ffff, work: 0 };
             let (expected, found) = (stamp(expected), stamp(head.stamp));
             return Err(RunError::Stamp { rank: script.rank, peer: from, expected, found });
         }
-        Ok(Some(head))
-    }
-
-    /// Hands a message of `expected` bytes to `take` and ends it.
-    fn take(
-        &self,
-        script: &CallScript,
-        ports: &mut LanePorts,
-        from: Rank,
-        head: &MessageHead,
-        expected: usize,
-        mut take: impl FnMut(usize, &[u8]),
-    ) -> RunResult<()> {
-        let lost = |what: &str| RunError::Lane {
-            rank: script.rank,
-            peer: from,
-            source: std::io::Error::other(what.to_owned()),
-        };
         match head.offer {
-            None if head.bytes as usize != expected => return Err(lost("its message has another length")),
-            None => ports.pieces(from, head, take),
+            None => ports.take_short(from, &head, sink)?,
             Some(offer) => {
-                let lent = ports.begin(from, offer).map_err(|_| lost("it has given up"))?;
-                if lent.bytes == expected {
-                    // SAFETY: its sender keeps these bytes as they are until `release`, or until it revokes the offer, for which
-                    // it waits while we read (`LaneSender::revoke`). They are in this process.
-                    take(0, unsafe { std::slice::from_raw_parts(lent.address, lent.bytes) });
+                if !ports.take_long(from, &head, offer, sink)? {
+                    self.incoming = Some(Incoming { from, offer, done: 0 });
+                    return Ok(StepOutcome::Waits { peer: from, moved: true });
                 }
-                ports.release(from, head);
-                return if lent.bytes == expected { Ok(()) } else { Err(lost("its message has another length")) };
             }
         }
-        ports.release(from, head);
-        Ok(())
+        Ok(StepOutcome::Finished)
     }
 
-    /// Notes which offers have been read; the receiver of the first that has not, among those of the acts that `is_meant`.
-    fn first_unread(&mut self, ports: &mut LanePorts, is_meant: impl Fn(u32) -> bool) -> Option<Rank> {
-        self.offers.retain(|&(_, to, offer)| !ports.to(to).is_read(offer));
-        self.offers.iter().find(|(act, ..)| is_meant(*act)).map(|&(_, to, _)| to)
+    /// Receives what has come of a message in fragments.
+    fn receive_rest(&mut self, ports: &mut LanePorts, from: Rank, sink: &mut Sink<'_>) -> RunResult<StepOutcome> {
+        let Some(incoming) = &mut self.incoming else { return Ok(StepOutcome::waits(from)) };
+        let done = ports.take_fragments(from, incoming.offer, incoming.done, sink)?;
+        let moved = done > incoming.done;
+        incoming.done = done;
+        if done < sink.len() {
+            return Ok(StepOutcome::Waits { peer: from, moved });
+        }
+        self.incoming = None;
+        Ok(StepOutcome::Finished)
     }
+}
+
+/// What precedes a long message.
+fn head(script: &CallScript, communicator: u64, call: u32, tag: u32) -> MessageHead {
+    MessageHead { bytes: 0, offer: None, communicator, stamp: script.stamp(call), tag }
 }

@@ -95,7 +95,7 @@ pub(super) struct CallScript {
     pub(super) acts: Vec<Act>,
     /// For each act the earlier sends that must have been read before it: they read what it writes.
     pub(super) awaits: Vec<Vec<u32>>,
-    pub(super) kernel: Option<Kernel>,
+    kernel: Option<Kernel>,
     pub(super) dtype: DType,
     pub(super) averages: Vec<(Span, u64)>,
     /// Bytes of input, output and scratch.
@@ -187,6 +187,34 @@ impl CallScript {
             lengths: [end(sends), end(receives), 0],
             plan: mark(0, 0),
         }
+    }
+
+    /// One message to a rank, or from it, which may be this rank.
+    pub(super) fn message(rank: Rank, peer: Rank, bytes: usize, is_sent: bool) -> Self {
+        let span = |buffer| Span { buffer, bytes: 0..bytes };
+        let (act, lengths) = match is_sent {
+            true => (Act::Send { to: peer, tag: 0, src: span(Buffer::Input) }, [bytes, 0, 0]),
+            false => (Act::Receive { from: peer, tag: 0, dst: span(Buffer::Output) }, [0, bytes, 0]),
+        };
+        Self {
+            rank,
+            acts: vec![act],
+            awaits: vec![Vec::new()],
+            kernel: None,
+            dtype: DType::U8,
+            averages: Vec::new(),
+            lengths,
+            plan: mark(0, 0),
+        }
+    }
+
+    /// How it reduces.
+    ///
+    /// # Errors
+    /// If its program reduces without an operator, which no verified program does.
+    pub(super) fn kernel(&self) -> RunResult<Kernel> {
+        let fault = || RunError::Program { rank: self.rank, fault: "it reduces without an operator".to_owned() };
+        self.kernel.ok_or_else(fault)
     }
 
     /// What precedes the messages of a call.

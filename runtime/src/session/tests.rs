@@ -35,7 +35,7 @@ fn wrong(
     let reference = Reference::new(&program.demand, program.op, count as usize, dtype, u64::from(call));
     let places = reference.places(rank);
     let [input, output] = prepared.lengths();
-    let make = |buffers| session.call(prepared, (WORLD, call), buffers, &mut Vec::new(), LIMIT).unwrap();
+    let make = |buffers| session.call(prepared, (WORLD, call), buffers, LIMIT).unwrap();
     if program.in_place {
         let mut both = vec![0xcc; input.max(output)];
         reference.fill(rank, &mut both, places.input_at);
@@ -109,7 +109,7 @@ fn a_rank_that_does_not_come_is_named() {
             let prepared = session.prepare(&program, &all(3), count, DType::F32).unwrap();
             let mut both = vec![0; prepared.lengths()[1]];
             let limit = Duration::from_millis(200);
-            session.call(&prepared, (count, 1), Call::InPlace(&mut both), &mut Vec::new(), limit).unwrap_err()
+            session.call(&prepared, (count, 1), Call::InPlace(&mut both), limit).unwrap_err()
         });
         // Rank 0 waits for rank 2, its neighbour in the ring, and rank 1 for the neighbours of both.
         let RunError::Deadline { peer: Some(Rank(2)), .. } = told[0] else { panic!("{}", told[0]) };
@@ -124,7 +124,7 @@ fn another_call_is_an_error_and_no_wait() {
         let count = 10 + u64::from(session.rank().0);
         let prepared = session.prepare(&program, &all(2), count, DType::F32).unwrap();
         let mut both = vec![0; prepared.lengths()[1]];
-        session.call(&prepared, (WORLD, 1), Call::InPlace(&mut both), &mut Vec::new(), LIMIT)
+        session.call(&prepared, (WORLD, 1), Call::InPlace(&mut both), LIMIT)
     });
     assert!(told.iter().any(|told| matches!(told, Err(RunError::Stamp { .. }))), "{told:?}");
 }
@@ -139,7 +139,7 @@ fn an_abort_ends_every_wait() {
         }
         let prepared = session.prepare(&program, &all(3), 10, DType::F32).unwrap();
         let mut both = vec![0; 40];
-        session.call(&prepared, (WORLD, 1), Call::InPlace(&mut both), &mut Vec::new(), LIMIT).err()
+        session.call(&prepared, (WORLD, 1), Call::InPlace(&mut both), LIMIT).err()
     });
     for told in [&told[0], &told[2]] {
         let Some(RunError::Verdict(verdict)) = told else { panic!("{told:?}") };
@@ -161,7 +161,7 @@ fn communicators_do_not_wait_for_each_other() {
                         let mut both = vec![0; prepared.lengths()[1]];
                         for call in 1..200 {
                             let buffers = Call::InPlace(&mut both);
-                            session.call(prepared, (communicator, call), buffers, &mut Vec::new(), LIMIT).unwrap();
+                            session.call(prepared, (communicator, call), buffers, LIMIT).unwrap();
                         }
                     });
                 }

@@ -1,11 +1,10 @@
 //! The variables with which launchers describe a job to the processes that they start.
 //!
-//! The principal function is [`launcher`]. Explicit options come first, then torchrun's variables, then those of Open
-//! MPI and of PMI (MPICH, Intel MPI), then Slurm's. A variable that is missing or makes no sense is an error that names
+//! The principal function is [`find`]. Explicit options come first, then `ANTIPHON_RANK` and its companions, then torchrun's
+//! variables, then those of Open MPI and of PMI (MPICH, Intel MPI), then Slurm's. A variable that is missing or makes no sense is an error that names
 //! it: a rank with a wrong guess would wait for ranks that never come.
 
-use crate::cli::LaunchArgs;
-use crate::failure::{Failure, Outcome};
+use super::{LaunchError, LaunchResult};
 use std::collections::BTreeMap;
 
 /// The most ranks of a launch.
@@ -18,20 +17,33 @@ const PORTS: u64 = 10_000;
 const SLURM_RESERVED: u64 = 0xffff_fff0;
 
 /// Variables of a process.
-pub(super) struct Environment(BTreeMap<String, String>);
+pub struct Environment(BTreeMap<String, String>);
+
+/// What a user says of a job, before the environment is asked.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Explicit<'a> {
+    /// Which rank this is.
+    pub rank: Option<u32>,
+    /// How many ranks there are.
+    pub ranks: Option<u32>,
+    /// The address of rank 0, `HOST:PORT`.
+    pub master: Option<&'a str>,
+}
 
 /// The description of a job by its launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Found {
-    pub(super) rank: u32,
-    pub(super) ranks: u32,
+pub struct Found {
+    /// Which rank this is.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub ranks: u32,
     /// The addresses of rank 0, `HOST:PORT`.
-    pub(super) masters: Vec<String>,
+    pub masters: Vec<String>,
 }
 
 impl Environment {
     /// The variables of this process; values that are not text are ignored, because no launcher sets such.
-    pub(super) fn of_process() -> Self {
+    pub fn of_process() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
@@ -44,17 +56,17 @@ impl Environment {
     }
 
     /// A variable that is set and not empty.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    fn number(&self, name: &str) -> Outcome<Option<u64>> {
+    fn number(&self, name: &str) -> LaunchResult<Option<u64>> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.trim().parse().map_err(|_| bad(format!("{name}={text} is not a number")))?;
         Ok(Some(number))
     }
 
-    fn port(&self, name: &str, add: u64) -> Outcome<Option<u16>> {
+    fn port(&self, name: &str, add: u64) -> LaunchResult<Option<u16>> {
         let Some(number) = self.number(name)? else { return Ok(None) };
         let port = number.checked_add(add).and_then(|port| u16::try_from(port).ok()).filter(|&port| port > 0);
         let odd = || match add {
@@ -65,7 +77,7 @@ impl Environment {
     }
 
     /// Rank and number of ranks, if one of the variables is set.
-    fn place(&self, rank: &str, ranks: &str) -> Outcome<Option<(u32, u32)>> {
+    fn place(&self, rank: &str, ranks: &str) -> LaunchResult<Option<(u32, u32)>> {
         match (self.number(rank)?, self.number(ranks)?) {
             (None, None) => Ok(None),
             (Some(_), None) => Err(half(rank, ranks)),
@@ -81,16 +93,16 @@ impl Environment {
     }
 }
 
-fn bad(what: String) -> Failure {
-    Failure::bad_input(anyhow::anyhow!(what))
+fn bad(what: String) -> LaunchError {
+    LaunchError::new(what)
 }
 
-fn half(set: &str, missing: &str) -> Failure {
+fn half(set: &str, missing: &str) -> LaunchError {
     bad(format!("{set} is set, but {missing} is not"))
         .hint("--ranks N starts N ranks here, whatever the environment says; --rank and --world-size say it explicitly")
 }
 
-fn no_master(what: &str) -> Failure {
+fn no_master(what: &str) -> LaunchError {
     bad(format!("{what} does not say where rank 0 is")).hint("--master HOST:PORT names an address of rank 0's machine")
 }
 
@@ -99,13 +111,13 @@ fn no_master(what: &str) -> Failure {
 ///
 /// # Errors
 /// Bad input that names the variable or option.
-pub(super) fn launcher(args: &LaunchArgs, environment: &Environment) -> Outcome<Option<Found>> {
-    let master = args.master.as_deref().map(checked).transpose()?;
-    let found = match (args.rank, args.world_size) {
+pub fn find(explicit: Explicit<'_>, environment: &Environment) -> LaunchResult<Option<Found>> {
+    let master = explicit.master.map(|master| checked("--master", master)).transpose()?;
+    let found = match (explicit.rank, explicit.ranks) {
         (Some(rank), Some(ranks)) if rank >= ranks => {
             return Err(bad(format!("--rank {rank}, but --world-size {ranks}: ranks are counted from 0")));
         }
-        (Some(rank), Some(ranks)) => Some((rank, ranks, Kind::Explicit)),
+        (Some(rank), Some(ranks)) => Some((rank, ranks, LauncherKind::Explicit)),
         _ => started(environment)?,
     };
     let Some((rank, ranks, kind)) = found else {
@@ -125,7 +137,7 @@ pub(super) fn launcher(args: &LaunchArgs, environment: &Environment) -> Outcome<
 }
 
 /// An address that is valid on one link only needs the name of the link, which differs from machine to machine.
-fn general(master: &str) -> Outcome {
+fn general(master: &str) -> LaunchResult<()> {
     let host = master.strip_prefix('[').and_then(|rest| rest.split([']', '%']).next()).unwrap_or_default();
     match host.parse::<std::net::Ipv6Addr>() {
         Ok(address) if address.is_unicast_link_local() => {
@@ -137,21 +149,23 @@ fn general(master: &str) -> Outcome {
 }
 
 /// `HOST:PORT`, checked.
-fn checked(master: &str) -> Outcome<String> {
+fn checked(name: &str, master: &str) -> LaunchResult<String> {
     let port = |text: &str| text.parse::<u16>().is_ok_and(|port| port > 0);
     let is_address = master.parse::<std::net::SocketAddr>().is_ok_and(|address| address.port() > 0);
     let is_name = || master.split_once(':').is_some_and(|(host, text)| !host.is_empty() && port(text));
     match is_address || is_name() {
         true => Ok(master.to_owned()),
-        false => Err(bad(format!("--master {master} is not of the form HOST:PORT"))
+        false => Err(bad(format!("{name} {master} is not of the form HOST:PORT"))
             .hint("IPv6 addresses are written in brackets: [fd00::1]:29500")),
     }
 }
 
 /// The launcher of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum LauncherKind {
     Explicit,
+    /// The variables of this project.
+    Antiphon,
     Torchrun,
     OpenMpi,
     Pmi,
@@ -159,11 +173,12 @@ enum Kind {
 }
 
 /// Rank, number of ranks and launcher, from the variables of the first launcher that set any.
-fn started(environment: &Environment) -> Outcome<Option<(u32, u32, Kind)>> {
+fn started(environment: &Environment) -> LaunchResult<Option<(u32, u32, LauncherKind)>> {
     let names = [
-        ("RANK", "WORLD_SIZE", Kind::Torchrun),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", Kind::OpenMpi),
-        ("PMI_RANK", "PMI_SIZE", Kind::Pmi),
+        ("ANTIPHON_RANK", "ANTIPHON_SIZE", LauncherKind::Antiphon),
+        ("RANK", "WORLD_SIZE", LauncherKind::Torchrun),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", LauncherKind::OpenMpi),
+        ("PMI_RANK", "PMI_SIZE", LauncherKind::Pmi),
     ];
     for (rank, ranks, kind) in names {
         if let Some((rank, ranks)) = environment.place(rank, ranks)? {
@@ -177,12 +192,16 @@ fn started(environment: &Environment) -> Outcome<Option<(u32, u32, Kind)>> {
     }
     let ranks = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"];
     let ranks = ranks.into_iter().find(|name| environment.get(name).is_some()).unwrap_or(ranks[1]);
-    Ok(environment.place("SLURM_PROCID", ranks)?.map(|(rank, ranks)| (rank, ranks, Kind::Slurm)))
+    Ok(environment.place("SLURM_PROCID", ranks)?.map(|(rank, ranks)| (rank, ranks, LauncherKind::Slurm)))
 }
 
-impl Kind {
+impl LauncherKind {
     /// The addresses of rank 0.
-    fn masters(self, ranks: u32, environment: &Environment) -> Outcome<Vec<String>> {
+    fn masters(self, ranks: u32, environment: &Environment) -> LaunchResult<Vec<String>> {
+        if self == Self::Antiphon {
+            let master = environment.get("ANTIPHON_MASTER").ok_or_else(|| half("ANTIPHON_RANK", "ANTIPHON_MASTER"))?;
+            return Ok(vec![checked("ANTIPHON_MASTER", master)?]);
+        }
         if let Some(host) = environment.get("MASTER_ADDR") {
             let port = match environment.port("ANTIPHON_PORT", 0)? {
                 Some(port) => port,
@@ -195,7 +214,7 @@ impl Kind {
             return Ok(vec![address(host, port)]);
         }
         match self {
-            Self::Explicit => Err(no_master("--rank")),
+            Self::Explicit | Self::Antiphon => Err(no_master("--rank")),
             Self::Torchrun => {
                 Err(half("RANK", "MASTER_ADDR").hint("--master HOST:PORT names an address of rank 0's machine as well"))
             }
@@ -233,7 +252,7 @@ fn address(host: &str, port: u16) -> String {
 }
 
 /// A port that all ranks of a job derive from its name, so that two jobs on one machine seldom get the same port.
-fn named_port(environment: &Environment, names: &[&str]) -> Outcome<u16> {
+fn named_port(environment: &Environment, names: &[&str]) -> LaunchResult<u16> {
     if let Some(port) = environment.port("ANTIPHON_PORT", 0)? {
         return Ok(port);
     }
@@ -274,17 +293,10 @@ fn first_host(list: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn args(options: &[(&str, &str)]) -> LaunchArgs {
+    fn args<'a>(options: &[(&str, &'a str)]) -> Explicit<'a> {
         let of = |name| options.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-        LaunchArgs {
-            ranks: None,
-            rank: of("rank").map(|text| text.parse().unwrap()),
-            world_size: of("size").map(|text| text.parse().unwrap()),
-            master: of("master").map(str::to_owned),
-            interface: Vec::new(),
-            secret_file: None,
-            ready_timeout: None,
-        }
+        let number = |name| of(name).map(|text| text.parse().unwrap());
+        Explicit { rank: number("rank"), ranks: number("size"), master: of("master") }
     }
 
     type Pairs = &'static [(&'static str, &'static str)];
@@ -333,7 +345,7 @@ mod tests {
             (&[], with(SLURM, &[("SLURM_STEP_ID", "")]), None),
         ];
         for (options, variables, expected) in cases {
-            let found = launcher(&args(options), &Environment::of(&variables)).unwrap();
+            let found = find(args(options), &Environment::of(&variables)).unwrap();
             let expected = expected.map(|(rank, ranks, masters)| Found {
                 rank,
                 ranks,
@@ -375,7 +387,7 @@ mod tests {
             (&[("master", "h:1")], vec![], "--master says where rank 0 is, but not which rank"),
         ];
         for (options, variables, expected) in cases {
-            let error = launcher(&args(options), &Environment::of(&variables)).unwrap_err().to_string();
+            let error = find(args(options), &Environment::of(&variables)).unwrap_err().to_string();
             assert!(error.contains(expected), "{options:?} {variables:?}: {error}");
         }
     }

@@ -1,11 +1,11 @@
 //! Types of elements.
 
 use half::{bf16, f16};
-use runtime::DType;
+use crate::dtype::DType;
 
 /// A type whose vectors collectives take.
 pub trait Element: bytemuck::Pod {
-    /// The runtime's name of the type.
+    /// Its name.
     const DTYPE: DType;
 }
 

@@ -5,7 +5,7 @@
 //! ranks that share a home folder, need no set-up.
 
 use super::environment::Environment;
-use crate::failure::{Failure, Outcome, io_failure};
+use super::{LaunchError, LaunchResult};
 use runtime::Secret;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,7 +21,7 @@ const LONGEST: u64 = 64 << 10;
 ///
 /// # Errors
 /// Bad input if the named secret is too short, too long, or readable by others.
-pub(super) fn secret(file: Option<&Path>, environment: &Environment) -> Outcome<Secret> {
+pub fn secret(file: Option<&Path>, environment: &Environment) -> LaunchResult<Secret> {
     if let Some(path) = file {
         return read(path);
     }
@@ -34,7 +34,7 @@ pub(super) fn secret(file: Option<&Path>, environment: &Environment) -> Outcome<
     }
     let hint = "--secret-file F or ANTIPHON_SECRET gives one";
     let path = place(environment)
-        .ok_or_else(|| Failure::bad_input(anyhow::anyhow!("there is no home folder to keep a secret in")).hint(hint))?;
+        .ok_or_else(|| LaunchError::new("there is no home folder to keep a secret in").hint(hint))?;
     make(&path).map_err(|error| io_failure(&path, error).hint(hint))?;
     read(&path)
 }
@@ -46,23 +46,27 @@ fn place(environment: &Environment) -> Option<PathBuf> {
     state.map(|state| state.join("antiphon/secret"))
 }
 
-fn of_text(text: &[u8], origin: &str) -> Outcome<Secret> {
+/// A secret that was given as a text.
+///
+/// # Errors
+/// If it is too short.
+pub(crate) fn of_text(text: &[u8], origin: &str) -> LaunchResult<Secret> {
     let text = text.trim_ascii();
     if text.len() < SHORTEST {
-        let what = anyhow::anyhow!("{origin} has {} bytes; a secret has at least {SHORTEST}", text.len());
-        return Err(Failure::bad_input(what).hint("head -c 32 /dev/urandom | base64 makes one"));
+        let what = format!("{origin} has {} bytes; a secret has at least {SHORTEST}", text.len());
+        return Err(LaunchError::new(what).hint("head -c 32 /dev/urandom | base64 makes one"));
     }
     Ok(Secret::from_text(text))
 }
 
 /// Reads a file that only its owner can read.
-fn read(path: &Path) -> Outcome<Secret> {
-    let file = topology::open_input(&path.to_string_lossy())?;
+fn read(path: &Path) -> LaunchResult<Secret> {
+    let file = topology::open_input(&path.to_string_lossy()).map_err(|error| LaunchError::new(error.to_string()))?;
     let metadata = file.metadata().map_err(|error| io_failure(path, error))?;
     let mode = metadata.permissions().mode();
     if metadata.is_file() && mode & 0o077 != 0 {
-        let what = anyhow::anyhow!("{}: others can read this secret (mode {:o})", path.display(), mode & 0o777);
-        return Err(Failure::bad_input(what).hint(format!("chmod 600 {}", path.display())));
+        let what = format!("{}: others can read this secret (mode {:o})", path.display(), mode & 0o777);
+        return Err(LaunchError::new(what).hint(format!("chmod 600 {}", path.display())));
     }
     let mut text = Vec::new();
     file.take(LONGEST).read_to_end(&mut text).map_err(|error| io_failure(path, error))?;
@@ -89,6 +93,11 @@ fn make(path: &Path) -> io::Result<()> {
     });
     std::fs::remove_file(&draft)?;
     linked
+}
+
+/// The text of a file that cannot be read or written.
+fn io_failure(path: &Path, error: io::Error) -> LaunchError {
+    LaunchError::new(format!("{}: cannot be used: {error}", path.display()))
 }
 
 #[cfg(test)]

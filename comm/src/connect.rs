@@ -1,0 +1,111 @@
+//! How a process finds the other ranks.
+//!
+//! The principal type is [`Config`].
+
+use crate::communicator::{Communicator, LIMIT, WORLD};
+use crate::error::{CommError, CommResult};
+use crate::launcher::environment::{Environment, Explicit, Found, find};
+use crate::launcher::{LaunchError, key};
+use runtime::{Machine, Rendezvous, Session};
+use std::time::Duration;
+use topology::Rank;
+
+/// How long to wait for the other ranks, if nobody says otherwise.
+const JOINING: Duration = Duration::from_secs(60);
+
+/// What a rank knows before it knows the others.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which rank this process is.
+    pub rank: usize,
+    /// How many there are.
+    pub size: usize,
+    /// Where rank 0 waits for the others, `HOST:PORT`; several are tried in turn.
+    pub masters: Vec<String>,
+    /// What all ranks know, and nobody else: at least 16 bytes. `None` stands for `ANTIPHON_SECRET`, or mpirun's key of the job,
+    /// or a file of the user.
+    pub secret: Option<String>,
+    /// A name of this machine: ranks with the same name share memory. `None` asks the system.
+    pub machine: Option<String>,
+    /// How long to wait for the other ranks.
+    pub joining: Duration,
+    /// How long a call may go without any progress.
+    pub timeout: Duration,
+}
+
+impl Config {
+    /// A rank that finds the others at `master`, `HOST:PORT`.
+    pub fn new(rank: usize, size: usize, master: impl Into<String>) -> Self {
+        let (masters, secret, machine) = (vec![master.into()], None, None);
+        Self { rank, size, masters, secret, machine, joining: JOINING, timeout: LIMIT }
+    }
+
+    /// What the environment says: `ANTIPHON_RANK`, `ANTIPHON_SIZE` and `ANTIPHON_MASTER`, or torchrun's, mpirun's or srun's
+    /// variables; `ANTIPHON_TIMEOUT` in seconds; `ANTIPHON_HOST`. Without any, this process is the only rank.
+    ///
+    /// # Errors
+    /// [`CommError::Launch`] if a variable makes no sense.
+    pub fn from_env() -> CommResult<Self> {
+        let environment = Environment::of_process();
+        let found = find(Explicit::default(), &environment)?;
+        let Found { rank, ranks, masters } = found.unwrap_or(Found { rank: 0, ranks: 1, masters: Vec::new() });
+        let mut config = Self::new(rank as usize, ranks as usize, String::new());
+        config.masters = masters;
+        config.machine = environment.get("ANTIPHON_HOST").map(str::to_owned);
+        if let Some(text) = environment.get("ANTIPHON_TIMEOUT") {
+            let seconds: Option<f64> = text.trim().trim_end_matches('s').parse().ok();
+            let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).filter(|it| !it.is_zero());
+            config.timeout =
+                limit.ok_or_else(|| LaunchError::new(format!("ANTIPHON_TIMEOUT={text} is no number of seconds")))?;
+        }
+        Ok(config)
+    }
+}
+
+impl Communicator {
+    /// The communicator of all processes that a launcher has started, from the environment ([`Config::from_env`]).
+    ///
+    /// # Errors
+    /// [`CommError::Launch`] if the environment makes no sense; [`CommError::Run`] if the ranks do not find each other.
+    pub fn from_env() -> CommResult<Self> {
+        Self::connect(&Config::from_env()?)
+    }
+
+    /// The communicator of all ranks that find each other at the same place.
+    ///
+    /// # Errors
+    /// [`CommError::Argument`], [`CommError::Launch`], or [`CommError::Run`] if the ranks do not find each other.
+    pub fn connect(config: &Config) -> CommResult<Self> {
+        let Config { rank, size, .. } = *config;
+        if rank >= size || u32::try_from(size).is_err() {
+            return Err(CommError::Argument(format!("rank {rank} of {size}: ranks are counted from 0")));
+        }
+        let session = match size {
+            1 => Session::local(1)?.pop(),
+            _ => Some(Session::connect(&rendezvous(config)?, config.joining, config.timeout)?),
+        };
+        let session = session.ok_or_else(|| CommError::Argument("there is no rank".to_owned()))?;
+        let members = (0..size).map(Rank::from_index).collect();
+        Ok(Self::new(session, WORLD, members, rank, config.timeout))
+    }
+}
+
+fn rendezvous(config: &Config) -> CommResult<Rendezvous> {
+    let secret = match &config.secret {
+        Some(text) => key::of_text(text.as_bytes(), "the secret")?,
+        None => key::secret(None, &Environment::of_process())?,
+    };
+    let machine = match &config.machine {
+        Some(name) => Machine::named(name),
+        None => Machine::here()?,
+    };
+    Ok(Rendezvous {
+        rank: Rank::from_index(config.rank),
+        ranks: config.size,
+        masters: config.masters.clone(),
+        secret,
+        machine,
+        interfaces: Vec::new(),
+        found: Vec::new(),
+    })
+}

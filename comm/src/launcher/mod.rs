@@ -1,0 +1,42 @@
+//! What the program that started this process says of the other processes.
+//!
+//! The principal functions are [`environment::find`], which finds out which rank this is and where rank 0 is, and
+//! [`key::secret`], which finds the secret by which ranks of one job recognize each other.
+
+pub mod environment;
+pub mod key;
+
+use std::fmt;
+
+/// The result of looking at the environment.
+pub type LaunchResult<T> = Result<T, LaunchError>;
+
+/// A variable or option that is missing or makes no sense, or a secret that is none.
+#[derive(Clone, Debug)]
+pub struct LaunchError {
+    /// What is wrong.
+    pub text: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl LaunchError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), hint: None }
+    }
+
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)?;
+        self.hint.as_ref().map_or(Ok(()), |hint| write!(f, " ({hint})"))
+    }
+}
+
+impl std::error::Error for LaunchError {}

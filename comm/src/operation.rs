@@ -1,0 +1,87 @@
+//! Collectives on memory that is given by addresses, for callers in other languages.
+//!
+//! The principal type is [`Operation`].
+
+use crate::communicator::Communicator;
+use crate::error::CommResult;
+use crate::request::Request;
+use crate::stock::CallKind;
+use runtime::{DType, RawCall};
+use schedule::{Collective, ReduceOp};
+use topology::Rank;
+
+/// A collective call, without its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Which collective.
+    pub collective: Collective,
+    /// The root, where there is one.
+    pub root: Option<usize>,
+    /// How it reduces, where it does.
+    pub op: Option<ReduceOp>,
+    /// Elements as MPI counts them: per rank for allgather, gather, scatter and alltoall, what is received for reducescatter,
+    /// the vector's length otherwise.
+    pub count: usize,
+    /// Their type.
+    pub dtype: DType,
+    /// Whether input and output are the same memory, on all ranks. It is laid out like the larger of the two; a rank's own
+    /// block lies at its place.
+    pub in_place: bool,
+}
+
+impl Communicator {
+    fn kind(&self, operation: &Operation) -> CommResult<CallKind> {
+        let Operation { collective, root, op, in_place, .. } = *operation;
+        let root = root.map(|root| self.member(root).map(|_| Rank::from_index(root))).transpose()?;
+        Ok(CallKind { collective, root, op, in_place })
+    }
+
+    /// Bytes of this rank's input and output buffers, as out of place.
+    ///
+    /// # Errors
+    /// If the communicator is broken, or there is no plan.
+    pub fn buffer_bytes(&self, operation: &Operation) -> CommResult<[usize; 2]> {
+        let kind = CallKind { in_place: false, ..self.kind(operation)? };
+        let (own, each) = (self.rank(), operation.count.saturating_mul(operation.dtype.size()));
+        let all = each.saturating_mul(self.size());
+        let at_root = |bytes| if kind.root == Some(Rank::from_index(own)) { bytes } else { 0 };
+        Ok(match kind.collective {
+            Collective::AllReduce => [each, each],
+            Collective::Broadcast => [at_root(each), each],
+            Collective::Reduce => [each, at_root(each)],
+            Collective::AllGather => [each, all],
+            Collective::ReduceScatter => [all, each],
+            Collective::Gather => [each, at_root(all)],
+            Collective::Scatter => [at_root(all), each],
+            Collective::AllToAll => [all, all],
+            Collective::AllToAllV | Collective::Custom => [0, 0],
+        })
+    }
+
+    /// Makes a call.
+    ///
+    /// # Errors
+    /// [`CommError`](crate::CommError).
+    pub fn run(&self, operation: &Operation, buffers: RawCall) -> CommResult<()> {
+        let kind = self.kind(operation)?;
+        let mut state = self.state();
+        let ready = self.ready(&mut state, kind, operation.count, operation.dtype)?;
+        let at = (self.shared.id, state.next_call());
+        let result = self.shared.session.call_raw(&ready.prepared, at, buffers, self.limit());
+        result.map_err(|error| state.fail(error))
+    }
+
+    /// Begins a call. It goes on while this rank waits for any call, or tests one.
+    ///
+    /// # Errors
+    /// [`CommError`](crate::CommError).
+    pub fn begin(&self, operation: &Operation, buffers: RawCall) -> CommResult<Request> {
+        let kind = self.kind(operation)?;
+        let mut state = self.state();
+        let ready = self.ready(&mut state, kind, operation.count, operation.dtype)?;
+        let at = (self.shared.id, state.next_call());
+        let ticket = self.shared.session.start(&ready.prepared, at, buffers).map_err(|error| state.fail(error))?;
+        drop(state);
+        Ok(Request::new(self.clone(), ticket))
+    }
+}

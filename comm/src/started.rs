@@ -1,0 +1,163 @@
+//! Collectives that are begun now and end later.
+//!
+//! The principal type is [`Pending`]. The vectors belong to the call until it is over, and then to the caller again.
+
+use crate::communicator::Communicator;
+use crate::error::{CommError, CommResult};
+use crate::stock::CallKind;
+use runtime::{Element, RunResult, Started};
+use schedule::{Collective, ReduceOp};
+use topology::Rank;
+
+/// A collective under way. If it is dropped before it is over, the communicator is broken.
+pub struct Pending<T> {
+    communicator: Communicator,
+    started: Option<Started<T>>,
+}
+
+impl<T> Pending<T> {
+    /// Whether the call is over. It goes on while it is tested, and while this rank waits for any call.
+    pub fn test(&mut self) -> bool {
+        self.started.as_mut().is_none_or(Started::test)
+    }
+
+    /// Waits until the call is over; what was received.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn wait(mut self) -> CommResult<Vec<T>> {
+        let Some(started) = self.started.take() else { return Ok(Vec::new()) };
+        started.wait(self.communicator.limit()).map_err(|error| self.communicator.state().fail(error))
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        let Some(mut started) = self.started.take() else { return };
+        if !started.test() {
+            let rank = self.communicator.shared.session.rank();
+            let fault = "a call was given up before its end".to_owned();
+            self.communicator.state().fail(runtime::RunError::Program { rank, fault });
+        }
+    }
+}
+
+impl Communicator {
+    fn start<T: Element>(
+        &self,
+        kind: CallKind,
+        count: usize,
+        input: Option<Vec<T>>,
+        output: Vec<T>,
+    ) -> CommResult<Pending<T>> {
+        let mut state = self.state();
+        let ready = self.ready(&mut state, kind, count, T::DTYPE)?;
+        let at = (self.shared.id, state.next_call());
+        let started: RunResult<_> = self.shared.session.start_owned(&ready.prepared, at, input, output);
+        let started = started.map_err(|error| state.fail(error))?;
+        drop(state);
+        Ok(Pending { communicator: self.clone(), started: Some(started) })
+    }
+
+    fn zeroes<T: Element>(length: usize) -> Vec<T> {
+        vec![T::zeroed(); length]
+    }
+
+    fn blocks(&self, length: usize) -> CommResult<usize> {
+        match length.is_multiple_of(self.size()) {
+            true => Ok(length / self.size()),
+            false => Err(CommError::Argument(format!("{length} elements are no {} equal blocks", self.size()))),
+        }
+    }
+
+    fn rooted(&self, collective: Collective, root: usize) -> CommResult<(CallKind, bool)> {
+        self.member(root)?;
+        let kind = CallKind { collective, root: Some(Rank::from_index(root)), op: None, in_place: false };
+        Ok((kind, self.rank() == root))
+    }
+
+    /// See [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    /// [`CommError`]; so do all.
+    pub fn start_all_reduce<T: Element>(&self, vector: Vec<T>, op: ReduceOp) -> CommResult<Pending<T>> {
+        let kind = CallKind { collective: Collective::AllReduce, root: None, op: Some(op), in_place: true };
+        self.start(kind, vector.len(), None, vector)
+    }
+
+    /// See [`Communicator::all_gather`].
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn start_all_gather<T: Element>(&self, send: Vec<T>) -> CommResult<Pending<T>> {
+        let kind = CallKind { collective: Collective::AllGather, root: None, op: None, in_place: false };
+        let (count, receive) = (send.len(), Self::zeroes(send.len() * self.size()));
+        self.start(kind, count, Some(send), receive)
+    }
+
+    /// See [`Communicator::reduce_scatter`].
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn start_reduce_scatter<T: Element>(&self, send: Vec<T>, op: ReduceOp) -> CommResult<Pending<T>> {
+        let kind = CallKind { collective: Collective::ReduceScatter, root: None, op: Some(op), in_place: false };
+        let count = self.blocks(send.len())?;
+        self.start(kind, count, Some(send), Self::zeroes(count))
+    }
+
+    /// See [`Communicator::all_to_all`].
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn start_all_to_all<T: Element>(&self, send: Vec<T>) -> CommResult<Pending<T>> {
+        let kind = CallKind { collective: Collective::AllToAll, root: None, op: None, in_place: false };
+        let (count, receive) = (self.blocks(send.len())?, Self::zeroes(send.len()));
+        self.start(kind, count, Some(send), receive)
+    }
+
+    /// See [`Communicator::broadcast`].
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn start_broadcast<T: Element>(&self, vector: Vec<T>, root: usize) -> CommResult<Pending<T>> {
+        let (kind, _) = self.rooted(Collective::Broadcast, root)?;
+        self.start(CallKind { in_place: true, ..kind }, vector.len(), None, vector)
+    }
+
+    /// See [`Communicator::reduce`]; what is received is empty on all ranks but the root.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn start_reduce<T: Element>(&self, send: Vec<T>, op: ReduceOp, root: usize) -> CommResult<Pending<T>> {
+        let (kind, is_root) = self.rooted(Collective::Reduce, root)?;
+        let (count, receive) = (send.len(), Self::zeroes(if is_root { send.len() } else { 0 }));
+        self.start(CallKind { op: Some(op), ..kind }, count, Some(send), receive)
+    }
+
+    /// See [`Communicator::gather`]; what is received is empty on all ranks but the root.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn start_gather<T: Element>(&self, send: Vec<T>, root: usize) -> CommResult<Pending<T>> {
+        let (kind, is_root) = self.rooted(Collective::Gather, root)?;
+        let (count, receive) = (send.len(), Self::zeroes(if is_root { send.len() * self.size() } else { 0 }));
+        self.start(kind, count, Some(send), receive)
+    }
+
+    /// See [`Communicator::scatter`]; `count` elements are received, and `send` is empty on all ranks but the root.
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn start_scatter<T: Element>(&self, send: Vec<T>, count: usize, root: usize) -> CommResult<Pending<T>> {
+        let (kind, _) = self.rooted(Collective::Scatter, root)?;
+        self.start(kind, count, Some(send), Self::zeroes(count))
+    }
+
+    /// See [`Communicator::barrier`].
+    ///
+    /// # Errors
+    /// [`CommError`].
+    pub fn start_barrier(&self) -> CommResult<Pending<u8>> {
+        self.start_all_reduce(Vec::new(), ReduceOp::Max)
+    }
+}

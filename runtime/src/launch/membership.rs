@@ -1,0 +1,271 @@
+//! How the processes of a session notice that one of them is gone.
+//!
+//! The principal type is [`Membership`], a thread of each process that sleeps until something happens. Rank 0's thread has a
+//! connection with every other process. A process that ends closes its connection. A process that is stopped sends no signs
+//! of life. In both cases rank 0 tells all others the verdict. If rank 0 itself is gone, every process finds that out by
+//! itself. A process that leaves in order says so before.
+//!
+//! ```text
+//! member                       rank 0
+//!   Hello(where it is)    ───▶
+//!                         ◀─── Directory(where all are)
+//!   Ready                 ───▶                              its lanes are formed
+//!                         ◀─── Go                           all lanes are formed
+//!   Beat, Verdict, Leave  ───▶
+//!                         ◀─── Beat, Verdict
+//! ```
+
+use crate::clock::Moment;
+use crate::control::frame::{Inbox, Post};
+use crate::launch::machine::Machine;
+use crate::session::fate::Fate;
+use crate::session::places::ProcessPlace;
+use crate::verdict::{Cause, Phase, Verdict};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::time::Timespec;
+use serde::{Deserialize, Serialize};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use topology::Rank;
+
+/// A message that is here is read whole in this time.
+pub(super) const READING: Duration = Duration::from_millis(2);
+
+/// Where a rank of a session is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct MemberPlace {
+    pub(super) machine: Machine,
+    pub(super) process: ProcessPlace,
+}
+
+/// What a process says to rank 0's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FromMember {
+    /// Where it is.
+    Hello(MemberPlace),
+    /// Its lanes are formed.
+    Ready,
+    /// It runs.
+    Beat,
+    /// It ends the session.
+    Verdict(Verdict),
+    /// It needs the session no more.
+    Leave,
+}
+
+/// What rank 0's process says to the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ToMember {
+    /// Where all ranks are.
+    Directory(Vec<MemberPlace>),
+    /// All lanes are formed.
+    Go,
+    /// It runs.
+    Beat,
+    /// The session is over.
+    Verdict(Verdict),
+    /// It cannot take part. (What [`Rendezvous`](crate::launch::rendezvous::Rendezvous) says to those whom it turns away.)
+    Refused { reason: String },
+}
+
+/// The connection of rank 0's process with another process.
+pub(super) struct Line {
+    /// The other process's rank.
+    pub(super) rank: Rank,
+    pub(super) post: Arc<Post>,
+    pub(super) inbox: Inbox<TcpStream>,
+}
+
+/// Watches the other processes until it is dropped.
+pub(crate) struct Membership {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    /// Members tell rank 0 that they leave in order.
+    hub: Option<Arc<Post>>,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some(hub) = &self.hub {
+            // If rank 0 is gone, nobody wants to know.
+            let _ = hub.offer(&FromMember::Leave);
+        }
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Membership {
+    /// Watches through these connections: on rank 0 those with all others, on another rank the one with rank 0. A process
+    /// that says nothing for `silence` is taken for stopped.
+    ///
+    /// # Errors
+    /// If the operating system gives no thread.
+    pub(super) fn watch(
+        own: Rank,
+        lines: Vec<Line>,
+        fate: &Arc<Fate>,
+        silence: Duration,
+    ) -> std::io::Result<Self> {
+        let posts: Vec<Arc<Post>> = lines.iter().map(|line| line.post.clone()).collect();
+        let is_hub = own == Rank(0);
+        let told = posts.clone();
+        fate.tell(move |verdict| told.iter().for_each(|post| say_verdict(post, is_hub, verdict)));
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let now = Moment::now();
+        let lines = lines.into_iter().map(|line| WatchedLine { line, heard_at: now, is_open: true }).collect();
+        let watcher = Watcher { is_hub, lines, fate: fate.clone(), silence, stop: stop.clone() };
+        let thread = std::thread::Builder::new().name("antiphon-watch".to_owned()).spawn(move || watcher.run())?;
+        let hub = if is_hub { None } else { posts.into_iter().next() };
+        Ok(Self { stop, thread: Some(thread), hub })
+    }
+}
+
+fn say_verdict(post: &Post, is_hub: bool, verdict: Verdict) {
+    // A process that does not hear this notices by itself that others are gone.
+    let _ = match is_hub {
+        true => post.offer(&ToMember::Verdict(verdict)),
+        false => post.offer(&FromMember::Verdict(verdict)),
+    };
+}
+
+struct WatchedLine {
+    line: Line,
+    heard_at: Moment,
+    /// Whether the other process is there, and has not left.
+    is_open: bool,
+}
+
+/// The thread's part.
+struct Watcher {
+    is_hub: bool,
+    lines: Vec<WatchedLine>,
+    fate: Arc<Fate>,
+    silence: Duration,
+    stop: Arc<OwnedFd>,
+}
+
+/// What was heard.
+enum Heard {
+    /// It runs.
+    Life,
+    Verdict(Verdict),
+    Leave,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        let pause = self.silence / 5;
+        let mut beat_at = Moment::now();
+        loop {
+            let now = Moment::now();
+            if now >= beat_at {
+                self.beat();
+                beat_at = now.after(pause);
+            }
+            let Some(ready) = self.sleep(beat_at.since(now)) else { break };
+            for index in ready {
+                self.hear(index);
+            }
+            self.judge(Moment::now());
+        }
+        for watched in &self.lines {
+            // The other end sees that this process has left.
+            let _ = watched.line.inbox.stream().shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Sleeps for `limit`, or until something is heard: on which lines. `None` if the watch ends.
+    fn sleep(&self, limit: Duration) -> Option<Vec<usize>> {
+        let open: Vec<usize> = (0..self.lines.len()).filter(|&index| self.lines[index].is_open).collect();
+        let stream = |&index: &usize| PollFd::new(self.lines[index].line.inbox.stream(), PollFlags::IN);
+        let mut sockets: Vec<_> = open.iter().map(stream).collect();
+        sockets.push(PollFd::new(&*self.stop, PollFlags::IN));
+        let timeout = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        // Interrupted or timed out: nothing was heard.
+        let _ = poll(&mut sockets, Some(&timeout));
+        let has_spoken = |socket: &PollFd<'_>| !socket.revents().is_empty();
+        match sockets.last().is_some_and(has_spoken) {
+            true => None,
+            false => Some(open.into_iter().zip(&sockets).filter(|(_, socket)| has_spoken(socket)).map(|(at, _)| at).collect()),
+        }
+    }
+
+    fn beat(&self) {
+        for watched in self.lines.iter().filter(|watched| watched.is_open) {
+            let post = &watched.line.post;
+            // The socket of a process that is gone is read too.
+            let _ = if self.is_hub { post.offer(&ToMember::Beat) } else { post.offer(&FromMember::Beat) };
+        }
+    }
+
+    /// Reads what a process has said.
+    fn hear(&mut self, index: usize) {
+        loop {
+            let watched = &mut self.lines[index];
+            let inbox = &mut watched.line.inbox;
+            let heard = match self.is_hub {
+                true => inbox.receive().map(|said| {
+                    said.map(|said| match said {
+                        FromMember::Verdict(verdict) => Heard::Verdict(verdict),
+                        FromMember::Leave => Heard::Leave,
+                        FromMember::Hello(_) | FromMember::Ready | FromMember::Beat => Heard::Life,
+                    })
+                }),
+                false => inbox.receive().map(|said| {
+                    said.map(|said| match said {
+                        ToMember::Verdict(verdict) => Heard::Verdict(verdict),
+                        ToMember::Directory(_) | ToMember::Go | ToMember::Beat | ToMember::Refused { .. } => Heard::Life,
+                    })
+                }),
+            };
+            watched.heard_at = Moment::now();
+            let rank = watched.line.rank;
+            match heard {
+                Ok(None) => return,
+                Ok(Some(Heard::Life)) => {}
+                Ok(Some(Heard::Leave)) => {
+                    watched.is_open = false;
+                    return self.fate.note_leave(rank);
+                }
+                Ok(Some(Heard::Verdict(verdict))) => match self.is_hub {
+                    true => self.fate.decide(verdict),
+                    false => drop(self.fate.hear(verdict)),
+                },
+                // Rank 0 leaves without a word to each: who needs it finds out that it is gone.
+                Err(_) => {
+                    watched.is_open = false;
+                    let cause = if self.is_hub { Cause::Lost } else { Cause::Orphaned };
+                    return self.lost(rank, cause);
+                }
+            }
+        }
+    }
+
+    fn lost(&self, rank: Rank, cause: Cause) {
+        match self.is_hub {
+            true => self.fate.decide(Verdict { rank, cause, phase: Phase::Work }),
+            // Rank 0 is gone. It may have left in order, after its last call.
+            false => self.fate.note_leave(rank),
+        }
+    }
+
+    /// Looks for processes that have said nothing for too long.
+    fn judge(&mut self, now: Moment) {
+        for index in 0..self.lines.len() {
+            let watched = &mut self.lines[index];
+            if watched.is_open && now.since(watched.heard_at) > self.silence {
+                watched.is_open = false;
+                let verdict = Verdict { rank: watched.line.rank, cause: Cause::Silent, phase: Phase::Work };
+                self.fate.decide(verdict);
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a rank does to carry its calls on.
+//!
+//! The principal type is [`Engine`]: the calls of a rank that are under way, and the lanes that they use.
+
+use super::buffers::{CallBuffers, RawCall};
+use super::run::{RunProgress, ScriptRun};
+use super::script::CallScript;
+use crate::clock::Moment;
+use crate::error::RunResult;
+use crate::session::ports::LanePorts;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use topology::Rank;
+
+/// So many scratch buffers are kept for later calls.
+const MOST_SPARE: usize = 4;
+
+/// Names a call of a session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Ticket {
+    pub(super) communicator: u64,
+    pub(super) number: u64,
+}
+
+/// The calls and lanes of a rank.
+pub(super) struct Engine {
+    pub(super) ports: LanePorts,
+    /// For each communicator its calls, the oldest first. Only that one is under way.
+    queues: BTreeMap<u64, VecDeque<Queued>>,
+    /// Calls that are over, until somebody asks.
+    over: BTreeMap<u64, RunResult<()>>,
+    tickets: u64,
+    /// Memory for calls to come.
+    spare: Vec<Vec<u8>>,
+    /// Whether a thread carries on all calls now. The others sleep.
+    pub(super) is_driven: bool,
+    /// How many threads sleep until a call is over, or until they must carry on.
+    pub(super) followers: usize,
+}
+
+struct Queued {
+    number: u64,
+    run: ScriptRun,
+    /// When it moved last, or came to the front.
+    moved_at: Moment,
+    /// Which rank it waits for.
+    awaited: Option<Rank>,
+}
+
+/// How a call that waits stands.
+pub(super) struct Standing {
+    /// When it moved last.
+    pub(super) since: Moment,
+    /// How many of its steps are finished.
+    pub(super) finished: u64,
+    /// Which rank it waits for.
+    pub(super) peer: Rank,
+}
+
+impl Engine {
+    pub(super) fn new(ports: LanePorts) -> Self {
+        let (queues, over, spare) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { ports, queues, over, tickets: 0, spare, is_driven: false, followers: 0 }
+    }
+
+    /// Whether no call is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// Whether calls of more than one communicator are under way.
+    pub(super) fn is_shared(&self) -> bool {
+        self.queues.len() > 1
+    }
+
+    /// A call that has not done anything yet.
+    pub(super) fn begin(&mut self, script: &Arc<CallScript>, (communicator, call): (u64, u32), of: RawCall) -> ScriptRun {
+        let mut scratch = Vec::new();
+        let bytes = script.lengths[2];
+        if bytes > 0 {
+            scratch = self.spare.pop().unwrap_or_default();
+            scratch.resize(bytes, 0);
+        }
+        ScriptRun::new(script.clone(), CallBuffers::new(of, scratch), communicator, call)
+    }
+
+    /// Ends a run: takes back what it has offered, and keeps its scratch.
+    pub(super) fn end(&mut self, run: ScriptRun) {
+        let scratch = run.end(&mut self.ports);
+        if scratch.capacity() > 0 && self.spare.len() < MOST_SPARE {
+            self.spare.push(scratch);
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, communicator: u64, run: ScriptRun, now: Moment) -> Ticket {
+        self.tickets += 1;
+        let number = self.tickets;
+        self.queues.entry(communicator).or_default().push_back(Queued { number, run, moved_at: now, awaited: None });
+        Ticket { communicator, number }
+    }
+
+    /// Carries on the oldest call of every communicator; whether anything moved.
+    pub(super) fn carry_on(&mut self, now: Moment) -> bool {
+        let mut moved = false;
+        let mut ended = Vec::new();
+        let Self { ports, queues, over, .. } = self;
+        queues.retain(|_, queue| {
+            while let Some(first) = queue.front_mut() {
+                let result = match first.run.poll(ports) {
+                    Ok(RunProgress::Done) => Ok(()),
+                    Ok(RunProgress::Moved) => {
+                        (moved, first.moved_at, first.awaited) = (true, now, None);
+                        return true;
+                    }
+                    Ok(RunProgress::Waits(peer)) => {
+                        first.awaited = Some(peer);
+                        return true;
+                    }
+                    Err(error) => Err(error),
+                };
+                moved = true;
+                if let Some(Queued { number, run, .. }) = queue.pop_front() {
+                    over.insert(number, result);
+                    ended.push(run);
+                }
+                if let Some(next) = queue.front_mut() {
+                    next.moved_at = now;
+                }
+            }
+            false
+        });
+        ended.into_iter().for_each(|run| self.end(run));
+        moved
+    }
+
+    /// The result of a call that is over. It is told once.
+    pub(super) fn take(&mut self, ticket: Ticket) -> Option<RunResult<()>> {
+        self.over.remove(&ticket.number)
+    }
+
+    /// How the oldest call of a communicator stands, if it waits.
+    pub(super) fn standing(&self, communicator: u64) -> Option<Standing> {
+        let first = self.queues.get(&communicator)?.front()?;
+        let (since, finished, peer) = (first.moved_at, first.run.finished() as u64, first.awaited?);
+        Some(Standing { since, finished, peer })
+    }
+
+    /// Gives up a call that is not over.
+    pub(super) fn drop_call(&mut self, ticket: Ticket) {
+        let Some(queue) = self.queues.get_mut(&ticket.communicator) else { return };
+        let Some(index) = queue.iter().position(|queued| queued.number == ticket.number) else { return };
+        let dropped = queue.remove(index);
+        if queue.is_empty() {
+            self.queues.remove(&ticket.communicator);
+        }
+        if let Some(queued) = dropped {
+            self.end(queued.run);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Where each rank of a session is, and the memory in which others leave messages for it.
+//!
+//! The principal types are [`RankMemory`], which one rank owns and all ranks of its machine write to, and [`Directory`], which
+//! tells a rank how it reaches the others. The memory of another process is mapped when it is first used.
+//!
+//! ```text
+//! rank memory:   | bell | a lane for each rank of the session, for its messages to this one |
+//!                  64 B   LANE_BYTES each; only what is used costs memory
+//! ```
+
+use super::process_memory::Probe;
+use crate::memory::doorbell::{BELL_BYTES, Doorbell};
+use crate::memory::region::{Place, Region};
+use crate::session::lane::LANE_BYTES;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use topology::Rank;
+
+/// The memory of one rank.
+#[derive(Clone)]
+pub(crate) struct RankMemory {
+    region: Arc<Region>,
+    offset: usize,
+    ranks: usize,
+}
+
+impl RankMemory {
+    fn bytes(ranks: usize) -> io::Result<usize> {
+        let bytes = ranks.checked_mul(LANE_BYTES).and_then(|lanes| lanes.checked_add(BELL_BYTES));
+        bytes.ok_or_else(|| io::Error::other("too many ranks for one machine"))
+    }
+
+    /// Memory for one rank of so many.
+    ///
+    /// # Errors
+    /// If the operating system has no shared memory.
+    pub(crate) fn new(ranks: usize) -> io::Result<Self> {
+        Ok(Self { region: Arc::new(Region::create(Self::bytes(ranks)?)?), offset: 0, ranks })
+    }
+
+    /// Memory for each of so many ranks of one process, by rank.
+    ///
+    /// # Errors
+    /// If the operating system has no shared memory.
+    pub(crate) fn of_threads(ranks: usize) -> io::Result<Vec<Self>> {
+        let each = Self::bytes(ranks)?;
+        let all = each.checked_mul(ranks).ok_or_else(|| io::Error::other("too many ranks for one machine"))?;
+        let region = Arc::new(Region::create(all)?);
+        Ok((0..ranks).map(|rank| Self { region: region.clone(), offset: rank * each, ranks }).collect())
+    }
+
+    /// Where another process finds it.
+    ///
+    /// # Errors
+    /// If the operating system does not say.
+    pub(crate) fn place(&self) -> io::Result<Place> {
+        Place::of(self.region.descriptor())
+    }
+
+    /// The memory of a rank in another process of this machine.
+    fn open(place: Place, ranks: usize) -> io::Result<Self> {
+        let region = Region::open(OwnedFd::from(place.open(OFlags::RDWR)?))?;
+        if region.len() != Self::bytes(ranks)? {
+            return Err(io::Error::other("the shared memory of a peer has another size"));
+        }
+        Ok(Self { region: Arc::new(region), offset: 0, ranks })
+    }
+
+    /// Wakes the owner.
+    pub(crate) fn bell(&self) -> Doorbell {
+        Doorbell::new(self.region.clone(), self.offset)
+    }
+
+    /// The lane for messages from a rank to the owner.
+    pub(crate) fn lane(&self, from: Rank) -> (Arc<Region>, usize) {
+        assert!(from.index() < self.ranks, "the session has this rank");
+        (self.region.clone(), self.offset + BELL_BYTES + from.index() * LANE_BYTES)
+    }
+}
+
+/// How a process tells the others where it is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ProcessPlace {
+    /// Its rank memory.
+    pub(crate) memory: Place,
+    /// How a peer finds out whether it can read the process's memory.
+    pub(crate) probe: Probe,
+}
+
+/// Where one rank is, as seen by another.
+pub(crate) enum Whereabouts {
+    /// In this process: its buffers are read through pointers.
+    Thread(RankMemory),
+    /// In another process of this machine.
+    Process(ProcessPlace, OnceLock<RankMemory>),
+}
+
+/// Where all ranks of a session are, as seen by one of them.
+pub(crate) struct Directory {
+    ranks: Vec<Whereabouts>,
+}
+
+impl Directory {
+    pub(crate) fn new(ranks: Vec<Whereabouts>) -> Self {
+        Self { ranks }
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Where a rank is.
+    pub(crate) fn of(&self, rank: Rank) -> &Whereabouts {
+        &self.ranks[rank.index()]
+    }
+
+    /// The memory of a rank of this machine.
+    ///
+    /// # Errors
+    /// If its process is gone, or its memory cannot be mapped.
+    pub(crate) fn memory(&self, rank: Rank) -> io::Result<&RankMemory> {
+        match self.of(rank) {
+            Whereabouts::Thread(memory) => Ok(memory),
+            Whereabouts::Process(place, opened) => match opened.get() {
+                Some(memory) => Ok(memory),
+                None => {
+                    let memory = RankMemory::open(place.memory, self.ranks())?;
+                    Ok(opened.get_or_init(|| memory))
+                }
+            },
+        }
+    }
+}

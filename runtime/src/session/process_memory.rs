@@ -1,0 +1,104 @@
+//! Reading the memory of another process.
+//!
+//! The principal type is [`ProcessReader`]. The system call `process_vm_readv` copies from the memory of another process of
+//! the same user, without its help. Containers and hardened systems may forbid it, so a reader first reads a word that it
+//! knows ([`Probe`]). If that fails, long messages come in fragments instead.
+
+use serde::{Deserialize, Serialize};
+use std::io;
+
+/// A word in the memory of a process: where it is, and what it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Probe {
+    process: u32,
+    address: u64,
+    value: u64,
+}
+
+/// A word that other processes read to find out whether they can.
+pub(crate) struct ProbedWord(Box<u64>);
+
+impl ProbedWord {
+    /// A word with this value, which should be a random number.
+    pub(crate) fn new(value: u64) -> Self {
+        Self(Box::new(value))
+    }
+
+    /// Where others find it. It must not be moved out of its box.
+    pub(crate) fn probe(&self) -> Probe {
+        let address = std::ptr::from_ref::<u64>(&self.0).expose_provenance() as u64;
+        Probe { process: std::process::id(), address, value: *self.0 }
+    }
+}
+
+/// Reads the memory of one other process.
+#[derive(Clone, Copy)]
+pub(crate) struct ProcessReader {
+    process: libc::pid_t,
+}
+
+impl ProcessReader {
+    /// A reader of the process that has said so.
+    ///
+    /// # Errors
+    /// If its memory cannot be read, or is not what it says.
+    pub(crate) fn new(probe: Probe) -> io::Result<Self> {
+        let process = libc::pid_t::try_from(probe.process).map_err(io::Error::other)?;
+        let reader = Self { process };
+        let mut word = [0; 8];
+        reader.read(probe.address, &mut word)?;
+        match u64::from_ne_bytes(word) == probe.value {
+            true => Ok(reader),
+            false => Err(io::Error::other("another process has its number")),
+        }
+    }
+
+    /// Fills `into` with what lies at an address.
+    ///
+    /// # Errors
+    /// If the process is gone, or does not have so much memory there.
+    pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            let rest = &mut into[done..];
+            let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+            let remote = libc::iovec {
+                iov_base: std::ptr::with_exposed_provenance_mut((address as usize).wrapping_add(done)),
+                iov_len: rest.len(),
+            };
+            // SAFETY: the kernel writes only to `rest`, which is borrowed for writing, and checks the other process's address.
+            let copied = unsafe { libc::process_vm_readv(self.process, &local, 1, &remote, 1, 0) };
+            match copied {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                1.. => done += copied as usize,
+                _ => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process can always read itself.
+    #[test]
+    fn a_word_is_found_where_it_is() {
+        let word = ProbedWord::new(0x0123_4567_89ab_cdef);
+        let probe = word.probe();
+        let reader = ProcessReader::new(probe).unwrap();
+        let data: Vec<u8> = (0..100_000_u32).map(|at| at as u8).collect();
+        let mut copy = vec![0; data.len()];
+        reader.read(data.as_ptr().expose_provenance() as u64, &mut copy).unwrap();
+        assert_eq!(copy, data);
+        assert!(ProcessReader::new(Probe { value: 1, ..probe }).is_err());
+        assert!(ProcessReader::new(Probe { address: 8, ..probe }).is_err());
+        assert!(ProcessReader::new(Probe { process: u32::MAX, ..probe }).is_err());
+    }
+}
