@@ -83,7 +83,7 @@ impl Deadline {
         self.at
     }
 
-    /// Whether time is limited. Some searches are worth trying only where it is not.
+    /// Whether there is a time limit.
     pub fn is_limited(&self) -> bool {
         self.at.is_some()
     }
