@@ -1,7 +1,7 @@
 //! A dense matrix of bits.
 //!
-//! The principal type is [`BitMatrix`]: one row per rank or link, one column per chunk. Which chunks a link
-//! could carry is then three words of logic per 64 chunks, so no list of (chunk, destination) pairs exists.
+//! The principal type is [`BitMatrix`]: one row per rank or link, one column per chunk. A few word operations per 64
+//! chunks give the chunks that a link could carry, so that no list of (chunk, destination) pairs is needed.
 
 /// Rows of bits, each padded to whole words.
 #[derive(Clone, Debug)]
