@@ -33,7 +33,6 @@ impl Classes {
         Self(alike(topology, Colours { ranks: &ranks, links: &links }))
     }
 
-    /// The class of a rank.
     pub(super) fn of(&self, rank: Rank) -> u32 {
         self.0[rank.index()]
     }

@@ -62,7 +62,6 @@ struct Cut {
     inside: Vec<bool>,
     /// The links that leave the set and may be used.
     links: Vec<LinkId>,
-    /// The chunks that must leave.
     chunks: Vec<ChunkId>,
     bytes: f64,
     /// Bytes per µs.

@@ -64,7 +64,6 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// A network of `vertices` without arcs.
     pub(super) fn new(vertices: usize) -> Self {
         Self { arcs: Vec::new(), leaving: vec![Vec::new(); vertices], tolerance: 0.0 }
     }
@@ -85,13 +84,11 @@ impl Network {
         id
     }
 
-    /// The number of arcs.
     #[cfg(test)]
     pub(super) fn arc_count(&self) -> usize {
         self.arcs.len() / 2
     }
 
-    /// Changes an arc's capacity.
     pub(super) fn set_capacity(&mut self, arc: usize, capacity: f64) {
         self.arcs[arc].capacity = capacity;
     }

@@ -42,7 +42,6 @@ fn journeys(problem: &Problem) -> Vec<Journey> {
             continue;
         }
         match (chunk.combine, like) {
-            // Every contribution has to arrive.
             (true, _) => {
                 let each = |&rank: &Rank| Journey { from: RankSet::one(rank), chunks: vec![id] };
                 journeys.extend(chunk.holders.iter().map(each));

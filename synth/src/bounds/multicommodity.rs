@@ -26,7 +26,6 @@ const COLUMNS: usize = 6_000;
 /// numerics.
 const ITERATIONS: i32 = 50_000;
 
-/// All chunks with the same holders.
 #[derive(Clone, Debug)]
 pub(crate) struct Commodity {
     /// The chunks, ascending; all may use the same links.

@@ -10,8 +10,8 @@
 //! uniform topologies. Elsewhere, links and resources in demand raise their prices, round by round, which comes within
 //! a few per cent of the best [1].
 //!
-//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing Problems",
-//! SIAM J. Comput. 37 (2007).
+//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing
+//! Problems", SIAM J. Comput. 37 (2007).
 
 use super::{Bound, Certificate, Scope};
 use crate::bounds::multicommodity::{ConcurrentFlow, concurrent_flow};

@@ -122,7 +122,6 @@ impl<'a> Meetings<'a> {
     }
 }
 
-/// The groups of a set of ranks.
 struct Groups<'a> {
     group: &'a Grouping,
     ranks: RankSet,
@@ -159,7 +158,6 @@ impl<'a> Groups<'a> {
         self.set > 0 && self.seen[group] == self.set
     }
 
-    /// The number of groups in both sets.
     fn shared_with(&self, other: &Self) -> usize {
         let (few, many) = if self.distinct.len() <= other.distinct.len() { (self, other) } else { (other, self) };
         few.distinct.iter().filter(|&&group| many.has(group)).count()

@@ -44,7 +44,6 @@ pub(crate) struct Route {
     pub(crate) to: Rank,
     /// The epochs of departures that can matter; never empty.
     pub(crate) departures: RangeInclusive<u32>,
-    /// Epochs from departure to arrival.
     pub(crate) latency: u32,
 }
 

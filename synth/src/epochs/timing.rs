@@ -12,7 +12,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
 
-/// A departure of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Departure {
     pub(crate) chunk: ChunkId,

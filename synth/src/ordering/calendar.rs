@@ -31,7 +31,6 @@ pub(crate) struct Calendar<'a> {
 }
 
 impl<'a> Calendar<'a> {
-    /// A calendar of which nothing has been sent.
     pub(crate) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
         Self { topology, demand, free: FreeTimes::new(topology), events: BinaryHeap::new(), sent: Vec::new() }
     }
@@ -85,7 +84,6 @@ impl<'a> Calendar<'a> {
         Some(Micros(instant))
     }
 
-    /// The message at a position.
     pub(crate) fn message(&self, position: u32) -> &Transfer {
         &self.sent[position as usize]
     }

@@ -206,7 +206,6 @@ impl<'a> Planning<'a> {
         Ok(())
     }
 
-    /// The deadline of one strategy.
     fn deadline_of(&self, line: &StrategyLine) -> Deadline {
         match (self.options.time_limit, line.longest, line.time) {
             (None, None, _) => self.deadline.clone(),

@@ -34,15 +34,12 @@ pub(super) const PORTFOLIO: &[StrategyLine] = &[
 pub(super) struct StrategyLine {
     pub(super) kind: StrategyKind,
     pub(super) strategy: &'static dyn Strategy,
-    /// The chunk counts that it tries.
     pub(super) counts: ChunkCounts,
     /// Its part of a limited time, unless it runs alone.
     pub(super) time: LimitedTime,
-    /// How long it may take if time is not limited.
     pub(super) longest: Option<LongestRun>,
     /// Whether it must run after the time is up, as long as there is no schedule.
     pub(super) due: Due,
-    /// When it runs if no strategy was named.
     pub(super) auto: Auto,
 }
 

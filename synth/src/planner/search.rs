@@ -36,7 +36,6 @@ pub(super) struct CountSearch<'a> {
     started: Instant,
 }
 
-/// The best verified schedule of a search.
 pub(super) struct Incumbent {
     pub(super) schedule: VerifiedSchedule,
     pub(super) makespan: Micros,
@@ -71,7 +70,6 @@ impl<'a> CountSearch<'a> {
         }
     }
 
-    /// Adds bounds that a strategy proved.
     pub(super) fn raise_bounds(&mut self, proven: Vec<Bound>) {
         if proven.is_empty() {
             return;
@@ -196,7 +194,6 @@ pub(super) fn leader(searches: &[CountSearch<'_>]) -> Option<usize> {
     by_makespan(searches).first().copied()
 }
 
-/// The best schedule so far.
 pub(super) fn best_so_far<'b>(searches: &'b [CountSearch<'_>]) -> Option<&'b Incumbent> {
     leader(searches).and_then(|index| searches[index].best.as_ref())
 }

@@ -23,7 +23,6 @@ pub(crate) struct Reluctance {
     connections: i64,
     /// The grade by the objective; 0 without one.
     objective: f64,
-    /// The number of messages.
     transfers: usize,
 }
 

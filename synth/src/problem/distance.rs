@@ -20,7 +20,6 @@ impl Key {
         Self(value.to_bits())
     }
 
-    /// The value.
     pub(crate) fn value(self) -> f64 {
         f64::from_bits(self.0)
     }
@@ -28,7 +27,6 @@ impl Key {
 
 /// A node of the graph that a search visits; nodes are numbered from 0.
 pub(crate) trait Node: Copy + Ord {
-    /// The number of the node.
     fn number(self) -> usize;
 }
 

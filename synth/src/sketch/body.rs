@@ -62,7 +62,6 @@ pub(super) struct Shape {
     pub(super) such_as: Option<String>,
 }
 
-/// Which links may be used.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Links {
@@ -126,7 +125,6 @@ pub(super) enum Relays {
     Map(RankMap),
 }
 
-/// Which symmetries a schedule should have.
 #[derive(Clone, Debug)]
 pub(super) enum SymmetryWish {
     Auto,
@@ -181,7 +179,6 @@ pub(super) enum ConnectionsAsWritten {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SwitchWish {
-    /// Local ranks on one switch.
     pub(super) among: Ranks,
     pub(super) wish: Connections,
 }

@@ -45,7 +45,6 @@ impl SketchFile {
         self.body.topology.as_ref()?.value.such_as.as_deref()
     }
 
-    /// An error about the value at `location`.
     pub(super) fn error(&self, location: Location, mistake: Mistake) -> SketchError {
         error_at(&self.origin, location, mistake)
     }

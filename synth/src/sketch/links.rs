@@ -54,7 +54,6 @@ impl Resolver<'_> {
         Ok(if forbidden.iter().any(Option::is_some) { forbidden } else { Vec::new() })
     }
 
-    /// In which stages each link may be used.
     pub(super) fn stages(&self) -> Result<Option<Stages>, SketchError> {
         let Some(rules) = &self.file.body.stages else { return Ok(None) };
         let mistake = match rules.value.len() {

@@ -15,7 +15,6 @@ pub(crate) use highs::{ray, solve};
 use crate::problem::Deadline;
 use std::collections::BTreeMap;
 
-/// A column of a [`Model`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Column(u32);
 
@@ -136,12 +135,10 @@ impl Model {
         self
     }
 
-    /// The number of columns.
     pub(crate) fn columns(&self) -> usize {
         self.cost.len()
     }
 
-    /// The number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.row_lower.len()
     }
@@ -199,23 +196,19 @@ pub(crate) struct Incumbent {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Solution {
     values: Vec<f64>,
-    /// Its objective.
     pub(crate) objective: f64,
 }
 
 impl Solution {
-    /// The value of a column.
     pub(crate) fn value(&self, column: Column) -> f64 {
         self.values[column.index()]
     }
 
-    /// Whether a 0/1 column is 1.
     pub(crate) fn is_set(&self, column: Column) -> bool {
         self.value(column) > 0.5
     }
 }
 
-/// How a solve ended.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Ending {
     /// The best solution, within the gap that was asked for.
@@ -236,10 +229,8 @@ pub(crate) enum Ending {
 /// How a solve ended, and the work that it took.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Outcome {
-    /// How it ended.
     pub(crate) ending: Ending,
     /// Simplex iterations in all; may exceed the limit by the iterations between two callbacks.
     pub(crate) iterations: u64,
-    /// Nodes of the search tree.
     pub(crate) nodes: u64,
 }

@@ -100,7 +100,6 @@ fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Autom
     Ok(())
 }
 
-/// What [`detect`] found.
 pub(crate) struct Detected {
     /// Generators of a group in which only the identity leaves a rank in place.
     pub(crate) symmetries: Vec<Automorphism>,
@@ -190,7 +189,6 @@ fn pairs_of_machines(topology: &Topology) -> Option<Vec<Rank>> {
     Some(ranks)
 }
 
-/// All divisors, ascending.
 fn divisors(number: usize) -> Vec<usize> {
     (1..=number).filter(|&divisor| number.is_multiple_of(divisor)).collect()
 }

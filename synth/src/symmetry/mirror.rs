@@ -35,7 +35,6 @@ pub(crate) struct Images {
 }
 
 impl Mirror {
-    /// The mirror without symmetries.
     pub(crate) fn plain(topology: &Topology) -> Self {
         Self { generators: Vec::new(), growth: Vec::new(), representative: topology.link_ids().collect() }
     }
@@ -103,7 +102,6 @@ impl Mirror {
         self.grow(chunk, |generator, chunk| generator.chunks[chunk.index()])
     }
 
-    /// The images of a message.
     pub(crate) fn images(&self, link: LinkId, chunks: &ChunkList) -> Images {
         Images { links: self.links(link), chunks: chunks.iter().map(|&chunk| self.chunks(chunk)).collect() }
     }

@@ -49,12 +49,10 @@ impl PairOrbits {
         Some(Self { links, representative, chunk_representative, link_representative })
     }
 
-    /// The orbit of a pair.
     pub(crate) fn of(&self, chunk: ChunkId, link: LinkId) -> usize {
         self.representative[chunk.index() * self.links + link.index()]
     }
 
-    /// Whether the chunk stands for its orbit.
     pub(crate) fn represents(&self, chunk: ChunkId) -> bool {
         self.chunk_representative[chunk.index()] == chunk.index()
     }
@@ -68,7 +66,6 @@ impl PairOrbits {
         self.representative.iter().enumerate().all(|(pair, &other)| tag(pair) == tag(other))
     }
 
-    /// The orbit of a link.
     pub(crate) fn of_link(&self, link: LinkId) -> usize {
         self.link_representative[link.index()]
     }

@@ -98,7 +98,6 @@ impl Kind {
     }
 }
 
-/// The parts that a topology is made of.
 pub(crate) fn parts(topology: &Topology) -> TopologyParts {
     TopologyParts {
         name: topology.name().to_owned(),

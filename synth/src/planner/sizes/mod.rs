@@ -174,7 +174,6 @@ pub fn select_sizes(task: &SizeTask, sizes: &[u64], plans: &[VerifiedSchedule]) 
     search.conclude()
 }
 
-/// One size of the sweep.
 struct Point {
     size: u64,
     bound: LowerBound,

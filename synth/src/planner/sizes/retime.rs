@@ -37,7 +37,6 @@ impl Recipe {
         }
     }
 
-    /// The number of messages.
     pub(super) fn len(&self) -> usize {
         self.messages.len()
     }

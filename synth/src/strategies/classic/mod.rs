@@ -247,7 +247,6 @@ fn together(hops: &[Placed]) -> Vec<Message> {
     hops.chunk_by(same).map(|hops| message(hops[0].link, hops.iter().map(|hop| hop.chunk).collect())).collect()
 }
 
-/// One message for each hop.
 fn one_by_one(hops: &[Placed]) -> Vec<Message> {
     hops.iter().map(|hop| message(hop.link, ChunkList::from_slice(&[hop.chunk]))).collect()
 }

@@ -9,8 +9,8 @@
 //! Against one shortest path per chunk, trees save a factor of the number of destinations. Against fractional flows
 //! [1], whole chunks need no decomposition and no rounding.
 //!
-//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing Problems",
-//! SIAM J. Comput. 37 (2007).
+//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing
+//! Problems", SIAM J. Comput. 37 (2007).
 
 use super::quotient::{Quotient, Source};
 use crate::problem::Deadline;

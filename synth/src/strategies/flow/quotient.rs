@@ -107,7 +107,6 @@ impl<'a> Quotient<'a> {
         self.sellers += alike.len();
     }
 
-    /// The number of orbits of links.
     pub(crate) fn orbits(&self) -> usize {
         self.uses.len()
     }

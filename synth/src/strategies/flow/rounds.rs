@@ -7,7 +7,6 @@
 use schedule::{ChunkId, ChunkList, Message, TransferKind};
 use topology::LinkId;
 
-/// The round that a hop belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Aligned {
     /// All chunks start in the first round.

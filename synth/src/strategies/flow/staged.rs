@@ -15,7 +15,6 @@ use topology::{Bytes, LinkId, Rank, Topology};
 
 /// The most levels of groups, except for blocks, which may halve the members until two are left.
 const LEVELS: usize = 3;
-/// The radices of blocks.
 const RADICES: [usize; 5] = [2, 3, 4, 8, 16];
 /// Up to this many levels of groups, every level has its own rule; with more, all levels have the same rule.
 const MIXED: usize = 2;

@@ -11,11 +11,8 @@ use topology::{LinkId, Micros, Rank, Topology};
 /// The use of a link or a resource by a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Visit {
-    /// When it begins.
     pub(super) start: Micros,
-    /// When it ends.
     pub(super) end: Micros,
-    /// The message.
     pub(super) id: SendingId,
 }
 
@@ -34,7 +31,6 @@ pub(super) struct ChunkHistory<'a> {
 }
 
 impl<'a> ChunkHistory<'a> {
-    /// An empty history.
     pub(super) fn new(problem: &'a Problem) -> Self {
         let topology = &*problem.topology;
         let places = topology.links().len() + topology.resources().len();
@@ -95,7 +91,6 @@ impl<'a> ChunkHistory<'a> {
         self.held[chunk.index() * self.topology.rank_count() + rank.index()]
     }
 
-    /// The visits to a link, by start.
     pub(super) fn visits(&self, link: LinkId) -> &[Visit] {
         &self.visits[link.index()]
     }

@@ -42,7 +42,6 @@ pub(super) struct DraftClock<'a> {
 }
 
 impl<'a> DraftClock<'a> {
-    /// A clock for drafts of `problem`.
     pub(super) fn new(problem: &'a Problem) -> Self {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let ranks = topology.rank_count();

@@ -12,12 +12,10 @@ use topology::{LinkId, Micros, Rank, Topology};
 pub(super) struct SendingId(u32);
 
 impl SendingId {
-    /// As an index into a dense table.
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The id of the `index`-th message.
     pub(super) fn from_index(index: usize) -> Self {
         Self(u32::try_from(index).expect("a draft has at most one message per delivery of a bounded demand"))
     }
@@ -26,7 +24,6 @@ impl SendingId {
 /// A message without times.
 #[derive(Clone, Debug)]
 pub(super) struct Sending {
-    /// Its link.
     pub(super) link: LinkId,
     /// The chunks that it carries; a message without chunks is not played.
     pub(super) chunks: ChunkList,
@@ -56,7 +53,6 @@ impl Clone for Draft {
 }
 
 impl Draft {
-    /// A draft without messages.
     pub(super) fn new(ranks: usize, chunks: usize) -> Self {
         Self { ranks, sendings: Vec::new(), via: vec![None; ranks * chunks] }
     }
@@ -99,7 +95,6 @@ impl Draft {
         &self.sendings
     }
 
-    /// One message.
     pub(super) fn sending(&self, id: SendingId) -> &Sending {
         &self.sendings[id.index()]
     }
@@ -140,7 +135,6 @@ impl Draft {
         self.sendings[id.index()].key = key;
     }
 
-    /// Whether `rank` passes `chunk` on.
     pub(super) fn passes_on(&self, chunk: ChunkId, rank: Rank, topology: &Topology) -> bool {
         self.ways(chunk).iter().flatten().any(|&id| topology.link(self.sending(id).link).from == rank)
     }

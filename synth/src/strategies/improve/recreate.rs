@@ -47,9 +47,7 @@ struct Label {
 /// The state of a rank with respect to the chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// Has the chunk.
     Attached,
-    /// Must get the chunk.
     Missing,
     /// Gets the chunk from a rank that lacks it.
     Detached,

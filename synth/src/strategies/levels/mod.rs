@@ -23,7 +23,6 @@ use topology::{LinkId, Rank};
 pub struct Levels;
 
 const NAME: &str = "levels";
-/// The most deliveries.
 const MOST: usize = 1 << 22;
 /// The most chunks, because balancing the arrivals at one rank in one step takes quadratic time.
 const MOST_CHUNKS: usize = 1 << 13;

@@ -48,7 +48,6 @@ const WORTH_ROUTING: usize = 400_000;
 const MOST_ROUTED: usize = WORK as usize / 16;
 /// How often every chunk is routed.
 const ROUNDS: u32 = 6;
-/// The most repairs of one restart.
 const REPAIRS: u32 = 31;
 /// The most repairs of one restart per chunk with one destination: few chunks have few arrangements.
 const REPAIRS_PER_CHUNK: u32 = 4;
@@ -104,7 +103,6 @@ struct Cost {
 /// The properties of a problem that decide which styles are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Traits {
-    /// Links share resources.
     shared: bool,
     /// The largest α is more than twice the smallest.
     dear: bool,

@@ -19,7 +19,6 @@ const REMOVED: u32 = 3;
 /// The effort of the repairs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct RepairEffort {
-    /// The number of repairs.
     pub(super) steps: u32,
     /// A makespan that is good enough.
     pub(super) goal: Micros,

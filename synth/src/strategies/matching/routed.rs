@@ -23,7 +23,6 @@ pub(crate) type Routes = Vec<Vec<LinkId>>;
 pub(super) struct Spreading {
     /// How much longer the most loaded link is made to look than an idle one; 0 gives shortest paths.
     pub(super) strength: f64,
-    /// How often every chunk is routed.
     pub(super) rounds: u32,
     /// How many chunks of one rank are routed with the same loads.
     pub(super) stride: usize,
@@ -45,17 +44,14 @@ pub(super) struct Routing<'a> {
 }
 
 impl<'a> Routing<'a> {
-    /// No chunk has a route yet.
     pub(super) fn new(instance: &'a Instance<'a>) -> Self {
         Self { instance, routes: vec![Vec::new(); instance.demand.chunks().len()], load: Load::new(instance) }
     }
 
-    /// The problem that is routed.
     pub(super) fn instance(&self) -> &'a Instance<'a> {
         self.instance
     }
 
-    /// The routes.
     pub(super) fn routes(&self) -> &Routes {
         &self.routes
     }

@@ -3,7 +3,6 @@
 /// The rules by which a restart makes its choices.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Style {
-    /// The most chunks a message carries.
     pub(super) merge: usize,
     /// Weight of the time that a chunk still has to travel beyond the receiver.
     pub(super) urgency: f64,
@@ -35,8 +34,6 @@ pub(super) enum TurnOrder {
 /// What a link does if another link will bring its receiver the same chunk sooner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaitRule {
-    /// It skips that chunk.
     Waits,
-    /// It sends the chunk anyway.
     Greedy,
 }

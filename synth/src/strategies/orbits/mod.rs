@@ -30,7 +30,6 @@ use walk::{Sent, Walk, WalkStyle};
 const WORK: usize = 1 << 21;
 /// The most chunks per message, for each style.
 const MERGES: [usize; 6] = [1, 2, 4, 8, 16, usize::MAX];
-/// Restarts of one style.
 const RESTARTS: usize = 8;
 
 /// A group of translations of topology, demand and sketch.

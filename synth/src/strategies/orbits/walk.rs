@@ -29,7 +29,6 @@ const WAITING: usize = 4;
 /// The parameters of one walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WalkStyle {
-    /// The most chunks per message.
     pub(super) merge: usize,
     pub(super) seed: u64,
 }
@@ -37,7 +36,6 @@ pub(super) struct WalkStyle {
 /// A base chunk over a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Item {
-    /// The orbit of the chunk.
     pub(super) chunk: u32,
     pub(super) link: LinkId,
 }
@@ -124,7 +122,6 @@ impl<'a> Walk<'a> {
         Some(Self { orbits, problem, chunks, deliveries })
     }
 
-    /// The number of deliveries of a base plan.
     pub(super) fn deliveries(&self) -> usize {
         self.deliveries
     }

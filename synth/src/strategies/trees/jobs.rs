@@ -8,7 +8,6 @@ use crate::problem::Problem;
 use schedule::{ChunkId, Message, TransferKind};
 use topology::LinkId;
 
-/// A list of jobs for each job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     first: Vec<u32>,
@@ -90,7 +89,6 @@ impl Jobs {
         (0..self.all.len()).flat_map(of)
     }
 
-    /// The jobs as messages, in their order.
     pub(super) fn messages(&self) -> Vec<Message> {
         let message = |&Job { link, chunk, kind }: &Job| Message { chunks: [chunk].into_iter().collect(), link, kind };
         self.all.iter().map(message).collect()

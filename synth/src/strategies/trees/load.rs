@@ -35,7 +35,6 @@ impl<'a> Load<'a> {
         load
     }
 
-    /// Sets η.
     pub(super) fn set_steepness(&mut self, steepness: f64) {
         self.steepness = steepness;
         for (size, growth) in self.growth.iter_mut().enumerate() {
@@ -66,12 +65,10 @@ impl<'a> Load<'a> {
         slots.zip(&self.growth[size][range]).map(|(&slot, growth)| self.weight[slot as usize] * growth).sum()
     }
 
-    /// Adds a transfer.
     pub(super) fn add(&mut self, size: usize, link: LinkId) {
         self.change(size, link, 1.0);
     }
 
-    /// Removes a transfer.
     pub(super) fn remove(&mut self, size: usize, link: LinkId) {
         self.change(size, link, -1.0);
     }

@@ -109,17 +109,14 @@ impl LoadedMachine {
         self.first.push(self.slots.len() as u32);
     }
 
-    /// The index of a size.
     pub(super) fn size(&self, bytes: Bytes) -> usize {
         self.sizes.partition_point(|size| size.total_cmp(&bytes).is_lt())
     }
 
-    /// The number of sizes.
     pub(super) fn sizes(&self) -> usize {
         self.sizes.len()
     }
 
-    /// The number of slots.
     pub(super) fn slot_count(&self) -> usize {
         self.users.len()
     }

@@ -44,7 +44,6 @@ const QUICK: usize = 1 << 13;
 const WORTHWHILE: f64 = 0.01;
 /// The most links visited in one round of packing, without images: some tenths of a second.
 const MOST_LOOKS: usize = 60_000_000;
-/// The most messages that are scheduled.
 const MOST_MESSAGES: usize = 1 << 21;
 /// The same in a portfolio, without images.
 const MOST_AMONG_OTHERS: usize = 1 << 17;

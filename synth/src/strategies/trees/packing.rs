@@ -5,7 +5,8 @@
 //! under the loads of all others, and again, round by round, while prices get steeper. Trees are whole from the start,
 //! so what a number of trees per root can reach is measured, not rounded.
 //!
-//! [1] Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics", NSDI 2026.
+//! [1] Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network
+//! Fabrics", NSDI 2026.
 
 use super::both_ways::ways_back;
 use super::grow::{Grower, Haste, Unit};

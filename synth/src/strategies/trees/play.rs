@@ -47,9 +47,7 @@ impl Eq for Horizon {}
 enum Event {
     /// A job no longer waits for anything.
     Ready(u32),
-    /// A job's chunk has arrived.
     Arrived(u32),
-    /// A slot is free.
     Free(u32),
 }
 
@@ -343,7 +341,6 @@ impl<'a> TreePlayer<'a> {
         }
     }
 
-    /// Sends a job over `link` at `start`.
     fn send(&mut self, job: usize, link: LinkId, start: f64) {
         let (machine, size) = (self.machine, self.size(job));
         self.begun[job] = true;

@@ -15,7 +15,6 @@ pub(super) const TOLERANCE: f64 = 0.02;
 /// An epoch length for one problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
-    /// The length of an epoch.
     pub(super) epoch: Micros,
     /// The size of the largest chunk, which every window must hold.
     largest: Bytes,
@@ -33,7 +32,6 @@ pub(super) struct Window {
 }
 
 impl Grid {
-    /// A grid with epochs of this length.
     pub(super) fn new(problem: &Problem, epoch: Micros) -> Self {
         Self { epoch, largest: largest_chunk(problem) }
     }
@@ -49,7 +47,6 @@ impl Grid {
         ((link.transfer_time(bytes) / self.epoch).round() as u32).max(1)
     }
 
-    /// The window of a link.
     pub(super) fn link_window(&self, link: &Link) -> Window {
         self.window(link.occupancy(self.largest), link.occupancy(Bytes::ZERO))
     }

@@ -239,7 +239,6 @@ impl<'a> HorizonSearch<'a> {
 pub(super) enum Scope {
     /// All of it, with symmetric departures merged.
     Symmetric,
-    /// All of it.
     Whole,
     /// The neighbourhood of the best schedule.
     Nearby,

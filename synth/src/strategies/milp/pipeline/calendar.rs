@@ -39,12 +39,10 @@ impl Calendar {
         Some(Self { periods, tolerance })
     }
 
-    /// The number of periods.
     pub(super) fn len(&self) -> usize {
         self.periods.len()
     }
 
-    /// When a period starts.
     pub(super) fn start(&self, period: usize) -> Micros {
         self.periods[period].0
     }

@@ -6,7 +6,6 @@ use super::calendar::Calendar;
 use super::crossings::{CrossingPlan, FastComponents, Timed, distinct, stretched};
 use topology::Micros;
 
-/// The most periods of a calendar.
 const MAX_PERIODS: usize = 240;
 /// By how many periods a chunk may arrive later than possible where it must be. The values are tried in turn, until the
 /// model is small enough.

@@ -34,7 +34,6 @@ pub(super) struct Tightened {
     pub(super) schedule: Option<Schedule>,
     /// The number of models that a limit left undecided.
     pub(super) undecided: u32,
-    /// The number of solver calls.
     pub(super) calls: u32,
 }
 

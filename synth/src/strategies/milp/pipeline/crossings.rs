@@ -44,7 +44,6 @@ pub(super) struct Crossing {
 /// Messages between fast components, in the order in which they leave.
 pub(super) type CrossingPlan = Vec<Crossing>;
 
-/// A crossing with its times.
 #[derive(Clone, Debug)]
 pub(super) struct Timed {
     pub(super) crossing: Crossing,
@@ -282,7 +281,6 @@ impl<'a> FastComponents<'a> {
         placed.into_iter().map(|(.., crossing)| crossing).collect()
     }
 
-    /// The messages of one link.
     fn parts(&self, link: LinkId, chunks: &[ChunkId], shape: Shape) -> Vec<Vec<ChunkId>> {
         let ends = self.problem.topology.link(link);
         let unit = Micros(1e-9);

@@ -18,7 +18,6 @@ pub(super) struct Use {
     pub(super) link: LinkId,
     /// The label that it leaves from; `None` in a component that holds it from the start.
     pub(super) from: Option<usize>,
-    /// The label it arrives at.
     pub(super) to: usize,
     pub(super) departure: Micros,
 }

@@ -12,7 +12,6 @@ use topology::{LinkId, Micros};
 pub(super) struct Routed {
     pub(super) chunk: ChunkId,
     pub(super) link: LinkId,
-    /// The turn in which it leaves.
     pub(super) departure: Micros,
 }
 

@@ -271,7 +271,6 @@ impl<'a> PipelineSearch<'a> {
         }
     }
 
-    /// Runs the third stage on a schedule.
     fn tighten(&mut self, schedule: &Schedule, calls: u32) -> Result<(), SynthError> {
         let controls = self.controls(FULL_COLUMNS as usize, CALL_SHARE);
         let tightened = tighten(self.enclaves.problem, schedule, &controls, calls, NAME)?;

@@ -51,7 +51,6 @@ pub(super) struct SpreadModel {
 pub(super) struct Freedom {
     /// By how many periods a chunk may arrive later than possible where it must be.
     pub(super) patience: usize,
-    /// The most 0/1 columns.
     pub(super) columns: usize,
 }
 

@@ -16,13 +16,10 @@ pub(super) struct Unit {
     pub(super) chunks: ChunkList,
     pub(super) link: LinkId,
     pub(super) bytes: Bytes,
-    /// The transfer that it comes from.
     pub(super) transfer: usize,
     /// The units that bring its chunks to its sender.
     pub(super) brought_by: Vec<usize>,
-    /// The unit before it on its link.
     pub(super) previous: Option<usize>,
-    /// The unit after it on its link.
     pub(super) next: Option<usize>,
     /// The earliest start: along the fastest way to its sender, on empty links.
     pub(super) head: Micros,
