@@ -1,7 +1,7 @@
 //! The bound by prices: chunks that travel far use many links.
 //!
-//! The principal type is [`Prices`]. Every link and every resource has a price for its time, and the prices add up to
-//! 1. On every link of its way, a byte pays the price of the time that it takes there. No byte pays less than on its
+//! The principal type is [`Prices`]. Every link and every resource has a price for its time; the sum of all prices is 1.
+//! On every link of its way, a byte pays the price of the time that it takes there. No byte pays less than on its
 //! cheapest way, and the payments of all bytes together are at most T − α. Any prices give a bound. The best prices are
 //! the duals of the maximum concurrent flow. Their value is computed by shortest paths, so a solver's rounding can make
 //! the bound weaker but never wrong.

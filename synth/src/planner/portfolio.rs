@@ -48,7 +48,7 @@ pub(super) struct StrategyLine {
 pub(super) enum ChunkCounts {
     /// All counts, coarse cuts first, then finer ones while they gain.
     All,
-    /// Like [`Self::All`], but only the best so far if the named strategy found it, because that one has tried all
+    /// Like [`Self::All`], but only the best so far if the given strategy found it, because that one has tried all
     /// counts.
     BestIfLedBy(StrategyKind),
     /// Only the most promising so far.

@@ -5,8 +5,8 @@
 //!
 //! Detection looks for a group in which only the identity leaves a rank in place. A symmetry that fixes a rank would
 //! make that rank send one chunk to several others at the same instant. Rotations and exchanges of machines are tried
-//! first, because real machines have them; the general search adds what they miss. Rotations follow TACCL: r → (r mod n
-//! + offset) mod n + n·⌊r/n⌋.
+//! first, because real machines have them; the general search adds what they miss. Rotations follow TACCL:
+//! r → (r mod n + offset) mod n + n·⌊r/n⌋.
 
 use crate::problem::{Constraints, Deadline};
 use schedule::{Chunk, ChunkId, Demand, RankSet};
