@@ -1,23 +1,23 @@
-//! How an answer is found: a problem, what a sketch allows, bounds, and a portfolio of strategies.
+//! Synthesis: from a problem and a sketch to a schedule, by lower bounds and a portfolio of strategies.
 //!
-//! The entry point is [`synthesize`]: bounds first, then strategies from cheap to dear, each returning the same
-//! kind of [`schedule::Schedule`]; every candidate is judged by `schedule`'s verifier and replay, never by the
-//! strategy that made it. The report lists every candidate with its time and why it stopped.
+//! The entry point is [`synthesize`]. It computes bounds first and then runs the strategies, the cheapest first. Every
+//! strategy returns a [`schedule::Schedule`]. The verifier and the replay of `schedule` judge every candidate, never
+//! the strategy that made it. The report lists each candidate with its makespan and the reason why its search ended.
 //!
-//! The rooms, each of which imports only those before it:
+//! The rooms; each imports only the rooms before it:
 //!
-//! 1. `problem`: what is asked, what a sketch permits, how hard to look, what is reported; paths and reachability.
-//! 2. `symmetry`: what leaves a machine, a sketch and a demand as they are.
+//! 1. `problem`: what is asked, what a sketch permits, options and deadlines, the report; paths and reachability.
+//! 2. `symmetry`: renumberings that leave a machine, a sketch and a demand as they are.
 //! 3. `sketch`: a user's sketch as a file, and whether a schedule obeys it.
 //! 4. `solver`: HiGHS.
-//! 5. `bounds`: what no schedule can beat, and what a faster machine would buy.
+//! 5. `bounds`: times that no schedule can beat, and what a faster machine would buy.
 //! 6. `ordering`: in which order messages leave (list scheduling).
 //! 7. `epochs`: time-expanded models, as far as strategies share them.
 //! 8. `strategies`: ways of finding schedules, one folder each; none imports another.
-//! 9. `polish`: slack and wishes, for a schedule that is fast enough already.
-//! 10. `planner`: which strategy runs when; judges and reports.
+//! 9. `polish`: slack and wishes, for a schedule that is already fast.
+//! 10. `planner`: which strategy runs when; it judges the candidates and writes the report.
 //!
-//! This crate does no IO, knows no runtime, and reads the clock only to honour a deadline.
+//! This crate does no IO, does not import the runtime, and reads the clock only to honour a deadline.
 
 mod bounds;
 mod epochs;

@@ -1,18 +1,18 @@
-//! How many bytes per µs a set of links carries at most, given what they share.
+//! How many bytes per µs a set of links carries at most, given the resources that they share.
 //!
-//! The principal function is [`capacity`]. Without resources it is a sum. With them it is a maximum flow in which
-//! every resource is a vertex of limited throughput and every link leads through its resources in turn, those of few
-//! senders first and those of few receivers last: exact where each link has a sending and a receiving port, an upper
-//! estimate (so still a valid bound) otherwise.
+//! The principal function is [`capacity`]. Without resources it is a sum. With resources it is a maximum flow: every
+//! resource is a vertex of limited throughput, and every link leads through its resources in turn, those of few senders
+//! first and those of few receivers last. The result is exact where each link has a sending and a receiving port.
+//! Otherwise it is an upper estimate, so that a bound from it stays valid.
 
 use super::flow::{Network, UNLIMITED, Work};
 use std::collections::BTreeMap;
 use topology::{Link, LinkId, Rank, ResourceId, Topology};
 
-/// What one flow may cost: a tenth of a second. Flows over a million links cost less.
+/// The most work of one flow: a tenth of a second. Flows over a million links cost less.
 const WORK: Work = Work::new(20_000_000);
 
-/// Bytes per µs over `links` together; infinite where some β is zero and nothing else limits.
+/// Bytes per µs over `links` together; infinite where some β is zero and no resource limits that link.
 pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
     let rate = |beta: f64| if beta > 0.0 { 1.0 / beta } else { f64::INFINITY };
     let alone = || links.iter().map(|&id| rate(topology.link(id).beta.0)).sum();
@@ -29,7 +29,8 @@ pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
     for &id in links {
         let link = topology.link(id);
         let mut at = source;
-        // The link's own limit everywhere, so that others which share a resource cannot borrow its way in or out.
+        // Every arc has the link's own limit, so that other links of a shared resource cannot use this link's arcs for
+        // more.
         let own = rate(link.beta.0).min(UNLIMITED);
         let mut way = link.resources.to_vec();
         way.sort_by(|a, b| places[a].total_cmp(&places[b]));
@@ -39,13 +40,13 @@ pub(crate) fn capacity(topology: &Topology, links: &[LinkId]) -> f64 {
         }
         network.connect(at, sink, own);
     }
-    // Without what they share, links carry more, never less: still an upper estimate.
+    // If the work runs out, shared resources are ignored. This gives a larger capacity, so still an upper estimate.
     let flow = network.max_flow(source, sink, &mut WORK.clone()).unwrap_or_else(|_| alone());
     if flow < UNLIMITED * 1e-3 { flow } else { f64::INFINITY }
 }
 
-/// Where on the way of bytes each resource comes: how many ranks send through it for each that receives. A port of one
-/// sender leads to many receivers, and an up-link lies between such ports.
+/// The place of each resource on the way of the bytes: its sending ranks per receiving rank. The port of one sender
+/// leads to many receivers, and comes first; an up-link lies between the ports of senders and of receivers.
 fn places(topology: &Topology, links: &[LinkId]) -> BTreeMap<ResourceId, f64> {
     let ranks = |end: fn(&Link) -> Rank| {
         let at =

@@ -1,7 +1,7 @@
-//! Ranks that look alike, so that one of them stands for all where only the strongest bound counts.
+//! Classes of ranks that look alike, so that one rank stands for its class where only the strongest bound matters.
 //!
-//! The principal type is [`Classes`]. Symmetric ranks always share a class, and on real machines only they do; a bound
-//! that is missed where that is wrong costs tightness, nothing else.
+//! The principal type is [`Classes`]. Symmetric ranks always share a class. On real machines only symmetric ranks do.
+//! If other ranks share a class, the bound may be less tight, but it stays valid.
 
 use super::cut::{held_bytes, sinks};
 use super::degree::{Side, least_traffic};
@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use topology::symmetry::{Colours, alike};
 use topology::{LinkId, Rank};
 
-/// For each rank, a number that ranks share which nothing near or far tells apart, nor what they hold and lack.
+/// For each rank, the number of its class. Ranks of one class cannot be told apart by the topology around them, nor by
+/// the data that they hold and lack.
 pub(super) struct Classes(Vec<u32>);
 
 impl Classes {
@@ -32,7 +33,6 @@ impl Classes {
         Self(alike(topology, Colours { ranks: &ranks, links: &links }))
     }
 
-    /// The class of a rank.
     pub(super) fn of(&self, rank: Rank) -> u32 {
         self.0[rank.index()]
     }
@@ -52,7 +52,7 @@ mod tests {
     use schedule::{Collective, Demand, Request};
     use std::sync::Arc;
 
-    /// The values of all bounds that stand on classes.
+    /// The values of all bounds that use classes.
     fn values(problem: &Problem, classes: &Classes) -> Vec<f64> {
         let sides = [Side::Ingress, Side::Egress].into_iter().flat_map(|side| degree(problem, classes, side));
         let values =

@@ -1,16 +1,16 @@
-//! The bound by cuts: what must leave a set of ranks, over what all links that leave it carry together.
+//! The bound by cuts: the data that must leave a set of ranks, over the capacity of all links that leave it together.
 //!
-//! Any set of ranks gives a valid bound, so finding good ones and measuring them are kept apart. Candidates are
-//! the unions of machines and the minimum cuts of ForestColl's flow problem [1]: with a source that feeds every
-//! rank at x times what it holds, every sink must receive everything; a cut that forbids this has a higher ratio
-//! of bytes to capacity than 1/x, and becomes the next x (Dinkelbach). The ratio grows with every round, so few
-//! rounds are needed.
+//! Any set of ranks gives a valid bound. So finding good sets is kept apart from measuring them. Candidates are the
+//! unions of machines, and the minimum cuts of ForestColl's flow problem [1]. In that problem a source feeds every rank
+//! with x times what it holds, and every sink must receive everything. A cut that forbids this has a ratio of bytes to
+//! capacity above 1/x; that ratio gives the next x (Dinkelbach). The ratio grows with every round, so few rounds are
+//! needed.
 //!
 //! `cut_tail` adds the way that the last chunk to cross still has to go [2].
 //!
 //! [1] Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics".
-//! [2] If that chunk crosses once, it spreads from one head of the cut: the best head's farthest rank. If it
-//! crosses twice, the cut carries one chunk more, and every rank is reached from its own best head.
+//! [2] If that chunk crosses once, it spreads from one head of the cut: the tail is the way from the best head to its
+//! farthest rank. If it crosses twice, the cut carries one chunk more, and every rank is reached from its nearest head.
 
 use super::capacity::capacity;
 use super::classes::Classes;
@@ -23,18 +23,18 @@ use schedule::{Chunk, ChunkId};
 use std::collections::BTreeSet;
 use topology::{LinkId, Micros, MicrosPerByte, Rank};
 
-/// The most machines of which all unions are tried; with more, single machines and their complements.
+/// The most machines for which all unions are tried; for more machines, single machines and their complements.
 const MACHINES: usize = 6;
-/// What all flows of one search for a cut may cost: a few tenths of a second.
+/// The most work of all flows of one search for a cut: a few tenths of a second.
 const WORK: Work = Work::new(60_000_000);
-/// The same for ranks that look like others for which the flow has been found.
+/// The same for ranks whose class has a flow already.
 const WORK_AGAIN: Work = Work::new(6_000_000);
-/// What looking for better cuts around the best may cost, in looks at links: a few milliseconds.
+/// The most work of local search around the best cut, in links visited: a few milliseconds.
 const CLIMBING: usize = 400_000;
-/// Heads of a cut for which distances are computed.
+/// The most heads of a cut for which distances are computed.
 const HEADS: usize = 64;
 
-/// The strongest cut, and the strongest one with its tail, of those that are found before `deadline`.
+/// The strongest cut, and the strongest cut with its tail, of those found before `deadline`.
 pub(super) fn cut(problem: &Problem, classes: &Classes, deadline: &Deadline) -> Vec<Bound> {
     let spans = Spans::new(problem);
     let mut cuts: Vec<Cut> = Vec::new();
@@ -57,12 +57,11 @@ pub(super) fn cut(problem: &Problem, classes: &Classes, deadline: &Deadline) -> 
     plain.into_iter().chain(with_tail).collect()
 }
 
-/// A set of ranks, what must leave it and how fast that can be.
+/// A set of ranks, the data that must leave it, and the rate at which it can leave.
 struct Cut {
     inside: Vec<bool>,
-    /// Links that leave the set and may be used.
+    /// The links that leave the set and may be used.
     links: Vec<LinkId>,
-    /// Chunks that must leave.
     chunks: Vec<ChunkId>,
     bytes: f64,
     /// Bytes per µs.
@@ -71,7 +70,8 @@ struct Cut {
     alpha: f64,
 }
 
-/// Where chunks start and end, if each is at one rank and goes to one: many cuts are measured, and sets are far to look at.
+/// For each chunk its holder and its receiver, if each chunk has one of each. Many cuts are measured, and this table is
+/// faster than the sets of the demand.
 struct Spans(Option<Vec<(Rank, Rank)>>);
 
 impl Spans {
@@ -85,7 +85,7 @@ impl Spans {
 }
 
 impl Cut {
-    /// `None` if nothing must leave, or nothing can.
+    /// Measures the cut around a set of ranks; `None` if nothing must leave it, or nothing can.
     fn measure(problem: &Problem, spans: &Spans, inside: Vec<bool>) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let must_leave = |&id: &ChunkId| match &spans.0 {
@@ -112,8 +112,8 @@ impl Cut {
         Certificate::Cut { ranks, capacity: MicrosPerByte(1.0 / self.capacity), tail, whole: None }
     }
 
-    /// The way that the last chunk to cross still has to go; `None` where sums are formed on the way or the cut is too wide
-    /// to look at.
+    /// The way that the last chunk to cross still has to go. `None` if sums are formed on the way, or if the cut has
+    /// too many heads.
     fn tail(&self, problem: &Problem) -> Option<Tail> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         if self.chunks.iter().any(|&id| demand.chunk(id).combine) {
@@ -125,14 +125,14 @@ impl Cut {
         if heads.len() > HEADS {
             return None;
         }
-        // Any of the chunks may be the last: only ranks that want all of them surely wait for it.
+        // Any of the chunks may be the last, so only ranks that want all of them are sure to wait for it.
         let outside = topology.ranks().filter(|rank| !self.inside[rank.index()]);
         let waiting: Vec<Rank> =
             outside.filter(|&rank| self.chunks.iter().all(|&id| demand.chunk(id).wanted_by.has(rank))).collect();
         let smallest = self.chunks.iter().map(|&id| demand.bytes_of(id)).min_by(|a, b| a.total_cmp(b))?;
         let length = |id: LinkId| problem.allows_link(id).then(|| topology.link(id).transfer_time(smallest).0);
         let trees: Vec<PathTree> = heads.iter().map(|&head| PathTree::new(topology, [head], length)).collect();
-        // The last of the farthest; a head that nobody waits behind is its own.
+        // The farthest waiting rank; if several are equally far, the last of them; if none waits, the head itself.
         let farthest = |head: Rank, tree: &PathTree| {
             let all = waiting.iter().map(|&rank| (tree.distance[rank.index()], rank));
             all.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, head))
@@ -161,8 +161,9 @@ fn must_leave(chunk: &Chunk, inside: &[bool]) -> bool {
     starts_inside && !chunk.wanted_by.iter().all(is_inside)
 }
 
-/// The best cut that single ranks lead to from the best so far, or from the one around a single rank: where resources
-/// are shared across ports, the flow network allows for ways that do not exist, and its cuts are not the tightest.
+/// The best cut that is reached by moving single ranks, from the best cut so far or from the best cut around a single
+/// rank. Where several ports share a resource, the flow network has paths that do not exist, so that its cuts are not
+/// the tightest.
 fn climb(problem: &Problem, spans: &Spans, cuts: &[Cut], deadline: &Deadline) -> Option<Cut> {
     let topology = &*problem.topology;
     let ranks = topology.rank_count();
@@ -197,7 +198,8 @@ fn climb(problem: &Problem, spans: &Spans, cuts: &[Cut], deadline: &Deadline) ->
     found
 }
 
-/// All unions of machines where they are few, else machines that differ and their complements.
+/// All unions of machines where there are few machines, else single machines of different classes, and their
+/// complements.
 fn machine_unions(problem: &Problem, classes: &Classes) -> Vec<Vec<bool>> {
     let topology = &*problem.topology;
     let machines = topology.machines().len();
@@ -215,20 +217,20 @@ fn machine_unions(problem: &Problem, classes: &Classes) -> Vec<Vec<bool>> {
     each.flat_map(|one| [set(&|machine| machine == one), set(&|machine| machine != one)]).collect()
 }
 
-/// The cut of the largest ratio of held bytes to capacity that flows find; `None` where one rank's links are
-/// already the tightest, or nobody alone holds anything.
+/// The cut found by flows with the largest ratio of held bytes to capacity. `None` where the links of one rank are
+/// already the tightest, or no rank alone holds anything.
 fn tightest(problem: &Problem, classes: &Classes, deadline: &Deadline) -> Option<Vec<bool>> {
     let topology = &*problem.topology;
     let held = held_bytes(problem);
     let total: f64 = held.iter().sum();
-    // One of each class first.
+    // One rank of each class first.
     let (mut order, again) = classes.split(spread_out(&sinks(problem)));
     if total <= 0.0 || order.is_empty() {
         return None;
     }
     let first = order.len();
     order.extend(again);
-    // Start from the cuts around single sinks: often the tightest, and never far off.
+    // Start from the ratio of the cuts around single sinks, which are often the tightest.
     let around = |&sink: &Rank| {
         let links: Vec<LinkId> =
             topology.incoming(sink).iter().copied().filter(|&link| problem.allows_link(link)).collect();
@@ -261,8 +263,8 @@ fn tightest(problem: &Problem, classes: &Classes, deadline: &Deadline) -> Option
     best
 }
 
-/// The cut of the least capacity between those who contribute to sums that several ranks want (AllReduce): a whole sum
-/// has to cross it, however few are inside.
+/// The cut of the least capacity between contributors to a sum that several ranks want (AllReduce). A whole sum has to
+/// cross it, however few ranks are inside.
 fn narrowest(problem: &Problem, deadline: &Deadline) -> Option<Vec<bool>> {
     let sum = problem.demand.chunks().iter().find(|chunk| chunk.combine && chunk.wanted_by.len() > 1)?;
     let root = *sum.holders.first()?;
@@ -283,7 +285,7 @@ fn narrowest(problem: &Problem, deadline: &Deadline) -> Option<Vec<bool>> {
     best.map(|(_, inside)| inside)
 }
 
-/// `sinks` in an order of which every beginning is spread evenly, for where the work ends early.
+/// `sinks` in an order of which every prefix is spread evenly, because the work may end early.
 fn spread_out(sinks: &[Rank]) -> Vec<Rank> {
     let bits = sinks.len().next_power_of_two().trailing_zeros();
     let reversed = |index: usize| index.reverse_bits() >> (usize::BITS - bits);
@@ -291,7 +293,7 @@ fn spread_out(sinks: &[Rank]) -> Vec<Rank> {
     order.filter_map(|index| sinks.get(index).copied()).collect()
 }
 
-/// What each rank alone holds and others want; sums count as held by all contributors alike.
+/// The bytes that each rank alone holds and others want; for sums, each contributor holds an equal share.
 pub(super) fn held_bytes(problem: &Problem) -> Vec<f64> {
     let mut held = vec![0.0; problem.topology.rank_count()];
     for (id, chunk) in problem.demand.chunk_ids().zip(problem.demand.chunks()) {
@@ -304,10 +306,10 @@ pub(super) fn held_bytes(problem: &Problem) -> Vec<f64> {
     held
 }
 
-/// Who wants something, ascending.
+/// The ranks that want something, ascending.
 pub(super) fn sinks(problem: &Problem) -> Vec<Rank> {
     let mut wants = vec![false; problem.topology.rank_count()];
-    // Chunks that everybody wants share one list.
+    // Chunks that all ranks want share one list.
     for chunks in problem.demand.chunks().chunk_by(|a, b| a.wanted_by.as_ptr() == b.wanted_by.as_ptr()) {
         chunks[0].wanted_by.iter().for_each(|rank| wants[rank.index()] = true);
     }

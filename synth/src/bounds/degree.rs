@@ -1,9 +1,9 @@
 //! The bounds by degree: what one rank must receive, or send, over its own links.
 //!
-//! A rank's links are put into groups that share a resource, each link into one group. A group delivers no more
-//! than its links together and no more than its resource, which stays true for any choice of groups; the resource
-//! that most of the rank's links use is chosen. In whole chunks of b bytes, a link delivers at most
-//! ⌊(T − α) / (β·b)⌋ by time T if messages merge, and ⌊T / (α + β·b)⌋ if each carries one chunk and α occupies.
+//! A rank's links are put into groups that share a resource, each link into one group. A group delivers no more than
+//! its links together, and no more than its resource. This holds for any choice of groups; each link joins the group of
+//! its resource that most of the rank's links use. In whole chunks of b bytes, a link delivers at most ⌊(T − α) /
+//! (β·b)⌋ by time T if messages merge, and ⌊T / (α + β·b)⌋ if each carries one chunk and α occupies.
 
 use super::{Bound, Certificate, LinkGroup, Scope, WholeChunks, capacity::capacity, classes::Classes};
 use crate::problem::Problem;
@@ -11,16 +11,16 @@ use schedule::{Chunk, ChunkId};
 use std::collections::BTreeMap;
 use topology::{Latency, LinkId, Micros, MicrosPerByte, Rank, ResourceId, Topology};
 
-/// Which side of a rank is looked at.
+/// A side of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
-    /// What it receives.
+    /// What the rank receives.
     Ingress,
-    /// What it sends.
+    /// What the rank sends.
     Egress,
 }
 
-/// What a rank must at least move over its links.
+/// The least that a rank must move over its links.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct LeastTraffic {
     chunks: i64,
@@ -33,13 +33,13 @@ impl LeastTraffic {
         self.bytes += sign * other.bytes;
     }
 
-    /// What tells least_traffic apart.
+    /// A key that is equal for equal amounts.
     pub(super) fn key(self) -> (i64, u64) {
         (self.chunks, self.bytes.to_bits())
     }
 }
 
-/// The strongest of each kind over all ranks.
+/// For each scope, the strongest bound over all ranks.
 pub(super) fn degree(problem: &Problem, classes: &Classes, side: Side) -> Vec<Bound> {
     let least_traffic = least_traffic(problem, side);
     let uniform = problem.demand.chunks().iter().all(|chunk| chunk.bytes.is_none());
@@ -58,7 +58,7 @@ pub(super) fn degree(problem: &Problem, classes: &Classes, side: Side) -> Vec<Bo
         if uniform {
             let groups = Groups::new(problem, &links);
             for (scope, merging) in [(Scope::ThisChunking, Merging::Any), (Scope::OneChunkPerMessage, Merging::None)] {
-                // Most ranks are no later than the latest so far, which takes one look to see.
+                // Most ranks have no later bound than the latest so far; this cheap test finds out.
                 let later = |best: Micros| groups.passed(best.0, chunks, merging) < chunks;
                 offer(scope, &later, &|| groups.earliest(chunks, merging));
             }
@@ -101,7 +101,7 @@ fn certificate(problem: &Problem, (rank, side): (Rank, Side), scope: Scope, chun
     }
 }
 
-/// How much every rank must receive or send, whatever the schedule.
+/// How much every rank must receive or send in any schedule.
 pub(super) fn least_traffic(problem: &Problem, side: Side) -> Vec<LeastTraffic> {
     let demand = &*problem.demand;
     let mut least_traffic = vec![LeastTraffic::default(); problem.topology.rank_count()];
@@ -110,7 +110,7 @@ pub(super) fn least_traffic(problem: &Problem, side: Side) -> Vec<LeastTraffic> 
         Side::Egress => chunk.holders.clone(),
     };
     let mut first = 0;
-    // Chunks that everybody wants share one list: they are added up before they are handed out.
+    // Chunks that all ranks want share one list of ranks, so that they are summed before they are added to each rank.
     for run in demand.chunks().chunk_by(|a, b| concerned(a).as_ptr() == concerned(b).as_ptr()) {
         let mut all = LeastTraffic::default();
         for (chunk, id) in run.iter().zip(first..) {
@@ -127,7 +127,7 @@ pub(super) fn least_traffic(problem: &Problem, side: Side) -> Vec<LeastTraffic> 
     least_traffic
 }
 
-/// Of the ranks that want (or hold) a chunk, those that need not receive (or send) it; `None` if all need not.
+/// Of the ranks that want (or hold) a chunk, those that need not receive (or send) it; `None` if none of them must.
 fn spared(chunk: &Chunk, side: Side) -> Option<Vec<&Rank>> {
     let (holders, wanted_by) = (&chunk.holders, &chunk.wanted_by);
     let both = || holders.iter().filter(|&&rank| wanted_by.has(rank));
@@ -142,11 +142,11 @@ fn spared(chunk: &Chunk, side: Side) -> Option<Vec<&Rank>> {
     })
 }
 
-/// When `bytes` have passed at the earliest, however they are cut.
+/// The earliest time at which `bytes` have passed, however they are cut.
 fn continuous(topology: &Topology, links: &[LinkId], bytes: f64) -> Micros {
     let alpha = links.iter().map(|&link| topology.link(link).alpha.0).fold(f64::INFINITY, f64::min);
     let rate = capacity(topology, links);
-    // Without links the demand is infeasible, which is not a bound's business.
+    // Without links the demand is infeasible, which is reported elsewhere.
     if rate > 0.0 { Micros(alpha + bytes / rate) } else { Micros::ZERO }
 }
 
@@ -156,7 +156,7 @@ enum Merging {
     None,
 }
 
-/// How often something can be used: the k-th use is over at `first` + k·`each`.
+/// The pace of a link or a resource: its k-th use ends at `first` + k·`each`.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     first: f64,
@@ -164,7 +164,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Of something with the given α that needs `beta_time` for the bytes of one chunk.
+    /// The pace of a link or resource with the given α that needs `beta_time` for the bytes of one chunk.
     fn new(alpha: f64, beta_time: f64, latency: Latency, merging: Merging) -> Self {
         match (latency, merging) {
             (Latency::Occupies, Merging::None) => Self { first: 0.0, each: alpha + beta_time },
@@ -172,9 +172,9 @@ impl Pace {
         }
     }
 
-    /// How many uses are over by `time`, at most `enough`.
+    /// How many uses end by `time`, at most `enough`.
     fn uses(self, time: f64, enough: u64) -> u64 {
-        // A time that is a hair too early for a use counts: it errs towards a smaller bound.
+        // A use that ends slightly after `time` counts as well: rounding errs towards a smaller bound.
         let time = time * (1.0 + 1e-12) - self.first;
         match self.each > 0.0 {
             _ if time < 0.0 => 0,
@@ -189,14 +189,14 @@ struct Groups {
     groups: Vec<Group>,
 }
 
-/// Some links, and how often each, and what they share, can be used.
+/// Some links, with the paces of the shared resource and of each link.
 struct Group {
     of: LinkGroup,
     shared: Option<Paces>,
     own: Vec<Paces>,
 }
 
-/// The pace with merging and without.
+/// The pace with merged messages and with single chunks.
 #[derive(Clone, Copy, Debug)]
 struct Paces {
     merged: Pace,
@@ -241,7 +241,7 @@ impl Groups {
         Self { groups: members.into_iter().map(group).collect() }
     }
 
-    /// How many chunks have passed by `time`, at most.
+    /// The most chunks that can have passed by `time`.
     fn passed(&self, time: f64, enough: u64, merging: Merging) -> u64 {
         let group = |Group { shared, own, .. }: &Group| {
             let own = own.iter().map(|paces| paces.of(merging).uses(time, enough)).sum::<u64>();
@@ -267,7 +267,7 @@ impl Groups {
                 late = middle;
             }
         }
-        // The time asked for is when some use ends: the last such instant up to `late`, give or take a rounding.
+        // The result is the end of some use: the last such instant up to `late`, except for rounding.
         let used = paces().map(|pace| (pace, pace.uses(late, chunks))).filter(|&(_, uses)| uses > 0);
         Micros(used.map(|(pace, uses)| pace.first + uses as f64 * pace.each).fold(0.0, f64::max))
     }

@@ -1,23 +1,23 @@
-//! The flow network of the cut bounds, made small.
+//! The flow network of the cut bounds, with few arcs.
 //!
-//! The principal type is [`Feeding`]: a source that feeds ranks, links and resources that carry. Behind a switch every
-//! port sends to every other, which is the square of the ports in arcs; but ports that reach the same ports can share a
-//! vertex on the way, where no link is slower than the ports at its ends. That changes no flow.
+//! The principal type is [`Feeding`]: a source feeds ranks, and links and resources carry. Behind a switch every port
+//! sends to every other, which needs a number of arcs quadratic in the ports. Instead, ports that reach the same ports
+//! share a vertex, where no link is slower than the slower of its two ports. This changes no flow.
 
 use super::flow::{Network, Spent, UNLIMITED, Work};
 use crate::problem::Problem;
 use std::collections::BTreeMap;
 use topology::{Rank, ResourceId};
 
-/// A ratio must grow by more than this (relative) to count as grown.
+/// A ratio must grow by more than this (relative) to count as larger.
 pub(super) const GROWS: f64 = 1e-12;
 
-/// A source feeds the ranks, links and resources carry.
+/// The network: a source feeds the ranks, links and resources carry.
 pub(super) struct Feeding {
     network: Network,
     source: usize,
     ranks: usize,
-    /// The arc from the source to each rank that holds something, and how many bytes that is.
+    /// The arc from the source to each rank that holds something, and the number of bytes that it holds.
     feeds: Vec<(usize, f64)>,
 }
 
@@ -40,8 +40,8 @@ impl Feeding {
         Self { network, source, ranks, feeds }
     }
 
-    /// The source's side of a minimum cut towards `sink` where every rank is fed at `x` times what it holds;
-    /// `None` if everything gets through.
+    /// The source's side of a minimum cut towards `sink`, where every rank is fed x times the bytes that it holds;
+    /// `None` if everything reaches the sink.
     pub(super) fn cut(&mut self, x: f64, sink: Rank, work: &mut Work) -> Result<Option<Vec<bool>>, Spent> {
         let mut fed = 0.0;
         for &(arc, bytes) in &self.feeds {
@@ -52,7 +52,7 @@ impl Feeding {
         Ok((flow < fed * (1.0 - GROWS)).then(|| self.reached_from(self.source)))
     }
 
-    /// What gets from one rank to another, and the sender's side of a minimum cut.
+    /// The maximum flow from one rank to another, and the sender's side of a minimum cut.
     pub(super) fn between(&mut self, from: Rank, to: Rank, work: &mut Work) -> Result<(f64, Vec<bool>), Spent> {
         self.feeds.iter().for_each(|&(arc, _)| self.network.set_capacity(arc, 0.0));
         let flow = self.network.max_flow(from.index(), to.index(), work)?;
@@ -71,20 +71,20 @@ fn rate(beta: f64) -> f64 {
     if beta > 0.0 { (1.0 / beta).min(UNLIMITED) } else { UNLIMITED }
 }
 
-/// Arcs between ranks and resources; parallel ones are one.
+/// The arcs between ranks and resources; parallel arcs are merged.
 struct Arcs {
     limited: BTreeMap<(usize, usize), f64>,
-    /// Between two resources, one of which is no faster than the link.
+    /// Arcs between two resources of which at least one is no faster than the link.
     free: Free,
 }
 
-/// For each resource that sends, those it sends to (both by index), and what may be added to either list: a port that
-/// receives for one rank only what that rank itself has sent changes nothing.
+/// For each sending resource, the resources that it sends to, and those that may be added without changing any flow
+/// (all by index). A port that receives for one rank may be added to the receivers of that rank's own sending port.
 #[derive(Default)]
 struct Free {
     to: BTreeMap<usize, Vec<usize>>,
     harmless: BTreeMap<usize, Vec<usize>>,
-    /// The vertices of resource 0; the others follow.
+    /// The first vertex of resource 0; the vertices of the others follow.
     first: usize,
 }
 
@@ -126,7 +126,7 @@ impl Arcs {
     }
 }
 
-/// The one rank of all that were seen, or that there are several.
+/// Whether any rank was seen, and if all were the same, which one.
 type Sole = Option<Option<Rank>>;
 
 fn joined(sole: &mut Sole, rank: Rank) {
@@ -137,7 +137,7 @@ fn joined(sole: &mut Sole, rank: Rank) {
     };
 }
 
-/// For each sending resource of one rank, the receiving resources of the same rank.
+/// For each resource that sends for one rank, the resources that receive for the same rank.
 fn harmless(to: &BTreeMap<usize, Vec<usize>>, sole: &[(Sole, Sole)], ranks: usize) -> BTreeMap<usize, Vec<usize>> {
     let mut receiving: Vec<Vec<usize>> = vec![Vec::new(); ranks];
     for (resource, (_, to)) in sole.iter().enumerate() {
@@ -149,7 +149,7 @@ fn harmless(to: &BTreeMap<usize, Vec<usize>>, sole: &[(Sole, Sole)], ranks: usiz
     to.keys().map(|&resource| (resource, of(resource))).collect()
 }
 
-/// A number that lists of the same members share, whatever their order.
+/// A hash of a list that does not depend on the order of its members.
 fn print(members: &[usize]) -> u64 {
     members.iter().map(|&member| mixed(member)).fold(0, u64::wrapping_add)
 }
@@ -159,8 +159,8 @@ fn mixed(member: usize) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0x94D0_49BB_1331_11EB)
 }
 
-/// Adds the free arcs, those of senders with the same receivers by way of a vertex of their own, and again for
-/// receivers with the same such vertices.
+/// Adds the free arcs. Senders with the same receivers share a hub vertex, and receivers with the same hubs share
+/// another.
 fn share(network: &mut Network, mut free: Free) {
     complete(&mut free);
     let leave = |resource: usize| free.first + 2 * resource + 1;
@@ -199,7 +199,7 @@ fn share(network: &mut Network, mut free: Free) {
     }
 }
 
-/// Gives each sender the harmless receiver, if any, that makes its list equal to that of most others.
+/// Adds to each sender's list the harmless receiver, if any, that makes the list equal to those of most other senders.
 fn complete(free: &mut Free) {
     let mut options: Vec<(u64, usize, Option<usize>)> = Vec::new();
     for (&sender, receivers) in &free.to {
@@ -241,7 +241,7 @@ mod tests {
         Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
     }
 
-    /// One arc for every step of every link, nothing shared.
+    /// The network with an arc for every step of every link, and no shared vertices.
     fn plain(problem: &Problem) -> Network {
         let topology = &*problem.topology;
         let ranks = topology.rank_count();

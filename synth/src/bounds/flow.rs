@@ -1,27 +1,27 @@
-//! Maximum flow with floating capacities: Dinic's algorithm on a graph of our own.
+//! Maximum flow with floating-point capacities: Dinic's algorithm.
 //!
-//! The principal type is [`Network`]. Capacities are rates in bytes per µs and need no integers: a residual below
-//! 10⁻¹² of the largest finite capacity counts as none. Cuts found here are *proposals*; whoever uses one measures
-//! its capacity anew, so a rounding error can cost tightness but never correctness.
+//! The principal type is [`Network`]. Capacities are rates in bytes per µs, not integers; a residual below 10⁻¹² of the
+//! largest finite capacity counts as zero. Cuts found here are *proposals*: the caller measures the capacity of a cut
+//! again, so that a rounding error can cost tightness but never correctness.
 //!
-//! Phases and paths are many on long rings, few on cliques, so what a flow costs is known only once it is found:
-//! every look at an arc is counted, and a computation stops where its [`Work`] is spent.
+//! A flow takes many phases and paths on long rings and few on cliques, so its cost is not known beforehand. Therefore
+//! every visit to an arc is counted, and a computation stops when its [`Work`] is spent.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Stands for a capacity without limit: larger than any rate, small enough to add up.
+/// An unlimited capacity: larger than any rate, small enough to add up.
 pub(super) const UNLIMITED: f64 = 1e30;
 
-/// How many looks at arcs may still be made; a million take a few milliseconds.
+/// How many visits to arcs are left; a million take a few milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Work {
     left: u64,
-    /// The clock ends it as well, where time is limited.
+    /// The time at which the work ends as well, if time is limited.
     until: Option<Instant>,
 }
 
-/// The clock is looked at once in so many looks at arcs: every few milliseconds.
+/// The clock is read once in this many visits to arcs, which is every few milliseconds.
 const POLLED: u64 = 1 << 20;
 
 impl Work {
@@ -29,7 +29,7 @@ impl Work {
         Self { left: looks, until: None }
     }
 
-    /// The same, but only until `instant`.
+    /// The same work, but only until `instant`.
     pub(super) fn until(self, instant: Option<Instant>) -> Self {
         Self { until: instant, ..self }
     }
@@ -44,7 +44,7 @@ impl Work {
     }
 }
 
-/// The work ended before the flow was found.
+/// The error that the work ended before the flow was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Spent;
 
@@ -64,7 +64,6 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// A network of `vertices` without arcs.
     pub(super) fn new(vertices: usize) -> Self {
         Self { arcs: Vec::new(), leaving: vec![Vec::new(); vertices], tolerance: 0.0 }
     }
@@ -85,21 +84,19 @@ impl Network {
         id
     }
 
-    /// How many arcs there are.
     #[cfg(test)]
     pub(super) fn arc_count(&self) -> usize {
         self.arcs.len() / 2
     }
 
-    /// Changes an arc's capacity.
     pub(super) fn set_capacity(&mut self, arc: usize, capacity: f64) {
         self.arcs[arc].capacity = capacity;
     }
 
-    /// The largest flow from `source` to `sink`, from scratch.
+    /// The maximum flow from `source` to `sink`, computed from scratch.
     ///
     /// # Errors
-    /// [`Spent`] if the work ends before; the residuals then mean nothing.
+    /// [`Spent`] if the work ends before; the residuals then have no meaning.
     pub(super) fn max_flow(&mut self, source: usize, sink: usize, work: &mut Work) -> Result<f64, Spent> {
         work.spend(self.arcs.len())?;
         let mut largest: f64 = 0.0;
@@ -124,7 +121,7 @@ impl Network {
         Ok(flow)
     }
 
-    /// Which vertices residual arcs reach from `source`: after [`Self::max_flow`], one side of a minimum cut.
+    /// The vertices that residual arcs reach from `source`: after [`Self::max_flow`], one side of a minimum cut.
     pub(super) fn reachable(&self, source: usize) -> Vec<bool> {
         let mut seen = vec![false; self.leaving.len()];
         let mut stack = vec![source];
@@ -141,7 +138,7 @@ impl Network {
         seen
     }
 
-    /// The distance of every vertex from `source`, in arcs; `None` if `sink` is out of reach.
+    /// The distance of every vertex from `source`, in arcs; `None` if `sink` cannot be reached.
     fn levels(&self, source: usize, sink: usize, work: &mut Work) -> Result<Option<Vec<u32>>, Spent> {
         let mut level = vec![u32::MAX; self.leaving.len()];
         level[source] = 0;
@@ -211,7 +208,7 @@ mod tests {
 
     #[test]
     fn work_is_counted_and_ends() {
-        // A line fed at every vertex: as many phases as vertices, each as long as the line.
+        // A line whose vertices are all fed: it takes as many phases as vertices, each as long as the line.
         let line = |vertices: usize| {
             let mut network = Network::new(vertices + 1);
             for vertex in 0..vertices {

@@ -1,4 +1,4 @@
-//! The bound by distance: some chunk has to get from where it is to where it is wanted.
+//! The bound by distance: some chunk has to get from its holders to the ranks that want it.
 
 use super::{Bound, Certificate, Scope};
 use crate::problem::distance::PathTree;
@@ -8,10 +8,10 @@ use topology::{Bytes, LinkId, Micros, Rank};
 
 /// The most shortest-path trees that are computed; fewer sources weaken the bound but keep it valid.
 const SOURCES: usize = 512;
-/// What all trees of a kind together may cost, in looks at links: a tenth of a second or two.
+/// The most work for all trees of one kind together, in links visited: one or two tenths of a second.
 const WORK: usize = 6_000_000;
 
-/// The longest of all shortest ways, once for this chunking and once for α alone (any chunking).
+/// The longest of all shortest paths, once for this chunking and once for α alone (any chunking).
 pub(super) fn latency(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     let journeys = journeys(problem);
     let sized = farthest(problem, &journeys, |id| problem.demand.bytes_of(id), deadline);
@@ -25,13 +25,13 @@ pub(super) fn latency(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     vec![bound(bare, Scope::AnyChunking), bound(sized, Scope::ThisChunking)]
 }
 
-/// Chunks that start at the same ranks (any of them will do), and so share a shortest-path tree.
+/// Chunks with the same holders, which share a shortest-path tree because a path may start at any holder.
 struct Journey {
     from: RankSet,
     chunks: Vec<ChunkId>,
 }
 
-/// The journeys of all chunks, evenly thinned out where there are too many.
+/// The journeys of all chunks, or an even selection where there are too many.
 fn journeys(problem: &Problem) -> Vec<Journey> {
     let demand = &*problem.demand;
     let mut journeys: Vec<Journey> = Vec::new();
@@ -42,7 +42,6 @@ fn journeys(problem: &Problem) -> Vec<Journey> {
             continue;
         }
         match (chunk.combine, like) {
-            // Every contribution has to arrive.
             (true, _) => {
                 let each = |&rank: &Rank| Journey { from: RankSet::one(rank), chunks: vec![id] };
                 journeys.extend(chunk.holders.iter().map(each));
@@ -60,7 +59,7 @@ fn journeys(problem: &Problem) -> Vec<Journey> {
     journeys.into_iter().step_by(stride).collect()
 }
 
-/// The longest of the shortest ways; of the first one only, where the time is up.
+/// The longest of the shortest paths; if the deadline has passed, of the first journey only.
 fn farthest(
     problem: &Problem,
     journeys: &[Journey],
@@ -78,7 +77,7 @@ fn farthest(
         let tree = PathTree::new(topology, from.iter().copied(), length);
         let distance = |rank: &Rank| tree.distance[rank.index()];
         let wanting = chunks.iter().flat_map(|&chunk| problem.demand.chunk(chunk).wanted_by.iter());
-        // What cannot be reached at all is reported elsewhere, with its reason.
+        // A rank that cannot be reached at all is reported elsewhere, with the reason.
         let reached = wanting.filter(|rank| distance(rank).is_finite());
         let Some(rank) = reached.max_by(|a, b| distance(a).total_cmp(&distance(b))) else { continue };
         if distance(rank) > worst.0 {

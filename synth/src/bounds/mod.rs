@@ -1,11 +1,11 @@
-//! Lower bounds: what no schedule can beat, each with a certificate that another program can check.
+//! Lower bounds: times that no schedule can beat, each with a certificate that another program can check.
 //!
-//! The principal function is [`bounds`]. Bounds allow merged messages (n chunks on a link take α + n·β·b), so no
-//! valid schedule lies below them; the one that forbids merging is reported under a scope of its own and never
-//! becomes the bound of a schedule. Links that the sketch forbids do not count. Two bounds are never added.
+//! The principal function is [`bounds`]. Bounds allow merged messages (n chunks on a link take α + n·β·b), so no valid
+//! schedule lies below them. The bound that forbids merging has a scope of its own and never becomes the bound of a
+//! schedule. Links that the sketch forbids do not count. Two bounds are never added.
 //!
-//! Sums that one rank wants are bounded as spreading on the reversed topology, as they are planned. For other
-//! sums (AllReduce) each argument is made directly: twice the bound of an AllGather would be wrong.
+//! Sums that one rank wants are bounded as spreading on the reversed topology, which is also how they are planned. For
+//! other sums (AllReduce) each argument is made directly: twice the bound of an AllGather would be wrong.
 
 mod capacity;
 mod certificate;
@@ -33,15 +33,15 @@ use schedule::LowerBound;
 use serde::Serialize;
 use topology::{Micros, Topology};
 
-/// Which schedules a bound speaks about.
+/// The schedules for which a bound holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// However the data is cut.
+    /// All schedules, however the data is cut.
     AnyChunking,
-    /// With the chunks of this demand, in messages of any number of them.
+    /// Schedules with the chunks of this demand, in messages of any number of chunks.
     ThisChunking,
-    /// With the chunks of this demand, each in a message of its own.
+    /// Schedules with the chunks of this demand, each in its own message.
     OneChunkPerMessage,
 }
 
@@ -50,9 +50,9 @@ pub enum Scope {
 pub struct Bound {
     /// The argument: `latency`, `ingress`, `egress`, `cut`, `cut_tail`, `wire`, `flow`, `horizon`.
     pub name: &'static str,
-    /// Which schedules it speaks about.
+    /// The schedules for which it holds.
     pub scope: Scope,
-    /// No such schedule is faster.
+    /// No such schedule has a smaller makespan.
     #[serde(rename = "value_us")]
     pub value: Micros,
     /// The evidence.
@@ -81,12 +81,12 @@ impl Bounds {
         })
     }
 
-    /// [`Self::binding`] as schedules carry it; zero where nothing has to move.
+    /// The value and name of [`Self::binding`], as a schedule carries them; zero where nothing has to move.
     pub fn best(&self) -> LowerBound {
         carried(self.binding())
     }
 
-    /// The largest that holds however the data is cut, as schedules carry it where the cut was searched.
+    /// The largest bound that holds for any chunking. A schedule carries it where the chunk count was searched.
     pub fn best_at_any_chunking(&self) -> LowerBound {
         carried(self.largest(|scope| scope == Scope::AnyChunking))
     }
@@ -99,14 +99,14 @@ fn carried(bound: Option<&Bound>) -> LowerBound {
     }
 }
 
-/// Every lower bound that applies to `problem` and can be had before `deadline`, each as strong as it got by then; the one by
-/// distance always.
+/// Every lower bound that applies to `problem`, each as strong as it gets before `deadline`. The bound by distance is
+/// always included; others may be missing.
 pub fn bounds(problem: &Problem, deadline: &Deadline) -> Bounds {
     either_way(problem, |problem| direct(problem, deadline))
 }
 
-/// The bounds at another chunk count than that of `known`, where time is short: what holds for any chunking stands, and
-/// of what depends on chunks only what takes no time is found anew.
+/// The bounds at another chunk count than that of `known`, where time is short. Bounds for any chunking are copied from
+/// `known`; of the others, only those that take no time are computed.
 pub(crate) fn bounds_like(known: &Bounds, problem: &Problem, deadline: &Deadline) -> Bounds {
     let Bounds { list } = either_way(problem, |problem| chunked(problem, deadline));
     let anew = list.into_iter().filter(|bound| bound.scope != Scope::AnyChunking);
@@ -114,7 +114,8 @@ pub(crate) fn bounds_like(known: &Bounds, problem: &Problem, deadline: &Deadline
     Bounds { list: known.cloned().chain(anew).collect() }
 }
 
-/// What `of` says of a problem; of sums, what it says of the equivalent spreading on the reversed topology.
+/// The bounds that `of` finds for a problem. For sums that one rank wants, those of the equivalent spreading on the
+/// reversed topology.
 fn either_way(problem: &Problem, of: impl Fn(&Problem) -> Vec<Bound>) -> Bounds {
     let Some(spreading) = reversed_spreading(problem) else { return Bounds { list: of(problem) } };
     let mut list = of(&spreading);
@@ -124,7 +125,8 @@ fn either_way(problem: &Problem, of: impl Fn(&Problem) -> Vec<Bound>) -> Bounds 
 
 fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     let mut list = latency::latency(problem, deadline);
-    // Prices say most where nothing is copied; elsewhere cuts do, and come first.
+    // Without copies, the bound by prices is the strongest and comes first. With copies, cuts are stronger and come
+    // first.
     let copied = problem.demand.chunks().iter().any(|chunk| chunk.wanted_by.len() > 1);
     let mut prices = if copied { None } else { prices::flow(problem, &deadline.part(2)) };
     if !deadline.has_passed() {
@@ -141,7 +143,7 @@ fn direct(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     list
 }
 
-/// What takes little time and depends on chunks.
+/// The bounds that depend on chunks and take little time.
 fn chunked(problem: &Problem, deadline: &Deadline) -> Vec<Bound> {
     let mut list = latency::latency(problem, deadline);
     if !deadline.has_passed() {
@@ -373,7 +375,8 @@ mod tests {
         assert_eq!((ranks.as_slice(), capacity.0), (&[topology::Rank(2)][..], 0.001));
     }
 
-    /// What is left out for want of time weakens the best bound, and a chunk count that inherits bounds has the others' best.
+    /// A bound that is left out for lack of time weakens the best bound. A chunk count that inherits bounds keeps the
+    /// best bound for any chunking.
     #[test]
     fn in_a_hurry_bounds_are_weaker_never_wrong() {
         let late = Deadline::after(Some(Duration::ZERO), crate::problem::Cancel::default());
@@ -401,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Work that is spent weakens some arguments, not the one that decides.
+    /// When the work runs out, some bounds get weaker, but not the binding one.
     #[test]
     fn large_machines_are_bounded_as_well() {
         for spec in ["ring:3000", "clique:400", "torus2d:40x40"] {

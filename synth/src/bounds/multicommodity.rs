@@ -1,10 +1,11 @@
 //! Maximum concurrent flow: the least time in which links could carry a demand if data were a fluid.
 //!
-//! The principal type is [`ConcurrentFlow`]. Where every chunk has one destination nothing is copied, so a
-//! schedule is a flow; the linear program has one commodity per set of holders rather than per pair, which gives
-//! the same optimum with fewer columns by a factor of the number of destinations [1]. Its flows are routes worth
-//! rounding ([`crate::strategies::matching`]), its duals prices on links that prove a bound ([`crate::bounds::bounds`]). Neither use
-//! trusts the solver's arithmetic: rounded routes are scheduled, and prices are evaluated by shortest paths.
+//! The principal type is [`ConcurrentFlow`]. Where every chunk has one destination nothing is copied, so a schedule is
+//! a flow. The linear program has one commodity per set of holders instead of one per pair. The optimum is the same,
+//! and the columns are fewer by a factor of the number of destinations [1]. Its flows are routes worth rounding
+//! ([`crate::strategies::matching`]). Its duals are prices on links that prove a bound ([`crate::bounds::bounds`]).
+//! Neither use relies on the solver's arithmetic: rounded routes are scheduled, and prices are evaluated by shortest
+//! paths.
 //!
 //! [1] Basu et al., "Efficient All-to-All Collective Communication Schedules for Direct-Connect Topologies",
 //! arXiv:2309.13541.
@@ -19,15 +20,15 @@ use schedule::{ChunkId, RankSet};
 use std::collections::BTreeMap;
 use topology::LinkId;
 
-/// The most columns (commodities × links) of a program that is solved: a few tenths of a second.
+/// The most columns (commodities × links) of a program: solving it takes a few tenths of a second.
 const COLUMNS: usize = 6_000;
-/// The most simplex iterations; reached only where numbers are bad, since flows take fewer than columns.
+/// The most simplex iterations. Flows take fewer iterations than columns, so the limit is reached only with bad
+/// numerics.
 const ITERATIONS: i32 = 50_000;
 
-/// All chunks with the same holders.
 #[derive(Clone, Debug)]
 pub(crate) struct Commodity {
-    /// Ascending; they may use the same links.
+    /// The chunks, ascending; all may use the same links.
     pub(crate) chunks: Vec<ChunkId>,
     /// For each rank, how many bytes must reach it.
     pub(crate) wanted: Vec<f64>,
@@ -35,19 +36,20 @@ pub(crate) struct Commodity {
     pub(crate) flow: Vec<f64>,
 }
 
-/// An optimal solution of the linear program, as exact as the solver's tolerances.
+/// An optimal solution of the linear program, within the solver's tolerances.
 #[derive(Clone, Debug)]
 pub(crate) struct ConcurrentFlow {
-    /// In the order of their holders.
+    /// The commodities, in the order of their holders.
     pub(crate) commodities: Vec<Commodity>,
-    /// For each link, what a unit of its time is worth.
+    /// For each link, the price of a unit of its time.
     pub(crate) link_prices: Vec<f64>,
-    /// For each resource, what a unit of its time is worth.
+    /// For each resource, the price of a unit of its time.
     pub(crate) resource_prices: Vec<f64>,
 }
 
-/// `None` where a chunk has several destinations or is summed, where the program would be too large, where
-/// nothing has to move or moving takes no time, and where the solver gives up or the time is up.
+/// The maximum concurrent flow of `problem`. `None` where a chunk has several destinations or is summed, where the
+/// program would be too large, where nothing has to move or moving takes no time, and where the solver fails or the
+/// time is up.
 pub(crate) fn concurrent_flow(problem: &Problem, deadline: &Deadline) -> Option<ConcurrentFlow> {
     let commodities = commodities(problem)?;
     Program::new(problem, commodities)?.solve(deadline)
@@ -75,14 +77,14 @@ fn commodities(problem: &Problem) -> Option<Vec<Commodity>> {
     Some(by_holders.into_values().collect())
 }
 
-/// The linear program, in units in which the largest demand of a rank and the largest β are 1.
+/// The linear program, scaled such that the largest demand of a rank and the largest β are 1.
 struct Program<'a> {
     problem: &'a Problem,
     commodities: Vec<Commodity>,
     variables: ProblemVariables,
-    /// T, what is minimised.
+    /// T, which is minimised.
     time: Variable,
-    /// commodity × link; `None` where the flow must be or may as well be zero.
+    /// The flow by commodity and link; `None` where it must be zero, or may be without loss.
     flow: Vec<Vec<Option<Variable>>>,
     unit_bytes: f64,
     unit_beta: f64,
@@ -117,7 +119,7 @@ impl<'a> Program<'a> {
             model = model.set_time_limit(remaining.as_secs_f64());
         }
 
-        // What enters a rank and does not leave it is what the rank wants: Σ_in f − Σ_out f = wanted.
+        // A rank keeps what it wants: Σ_in f − Σ_out f = wanted.
         for (commodity, flow) in self.commodities.iter().zip(&self.flow) {
             let holders = &self.problem.demand.chunk(commodity.chunks[0]).holders;
             for rank in topology.ranks().filter(|&rank| !holders.has(rank)) {
@@ -126,7 +128,7 @@ impl<'a> Program<'a> {
                 model.add_constraint(constraint!(stays == commodity.wanted[rank.index()] / self.unit_bytes));
             }
         }
-        // Nothing is busy for longer than T: β·Σ f ≤ T for each link, and for each resource over its links.
+        // No link or resource is busy for longer than T: β·Σ f ≤ T for each link, and for each resource over its links.
         let carried = |link: LinkId| sum(self.flow.iter().filter_map(|flow| flow[link.index()]));
         let mut within_time = |beta: f64, bytes: Expression| {
             model.add_constraint(constraint!(beta / self.unit_beta * bytes <= self.time))
@@ -146,7 +148,7 @@ impl<'a> Program<'a> {
                 *bytes = column.map_or(0.0, |column| solution.value(column).max(0.0) * self.unit_bytes);
             }
         }
-        // A row `busy ≤ T` of a minimum has a dual ≤ 0; rounding may leave a trace of the other sign.
+        // A row `busy ≤ T` of a minimisation has a dual ≤ 0; rounding may give a tiny value of the other sign.
         let duals = solution.compute_dual();
         let price = |row| (-duals.dual(row)).max(0.0);
         let link_prices = link_rows.into_iter().map(price).collect();
@@ -173,7 +175,7 @@ mod tests {
         Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
     }
 
-    /// For how long the busiest link or resource is busy.
+    /// How long the busiest link or resource is busy.
     fn busiest(topology: &Topology, flow: &ConcurrentFlow) -> f64 {
         let carried = |link: LinkId| flow.commodities.iter().map(|one| one.flow[link.index()]).sum::<f64>();
         let of_link = topology.link_ids().map(|id| topology.link(id).beta.0 * carried(id));
@@ -184,7 +186,7 @@ mod tests {
         of_link.chain(of_resource).fold(0.0, f64::max)
     }
 
-    /// The optima that were published for a megabyte from everybody to everybody, in µs.
+    /// Published optima for one megabyte between every pair of ranks, in µs.
     #[test]
     fn published_optima() {
         for (spec, optimum) in [

@@ -1,15 +1,17 @@
-//! The bound by prices: far chunks use many links.
+//! The bound by prices: chunks that travel far use many links.
 //!
-//! The principal type is [`Prices`]. Every link and every resource sells its time at a price of its own, the prices
-//! adding up to 1. A byte pays, on every link of its way, the price of the time it takes there; no byte pays less
-//! than on its cheapest way, and all sellers together earn no more than T − α. Any prices give a bound. The best
-//! ones are the duals of the maximum concurrent flow, and as only their value by shortest paths counts, a solver's
-//! rounding can make the bound weaker but never wrong. Where that program is too large, equal prices are the start: on
-//! uniform topologies they are the best there are for AllToAll; elsewhere sellers in demand raise theirs, round by
-//! round, which comes within a few per cent of the best [1].
+//! The principal type is [`Prices`]. Every link and every resource has a price for its time; the sum of all prices is 1.
+//! On every link of its way, a byte pays the price of the time that it takes there. No byte pays less than on its
+//! cheapest way, and the payments of all bytes together are at most T − α. Any prices give a bound. The best prices are
+//! the duals of the maximum concurrent flow. Their value is computed by shortest paths, so a solver's rounding can make
+//! the bound weaker but never wrong.
 //!
-//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing Problems",
-//! SIAM J. Comput. 37 (2007).
+//! Where the linear program is too large, the search starts from equal prices, which are the best for AllToAll on
+//! uniform topologies. Elsewhere, links and resources in demand raise their prices, round by round, which comes within
+//! a few per cent of the best [1].
+//!
+//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing
+//! Problems", SIAM J. Comput. 37 (2007).
 
 use super::{Bound, Certificate, Scope};
 use crate::bounds::multicommodity::{ConcurrentFlow, concurrent_flow};
@@ -18,21 +20,21 @@ use crate::problem::{Deadline, Problem};
 use schedule::{ChunkId, RankSet};
 use topology::{LinkId, Micros, Rank, ResourceId, Topology};
 
-/// The most shortest-path trees; the chunks of further sources count as free, which keeps the bound valid.
+/// The most shortest-path trees; the chunks of other sources count as free, which keeps the bound valid.
 const SOURCES: usize = 1024;
-/// What all trees together may cost, in looks at links: a second where every chunk has one destination, so that the
-/// bound often decides, and little where copies make it weak.
+/// The most work of all trees together, in links visited. First, where every chunk has one destination: about a second,
+/// because the bound often binds. Second, where copies make the bound weak: little.
 const WORK: [usize; 2] = [40_000_000, 4_000_000];
 
-/// Rounds of haggling: with fewer than the least the start is as good.
+/// Rounds of the price search. With fewer than the least number of rounds, the result is no better than the start.
 const LEAST_ROUNDS: usize = 5;
 const MOST_ROUNDS: usize = 100;
-/// The price of a link behind a port, relative to the port's.
+/// The initial price of a link behind a port, relative to the port's.
 const BEGINNING: f64 = 0.05;
-/// By how much the busiest seller raises its price in the first round, as an exponent.
+/// By how much the busiest link or resource raises its price in the first round, as an exponent.
 const EAGERNESS: f64 = 1.0;
 
-/// What can be proven by `deadline`; `None` where values are reduced on the way or nothing has to move.
+/// The bound that can be proven by `deadline`; `None` where values are reduced on the way or nothing has to move.
 pub(super) fn flow(problem: &Problem, deadline: &Deadline) -> Option<Bound> {
     if problem.demand.chunks().iter().any(|chunk| chunk.combine) {
         return None;
@@ -41,13 +43,13 @@ pub(super) fn flow(problem: &Problem, deadline: &Deadline) -> Option<Bound> {
         Some(ConcurrentFlow { link_prices, resource_prices, .. }) => {
             Prices { links: link_prices, resources: resource_prices }
         }
-        // Of half the time, so that what comes out can be evaluated.
+        // The price search takes half of the time, so that time is left to evaluate its result.
         None => haggled(problem, Prices::equal(problem), &deadline.part(2)),
     };
     prices.normalised()?.bound(problem, deadline)
 }
 
-/// What a unit of time is worth on each link and on each resource.
+/// The price of a unit of time on each link and on each resource.
 #[derive(Clone, Debug)]
 struct Prices {
     links: Vec<f64>,
@@ -55,7 +57,7 @@ struct Prices {
 }
 
 impl Prices {
-    /// Every resource, and every usable link without one, sells at the same price.
+    /// Equal prices for every resource, and for every usable link without resources.
     fn equal(problem: &Problem) -> Self {
         let topology = &problem.topology;
         let sells = |id: LinkId| problem.allows_link(id) && topology.link(id).resources.is_empty();
@@ -65,21 +67,21 @@ impl Prices {
         }
     }
 
-    /// In proportion, adding up to 1; `None` where nobody asks a price.
+    /// The prices scaled to add up to 1; `None` where all are zero.
     fn normalised(mut self) -> Option<Self> {
         let sum: f64 = self.links.iter().chain(&self.resources).sum();
         self.links.iter_mut().chain(&mut self.resources).for_each(|price| *price /= sum);
         (sum.is_finite() && sum > 0.0).then_some(self)
     }
 
-    /// What a byte pays for a link and its resources, in µs.
+    /// The price of a byte on a link and its resources, in µs.
     fn per_byte(&self, topology: &Topology, id: LinkId) -> f64 {
         let link = topology.link(id);
         let shared = |&id: &ResourceId| topology.resource(id).beta.0 * self.resources[id.index()];
         link.beta.0 * self.links[id.index()] + link.resources.iter().map(shared).sum::<f64>()
     }
 
-    /// `None` where nobody pays anything.
+    /// The bound that these prices prove; `None` where no byte pays anything.
     fn bound(self, problem: &Problem, deadline: &Deadline) -> Option<Bound> {
         let topology = &problem.topology;
         let per_byte: Vec<f64> = topology.link_ids().map(|id| self.per_byte(topology, id)).collect();
@@ -87,19 +89,20 @@ impl Prices {
         if paid == 0.0 {
             return None;
         }
-        // Who sells anything sells it on a link that costs something, and not before its first α is over.
+        // Everything that is paid is paid on a link with a price, and not before the least α of those links has passed.
         let sold = topology.link_ids().filter(|&id| problem.allows_link(id) && per_byte[id.index()] > 0.0);
         let alpha = sold.map(|id| topology.link(id).alpha.0).fold(f64::INFINITY, f64::min);
         let Self { links, resources } = self;
-        // Thousands of terms round: a part in 10¹² less keeps the sum a bound.
+        // Sums of thousands of terms have rounding errors; 10⁻¹² less keeps the value a bound.
         let value = Micros(alpha + paid * (1.0 - 1e-12));
         let certificate = Certificate::Prices { links, resources };
         Some(Bound { name: "flow", scope: Scope::AnyChunking, value, certificate })
     }
 }
 
-/// Prices after rounds in which everybody buys the cheapest ways and sellers raise their price in proportion to how much
-/// of their time is bought: the best of all rounds. Where chunks are copied, ways are no measure and nothing changes.
+/// Prices found in rounds: all chunks take their cheapest ways, then links and resources raise their prices in
+/// proportion to the time that is bought of them. The best prices of all rounds are kept. Where chunks are copied, the
+/// cheapest ways are no measure of the load, and the start is returned.
 fn haggled(problem: &Problem, start: Prices, deadline: &Deadline) -> Prices {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     if demand.chunks().iter().any(|chunk| chunk.wanted_by.len() != 1) {
@@ -113,7 +116,7 @@ fn haggled(problem: &Problem, start: Prices, deadline: &Deadline) -> Prices {
     let Some(start) = start.clone().normalised() else { return start };
     let Some(Bought { paid, .. }) = Bought::new(problem, &start, deadline) else { return start };
     let mut best = (paid, start.clone());
-    // Links behind ports get a small price to begin with: nothing would never rise.
+    // Links behind ports get a small price to begin with, because a price of zero would never rise.
     let least = BEGINNING * start.links.iter().chain(&start.resources).copied().fold(0.0, f64::max);
     let mut prices = start;
     let usable = topology.link_ids().filter(|&id| problem.allows_link(id));
@@ -135,16 +138,16 @@ fn haggled(problem: &Problem, start: Prices, deadline: &Deadline) -> Prices {
     best.1
 }
 
-/// How much time is bought of every seller where all take their cheapest ways.
+/// How much time is bought of every link and resource if all chunks take their cheapest ways.
 struct Bought {
     links: Vec<f64>,
     resources: Vec<f64>,
-    /// What all pay together.
+    /// The sum of all payments.
     paid: f64,
 }
 
 impl Bought {
-    /// `None` where the time was up meanwhile.
+    /// Buys the cheapest ways; `None` if the deadline passes meanwhile.
     fn new(problem: &Problem, prices: &Prices, deadline: &Deadline) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let per_byte: Vec<f64> = topology.link_ids().map(|id| prices.per_byte(topology, id)).collect();
@@ -189,7 +192,7 @@ impl Bought {
     }
 }
 
-/// What all bytes pay at least; those that nobody looks at before `deadline` count as free.
+/// The least that all bytes pay; chunks that are not reached before `deadline` count as free.
 fn paid(problem: &Problem, per_byte: &[f64], deadline: &Deadline) -> f64 {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let copied = demand.chunks().iter().any(|chunk| chunk.wanted_by.len() > 1);
@@ -213,7 +216,7 @@ fn paid(problem: &Problem, per_byte: &[f64], deadline: &Deadline) -> f64 {
     paid
 }
 
-/// What a byte of a chunk pays at least: one copy goes all the way to its farthest destination.
+/// The least that a byte of a chunk pays: one copy goes all the way to its farthest destination.
 fn farthest(problem: &Problem, chunk: ChunkId, tree: &PathTree) -> f64 {
     let wanted = problem.demand.chunk(chunk).wanted_by.iter().map(|rank| tree.distance[rank.index()]);
     wanted.filter(|distance| distance.is_finite()).fold(0.0, f64::max)
@@ -235,7 +238,7 @@ mod tests {
         Problem::new(Arc::new(topology), Arc::new(Demand::new(request).expect("a valid request")))
     }
 
-    /// The bound that a certificate proves, computed as an outsider would: all pairs by Floyd and Warshall.
+    /// The bound that a certificate proves, computed independently: all pairs by Floyd and Warshall.
     fn proven(problem: &Problem, certificate: &Certificate) -> f64 {
         let topology = &problem.topology;
         let Certificate::Prices { links, resources } = certificate else { panic!("prices, not {certificate:?}") };
@@ -278,7 +281,7 @@ mod tests {
             ("dgx2x1", 1_000_000, 120.0 + 0.7),
             ("mesh2d:4x4,alpha=1us,bandwidth=1GBps", 1_000, 16.0 + 1.0),
             ("torus2d:4x4,alpha=1us,bandwidth=1GBps", 1_000, 8.0 + 1.0),
-            // Too large for the linear program: equal prices.
+            // Too large for the linear program, so that equal prices are used.
             ("torus2d:8x8,alpha=1us,bandwidth=1GBps", 1_000, 64.0 + 1.0),
         ] {
             let problem = all_to_all(resolve(spec).expect("a known topology"), pair_bytes);

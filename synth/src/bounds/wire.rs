@@ -1,13 +1,12 @@
-//! The bound by volume: all deliveries together, over all links together.
+//! The bound by volume: the bytes of all deliveries together, over all links together.
 //!
-//! A copied chunk is delivered once to everybody who lacks it. A sum of h contributions takes h − 1 deliveries to
-//! be complete somewhere for the first time, and one more for everybody else who wants it: no delivery can be
-//! both, for whoever passes a complete sum on had it before the first rank did. For AllReduce this is the
-//! 2·(k − 1)·M over the total bandwidth.
+//! A copied chunk is delivered once to every rank that lacks it. A sum of h contributions takes h − 1 deliveries until
+//! it is complete at some rank for the first time. Then it takes one more for every other rank that wants it. No
+//! delivery is both, because no rank can pass on a complete sum before it is complete somewhere. For AllReduce this
+//! gives 2·(k − 1)·M over the total bandwidth.
 //!
-//! All of this holds as well between groups of ranks, over the links from one group to another: what is delivered inside
-//! a group, by links that may be far faster, only helps. So it is asked of single ranks, of machines, and of the
-//! groups that the faster links join.
+//! All of this also holds between groups of ranks, over the links from one group to another: deliveries inside a group
+//! only help. So the bound is computed for single ranks, for machines, and for the groups that fast links join.
 
 use super::{Bound, Certificate, Scope, capacity::capacity};
 use crate::problem::sets::by_first;
@@ -17,13 +16,13 @@ use schedule::{Chunk, RankSet};
 use std::collections::BTreeMap;
 use topology::{Link, LinkId, Micros, MicrosPerByte, Rank};
 
-/// Links that differ by less are of one speed: measured rates are never quite equal.
+/// Links whose β differ by less than this factor count as equally fast: measured rates are never quite equal.
 const SPEEDS: f64 = 1.25;
-/// The most groupings by speed: the slower ones, where they are more.
+/// The most groupings by speed; if there are more, those by the slower links are kept.
 const GROUPINGS: usize = 6;
 
-/// `None` where nothing has to move. The coarsest and the finest grouping are looked at whatever the time: this bound often
-/// binds.
+/// The strongest bound over all groupings; `None` where nothing has to move. The coarsest and the finest grouping are
+/// always tried, even without time, because this bound often binds.
 pub(super) fn wire(problem: &Problem, deadline: &Deadline) -> Option<Bound> {
     let groupings = groupings(problem);
     let ends = [0, groupings.len() - 1];
@@ -55,14 +54,14 @@ fn between(problem: &Problem, group: &Grouping) -> Option<Bound> {
     Some(Bound { name: "wire", scope: Scope::AnyChunking, value, certificate })
 }
 
-/// The ranks of each group; nothing where every rank is alone.
+/// The ranks of each group; empty where every rank is its own group.
 fn members(group: &Grouping) -> Vec<Vec<Rank>> {
     let mut groups: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
     group.iter().enumerate().for_each(|(rank, &group)| groups.entry(group).or_default().push(Rank::from_index(rank)));
     if groups.len() == group.len() { Vec::new() } else { groups.into_values().collect() }
 }
 
-/// Every rank alone, the machines, and what links above some speed join.
+/// The groupings: every rank alone, the machines, and the ranks that links above some speed join.
 fn groupings(problem: &Problem) -> Vec<Grouping> {
     let topology = &*problem.topology;
     let ranks = topology.rank_count();
@@ -79,19 +78,19 @@ fn groupings(problem: &Problem) -> Vec<Grouping> {
             is_new |= joined.union(link.from.index(), link.to.index());
         }
         if is_new {
-            // Fast links often join machines, which need no second look.
+            // Fast links often join exactly the machines; such duplicates are removed below.
             by_speed.push(by_first(joined.clone().into_labeling()));
         }
     }
-    // The last one joins all that can be.
+    // The last grouping joins all ranks that can be joined.
     found.extend(by_speed.into_iter().rev().skip(1).take(GROUPINGS));
     found.sort_unstable();
     found.dedup();
     found
 }
 
-/// Counts deliveries between groups. Chunks that follow each other are often held or wanted by the same ranks, whose groups
-/// are then looked up once.
+/// Counts deliveries between groups. Chunks that follow each other are often held or wanted by the same ranks; their
+/// groups are then looked up only once.
 struct Meetings<'a> {
     holding: Groups<'a>,
     wanting: Groups<'a>,
@@ -104,7 +103,7 @@ impl<'a> Meetings<'a> {
         Self { holding: Groups::new(group), wanting: Groups::new(group), both: 0 }
     }
 
-    /// How many times a chunk must at least be delivered from one group to another.
+    /// The least number of times that a chunk must be delivered from one group to another.
     fn deliveries(&mut self, chunk: &Chunk) -> usize {
         let is_new = [self.holding.turn_to(&chunk.holders), self.wanting.turn_to(&chunk.wanted_by)];
         if is_new.contains(&true) {
@@ -117,18 +116,17 @@ impl<'a> Meetings<'a> {
         if wanting == 0 {
             return 0;
         }
-        // The first to be complete saves most if it both contributes and wants.
+        // The first group with the complete sum saves two deliveries if it both contributes and wants.
         let saved = if self.both > 0 { 2 } else { 1 };
         (holding + wanting).saturating_sub(saved)
     }
 }
 
-/// The groups of a set of ranks.
 struct Groups<'a> {
     group: &'a Grouping,
     ranks: RankSet,
     distinct: Vec<usize>,
-    /// By group, the number of the last set that it was in.
+    /// For each group, the number of the last set that it was in.
     seen: Vec<u64>,
     set: u64,
 }
@@ -139,7 +137,7 @@ impl<'a> Groups<'a> {
         Self { group, ranks, distinct: Vec::new(), seen: vec![0; group.len()], set: 0 }
     }
 
-    /// Looks up the groups of `ranks`; `false` if they are those it has.
+    /// Looks up the groups of `ranks`; `false` if they are known already.
     fn turn_to(&mut self, ranks: &RankSet) -> bool {
         if self.ranks == *ranks {
             return false;
@@ -160,7 +158,6 @@ impl<'a> Groups<'a> {
         self.set > 0 && self.seen[group] == self.set
     }
 
-    /// How many groups are in both.
     fn shared_with(&self, other: &Self) -> usize {
         let (few, many) = if self.distinct.len() <= other.distinct.len() { (self, other) } else { (other, self) };
         few.distinct.iter().filter(|&&group| many.has(group)).count()
@@ -184,8 +181,8 @@ mod tests {
         Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
     }
 
-    /// Ranks that all reach each other through ports of 1 byte per µs: 2i leaves NIC i, 2i + 1 enters it. Ranks of one NIC
-    /// reach each other faster.
+    /// Ranks that all reach each other through ports of 1 byte per µs: port 2i leaves NIC i, port 2i + 1 enters it.
+    /// Ranks of one NIC reach each other by faster links.
     fn behind(nics: &[u32]) -> Arc<Topology> {
         let pairs = (0..nics.len()).flat_map(|from| (0..nics.len()).map(move |to| (from, to)));
         let link = |(from, to): (usize, usize)| {
@@ -211,7 +208,8 @@ mod tests {
 
     #[test]
     fn what_shares_a_port_counts_once() {
-        // By NICs k: an AllReduce delivers 2·(k − 1) times what it reduces, k ports at once; groups where there are any.
+        // With k NICs, an AllReduce delivers 2·(k − 1) times what it reduces, over k ports at once. There are groups
+        // only where ranks share a NIC.
         for (nics, groups) in [(&[0, 1, 2, 3][..], 0), (&[0, 1, 2, 2], 3), (&[0, 0, 0, 1, 1, 2, 2], 3)] {
             let bound = wire(&problem(behind(nics), Collective::AllReduce, 8400), &Deadline::default())
                 .expect("something moves");

@@ -1,11 +1,11 @@
-//! How copies of chunks spread over ranks while time is cut into epochs: the part that all time-expanded models share.
+//! How copies of chunks spread over ranks, with time cut into epochs: the part that all time-expanded models share.
 //!
-//! The principal type is [`Copies`]. What a link or a resource can carry, and what an epoch is, its users add.
+//! The principal type is [`Copies`]. Its users define the epoch, and add what a link or a resource can carry.
 //!
 //! | column | meaning |
 //! |---|---|
 //! | x[c,l,t] ∈ {0,1} | chunk c departs on link l in epoch t |
-//! | have[c,r,t] ∈ [0,1] | rank r holds chunk c at the start of epoch t; whole because the x are |
+//! | have[c,r,t] ∈ [0,1] | rank r holds chunk c at the start of epoch t; whole because all x are whole |
 
 use super::routes::{Route, Routes};
 use super::timing::Departure;
@@ -16,32 +16,32 @@ use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::{LinkId, Rank};
 
-/// A row of the model that [`Copies`] makes, by the constraint that it states.
+/// The constraint that a row of [`Copies`] states.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Spreading {
     /// have[c,r,t] = have[c,r,t−1] + arrivals in t.
     Arrive(ChunkId, Rank, u32),
-    /// One arrival where the chunk is wanted, at most one elsewhere, of a chunk that never leaves there.
+    /// Exactly one arrival where the chunk is wanted, at most one elsewhere; for ranks that the chunk never leaves.
     Once(ChunkId, Rank),
     /// x[c,l,t] ≤ have[c,from(l),t].
     Hold(ChunkId, LinkId, u32),
 }
 
-/// A model of what spreads where, without limits on links.
+/// A model of how chunks spread, without limits on links.
 pub(crate) struct Copies {
     pub(crate) model: Model,
     /// Chunk by chunk, links ascending, epochs ascending.
     pub(crate) departures: Vec<(Departure, Column)>,
-    /// The same by link: (epoch, chunk, column).
+    /// The same departures by link: (epoch, chunk, column).
     pub(crate) on_link: Vec<Vec<(u32, ChunkId, Column)>>,
-    /// What each row of the model states.
+    /// The constraint of each row of the model.
     pub(crate) rows: Vec<Spreading>,
     horizon: u32,
-    /// Where in `departures` each route starts.
+    /// For each route, its first index in `departures`.
     starts: BTreeMap<(ChunkId, LinkId), usize>,
 }
 
-/// Who may send a chunk on from a rank, and from when.
+/// Whether a rank may send a chunk, and from when on.
 enum Holding {
     Always,
     Never,
@@ -53,7 +53,7 @@ enum Holding {
 }
 
 impl Copies {
-    /// The model of `routes`; with `orbits`, departures that a symmetry maps to each other are one column.
+    /// The model of `routes`. With `orbits`, departures that a symmetry maps to each other share one column.
     pub(crate) fn new(problem: &Problem, horizon: u32, routes: &Routes, orbits: Option<&PairOrbits>) -> Self {
         let mut copies = Self {
             model: Model::default(),
@@ -86,14 +86,14 @@ impl Copies {
         self.on_link.iter_mut().for_each(|departures| departures.sort());
     }
 
-    /// x[c,l,t] of a route.
+    /// The column x[c,l,t] of a route.
     fn departure(&self, route: &Route, epoch: u32) -> Option<Column> {
         let start = self.starts[&(route.chunk, route.link)];
         let offset = epoch.checked_sub(*route.departures.start())?;
         route.departures.contains(&epoch).then(|| self.departures[start + offset as usize].1)
     }
 
-    /// The rows of one chunk: it spreads from its holders to all that want it.
+    /// The rows of one chunk: it spreads from its holders to all ranks that want it.
     fn spread_chunk(&mut self, problem: &Problem, routes: &[Route]) {
         let chunk = problem.demand.chunk(routes[0].chunk);
         let mut incoming: BTreeMap<Rank, Vec<&Route>> = BTreeMap::new();
@@ -117,8 +117,8 @@ impl Copies {
         }
     }
 
-    /// have[c,r,t] = have[c,r,t−1] + Σ over links l into r of x[c,l,t−δ(l)], and have ≤ 1: at most one copy of a
-    /// chunk comes to a rank. Where it is wanted, have[c,r,horizon] = 1.
+    /// have[c,r,t] = have[c,r,t−1] + Σ over links l into r of x[c,l,t−δ(l)], and have ≤ 1: at most one copy of a chunk
+    /// comes to a rank. Where the chunk is wanted, have[c,r,horizon] = 1.
     fn holding_follows_arrivals(&mut self, arrivals: &[&Route], wanted: bool) -> Holding {
         let first = arrivals.iter().map(|route| route.departures.start() + route.latency).min();
         let first = first.expect("a rank is listed because a route leads there");
@@ -138,8 +138,8 @@ impl Copies {
         Holding::From { first, columns }
     }
 
-    /// Σ over links l into r and epochs t of x[c,l,t] = 1 where c is wanted at r, else ≤ 1: the same for a rank
-    /// that the chunk never leaves, without columns.
+    /// The same for a rank that the chunk never leaves, without columns: Σ over links l into r and epochs t of x[c,l,t]
+    /// is 1 where c is wanted at r, else ≤ 1.
     fn receive_once(&mut self, arrivals: &[&Route], wanted: bool) {
         let departures = arrivals.iter().flat_map(|route| route.departures.clone().map(move |epoch| (*route, epoch)));
         let columns = departures.filter_map(|(route, epoch)| self.departure(route, epoch));

@@ -1,7 +1,7 @@
-//! Time cut into epochs: which departures could matter, how copies spread, and a schedule out of departures.
+//! Time cut into epochs: which departures could matter, how copies spread, and a schedule from departures.
 //!
-//! The principal types are [`routes::Routes`] and [`copies::Copies`]; [`timing::schedule_of`] goes back to microseconds.
-//! The time-expanded models of `milp` and `exact` stand on them.
+//! The principal types are [`routes::Routes`] and [`copies::Copies`]; [`timing::schedule_of`] goes back to
+//! microseconds. The time-expanded models of `milp` and `exact` use this module.
 
 pub(crate) mod copies;
 pub(crate) mod routes;

@@ -1,9 +1,9 @@
-//! Where and when each chunk could travel at all: the columns of the model, before there is a model.
+//! Where and when each chunk could travel at all: the columns of a time-expanded model, before the model is built.
 //!
-//! The principal type is [`Routes`]. A departure is kept only if the chunk can be there by then and can still be
-//! useful afterwards: arrive where it is wanted, or go on from there, within the horizon. On a box of eight ranks
-//! this removes a third of the columns, in an AllToAll nearly all of them. An epoch is whatever a formulation takes
-//! for one: a length of time, or a period of a length that is still to be found.
+//! The principal type is [`Routes`]. A departure is kept only if the chunk can be at the sender by then, and can still
+//! be useful afterwards: it arrives where it is wanted, or goes on from there, within the horizon. On a machine of
+//! eight ranks this removes a third of the columns, and in an AllToAll nearly all of them. The formulation defines the
+//! epoch: a given length of time, or a period whose length is still to be found.
 
 use crate::problem::Problem;
 use crate::problem::distance::spread_from;
@@ -14,15 +14,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use topology::{Bytes, Link, LinkId, Rank};
 
-/// Epochs from the departure of so many bytes over a link to their arrival; at least one.
+/// Epochs from the departure to the arrival of the given bytes over a link; at least one.
 pub(crate) type Latency<'a> = dyn Fn(&Link, Bytes) -> u32 + 'a;
 
-/// How freely a chunk may be routed.
+/// The routes and epochs that a chunk may use.
 #[derive(Clone, Debug)]
 pub(crate) enum Leeway {
     /// Over any link that the sketch allows, at any time.
     Free,
-    /// Only over these links, departing in these epochs.
+    /// Only these links, and on each only departures in these epochs.
     Near(BTreeMap<LinkId, RangeInclusive<u32>>),
 }
 
@@ -35,20 +35,19 @@ impl Leeway {
     }
 }
 
-/// One chunk over one link, departing in one of some epochs.
+/// One chunk over one link, departing in one of a range of epochs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
     pub(crate) chunk: ChunkId,
     pub(crate) link: LinkId,
     pub(crate) from: Rank,
     pub(crate) to: Rank,
-    /// The departures that can matter; never empty.
+    /// The epochs of departures that can matter; never empty.
     pub(crate) departures: RangeInclusive<u32>,
-    /// Epochs from departure to arrival.
     pub(crate) latency: u32,
 }
 
-/// Everything that could travel, chunk by chunk, links ascending.
+/// All routes, chunk by chunk, links ascending.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     pub(crate) all: Vec<Route>,
@@ -57,7 +56,7 @@ pub(crate) struct Routes {
 impl Routes {
     /// Expands `problem` up to `horizon` epochs; `leeway` has one entry per chunk.
     ///
-    /// `None` if some chunk cannot be where it is wanted by then, however empty the links are.
+    /// `None` if some chunk cannot arrive everywhere by then, even on empty links.
     pub(crate) fn new(problem: &Problem, latency: &Latency<'_>, horizon: u32, leeway: &[Leeway]) -> Option<Self> {
         let mut all = Vec::new();
         for (chunk, leeway) in problem.demand.chunk_ids().zip(leeway) {
@@ -67,12 +66,12 @@ impl Routes {
         Some(Self { all })
     }
 
-    /// How many departures there are, before orbits are merged.
+    /// The number of departures, before orbits are merged.
     pub(crate) fn departures(&self) -> usize {
         self.all.iter().map(|route| route.departures.clone().count()).sum()
     }
 
-    /// How many 0/1 columns a model of these routes has for departures.
+    /// The number of 0/1 columns for departures in a model of these routes.
     pub(crate) fn columns(&self, orbits: Option<&PairOrbits>) -> usize {
         let Some(orbits) = orbits else { return self.departures() };
         let orbit = |route: &Route| orbits.of(route.chunk, route.link);
@@ -86,7 +85,7 @@ impl Routes {
     }
 }
 
-/// The links that `chunk` may use, with all departures that `leeway` leaves.
+/// The links that `chunk` may use, with all departures that `leeway` permits.
 fn chunk_hops(problem: &Problem, latency: &Latency<'_>, horizon: u32, chunk: ChunkId, leeway: &Leeway) -> Vec<Route> {
     let topology = &problem.topology;
     let bytes = problem.demand.bytes_of(chunk);
@@ -110,7 +109,7 @@ fn chunk_hops(problem: &Problem, latency: &Latency<'_>, horizon: u32, chunk: Chu
     }
 }
 
-/// Adds the hops of one chunk, with only the departures that are in time and of use.
+/// Adds the hops of one chunk, limited to departures that are possible and useful.
 fn extend(all: &mut Vec<Route>, problem: &Problem, horizon: u32, chunk: ChunkId, hops: Vec<Route>) -> Option<()> {
     let ranks = problem.topology.rank_count();
     let chunk = problem.demand.chunk(chunk);
@@ -140,8 +139,8 @@ fn extend(all: &mut Vec<Route>, problem: &Problem, horizon: u32, chunk: ChunkId,
     Some(())
 }
 
-/// The shortest ways in epochs from `sources`, over hops with the ends that `ends` names; `after` says when a hop that is
-/// entered at some epoch is left, if it can be taken.
+/// The shortest times in epochs from `sources` to all ranks. `ends` gives the two ends of a hop in the direction of the
+/// search. `after` gives the epoch at which a hop entered at some epoch is left; `None` if the hop cannot be taken.
 fn fastest(
     ranks: usize,
     sources: &[Rank],

@@ -1,9 +1,9 @@
 //! From departures in epochs to a schedule in microseconds.
 //!
-//! The principal function is [`schedule_of`]. The grid says what goes over which link and roughly when; exact
-//! times come from `schedule::replay`. Transfers that nobody needs are dropped first. What the grid cannot tell is
-//! settled by trying: whether the chunks of one epoch travel as one message or as several, and whether the order of
-//! the grid or a list schedule by longest remaining path is better.
+//! The principal function is [`schedule_of`]. The epochs determine what goes over which link and roughly when;
+//! `schedule::replay` computes exact times. Useless transfers are dropped first. Two choices that the epochs leave open
+//! are tried both ways: whether the chunks of one epoch travel as one message or as several, and whether the order of
+//! the epochs or a list schedule by longest remaining path is better.
 
 use crate::problem::distance::Key;
 use crate::problem::{Problem, SynthError};
@@ -12,7 +12,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
 
-/// A departure of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Departure {
     pub(crate) chunk: ChunkId,
@@ -32,7 +31,7 @@ pub(crate) fn schedule_of(
     let mut sends = drop_useless(problem, departures);
     add_remaining_paths(problem, &mut sends);
     let mut candidates = Vec::new();
-    // The list scheduler knows no rule about who goes first; the grid's order keeps it.
+    // The list scheduler ignores `own_chunks_first`; the order of the epochs obeys it.
     if problem.constraints.own_chunks_first.is_none() {
         candidates.push(one_by_one(&list_order(problem, &sends)));
     }
@@ -52,20 +51,20 @@ pub(crate) fn schedule_of(
     Ok(Schedule::new(&problem.topology, problem.demand.clone(), best.unwrap_or_default(), strategy))
 }
 
-/// Sooner done, or as soon with fewer messages.
+/// Whether the makespan is smaller, or equal with fewer messages.
 fn is_better(transfers: &[Transfer], best: &[Transfer]) -> bool {
     let end = |transfers: &[Transfer]| transfers.iter().map(|transfer| transfer.end.0).fold(0.0, f64::max);
     let (new, old) = (end(transfers), end(best));
     new < old * (1.0 - 1e-9) || (new <= old * (1.0 + 1e-9) && transfers.len() < best.len())
 }
 
-/// A departure that somebody needs.
+/// A departure that some rank needs.
 #[derive(Clone, Copy, Debug)]
 struct Send {
     departure: Departure,
     from: Rank,
     to: Rank,
-    /// From its start to the last arrival that depends on it, on empty links.
+    /// The time from its start to the last arrival that depends on it, on empty links.
     remaining: Micros,
 }
 
@@ -75,12 +74,12 @@ impl Send {
     }
 }
 
-/// Without copies that are neither wanted where they go nor passed on from there.
+/// The departures without copies that are neither wanted by their receiver nor passed on.
 fn drop_useless(problem: &Problem, mut departures: Vec<Departure>) -> Vec<Send> {
     departures.sort_by_key(|it| (it.epoch, it.link, it.chunk));
     let mut needed: BTreeSet<(ChunkId, Rank)> = BTreeSet::new();
     let mut sends = Vec::with_capacity(departures.len());
-    // Backwards in time, what is passed on is seen before what brings it.
+    // Going backwards in time, a departure is seen before the one that brings its chunk.
     for departure in departures.into_iter().rev() {
         let link = problem.topology.link(departure.link);
         let wanted = problem.demand.chunk(departure.chunk).wanted_by.has(link.to);
@@ -105,7 +104,7 @@ fn add_remaining_paths(problem: &Problem, sends: &mut [Send]) {
     }
 }
 
-/// The order of a list scheduler that ignores epochs: whatever can start first, the longest remaining path first.
+/// The order of a list scheduler that ignores epochs: the first to start goes first, then the longest remaining path.
 fn list_order(problem: &Problem, sends: &[Send]) -> Vec<Send> {
     let (topology, demand) = (&problem.topology, &problem.demand);
     let mut waiting: BTreeMap<(ChunkId, Rank), Vec<usize>> = BTreeMap::new();
@@ -147,7 +146,7 @@ fn one_by_one(order: &[Send]) -> Vec<Message> {
     order.chunks(1).map(message).collect()
 }
 
-/// The chunks of a link and an epoch as one message, in the place of the first of them.
+/// The chunks of one link and one epoch as one message, at the place of the first of them.
 fn together(order: &[Send]) -> Vec<Message> {
     let mut place: BTreeMap<(u32, u32), usize> = BTreeMap::new();
     let mut groups: Vec<Vec<Send>> = Vec::new();

@@ -1,7 +1,7 @@
 //! A dense matrix of bits.
 //!
-//! The principal type is [`BitMatrix`]: one row per rank or link, one column per chunk. Which chunks a link
-//! could carry is then three words of logic per 64 chunks, so no list of (chunk, destination) pairs exists.
+//! The principal type is [`BitMatrix`]: one row per rank or link, one column per chunk. A few word operations per 64
+//! chunks give the chunks that a link could carry, so that no list of (chunk, destination) pairs is needed.
 
 /// Rows of bits, each padded to whole words.
 #[derive(Clone, Debug)]
@@ -11,7 +11,6 @@ pub(crate) struct BitMatrix {
 }
 
 impl BitMatrix {
-    /// All bits clear.
     pub(crate) fn new(rows: usize, columns: usize) -> Self {
         let words_per_row = columns.div_ceil(64);
         Self { words_per_row, words: vec![0; rows * words_per_row] }
@@ -22,12 +21,10 @@ impl BitMatrix {
         &self.words[row * self.words_per_row..(row + 1) * self.words_per_row]
     }
 
-    /// Whether a bit is set.
     pub(crate) fn has(&self, row: usize, column: usize) -> bool {
         self.words[row * self.words_per_row + column / 64] >> (column % 64) & 1 == 1
     }
 
-    /// Sets a bit.
     pub(crate) fn set(&mut self, row: usize, column: usize) {
         self.words[row * self.words_per_row + column / 64] |= 1 << (column % 64);
     }

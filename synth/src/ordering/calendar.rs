@@ -1,7 +1,7 @@
-//! When links and resources become free and messages arrive: the clock both searches run on.
+//! When links and resources become free and messages arrive: the clock of the searches.
 //!
-//! The principal type is [`Calendar`]. It applies the cost model of a message once, for
-//! searches along routes and without them alike; the times it keeps only guide the search, `schedule::replay` has the last word.
+//! The principal type is [`Calendar`]. It applies the cost model of a message, for searches with fixed routes and
+//! without. Its times only guide the search; `schedule::replay` computes the final ones.
 
 use crate::problem::distance::Key;
 use schedule::{ChunkList, Demand, Message, Transfer, TransferKind};
@@ -20,23 +20,22 @@ pub(crate) enum Event {
     ResourceFree(ResourceId),
 }
 
-/// Messages under way, and from when on links and resources are free.
+/// Messages under way, and the times from which links and resources are free.
 pub(crate) struct Calendar<'a> {
     topology: &'a Topology,
     demand: &'a Demand,
     free: FreeTimes,
     events: BinaryHeap<Reverse<(Key, Event)>>,
-    /// Without images.
+    /// The messages that were sent, without their images.
     sent: Vec<Transfer>,
 }
 
 impl<'a> Calendar<'a> {
-    /// Nothing has been sent yet.
     pub(crate) fn new(topology: &'a Topology, demand: &'a Demand) -> Self {
         Self { topology, demand, free: FreeTimes::new(topology), events: BinaryHeap::new(), sent: Vec::new() }
     }
 
-    /// From when on a link itself is free.
+    /// The time from which a link itself is free.
     pub(crate) fn link_free(&self, link: LinkId) -> Micros {
         self.free.link(link)
     }
@@ -46,8 +45,8 @@ impl<'a> Calendar<'a> {
         self.free.earliest(self.topology, id) <= now
     }
 
-    /// Puts a message on a link and its images on theirs, and returns when all have arrived. Images that share a resource
-    /// leave one after the other.
+    /// Puts a message on a link and its images on their links, and returns when all have arrived. Images that share a
+    /// resource leave one after the other.
     pub(crate) fn send(&mut self, start: Micros, id: LinkId, chunks: ChunkList, images: &[LinkId]) -> Micros {
         let link = self.topology.link(id);
         let bytes = self.demand.message_bytes(&chunks);
@@ -72,12 +71,12 @@ impl<'a> Calendar<'a> {
         self.events.push(Reverse((Key::new(time.0), event)));
     }
 
-    /// The next instant at which something happens, and all that happens then; `None` at the end of time.
+    /// The next instant at which something happens, and everything that happens then; `None` if nothing is left.
     pub(crate) fn next(&mut self, happened: &mut Vec<Event>) -> Option<Micros> {
         happened.clear();
         let Reverse((now, event)) = self.events.pop()?;
         happened.push(event);
-        // Times that different sums rounded differently are one instant.
+        // Times that differ only by rounding are the same instant.
         let instant = now.value() * (1.0 + 1e-12) + 1e-12;
         while self.events.peek().is_some_and(|Reverse((time, _))| time.value() <= instant) {
             happened.extend(self.events.pop().map(|Reverse((_, event))| event));
@@ -85,17 +84,16 @@ impl<'a> Calendar<'a> {
         Some(Micros(instant))
     }
 
-    /// A message that was sent.
     pub(crate) fn message(&self, position: u32) -> &Transfer {
         &self.sent[position as usize]
     }
 
-    /// All messages, in the order they were sent; without images, and with the times of the calendar.
+    /// All messages, in the order in which they were sent, without images, and with the times of the calendar.
     pub(crate) fn into_transfers(self) -> Vec<Transfer> {
         self.sent
     }
 
-    /// The same without times.
+    /// The same messages without times.
     pub(crate) fn into_messages(self) -> Vec<Message> {
         self.sent.iter().map(Message::from).collect()
     }

@@ -1,9 +1,10 @@
-//! The order in which given messages leave best: list scheduling of a schedule's own messages.
+//! A better order for given messages: list scheduling of a schedule's own messages.
 //!
-//! The principal function is [`interleaved`]. Composing two halves fixes *which* messages there are but orders
-//! them badly: all reductions of a link stand before all copies, though some sums are complete early. Here what
-//! causes what is kept and the rest is free; rules of list scheduling [1] decide, such as the message that can
-//! leave first or the one with the longest way still before it. The best of them and of the given order counts.
+//! The principal function is [`interleaved`]. Composing two halves fixes *which* messages there are, but orders them
+//! badly: on each link all reductions come before all copies, though some sums are complete early. Here only the
+//! dependencies between messages are kept. Rules of list scheduling [1] choose the order, such as "the message that can
+//! leave first" or "the one with the longest way still before it". The best of these orders and the given one is
+//! returned.
 //!
 //! [1] Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", EJOR 1996.
 
@@ -16,19 +17,19 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 use topology::{FreeTimes, Micros, Rank};
 
-/// Beyond this many messages the given order stands: the rules take O(n log n), but of much memory.
+/// For more messages than this, the given order stays: the rules take O(n log n) time, but much memory.
 const MOST_MESSAGES: usize = 1 << 18;
 
-/// How often the deadline is looked at, in looks at messages that could leave.
+/// How often the deadline is checked, in messages that could leave.
 const POLLED: u64 = 1 << 16;
 
-/// What a rule takes for a message, where time is limited: more than it does on most machines.
+/// The time that a rule takes per message, estimated generously; used where time is limited.
 const PACE: Duration = Duration::from_micros(8);
 
-/// Times `messages`, given in a right order, in that order or, if there is time, a better one.
+/// Times `messages`, which are given in a valid order, in that order or, if there is time, in a better one.
 ///
 /// # Errors
-/// [`ReplayError::NotHeld`] if the given order is wrong.
+/// [`ReplayError::NotHeld`] if the given order is not valid.
 pub(crate) fn interleaved(
     problem: &Problem,
     messages: &[Message],
@@ -36,7 +37,7 @@ pub(crate) fn interleaved(
 ) -> Result<Vec<Transfer>, ReplayError> {
     let play = |messages: &[Message]| replay(&problem.demand, &problem.topology, messages);
     let mut best = play(messages)?;
-    // The rules know nothing of whose chunks a sketch wants first.
+    // The rules ignore which chunks a sketch wants first.
     let is_free = problem.constraints.own_chunks_first.is_none();
     for messages in [Some(messages), one_by_one(messages).as_deref()].into_iter().flatten() {
         if messages.len() > MOST_MESSAGES || !is_free {
@@ -61,13 +62,14 @@ pub(crate) fn interleaved(
     Ok(best)
 }
 
-/// Whether there is no time for one rule. Few messages take none worth saving.
+/// Whether there is too little time for one rule. Few messages take negligible time.
 fn takes_too_long(messages: usize, deadline: &Deadline) -> bool {
     let left = deadline.remaining().unwrap_or(Duration::MAX);
     messages > MOST_MESSAGES / 64 && left < PACE * messages as u32
 }
 
-/// One message for each chunk, if that is something else: the first of a message's chunks can then go on sooner.
+/// The same messages with one chunk each, because the first chunk of a message can then go on sooner; `None` if no
+/// message has several chunks.
 fn one_by_one(messages: &[Message]) -> Option<Vec<Message>> {
     let one =
         |message: &Message, &chunk: &ChunkId| Message { chunks: [chunk].into_iter().collect(), ..message.clone() };
@@ -75,32 +77,32 @@ fn one_by_one(messages: &[Message]) -> Option<Vec<Message>> {
     merged.then(|| messages.iter().flat_map(|message| message.chunks.iter().map(|chunk| one(message, chunk))).collect())
 }
 
-/// Which of the messages that can leave leaves first.
+/// A rule that chooses the next message among those that can leave.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rule {
     EarliestFirst,
     LongestTailFirst,
-    /// As the first, but of those that can leave at once the one whose chunk is the lowest of its collector: a few
-    /// sums are then complete early, and are spread while the others are still collected.
+    /// Like `EarliestFirst`, but of the messages that can leave at once, the one whose chunk is the lowest of its
+    /// collector. So a few sums are complete early, and are spread while the others are still collected.
     InBatches,
 }
 
-/// The messages and what causes what.
+/// The messages and their dependencies.
 struct Network<'a> {
     problem: &'a Problem,
     messages: &'a [Message],
     durations: Vec<Micros>,
-    /// For each message those that can leave only after it has arrived.
+    /// For each message, those that can leave only after it has arrived.
     followers: Vec<Vec<u32>>,
-    /// For each message those that may not arrive before it has left: they change what it carries.
+    /// For each message, those that must not arrive before it has left, because they change the value that it carries.
     changers: Vec<Vec<u32>>,
-    /// For each message how many of the above it waits for.
+    /// For each message, the number of such dependencies that it still waits for.
     waits_for: Vec<u32>,
-    /// For each message the time from its start until all that it causes has arrived.
+    /// For each message, the time from its start until everything that depends on it has arrived.
     tails: Vec<Micros>,
 }
 
-/// What has come to one rank of one chunk, and left.
+/// The messages of one chunk that have come to one rank, and those that have left it.
 #[derive(Default)]
 struct Traffic {
     arrivals: Vec<u32>,
@@ -123,7 +125,7 @@ impl<'a> Network<'a> {
         network
     }
 
-    /// Finds out from the given order what causes what.
+    /// Derives the dependencies from the given order.
     fn connect(&mut self) {
         let mut traffic: BTreeMap<(ChunkId, Rank), Traffic> = BTreeMap::new();
         for (index, message) in self.messages.iter().enumerate() {
@@ -154,7 +156,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// The place of a message's first chunk among those of one collector.
+    /// The place of a message's first chunk among the chunks of its collector.
     fn batch(&self, index: usize) -> u32 {
         let chunk = self.messages[index].chunks.iter().min();
         chunk.map_or(0, |chunk| chunk.0 % self.problem.demand.request().chunks_per_rank)
@@ -187,7 +189,7 @@ impl<'a> Network<'a> {
             if poll.is_over_after(1) {
                 return None;
             }
-            // Others may have taken the link meanwhile; times only grow, so a stale entry is never too late.
+            // Other messages may have taken the link meanwhile. Times only grow, so a stale entry is never too late.
             if shown(&state, index) > start {
                 push(&mut ready, &state, index);
                 continue;
@@ -205,10 +207,10 @@ impl<'a> Network<'a> {
     }
 }
 
-/// A topology in use.
+/// The state of the links and resources during one list scheduling.
 struct State<'a> {
     network: &'a Network<'a>,
-    /// For each message when all that it waits for is there.
+    /// For each message, when everything that it waits for has happened.
     released: Vec<Micros>,
     free: FreeTimes,
 }
@@ -235,8 +237,8 @@ impl<'a> State<'a> {
     }
 }
 
-/// A message that nothing but links and resources holds back: when it leaves as far as the rule looks at it, the
-/// lowest batch first among equals, then the longest tail; the least is next.
+/// A message that waits only for links and resources; the least is next. The fields are: when it can leave, if the rule
+/// considers that; its batch; its tail, longest first; its index.
 type Ready = (Key, u32, Reverse<Key>, usize);
 
 #[cfg(test)]
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_must_go_far_goes_first() {
-        // Chunk 0 goes to rank 1 only at once; what goes on to rank 2 had better leave first.
+        // Chunk 1 ends at rank 1; chunk 2 goes on to rank 2, so it should leave first.
         let problem = problem("line:3,alpha=1us,bandwidth=1GBps", Collective::Scatter, 3000);
         let order = [message(&problem, 1, 0, 1), message(&problem, 2, 0, 1), message(&problem, 2, 1, 2)];
         let given = replay(&problem.demand, &problem.topology, &order).expect("a right order");
@@ -270,7 +272,7 @@ mod tests {
     #[test]
     fn sums_stay_what_they_were() {
         let problem = problem("ring:4,direction=both", Collective::Reduce, 1000);
-        // 2 → 1 → 0 and 3 → 0; nothing may overtake what it counts.
+        // 2 → 1 → 0 and 3 → 0: rank 1 must not send before the value of rank 2 has arrived.
         let order = [message(&problem, 0, 2, 1), message(&problem, 0, 1, 0), message(&problem, 0, 3, 0)];
         let network = Network::new(&problem, &order);
         assert_eq!(network.waits_for, [0, 1, 0]);
@@ -281,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_value_leaves_before_it_changes() {
-        // Rank 1 sends its own value on before rank 0's arrives: the order of these two must stay.
+        // Rank 1 sends its own value before that of rank 0 arrives; the order of these two must stay.
         let problem = problem("line:3", Collective::AllReduce, 1000);
         let order = [message(&problem, 0, 1, 2), message(&problem, 0, 0, 1)];
         let network = Network::new(&problem, &order);

@@ -1,6 +1,7 @@
 //! In which order messages leave: list scheduling, along fixed routes or of a schedule's own messages.
 //!
-//! The principal functions are [`queues::order`] and [`interleaved`]; [`calendar::Calendar`] is the clock that searches run on.
+//! The principal functions are [`queues::order`] and [`interleaved`]; [`calendar::Calendar`] is the clock of the
+//! searches.
 
 pub(crate) mod bits;
 pub(crate) mod calendar;

@@ -1,13 +1,13 @@
-//! Drops copies that nobody uses.
+//! Drops copies that no rank uses.
 //!
-//! A relay may have been given a chunk and then not been needed. Walking backwards, a delivery is useful if the
-//! receiver wants the chunk, or a useful later message carries it on.
+//! A relay may have been given a chunk that it then did not need to send on. Going backwards in time, a delivery is
+//! useful if the receiver wants the chunk, or if a useful later message carries it on.
 
 use super::bits::BitMatrix;
 use schedule::{ChunkId, Demand, Message};
 use topology::Topology;
 
-/// `messages` without the deliveries that help nobody; the order stays.
+/// `messages` without useless deliveries, in the same order.
 pub(crate) fn without_idle_copies(messages: &[Message], topology: &Topology, demand: &Demand) -> Vec<Message> {
     let mut needed = BitMatrix::new(topology.rank_count(), demand.chunks().len());
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {

@@ -1,9 +1,9 @@
 //! List scheduling along fixed routes.
 //!
-//! The principal function is [`order`]. Whenever a link and its resources are free, the link takes the waiting
-//! chunk that still has the longest way to go (Hu's rule), given a head start that repairs may choose. Where a
-//! sketch says so, the sender's own chunks leave a machine before those it relays; they wait from the start, so
-//! that taking them first is enough.
+//! The principal function is [`order`]. Whenever a link and its resources are free, the link takes the waiting chunk
+//! that still has the longest way to go (Hu's rule). A head start, which a repair may choose, is added to that way.
+//! Where the sketch asks for it, the sender's own chunks leave a machine before relayed ones. The own chunks wait from
+//! the start, so it is enough to take them first.
 
 use super::calendar::{Calendar, Event};
 use crate::problem::constraints::owner;
@@ -19,16 +19,16 @@ use topology::{Link, LinkId, Micros};
 /// The rules of one list scheduling.
 #[derive(Clone, Debug)]
 pub(crate) struct Priorities {
-    /// How many chunks a message carries at most.
+    /// The most chunks per message.
     pub(crate) merge: usize,
-    /// For each chunk, by how much longer its way seems than it is.
+    /// For each chunk, the time by which its remaining way is made to look longer.
     pub(crate) head_start: Vec<Micros>,
-    /// The time of a chunk on the slowest link, in which head starts are measured.
+    /// The time of one chunk on the slowest link, which is the unit of head starts.
     pub(crate) slowest: Micros,
 }
 
 impl Priorities {
-    /// Head starts that only decide between chunks with equally far to go.
+    /// Head starts so small that they only decide between chunks with equally far to go.
     pub(crate) fn new(problem: &Problem, merge: usize, random: &mut Pcg64Mcg) -> Self {
         let time = |link: &Link| link.transfer_time(problem.demand.chunk_bytes());
         let slowest = problem.topology.links().iter().map(time).fold(Micros::ZERO, Micros::max);
@@ -43,28 +43,28 @@ impl Priorities {
     }
 }
 
-/// Messages in the order they are sent, and when the last arrives.
+/// Messages in the order in which they are sent, and when the last of them arrives.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
     pub(crate) messages: Vec<Message>,
     pub(crate) makespan: Micros,
-    /// The position of the message that arrives last.
+    /// The index of the message that arrives last.
     pub(crate) last: usize,
 }
 
 /// A chunk that waits for a link; the greatest goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Waiting {
-    /// Only where the sketch wants own chunks first.
+    /// Whether it is the sender's own chunk; set only where the sketch wants own chunks first.
     own: bool,
     remaining: Key,
     chunk: ChunkId,
 }
 
-/// How often the deadline is looked at, in messages: orders of ordinary size never do.
+/// How often the deadline is checked, in messages: orders of ordinary size never check it.
 const POLLED: u64 = 1 << 16;
 
-/// An order of messages along `routes`; `None` where the deadline passed meanwhile.
+/// An order of messages along `routes`; `None` if the deadline passes meanwhile.
 pub(crate) fn order(
     problem: &Problem,
     routes: &[Vec<LinkId>],
@@ -81,7 +81,7 @@ struct Queues<'a> {
     problem: &'a Problem,
     routes: &'a [Vec<LinkId>],
     priorities: &'a Priorities,
-    /// For each chunk, how many links of its route are behind it.
+    /// For each chunk, how many links of its route it has passed.
     hop: Vec<u32>,
     waiting: Vec<BinaryHeap<Waiting>>,
     calendar: Calendar<'a>,
@@ -121,7 +121,7 @@ impl<'a> Queues<'a> {
         self.awake.push(next);
     }
 
-    /// From the start of a message of one chunk to its arrival.
+    /// The time from the start of a message of one chunk to its arrival.
     fn duration(&self, link: LinkId, chunk: ChunkId) -> Micros {
         self.problem.topology.link(link).transfer_time(self.problem.demand.bytes_of(chunk))
     }
@@ -135,7 +135,7 @@ impl<'a> Queues<'a> {
         constraints.own_chunks_first.is_some() && topology.crosses_machines(topology.link(link))
     }
 
-    /// Whether everything was sent before the deadline.
+    /// Sends everything; `false` if the deadline passes before.
     fn run(&mut self, deadline: &Deadline) -> bool {
         let mut happened = Vec::new();
         let mut poll = Poll::new(deadline, POLLED);
@@ -164,7 +164,7 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Lets the free links send, the one whose first chunk has the longest way to go before the others.
+    /// Lets the free links send; first the link whose first chunk has the longest way to go.
     fn choose(&mut self, now: Micros) {
         let first = |link: LinkId| self.waiting[link.index()].peek().map(|&first| (first, link));
         let mut ready: Vec<(Waiting, LinkId)> = self.awake.iter().filter_map(|&link| first(link)).collect();

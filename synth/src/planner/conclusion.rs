@@ -1,4 +1,4 @@
-//! The answer of the planner, out of all searches, and the account of how it was found.
+//! The conclusion of the planner: the best schedule of all searches, and the report.
 
 use super::Synthesis;
 use super::search::{CountSearch, accept, leader, stopped_by_time};
@@ -7,10 +7,10 @@ use crate::polish::prefer::suit;
 use crate::problem::{Candidate, Deadline, Milestone, Options, Problem, Report, StopReason, StrategyKind, SynthError};
 use schedule::{Rival, VerifiedSchedule};
 
-/// Preferences among so few transfers are settled in milliseconds, even if the time is up.
+/// For so few transfers, preferences take milliseconds, so they are considered even if the time is up.
 const QUICK: usize = 1 << 14;
 
-/// The best of all searches, which began with the schedule of the strategy `warm_start`.
+/// The best schedule of all searches, which began with the schedule of the strategy `warm_start`.
 ///
 /// # Errors
 /// As [`super::synthesize`].
@@ -28,7 +28,7 @@ pub(super) fn conclude(
     let search = searches.swap_remove(winner);
     let (optimal, is_good_enough) = (search.reaches(&search.claim), search.is_within(options.gap));
     let Some(best) = search.best else {
-        // Why one strategy has nothing is not why there is no answer if others were left untried.
+        // A strategy's refusal explains the missing schedule only if no strategy was left untried.
         let refusal = search.refusals.into_iter().next().filter(|_| !out_of_time);
         return Err(refusal.unwrap_or(SynthError::NothingYet));
     };
@@ -36,7 +36,7 @@ pub(super) fn conclude(
         _ if optimal => StopReason::Optimal,
         _ if is_good_enough => StopReason::GapLimit,
         _ if out_of_time => stopped_by_time(&options.cancel),
-        // At its own chunk count, while others were open.
+        // It was optimal at its own chunk count only, while other counts were open.
         StopReason::Optimal => StopReason::Exhausted,
         stop => stop,
     };
@@ -64,7 +64,7 @@ pub(super) fn conclude(
     Ok(Synthesis { schedule: best_schedule, report, bounds: search.bounds })
 }
 
-/// How the best makespan of all searches fell.
+/// How the best makespan of all searches improved over time.
 fn milestones(searches: &[CountSearch<'_>]) -> Vec<Milestone> {
     let mut all: Vec<Milestone> = searches.iter().flat_map(|search| search.milestones.clone()).collect();
     all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
@@ -77,7 +77,7 @@ fn milestones(searches: &[CountSearch<'_>]) -> Vec<Milestone> {
     all
 }
 
-/// The schedule with what was asked of the planner, and what its search began with.
+/// The schedule with its provenance: the options of the planner, the warm start and the candidates.
 fn credited(
     schedule: VerifiedSchedule,
     problem: &Problem,
@@ -100,7 +100,7 @@ fn credited(
     schedule.produced_by(provenance)
 }
 
-/// A candidate as a file remembers it: without the clock, so that the same search gives the same bytes.
+/// A candidate as a file stores it: without times of the search, so that the same search gives the same bytes.
 fn rival(candidate: &Candidate) -> Rival {
     Rival {
         strategy: candidate.strategy.clone(),

@@ -1,11 +1,11 @@
-//! The planner: bounds first, then strategies from cheap to dear, every candidate judged by the verifier.
+//! The planner: it computes bounds, runs the strategies, cheapest first, and judges every candidate.
 //!
-//! The principal function is [`synthesize`]. It takes one [`Problem`] per chunk count worth trying, because the
-//! number of chunks is a search variable: fewer chunks pay less α, more chunks pipeline better. The expensive
-//! strategies run only on the chunk count that the cheap ones liked best.
+//! The principal function is [`synthesize`]. It takes one [`Problem`] per chunk count worth trying, because the number
+//! of chunks is a search variable: fewer chunks pay less α, more chunks pipeline better. The expensive strategies run
+//! only at the chunk count with the best makespan so far.
 //!
-//! The planner trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own check have
-//! accepted it, and its makespan is the one the verifier saw.
+//! A proposal counts only after `schedule::verify` and the check against the sketch have accepted it. Its makespan is
+//! the one that the verifier computed.
 
 mod conclusion;
 mod portfolio;
@@ -29,26 +29,27 @@ pub use sizes::{
 use std::time::Instant;
 use topology::Micros;
 
-/// A plan and the account of how it was found.
+/// A plan, its report and its bounds.
 #[derive(Clone, Debug)]
 pub struct Synthesis {
     /// The best verified schedule, with its bound filled in.
     pub schedule: VerifiedSchedule,
-    /// Every candidate, and why each stopped.
+    /// Every candidate, and why its search ended.
     pub report: Report,
     /// All bounds for the winner's chunk count.
     pub bounds: Bounds,
 }
 
-/// Schedules of more transfers take so long to verify that those which cannot win are not.
+/// Larger schedules (in transfers) take long to verify. So they are not verified if they cannot win.
 const LARGE: usize = 1 << 17;
-/// A finer cut is worth its time if it gains this much; after so many in a row that do not, no finer ones are
-/// tried.
+/// A finer cut is worthwhile if it gains this much (relative). After `PATIENT_CUTS` cuts in a row that do not, no finer
+/// ones are tried.
 const GAIN: f64 = 2e-3;
 const PATIENT_CUTS: u32 = 4;
-/// A strategy that does not apply to so many chunk counts in a row is not asked about finer ones: to find that out takes time, too.
+/// A strategy that does not apply to this many chunk counts in a row is not asked about finer ones, because even a
+/// refusal takes time.
 const REFUSALS: u32 = 2;
-/// Bounds get one in so many parts of a limited time.
+/// The bounds may take one part in this many of a limited time.
 const BOUNDS_PART: u32 = 5;
 
 /// Plans the demand of `problems`: the same request, one problem per chunk count worth trying.
@@ -56,8 +57,8 @@ const BOUNDS_PART: u32 = 5;
 /// `progress` is called now and then, from any thread.
 ///
 /// # Errors
-/// [`SynthError::Infeasible`] if the constraints admit no schedule, [`SynthError::NotApplicable`] if the one
-/// strategy asked for has none, [`SynthError::NothingYet`] if the time was up before anything was found,
+/// [`SynthError::Infeasible`] if the constraints admit no schedule, [`SynthError::NotApplicable`] if the strategy that
+/// was named has no schedule, [`SynthError::NothingYet`] if the time was up before a schedule was found,
 /// [`SynthError::NoProblem`] if `problems` is empty.
 pub fn synthesize(
     problems: &[Problem],
@@ -67,8 +68,8 @@ pub fn synthesize(
     synthesize_from(problems, &[], options, progress)
 }
 
-/// The same from a warm start: schedules of the same requests, which the strategies have to beat. Whatever else is
-/// among `warm` is not looked at.
+/// The same from a warm start: schedules of the same requests, which the strategies have to beat. Schedules of other
+/// demands in `warm` are ignored.
 ///
 /// # Errors
 /// As [`synthesize`].
@@ -81,7 +82,7 @@ pub fn synthesize_from(
     synthesize_among(problems, warm, &Symmetries::default(), options, progress)
 }
 
-/// The same where other requests on the same machine share their `symmetries`.
+/// The same, where several requests on one machine share their `symmetries`.
 fn synthesize_among(
     problems: &[Problem],
     warm: &[Schedule],
@@ -93,7 +94,7 @@ fn synthesize_among(
     let deadline = Deadline::after(options.time_limit, options.cancel.clone());
     let session = Planning { problems, warm, options, deadline: &deadline, symmetries, started, progress };
     let mut searches: Vec<CountSearch<'_>> = Vec::with_capacity(problems.len());
-    // A warm start may be at any chunk count.
+    // The schedules of a warm start may have any chunk count.
     while !warm.is_empty() && session.open_next(&mut searches) {}
     let warm_start = best_so_far(&searches).map(|best| best.schedule.schedule().produced_by.strategy.clone());
     for line in chosen(options.strategy) {
@@ -105,7 +106,7 @@ fn synthesize_among(
     conclude(searches, warm_start, options, &deadline, || started.elapsed().as_secs_f64())
 }
 
-/// What stays the same during one call of [`synthesize`].
+/// The inputs of one call of [`synthesize`], which stay the same.
 struct Planning<'a> {
     problems: &'a [Problem],
     warm: &'a [Schedule],
@@ -131,28 +132,28 @@ impl<'a> Planning<'a> {
         true
     }
 
-    /// Whether the one strategy that runs was named.
+    /// Whether the user named a strategy, which then runs alone.
     fn is_alone(&self) -> bool {
         self.options.strategy.is_some()
     }
 
-    /// Whether a strategy is not worth its time, because `search` came close enough.
+    /// Whether a strategy is skipped, because `search` is close enough to the bound.
     fn is_spared(&self, line: &StrategyLine, search: &CountSearch<'_>) -> bool {
         line.auto == Auto::UnlessClose && !self.is_alone() && search.is_within(self.options.gap)
     }
 
-    /// Lets a strategy try the chunk counts that its line says.
+    /// Lets a strategy try the chunk counts of its line in the table.
     fn run(&self, searches: &mut Vec<CountSearch<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
         let is_best_only = match line.counts {
             ChunkCounts::All => false,
             ChunkCounts::BestIfLedBy(kind) => search::is_led_by(searches, kind),
-            // Where nothing is known yet, each count is as promising as any other.
+            // Without a schedule so far, each chunk count is as promising as any other.
             ChunkCounts::Best => !self.is_alone() || best_so_far(searches).is_some(),
         };
         if is_best_only { self.refine(searches, line) } else { self.sweep(searches, line) }
     }
 
-    /// Lets a strategy try the chunk counts, coarse cuts first, while finer ones gain.
+    /// Lets a strategy try the chunk counts, coarse cuts first, as long as finer ones gain.
     fn sweep(&self, searches: &mut Vec<CountSearch<'a>>, line: &StrategyLine) -> Result<(), SynthError> {
         let (mut best, mut stale, mut refusals) = (f64::INFINITY, 0, 0);
         let deadline = self.deadline_of(line);
@@ -165,7 +166,7 @@ impl<'a> Planning<'a> {
                 self.open_next(searches);
             }
             let search = &mut searches[index];
-            // A chunk count that is done says nothing about what this strategy can do at finer ones.
+            // A chunk count that is finished already does not show what this strategy can gain at finer ones.
             let is_done = search.reaches(&search.bound);
             let before = search.refusals.len();
             let is_divided = self.options.time_limit.is_some()
@@ -184,7 +185,7 @@ impl<'a> Planning<'a> {
         Ok(())
     }
 
-    /// Whether a strategy must try whatever the clock says, because nothing was found yet.
+    /// Whether a strategy must run even if the time is up, because no schedule was found yet.
     fn is_due(&self, searches: &[CountSearch<'_>], line: &StrategyLine) -> bool {
         let is_willing = match line.due {
             _ if self.options.strategy == Some(line.kind) => true,
@@ -195,7 +196,7 @@ impl<'a> Planning<'a> {
         is_willing && !self.deadline.has_passed_for_all() && best_so_far(searches).is_none()
     }
 
-    /// Lets a strategy try the chunk counts that did best.
+    /// Lets a strategy try the chunk counts with the best makespans.
     fn refine(&self, searches: &mut [CountSearch<'a>], line: &StrategyLine) -> Result<(), SynthError> {
         for index in most_promising(searches) {
             if !self.deadline.has_passed() || self.is_due(searches, line) {
@@ -205,7 +206,6 @@ impl<'a> Planning<'a> {
         Ok(())
     }
 
-    /// Until when a strategy may search.
     fn deadline_of(&self, line: &StrategyLine) -> Deadline {
         match (self.options.time_limit, line.longest, line.time) {
             (None, None, _) => self.deadline.clone(),
@@ -217,7 +217,7 @@ impl<'a> Planning<'a> {
         }
     }
 
-    /// Lets one strategy try one chunk count, and judges what it proposes.
+    /// Runs one strategy at one chunk count, and judges its proposals.
     fn attempt(&self, search: &mut CountSearch<'_>, line: &StrategyLine, deadline: Deadline) -> Result<(), SynthError> {
         if search.reaches(&search.bound) {
             return Ok(());
@@ -257,8 +257,8 @@ impl<'a> Planning<'a> {
         Ok(())
     }
 
-    /// Judges what a strategy proposes, the fastest first: where the time is up, or a large schedule is no faster than the
-    /// incumbent, the others are only listed.
+    /// Judges the proposals of a strategy, the fastest first. A large schedule is only listed if it is no faster than
+    /// the incumbent, or if the time is up.
     fn judge_all(&self, search: &mut CountSearch<'_>, attempts: Vec<Attempt>, seconds: f64) {
         let claim = |attempt: &Attempt| attempt.schedule.as_ref().map_or(f64::INFINITY, |it| it.makespan().0);
         let mut order: Vec<(usize, f64, Attempt)> =
@@ -315,7 +315,7 @@ mod tests {
         let cancel = Cancel::default();
         let options = Options { cancel: cancel.clone(), ..Options::default() };
         let problems = problems("dgx1", &[1, 2, 4]);
-        // Raised when the first strategy says that it begins.
+        // The interrupt comes when the first strategy announces its start.
         let found = synthesize(&problems, &options, &|_| cancel.cancel()).expect("an early schedule");
         let tried: Vec<_> =
             found.report.candidates.iter().map(|it| (it.strategy.as_str(), it.chunks_per_rank)).collect();
@@ -329,7 +329,7 @@ mod tests {
     fn an_interrupt_before_there_is_anything_is_said() {
         let options = Options::default();
         options.cancel.cancel();
-        // So many deliveries that no textbook algorithm writes them down.
+        // So many deliveries that no strategy writes them down.
         let refused = synthesize(&problems("ring:3000", &[1]), &options, &|_| {});
         assert!(matches!(refused, Err(SynthError::NothingYet)), "{refused:?}");
     }
@@ -361,7 +361,7 @@ mod tests {
                 let problem = Problem::new(topology.clone(), Arc::new(demand));
                 let found = synthesize(std::slice::from_ref(&problem), &options, &|_| {});
                 let found = found.unwrap_or_else(|error| panic!("{spec} {collective}: {error}"));
-                // Whoever comes after the first answer does not begin.
+                // After the first schedule, no other strategy starts.
                 let strategies: BTreeSet<&str> =
                     found.report.candidates.iter().map(|it| family(&it.strategy)).collect();
                 assert!(strategies.len() <= 2, "{spec} {collective}: {strategies:?}");
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// The strategy of a candidate: what stands before the first slash.
+    /// The strategy of a candidate: the part of its name before the first slash.
     fn family(name: &str) -> &str {
         name.split('/').next().unwrap_or(name)
     }

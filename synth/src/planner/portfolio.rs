@@ -1,6 +1,6 @@
 //! The table of strategies: one line each, in the order in which they are tried.
 //!
-//! The principal constant is [`PORTFOLIO`]. All that the planner knows about a strategy stands in its line.
+//! The principal constant is [`PORTFOLIO`]. It contains everything that the planner knows about a strategy.
 
 use crate::problem::StrategyKind;
 use crate::strategies::Strategy;
@@ -15,7 +15,7 @@ use crate::strategies::orbits::OrbitWalk;
 use crate::strategies::trees::Trees;
 use std::time::Duration;
 
-/// Every strategy; a line says only how it differs from [`line()`].
+/// Every strategy; a line states only what differs from [`line()`].
 #[rustfmt::skip]
 pub(super) const PORTFOLIO: &[StrategyLine] = &[
     StrategyLine { time: LimitedTime::Opening(5), due: Due::Never, ..line(StrategyKind::Orbits, &OrbitWalk) },
@@ -30,77 +30,75 @@ pub(super) const PORTFOLIO: &[StrategyLine] = &[
     StrategyLine { longest: SOLVER, auto: Auto::Never, ..line(StrategyKind::Exact, &Exact) },
 ];
 
-/// How a strategy runs.
+/// How the planner runs a strategy.
 pub(super) struct StrategyLine {
     pub(super) kind: StrategyKind,
     pub(super) strategy: &'static dyn Strategy,
-    /// Which chunk counts it tries.
     pub(super) counts: ChunkCounts,
-    /// What it gets of a limited time while it is one of many.
+    /// Its part of a limited time, unless it runs alone.
     pub(super) time: LimitedTime,
-    /// How long it may take where time is not limited.
     pub(super) longest: Option<LongestRun>,
-    /// Whether it must try although the time is up, as long as there is no schedule.
+    /// Whether it must run after the time is up, as long as there is no schedule.
     pub(super) due: Due,
-    /// When it runs unless a strategy is named.
     pub(super) auto: Auto,
 }
 
-/// Which chunk counts a strategy tries.
+/// The chunk counts that a strategy tries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChunkCounts {
-    /// Coarse cuts first, then finer ones while they gain.
+    /// All counts, coarse cuts first, then finer ones while they gain.
     All,
-    /// As [`Self::All`], but only the best so far where this strategy found it: that one has been at all of them already.
+    /// Like [`Self::All`], but only the best so far if the given strategy found it, because that one has tried all
+    /// counts.
     BestIfLedBy(StrategyKind),
-    /// The most promising so far.
+    /// Only the most promising so far.
     Best,
 }
 
-/// What a strategy that is one of many gets of a limited time.
+/// The part of a limited time that a strategy gets, unless it runs alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LimitedTime {
-    /// One in so many parts of the whole, for all chunk counts together.
+    /// One part in this many of the whole time, for all chunk counts together.
     Opening(u32),
-    /// One in so many parts of what is left; each chunk count gets half of that, so that there is some for finer cuts.
+    /// One part in this many of the time left. Each chunk count gets half of that, so that some is left for finer cuts.
     Rest(u32),
 }
 
-/// How long a strategy may take where time is not limited.
+/// How long a strategy may take if time is not limited.
 #[derive(Clone, Copy)]
 pub(super) struct LongestRun {
-    /// Where it was named.
+    /// If it was named and runs alone.
     pub(super) alone: Duration,
-    /// While it is one of many.
+    /// If it is one of several.
     pub(super) among_others: Duration,
 }
 
-/// The work of a solver is counted and nearly always ends long before this, which catches the models on which HiGHS
-/// overshoots.
+/// The limit for solvers. Their work is counted and nearly always ends long before this time. The limit catches models
+/// on which HiGHS exceeds its counts.
 const SOLVER: Option<LongestRun> =
     Some(LongestRun { alone: Duration::from_secs(30), among_others: Duration::from_secs(15) });
 
-/// Whether a strategy that is one of many must try although the time is up, as long as there is no schedule.
+/// Whether a strategy must run after the time is up, as long as there is no schedule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Others follow that will.
+    /// No, because later strategies must.
     Never,
-    /// Unless the user interrupted.
+    /// Yes, unless the user interrupted.
     UnlessInterrupted,
-    /// It takes so little time that an interrupt can wait for it.
+    /// Yes, even after an interrupt, because it takes very little time.
     EvenInterrupted,
 }
 
-/// When a strategy runs unless one is named.
+/// When a strategy runs if none is named.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Auto {
     Always,
-    /// It takes the longest and finds the least where the best so far is within the gap that was asked for.
+    /// Unless the best schedule is within the requested gap: then this strategy takes the longest and finds the least.
     UnlessClose,
     Never,
 }
 
-/// What most strategies have in common.
+/// The line of most strategies.
 const fn line(kind: StrategyKind, strategy: &'static dyn Strategy) -> StrategyLine {
     StrategyLine {
         kind,

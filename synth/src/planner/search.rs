@@ -1,7 +1,7 @@
-//! The search at one chunk count: its bounds, its best verified schedule, and everybody who tried.
+//! The search at one chunk count: its bounds, its best verified schedule, and all candidates.
 //!
-//! The principal type is [`CountSearch`]. It trusts nobody: a proposal counts only after `schedule::verify` and the sketch's own
-//! check have accepted it, and its makespan is the one the verifier saw.
+//! The principal type is [`CountSearch`]. A proposal counts only after `schedule::verify` and the check against the
+//! sketch have accepted it. Its makespan is the one that the verifier computed.
 
 use crate::bounds::{Bound, Bounds};
 use crate::polish::prefer::reluctance;
@@ -13,46 +13,46 @@ use schedule::{LowerBound, Schedule, VerifiedSchedule, verify};
 use std::time::Instant;
 use topology::Micros;
 
-/// How many chunk counts, those that promise most, the dear strategies try as well.
+/// At how many chunk counts, the most promising ones, the expensive strategies run.
 const REFINED: usize = 1;
 
 /// The state of the search at one chunk count.
 pub(super) struct CountSearch<'a> {
     pub(super) problem: &'a Problem,
     pub(super) bounds: Bounds,
-    /// For this chunk count; reaching it ends the search here.
+    /// The bound for this chunk count; a schedule that reaches it ends the search here.
     pub(super) bound: LowerBound,
-    /// What the answer is compared with: for any chunk count, where the count is searched.
+    /// The bound that the answer is compared with. It holds for any chunk count if there are several.
     pub(super) claim: LowerBound,
     /// Whether this chunk count is the only one.
     is_alone: bool,
-    /// How far above the claim (relative) is good enough.
+    /// The gap to `claim` (relative) that is good enough.
     gap: f64,
     pub(super) best: Option<Incumbent>,
     pub(super) candidates: Vec<Candidate>,
     pub(super) refusals: Vec<SynthError>,
-    /// How its best makespan fell.
+    /// The improvements of its best makespan.
     pub(super) milestones: Vec<Milestone>,
     started: Instant,
 }
 
-/// The best verified schedule of a search.
 pub(super) struct Incumbent {
     pub(super) schedule: VerifiedSchedule,
     pub(super) makespan: Micros,
     pub(super) stop: StopReason,
 }
 
-/// Why a search ended that its deadline ended.
+/// The reason to report for a search that its deadline ended.
 pub(super) fn stopped_by_time(cancel: &Cancel) -> StopReason {
     if cancel.is_cancelled() { StopReason::Interrupted } else { StopReason::TimeLimit }
 }
 
 impl<'a> CountSearch<'a> {
-    /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`; the whole began at `started`.
+    /// A search at one of `counts` chunk counts that ends where the gap is at most `gap`; the synthesis began at
+    /// `started`.
     pub(super) fn new(problem: &'a Problem, bounds: Bounds, counts: usize, gap: f64, started: Instant) -> Self {
         let bound = bounds.best();
-        // A gap as fine as the default ends no search but the solver's.
+        // A gap up to the default ends no search, but `Planning::is_spared` may skip a strategy for it.
         let gap = if gap <= DEFAULT_GAP { 0.0 } else { gap };
         let claim = if counts > 1 { bounds.best_at_any_chunking() } else { bound.clone() };
         Self {
@@ -70,7 +70,6 @@ impl<'a> CountSearch<'a> {
         }
     }
 
-    /// Adds bounds that a strategy proved.
     pub(super) fn raise_bounds(&mut self, proven: Vec<Bound>) {
         if proven.is_empty() {
             return;
@@ -90,24 +89,24 @@ impl<'a> CountSearch<'a> {
         self.makespan().is_some_and(|makespan| reaches(makespan, bound.value))
     }
 
-    /// Whether the gap is small enough: nothing needs to be tried any more, at any chunk count.
+    /// Whether the gap is small enough to end the search at all chunk counts.
     pub(super) fn is_good_enough(&self) -> bool {
         self.is_within(self.gap)
     }
 
-    /// Whether the best is so close (relative) to what it is compared with.
+    /// Whether the best makespan is within this gap (relative) of `claim`.
     pub(super) fn is_within(&self, gap: f64) -> bool {
         self.makespan().is_some_and(|makespan| reaches(makespan, self.claim.value * (1.0 + gap)))
     }
 
-    /// How far above the bound for this chunk count (relative) a strategy may stop.
+    /// The gap (relative) to the bound for this chunk count at which a strategy may stop.
     pub(super) fn slack(&self) -> f64 {
         let goal = self.claim.value * (1.0 + self.gap);
         if self.bound.value > Micros::ZERO { (goal / self.bound.value - 1.0).max(0.0) } else { self.gap }
     }
 
-    /// Whether a schedule beats the incumbent: faster, or as fast and rather what the sketch prefers, which without
-    /// preferences are fewer transfers.
+    /// Whether a schedule beats the incumbent: it is faster, or as fast and preferred by the sketch. Without
+    /// preferences, fewer transfers decide.
     fn improves(&self, schedule: &Schedule) -> bool {
         let Some(best) = &self.best else { return true };
         let (makespan, tolerance) = (schedule.makespan(), best.makespan.0 * EQUAL);
@@ -116,7 +115,7 @@ impl<'a> CountSearch<'a> {
             || (makespan.0 <= best.makespan.0 + tolerance && graded(schedule) < graded(best.schedule.schedule()))
     }
 
-    /// Judges the schedules of a warm start that answer this problem.
+    /// Judges the schedules of a warm start that solve this problem.
     pub(super) fn welcome(&mut self, warm: &[Schedule], seed: u64) {
         for schedule in warm.iter().filter(|schedule| schedule.demand == self.problem.demand) {
             let attempt = Attempt {
@@ -130,7 +129,7 @@ impl<'a> CountSearch<'a> {
         }
     }
 
-    /// Notes why a strategy has nothing.
+    /// Records why a strategy has no schedule.
     pub(super) fn refuse(&mut self, strategy: &str, started: Instant, error: SynthError, cancel: &Cancel) {
         let stop_reason = match error {
             SynthError::NothingYet => stopped_by_time(cancel),
@@ -170,7 +169,7 @@ impl<'a> CountSearch<'a> {
             Ok(verified) => {
                 let makespan = verified.schedule().makespan();
                 candidate.makespan_us = Some(makespan.0);
-                // A strategy stops where it was told that it is good enough.
+                // A strategy reports its goal as optimal, but the goal may be above the bound by the gap.
                 let is_optimal = reaches(makespan, self.bound.value);
                 if attempt.stop == StopReason::Optimal && !is_optimal {
                     candidate.stop_reason = StopReason::GapLimit;
@@ -195,7 +194,6 @@ pub(super) fn leader(searches: &[CountSearch<'_>]) -> Option<usize> {
     by_makespan(searches).first().copied()
 }
 
-/// The best schedule so far.
 pub(super) fn best_so_far<'b>(searches: &'b [CountSearch<'_>]) -> Option<&'b Incumbent> {
     leader(searches).and_then(|index| searches[index].best.as_ref())
 }
@@ -206,7 +204,7 @@ pub(super) fn is_led_by(searches: &[CountSearch<'_>], kind: StrategyKind) -> boo
     finder.and_then(|finder| finder.split('/').next()) == Some(kind.as_str())
 }
 
-/// The searches worth refining: those with the best makespans that may still come to beat the best of all, best first.
+/// The searches worth refining, the best makespan first: those whose bound is below the best makespan of all.
 pub(super) fn most_promising(searches: &[CountSearch<'_>]) -> Vec<usize> {
     let mut order = by_makespan(searches);
     let best = order.first().map_or(f64::INFINITY, |&index| reached(&searches[index]));
@@ -228,14 +226,14 @@ fn reached(search: &CountSearch<'_>) -> f64 {
     search.makespan().map_or(f64::INFINITY, |makespan| makespan.0)
 }
 
-/// The bound, rounded down to a makespan that equals it: nobody should read that a bound was beaten by 10⁻¹².
+/// The bound, rounded down to the makespan if both are equal: no reader should see a bound that is beaten by 10⁻¹².
 fn bound_below(bound: &LowerBound, makespan: Micros) -> LowerBound {
     let equal = (bound.value.0 - makespan.0).abs() <= bound.value.0 * EQUAL;
     let value = if equal { bound.value.min(makespan) } else { bound.value };
     LowerBound { value, name: bound.name.clone() }
 }
 
-/// Both independent checks: the verifier, and the sketch.
+/// Applies both independent checks: the verifier, and the check against the sketch.
 pub(crate) fn accept(schedule: Schedule, problem: &Problem) -> Result<VerifiedSchedule, String> {
     let verified = verify(schedule, &problem.topology).map_err(|rejection| rejection.to_string())?;
     match obey(verified.schedule(), &problem.topology, &problem.constraints).first() {

@@ -1,11 +1,13 @@
-//! The order of messages in their links that forgives most.
+//! Reorders the messages of each link such that the schedule tolerates delays best.
 //!
-//! The principal function is [`eased`]. In the cost model a message may leave the moment it is there. On a real network it
-//! comes late now and then, and its link, which keeps its order, stands idle for as long; a schedule without any idle time
-//! never makes up for that. So messages of equal length that take the same link change places where that leaves more time
-//! between arrivals and departures. Tried is an order with the largest least slack, found by bisection over what earliest
-//! deadlines first [1] can keep; it counts if it leaves more slack in all, where little slack weighs most. Links and
-//! resources are busy at the same times as before, so the makespan stays.
+//! The principal function is [`eased`]. In the cost model a message may leave the moment that its data has arrived. On
+//! a real network data is sometimes late. Links keep their order, so the link then stands idle; a schedule without idle
+//! time never makes up for that. Therefore messages of equal length on the same link change places where that leaves
+//! more time between arrivals and departures.
+//!
+//! An order with the largest least slack is found by bisection over the slack that earliest-deadline-first [1] can
+//! keep. It is used if it leaves more slack in all, where little slack weighs most. Links and resources are busy at the
+//! same times as before, so the makespan stays.
 //!
 //! [1] Jackson, "Scheduling a production line to minimize maximum tardiness", UCLA, 1955.
 
@@ -16,35 +18,35 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use topology::{Bytes, LinkId, Micros, Rank};
 
-/// Schedules of which more is carried, in chunks of messages, stay as they are: they are not held up by a single one.
+/// Schedules that carry more chunks, summed over messages, stay as they are: a single late message hardly delays them.
 const MOST_CARRIED: usize = 1 << 15;
-/// How often all links have their turn: a change in one gives room to the next.
+/// The most passes over all links; a change on one link can give room to others.
 const PASSES: u32 = 4;
-/// Steps of bisection, each of which halves what is not known of the least slack.
+/// Steps of bisection; each halves the interval of the least slack.
 const STEPS: u32 = 10;
 
-/// When a message may leave and has to be there, and on which side slack is worth something.
+/// When a message may leave and must have arrived, and on which side slack is useful.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     /// The earliest departure.
     opens: f64,
     /// The latest arrival.
     closes: f64,
-    /// Whether somebody else brings what it carries.
+    /// Whether another message brings what it carries.
     is_brought: bool,
-    /// Whether somebody waits for it.
+    /// Whether another message waits for it.
     is_awaited: bool,
 }
 
-/// When what comes to a rank of a chunk comes, and when the rank sends it: positions of transfers.
+/// The transfers that bring a chunk to a rank, and those with which the rank sends it on, by index.
 #[derive(Clone, Default, Debug)]
 struct Visits {
     arrivals: Vec<usize>,
     departures: Vec<usize>,
 }
 
-/// `schedule` with the slack that exchanges within links bring; `None` if they bring none, or if the sketch has an order of
-/// its own.
+/// `schedule` with the slack that exchanges within links bring; `None` if they bring none, or if the sketch prescribes
+/// an order.
 pub(crate) fn eased(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
     let carried: usize = schedule.transfers.iter().map(|transfer| transfer.chunks.len()).sum();
     if carried > MOST_CARRIED || problem.constraints.own_chunks_first.is_some() {
@@ -79,7 +81,7 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// What may change places; `None` if nothing may.
+    /// The messages that may change places; `None` if none may.
     fn of(schedule: &'a Schedule) -> Option<Self> {
         let (demand, transfers) = (&schedule.demand, &schedule.transfers);
         let mut links: BTreeMap<(LinkId, u64), Vec<usize>> = BTreeMap::new();
@@ -101,7 +103,7 @@ impl<'a> Draft<'a> {
         (!links.is_empty()).then(|| Self { demand, transfers: transfers.clone(), links, visits, makespan })
     }
 
-    /// Gives the messages of a link the order with the most slack, if that is another.
+    /// Gives the messages of a link the order with the most slack; whether that changed their order.
     fn ease(&mut self, link: usize) -> bool {
         let messages = self.links[link].clone();
         let mut slots: Vec<(Micros, Micros)> =
@@ -126,12 +128,12 @@ impl<'a> Draft<'a> {
         true
     }
 
-    /// When a message may move without another value anywhere.
+    /// The times at which a message may be sent without changing a value anywhere.
     fn window(&self, index: usize) -> Window {
         let message = &self.transfers[index];
         let (start, end, length) = (message.start.0, message.end.0, message.end.0 - message.start.0);
         let mut window = Window { opens: 0.0, closes: self.makespan, is_brought: false, is_awaited: false };
-        // Sums that meet at the same moment must not change their order, whatever is rounded.
+        // Messages that meet at the same moment in a sum must keep their order, despite rounding.
         let apart = 2.0 * TIME_TOLERANCE * self.makespan;
         for &chunk in &message.chunks {
             let sums = self.demand.chunk(chunk).combine;
@@ -139,7 +141,7 @@ impl<'a> Draft<'a> {
             if sums || !self.demand.chunk(chunk).holders.has(message.from) {
                 let ends = here.arrivals.iter().map(|&arrival| self.transfers[arrival].end.0);
                 let (come, later): (Vec<f64>, Vec<f64>) = ends.partition(|&arrival| is_early(arrival, start));
-                // One copy is enough; a sum has all that came before, and nothing that comes later.
+                // For a copy, one earlier arrival is enough. A sum includes all earlier arrivals, and no later one.
                 let least = if sums { come.into_iter().reduce(f64::max) } else { come.into_iter().reduce(f64::min) };
                 window.is_brought |= least.is_some();
                 window.opens = window.opens.max(least.unwrap_or(0.0));
@@ -161,7 +163,7 @@ impl<'a> Draft<'a> {
         window
     }
 
-    /// What replaces a value and what is added to it come in the order that they have.
+    /// Keeps the order between a message that replaces a value and those that are added to it.
     fn keep_apart(&self, index: usize, there: &Visits, apart: f64, window: &mut Window) {
         let message = &self.transfers[index];
         let length = message.end.0 - message.start.0;
@@ -179,27 +181,28 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Whether `a` is not later than `b`, as the verifier sees it.
+/// Whether `a` is not later than `b`, within the verifier's tolerance.
 fn is_early(a: f64, b: f64) -> bool {
     !clearly_before(Micros(b), Micros(a))
 }
 
 impl Window {
-    /// With so much slack on every side where it counts.
+    /// The window with this much slack on each side where slack is useful.
     fn narrowed(&self, slack: f64) -> (f64, f64) {
         let opens = if self.is_brought { self.opens + slack } else { self.opens };
         (opens, if self.is_awaited { self.closes - slack } else { self.closes })
     }
 
-    /// The slack in a slot, on the side where it counts and is less; infinite where it counts on none.
+    /// The least slack of a slot over the sides where slack is useful; infinite if there is no such side.
     fn slack(&self, (start, end): (Micros, Micros)) -> f64 {
         let before = if self.is_brought { start.0 - self.opens } else { f64::INFINITY };
         before.min(if self.is_awaited { self.closes - end.0 } else { f64::INFINITY })
     }
 
-    /// The most slack that any of these slots leaves, which are in order.
+    /// The most slack that the window has in any of these slots, which are in order.
     fn most_slack(&self, slots: &[(Micros, Micros)]) -> f64 {
-        // What is gained before is lost behind: the best slot is where both meet, or the last one in time.
+        // A later slot has more slack before it and less behind it. The best slot is where both are equal, or the last
+        // in time.
         let early = |slot: &(Micros, Micros)| {
             let behind = self.closes - slot.1.0;
             if self.is_awaited { slot.0.0 - self.opens < behind && self.is_brought } else { is_early(0.0, behind) }
@@ -213,7 +216,7 @@ impl Window {
         is_early(self.opens, start.0) && is_early(end.0, self.closes)
     }
 
-    /// How much harm a little delay may do; infinite outside.
+    /// How much harm a small delay may do; infinite outside the window.
     fn tightness(&self, slot: (Micros, Micros)) -> f64 {
         if !self.admits(slot) {
             return f64::INFINITY;
@@ -224,7 +227,7 @@ impl Window {
     }
 }
 
-/// Which message leaves in which slot, so that the least slack is the largest.
+/// The message for each slot, such that the least slack is the largest.
 fn best_order(windows: &[Window], slots: &[(Micros, Micros)], makespan: f64) -> Option<Vec<usize>> {
     let most: Vec<f64> = windows.iter().map(|window| window.most_slack(slots)).collect();
     let narrowed = |slack: f64| -> Vec<(f64, f64)> {
@@ -242,7 +245,8 @@ fn best_order(windows: &[Window], slots: &[(Micros, Micros)], makespan: f64) -> 
     Some(best)
 }
 
-/// Messages by slot, the most urgent of those that may leave first; `None` if one comes too late.
+/// The message for each slot: of those that may leave, the one with the earliest deadline. `None` if one comes too
+/// late.
 fn in_order(windows: &[(f64, f64)], slots: &[(Micros, Micros)]) -> Option<Vec<usize>> {
     let mut opening: Vec<usize> = (0..windows.len()).collect();
     opening.sort_by(|&a, &b| windows[a].0.total_cmp(&windows[b].0));
@@ -273,7 +277,7 @@ mod tests {
     use std::sync::Arc;
     use topology::{Latency, Topology};
 
-    /// Three ranks in a row gather two chunks each, so that rank 1 passes four on.
+    /// Three ranks in a row gather two chunks each, so that rank 1 passes on four.
     #[test]
     fn what_a_rank_has_leaves_before_what_it_has_just_got() {
         let wires =
@@ -295,19 +299,20 @@ mod tests {
         verify(eased, &topology).unwrap();
     }
 
-    /// A message without room for much slack takes the slot that it needs, and leaves others theirs.
+    /// A message with little room gets the slot that it needs, and the others still get slack.
     #[test]
     fn who_has_little_room_does_not_take_it_from_all() {
         let slots = [10.0, 20.0, 30.0].map(|start| (Micros(start), Micros(start + 10.0)));
         let window = |opens, closes, is_brought, is_awaited| Window { opens, closes, is_brought, is_awaited };
-        // One comes just before the first slot and is needed after the second; one comes later; one was always there.
+        // The first is brought just before the first slot and needed after the second. The second is brought later. The
+        // third is not brought and not awaited.
         let windows =
             [window(10.0, 30.0, true, true), window(20.0, 100.0, true, true), window(0.0, 200.0, false, false)];
         assert_eq!(best_order(&windows, &slots, 200.0), Some(vec![0, 2, 1]));
         assert_eq!(windows.map(|window| window.most_slack(&slots)), [0.0, 10.0, f64::INFINITY]);
     }
 
-    /// How many messages leave within their own length after what they carry has come: counted without any windows.
+    /// How many messages leave within their own length after their data arrived, counted without any windows.
     fn rushed(schedule: &Schedule) -> usize {
         let is_rushed = |message: &&Transfer| {
             let carries = |other: &&Transfer| {
@@ -319,7 +324,7 @@ mod tests {
         schedule.transfers.iter().filter(is_rushed).count()
     }
 
-    /// On machines of all kinds: the same messages in the same time, valid, and fewer of them in a hurry.
+    /// On random machines: the same messages and makespan, valid, and fewer messages without slack.
     #[test]
     fn plans_stay_right_and_as_short() {
         let (mut before, mut after, mut changed) = (0, 0, 0);

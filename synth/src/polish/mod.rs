@@ -1,4 +1,4 @@
-//! What is done to a schedule that is fast enough already: its transfers leave with slack, and wishes are met.
+//! Improvements of a schedule that is fast enough already: slack for its transfers, and the wishes of the sketch.
 //!
 //! The principal functions are [`ease::eased`] and [`prefer::suit`]. Neither makes a schedule longer.
 

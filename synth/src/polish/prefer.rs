@@ -1,8 +1,8 @@
-//! What a sketch prefers among schedules of equal length: few or many connections, and where the load should be.
+//! The preferences of a sketch among schedules of equal length: few or many connections, and where the load should be.
 //!
-//! The principal functions are [`reluctance`], which grades a schedule, and [`suit`], which improves the grade at no cost
-//! in time. TACCL puts the same wishes into its objective, as T ± 0.01·U (`uc-min`, `uc-max`) or with the load of the
-//! busiest or idlest link (`minmax`, `maxmin`); here they never make a schedule longer.
+//! The principal functions are [`reluctance`], which grades a schedule, and [`suit`], which improves the grade without
+//! more time. TACCL puts the same wishes into its objective, as T ± 0.01·U (`uc-min`, `uc-max`) or with the load of the
+//! busiest or idlest link (`minmax`, `maxmin`). Here they never make a schedule longer.
 
 use crate::problem::tolerance::{EQUAL, reaches};
 use crate::problem::{Connections, Objective};
@@ -11,19 +11,18 @@ use schedule::{ChunkId, ChunkList, Demand, Message, Schedule, Transfer, Transfer
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{LinkId, Micros, Rank, Topology};
 
-/// How many changes to a schedule are tried at most.
+/// The most changes to a schedule that are tried.
 const MOST_TRIALS: u32 = 1_000;
-/// The work of all trials together, in transfers that are timed anew: about a second.
+/// The most work of all trials together, in transfers that are timed again: about a second.
 const WORK: usize = 1_000_000;
 
-/// How badly a schedule meets the preferences of a sketch; the less, the better.
+/// How badly a schedule meets the preferences of a sketch; less is better. The fields are compared in order.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub(crate) struct Reluctance {
-    /// Connections that should not be there, less those that should.
+    /// Unwanted connections in use, minus wanted connections in use.
     connections: i64,
-    /// By the objective; 0 without one.
+    /// The grade by the objective; 0 without one.
     objective: f64,
-    /// Messages.
     transfers: usize,
 }
 
@@ -68,7 +67,7 @@ fn steps(transfers: &[Transfer], demand: &Demand) -> u32 {
     most
 }
 
-/// For how long the bytes of a schedule keep every link busy.
+/// How long the bytes of a schedule keep each link busy, in µs.
 fn loads(transfers: &[Transfer], demand: &Demand, topology: &Topology) -> Vec<f64> {
     let mut loads = vec![0.0; topology.links().len()];
     for transfer in transfers {
@@ -81,8 +80,8 @@ fn loads(transfers: &[Transfer], demand: &Demand, topology: &Topology) -> Vec<f6
 
 /// A schedule as short as `schedule` that the sketch prefers, if a simple change leads to one.
 ///
-/// A change lets one chunk come to a rank from another that has it, over another link of the same switch; connections
-/// that are wished away lose their chunks to others, those that are wished for gain some.
+/// A change lets a chunk come to a rank over another link of the same switch, from another rank that has the chunk.
+/// Unwanted connections lose their chunks to others; wanted ones gain some.
 pub(crate) fn suit(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
     let copies = !problem.demand.chunks().iter().any(|chunk| chunk.combine);
     if problem.constraints.connections.is_empty() || !copies {
@@ -110,23 +109,23 @@ pub(crate) fn suit(problem: &Problem, schedule: &Schedule) -> Option<Schedule> {
     changed.then(|| Schedule { transfers: best, ..schedule.clone() })
 }
 
-/// Chunks of one link that come over others instead.
+/// A change: chunks of one link are brought over others instead.
 struct Change {
     moves: Vec<Move>,
 }
 
-/// A chunk that comes to its receiver another way.
+/// A chunk that is brought to its receiver over another link.
 #[derive(Clone, Copy, Debug)]
 struct Move {
     chunk: ChunkId,
-    /// The transfer that brings it now.
+    /// The index of the transfer that brings it now.
     by: usize,
-    /// The link to bring it instead, and since when its sender has the chunk.
+    /// The link that brings it instead, and the time from which that link's sender has the chunk.
     link: LinkId,
     since: Micros,
 }
 
-/// What may make the connections fewer or more.
+/// The changes that may make the connections in use fewer or more.
 fn changes(problem: &Problem, transfers: &[Transfer]) -> Vec<Change> {
     let mut by_link: BTreeMap<LinkId, Vec<usize>> = BTreeMap::new();
     for (index, transfer) in transfers.iter().enumerate() {
@@ -155,8 +154,8 @@ fn changes(problem: &Problem, transfers: &[Transfer]) -> Vec<Change> {
     changes
 }
 
-/// Each chunk of the transfers `of`, brought over that of `links` whose sender has had it longest; nothing, if one
-/// cannot be.
+/// Moves each chunk of the transfers `of` to the link of `links` whose sender has had the chunk longest. The result is
+/// empty if any chunk cannot be moved.
 fn moved(problem: &Problem, transfers: &[Transfer], of: &[usize], links: &[LinkId]) -> Vec<Move> {
     let held_since = |chunk: ChunkId, rank: Rank| {
         if problem.demand.chunk(chunk).holders.has(rank) {
@@ -180,7 +179,7 @@ fn moved(problem: &Problem, transfers: &[Transfer], of: &[usize], links: &[LinkI
     moves
 }
 
-/// The transfers with a change, timed anew; `None` if they then take longer than `limit`, or cannot be sent.
+/// The transfers with a change, timed again; `None` if they then take longer than `limit`, or cannot be sent.
 fn apply(problem: &Problem, transfers: &[Transfer], change: &Change, limit: f64) -> Option<Vec<Transfer>> {
     let mut messages: Vec<(Micros, Message)> = Vec::with_capacity(transfers.len() + change.moves.len());
     for (index, transfer) in transfers.iter().enumerate() {
@@ -209,7 +208,7 @@ mod tests {
     use schedule::{Collective, Request, verify};
     use std::sync::Arc;
 
-    /// An AllGather on three ranks, all joined, under `sketch`; the messages `(chunk, from, to)` in order.
+    /// An AllGather on three fully linked ranks under `sketch`; the messages are `(chunk, from, to)`, in order.
     fn play(sketch: &str, sent: &[(u32, u32, u32)]) -> (Problem, Schedule) {
         let topology = Arc::new(topology::resolve("clique:3,alpha=1us").unwrap());
         let demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 3_000)).unwrap());
@@ -224,14 +223,14 @@ mod tests {
         schedule.transfers.iter().map(|transfer| transfer.link).collect::<BTreeSet<_>>().len()
     }
 
-    /// Over rank 1 in the middle, each way.
+    /// All chunks go through rank 1, which is in the middle.
     const STAR: [(u32, u32, u32); 6] = [(0, 0, 1), (1, 1, 0), (1, 1, 2), (2, 2, 1), (0, 1, 2), (2, 1, 0)];
-    /// The same, but rank 0 sends its chunk to rank 2 itself.
+    /// The same, but rank 0 sends its chunk directly to rank 2.
     const SHORTCUT: [(u32, u32, u32); 6] = [(0, 0, 1), (0, 0, 2), (1, 1, 0), (1, 1, 2), (2, 2, 1), (2, 1, 0)];
 
     #[test]
     fn connections_are_opened_and_closed_at_no_cost_in_time() {
-        // The shortcut makes a one-way ring possible.
+        // With the link 0 → 2 in use, a one-way ring is possible.
         for (wish, sent, before, after) in
             [("few", &SHORTCUT, 5, 3), ("many", &STAR, 4, 6), ("few", &STAR, 4, 4), ("many", &SHORTCUT, 5, 6)]
         {
@@ -256,7 +255,8 @@ mod tests {
             graded(one) < graded(other)
         };
         let direct = [(0, 0, 1), (0, 0, 2), (1, 1, 0), (1, 1, 2), (2, 2, 0), (2, 2, 1)];
-        // Fewer steps; less on the busiest link; some on the idlest. One shortcut alone makes none of them better.
+        // The direct schedule has fewer steps, less load on the busiest link, and some on the idlest. A single shortcut
+        // improves none of these.
         for objective in ["latency", "bandwidth", "balance"] {
             assert!(better(objective, &direct, &STAR), "{objective}");
             assert!(!better(objective, &SHORTCUT, &STAR) && !better(objective, &STAR, &SHORTCUT), "{objective}");

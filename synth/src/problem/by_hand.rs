@@ -1,4 +1,4 @@
-//! Machines, problems and orders of messages that tests write down.
+//! Machines, problems and message orders that tests write by hand.
 
 use crate::problem::Problem;
 use rand_pcg::Pcg64Mcg;
@@ -7,7 +7,7 @@ use schedule::{ChunkId, Collective, Demand, Message, Request, TransferKind};
 use std::sync::Arc;
 use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Resource, ResourceId, Topology, TopologyParts};
 
-/// Copies of a chunk from a rank to another, in order, over the first link between them.
+/// Messages that copy a chunk from one rank to another, as (chunk, from, to), each over the first link between the two.
 pub(crate) fn copies(topology: &Topology, sent: &[(u32, u32, u32)]) -> Vec<Message> {
     let message = |&(chunk, from, to): &(u32, u32, u32)| Message {
         chunks: [ChunkId(chunk)].into_iter().collect(),
@@ -17,10 +17,10 @@ pub(crate) fn copies(topology: &Topology, sent: &[(u32, u32, u32)]) -> Vec<Messa
     sent.iter().map(message).collect()
 }
 
-/// From, to, α in µs, µs per byte, whether it uses the shared port.
+/// From, to, α in µs, β in µs per byte, whether the link uses the shared port.
 pub(crate) type Wire = (u32, u32, f64, f64, bool);
 
-/// Ranks, wires between them, and a port (µs per byte) that some of the wires share.
+/// A machine of `ranks` ranks and the given links; some links share one port, which takes `port` µs per byte.
 pub(crate) fn wired(ranks: usize, wires: &[Wire], latency: Latency, port: f64) -> TopologyParts {
     let link = |&(from, to, alpha, beta, shared): &Wire| Link {
         from: Rank(from),

@@ -1,31 +1,31 @@
-//! Which chunk counts are worth trying when the user does not pin one.
+//! Which chunk counts are worth trying when the user does not fix one.
 //!
-//! More chunks pipeline better but pay α more often. The list ends where a chunk's time on the slowest link
-//! falls below the smallest α (splitting further only adds latency), or where the problem gets too large for
-//! the gain to be found in seconds.
+//! More chunks pipeline better but pay α more often. The list ends where a chunk's time on the slowest link falls below
+//! the smallest α, because finer cuts then only add latency. It also ends where the problem gets too large to find the
+//! gain within seconds.
 
 use schedule::{Collective, Request};
 use topology::{Latency, Topology};
 
-/// The chunk counts tried: powers of two, and three times those, which suit machines of six links a rank. The
+/// The chunk counts tried: powers of two, and three times those, which suit machines with six links per rank. The
 /// planner stops among them when finer cuts no longer gain.
 const COUNTS: &[u32] = &[2, 3, 4, 6, 8, 12, 16, 32];
-/// The same where one rank has all the data, or gets it: hops are hidden only by chunks that follow each other, and few chunks make
-/// few messages. A pipeline of d hops and C chunks takes (d − 1 + C)(α + Sβ/C), least at C² = (d − 1)Sβ/α; much coarser cuts
-/// than for two hops over the fastest link are left out.
+/// The same where one rank holds or receives all data. There only chunks that follow each other hide the hops, and few
+/// chunks make few messages. A pipeline of d hops and C chunks takes (d − 1 + C)(α + Sβ/C), which is least at C² = (d −
+/// 1)Sβ/α. Counts are left out that are less than 1/[`COARSE`] of that C for d = 2 over the fastest link.
 const FOLLOWING: &[u32] = &[4, 16, 32, 64, 128, 256];
 const COARSE: f64 = 8.0;
-/// The same where α is pure delay, and how many then cost nothing however small they are: executors run a threadblock or so for
-/// each chunk on a connection, and have some dozens.
+/// The same where α is pure delay. Counts up to [`FREE`] then cost nothing, however small the chunks are. More are not
+/// free: an executor runs about one threadblock for each chunk on a connection, and has some dozens.
 const PIPELINED: &[u32] = &[4, 16, 32];
 const FREE: u32 = 16;
-/// Chunks × links above which only one chunk per rank is tried: where chunks are copied, where each is one route, and where
-/// that is a link through shared switches, so that nobody looks for routes.
+/// Chunks × links above which only one chunk per rank is tried. First: where chunks are copied. Second: where each
+/// chunk follows one route. Third: where that route is one link through shared switches, so that no route is searched.
 const LARGE: [u64; 3] = [400_000, 4_000_000, 600_000_000];
 
 /// Chunk counts to try for `request` on `topology`, ascending; never empty.
 pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
-    // Chunks that are listed, pair by pair or one by one, come as they are.
+    // Chunks that the demand lists (pair by pair, or one by one) are not cut.
     if matches!(request.collective, Collective::AllToAllV | Collective::Custom) {
         return vec![1];
     }
@@ -33,7 +33,7 @@ pub fn chunk_counts(topology: &Topology, request: &Request) -> Vec<u32> {
     let alpha = topology.links().iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);
     let is_delay = topology.links().iter().all(|link| link.latency == Latency::Pipelines);
     let (ranks, links) = (topology.rank_count(), topology.links());
-    // A link for every pair, some of them through more switches than others.
+    // A link for every pair, and some of the links use more switches than others.
     let is_direct =
         links.len() >= ranks * (ranks - 1) && links.iter().any(|link| link.resources.len() != links[0].resources.len());
     let large = match request.collective {
@@ -95,7 +95,7 @@ mod tests {
         for (spec, collective) in [
             ("ring:4", Collective::AllToAllV),
             ("ring:4", Collective::Custom),
-            // A million chunks.
+            // This demand has a million chunks.
             ("torus2d:32x32", Collective::AllToAll),
         ] {
             let topology = topology::resolve(spec).unwrap();

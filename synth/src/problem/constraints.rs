@@ -1,8 +1,8 @@
 //! A sketch after resolution: plain tables over link and chunk ids, so that no strategy ever parses a sketch.
 //!
-//! The principal type is [`Constraints`]. What depends on a chunk alone is asked of [`Constraints::hindrance`]; what
-//! depends on where a copy of it has already been, of [`Constraints::after`], which extends a [`Way`] by one link.
-//! Preferences (`connections`, `objective`) decide between schedules of equal length and forbid nothing.
+//! The principal type is [`Constraints`]. [`Constraints::hindrance`] answers for rules that depend on the chunk alone.
+//! [`Constraints::after`] answers for rules that depend on where a copy has already been: it extends a [`Way`] by one
+//! link. Preferences (`connections`, `objective`) decide between schedules of equal length and forbid nothing.
 
 use schedule::{ChunkId, Demand, RankSet};
 use serde::{Deserialize, Serialize};
@@ -12,17 +12,17 @@ use topology::{LinkId, Rank, Topology};
 /// Why a chunk may not use a link, with the line of the sketch that says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hindrance {
-    /// The link is forbidden to everybody.
+    /// The link is forbidden to every chunk.
     ForbiddenLink {
         /// Line of the sketch file, from 1.
         line: u32,
     },
-    /// Only chunks of other owners may use the link (a relay assignment).
+    /// Only chunks of other owners may use the link (a relay rule of the sketch).
     NotItsSender {
         /// Line of the sketch file, from 1.
         line: u32,
     },
-    /// Every path crosses between machines more often than is permitted.
+    /// Every path crosses between machines more often than the sketch permits.
     TooManyMachineHops {
         /// Line of the sketch file, from 1.
         line: u32,
@@ -56,7 +56,7 @@ pub enum Connections {
     Many,
 }
 
-/// What matters most when schedules are equally long.
+/// What decides between schedules of equal length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Objective {
@@ -68,24 +68,25 @@ pub enum Objective {
     Balance,
 }
 
-/// Some links, and whether few or many of them should carry anything.
+/// A set of links, and whether few or many of them should be in use.
 ///
-/// TACCL's switch-hyperedges: a switch joins every two of its ranks, and a schedule picks which of these connections
-/// to open.
+/// These are TACCL's switch-hyperedges: a switch joins every two of its ranks, and a schedule picks which of these
+/// connections to open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectionWish {
     /// The links of one switch (or of the inside of one machine), ascending.
     pub links: Vec<LinkId>,
-    /// Few or many.
+    /// Whether few or many of them should be in use.
     pub wish: Connections,
     /// Line of the sketch file, from 1.
     pub line: u32,
 }
 
-/// In which order a chunk may use the links: every way of a chunk goes through the stages from first to last,
-/// any number of links (none, too) in each.
+/// In which order a chunk may use the links. Every way of a chunk goes through the stages from first to last, and uses
+/// any number of links in each, including none.
 ///
-/// A sum counts from its contributors: what is reduced in one stage may be copied on in the same or a later one.
+/// The way of a sum begins at its contributors. A value that is reduced in one stage may be copied on in the same stage
+/// or a later one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stages {
     /// For each link, the stages in which it may be used: bit i is stage i.
@@ -97,7 +98,7 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// The most stages of a sketch: one bit each.
+    /// The most stages of a sketch: each is one bit of a `u16`.
     pub const MOST: u8 = 16;
 
     /// The earliest stage, not before `stage`, in which `link` may be used.
@@ -106,7 +107,7 @@ impl Stages {
         (left != 0).then(|| left.trailing_zeros() as u8)
     }
 
-    /// Only stages `first..=last`, renumbered from 0; in the other direction where `backwards`.
+    /// Only stages `first..=last`, renumbered from 0; in reverse order if `backwards`.
     pub(crate) fn part(&self, first: u8, last: u8, backwards: bool) -> Self {
         let count = last - first + 1;
         let bits = |stages: u16| {
@@ -117,7 +118,7 @@ impl Stages {
     }
 }
 
-/// What a copy of a chunk has done so far, as far as a sketch limits it.
+/// What a copy of a chunk has done so far, as far as a sketch limits its way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Way {
     /// How often it has crossed between machines; counted only under a limit.
@@ -131,15 +132,16 @@ pub struct Way {
 pub struct Constraints {
     /// For each link, the sketch line that forbids it; empty when nothing is forbidden.
     pub forbidden: Vec<Option<u32>>,
-    /// For each link, the only owners whose chunks may use it, and the line that says so; empty when unused.
+    /// For each link, the only owners whose chunks may use it, and the line that says so; empty when no rule names
+    /// owners.
     ///
-    /// The owner of a chunk is its only holder, or, for a combining chunk, the only rank that wants it.
+    /// The owner of a chunk is its only holder or, for a combining chunk, the only rank that wants it.
     pub owners: Vec<Option<(RankSet, u32)>>,
-    /// The most links a chunk may cross between machines, and the line that says so.
+    /// The most links between machines that a chunk may cross, and the line that says so.
     pub max_machine_hops: Option<(u32, u32)>,
     /// Symmetries that the schedule should have; a search may use them to merge variables.
     pub symmetry: Vec<Automorphism>,
-    /// On every link between machines, the sender's own chunks leave before relayed ones (line of the sketch).
+    /// If set, the sender's own chunks leave before relayed ones on every link between machines; the line that says so.
     pub own_chunks_first: Option<u32>,
     /// In which order a chunk may use kinds of links.
     pub stages: Option<Stages>,
@@ -147,9 +149,9 @@ pub struct Constraints {
     pub connections: Vec<ConnectionWish>,
     /// What matters most when schedules are equally long.
     pub objective: Option<Objective>,
-    /// The physical rank of every rank that the sketch's numbers mean; empty where they are the same.
+    /// The physical rank of each rank number of the sketch; empty where the two numberings are the same.
     ///
-    /// Nothing else here is logical: all tables are over physical links and ranks.
+    /// All other tables here are over physical links and ranks.
     pub placement: Vec<Rank>,
 }
 
@@ -174,12 +176,12 @@ impl Constraints {
         (!owners.has(owner)).then_some(Hindrance::NotItsSender { line: *line })
     }
 
-    /// Whether it matters which way a copy has come: a limit on machine hops, or stages.
+    /// Whether the way of a copy matters: there is a limit on machine hops, or there are stages.
     pub fn limits_ways(&self) -> bool {
         self.max_machine_hops.is_some() || self.stages.is_some()
     }
 
-    /// The way of a copy that has come by `way` and goes on over `link`; `None` if it may not.
+    /// The way of a copy that has come by `way` and continues over `link`; `None` if it may not.
     pub fn after(&self, topology: &Topology, way: Way, link: LinkId) -> Option<Way> {
         let stage = match &self.stages {
             Some(stages) => stages.after(way.stage, link)?,
@@ -196,7 +198,7 @@ impl Constraints {
     }
 }
 
-/// The rank a chunk belongs to, where there is exactly one.
+/// The owner of a chunk, where there is exactly one.
 pub(crate) fn owner(demand: &Demand, chunk: ChunkId) -> Option<Rank> {
     let chunk = demand.chunk(chunk);
     let candidates = if chunk.combine { &chunk.wanted_by } else { &chunk.holders };
@@ -210,7 +212,7 @@ pub(crate) fn owner(demand: &Demand, chunk: ChunkId) -> Option<Rank> {
 mod tests {
     use super::*;
 
-    /// On `line:4` (links 0→1, 1→0, 1→2, …), links may be used in these stages.
+    /// On `line:4` (links 0→1, 1→0, 1→2, …): bit i of an entry permits that link in stage i.
     fn stages(of_link: [u16; 6], count: u8) -> Stages {
         Stages { of_link: of_link.to_vec(), count, line: 1 }
     }

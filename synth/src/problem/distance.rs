@@ -1,15 +1,15 @@
-//! Shortest paths: the one Dijkstra of this crate.
+//! Shortest paths: the only Dijkstra search of this crate.
 //!
-//! The principal type is [`PathTree`], paths over links by α–β times, prices or hops; [`LimitedPaths`] are those of a
-//! chunk whose ways a sketch limits. Under both is [`spread_from`], which asks its caller for the ways on from a rank, so that it also serves graphs whose ways depend on when they
-//! are taken (epochs). [`Key`] is how times order in queues.
+//! The principal type is [`PathTree`]: shortest paths over links by α–β times, prices or hops. [`LimitedPaths`] are the
+//! paths of a chunk whose ways a sketch limits. Both use [`spread_from`], which asks its caller for the edges that
+//! leave a node. So it also serves graphs whose edges depend on time (epochs). [`Key`] orders times in queues.
 
 use crate::problem::{Problem, Way};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use topology::{LinkId, Rank, Topology};
 
-/// A finite non-negative `f64` as a totally ordered key (its bits order as its value does).
+/// A finite non-negative `f64` as a totally ordered key: for such numbers, the bits order as the values do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Key(u64);
 
@@ -20,15 +20,13 @@ impl Key {
         Self(value.to_bits())
     }
 
-    /// The value.
     pub(crate) fn value(self) -> f64 {
         f64::from_bits(self.0)
     }
 }
 
-/// What a search visits: numbered from 0.
+/// A node of the graph that a search visits; nodes are numbered from 0.
 pub(crate) trait Node: Copy + Ord {
-    /// Its number.
     fn number(self) -> usize;
 }
 
@@ -44,13 +42,13 @@ impl Node for usize {
     }
 }
 
-/// Where a search has been: the cost of the cheapest way to a rank, and the last step of it (`None` at a source).
+/// What a search knows of a node: the cost of the cheapest path, and its last step (`None` at a source).
 pub(crate) type Reached<C, S> = Option<(C, Option<S>)>;
 
-/// Dijkstra from `sources`, which cost `nothing`, to all of `nodes`.
+/// Dijkstra's search from `sources`, which cost `nothing`, to all of `nodes`.
 ///
-/// `ways_on` is called once per node with the cost of being there, and offers each way on: where it leads, the cost
-/// of being there by it (no less than here), and what it is called.
+/// `ways_on` is called once per node, with the node's cost. It offers each edge: the node at its end, the cost of that
+/// node by this edge (no less than the cost here), and a name for the step.
 pub(crate) fn spread_from<N: Node, C: Copy + Ord, S: Copy>(
     sources: impl IntoIterator<Item = N>,
     nothing: C,
@@ -81,14 +79,14 @@ pub(crate) fn spread_from<N: Node, C: Copy + Ord, S: Copy>(
 /// A shortest-path tree (a forest, if there are several sources).
 #[derive(Clone, Debug)]
 pub(crate) struct PathTree {
-    /// The distance of every rank; infinite where none leads there.
+    /// The distance of every rank; infinite where no path exists.
     pub(crate) distance: Vec<f64>,
-    /// The last link of a shortest path to every rank; `None` at the sources and where no path leads.
+    /// The last link of a shortest path to every rank; `None` at the sources and where no path exists.
     pub(crate) last: Vec<Option<LinkId>>,
 }
 
 impl PathTree {
-    /// From `sources`, where link `l` has length `length(l)` (`None`: it may not be used).
+    /// Paths from `sources`, where link `l` has length `length(l)` (`None`: it may not be used).
     pub(crate) fn new(
         topology: &Topology,
         sources: impl IntoIterator<Item = Rank>,
@@ -105,7 +103,7 @@ impl PathTree {
         Self { distance, last: reached.iter().map(|it| it.and_then(|(_, last)| last)).collect() }
     }
 
-    /// The links of the path to `rank`, first link first; empty at a source or where no path leads.
+    /// The links of the path to `rank`, first link first; empty at a source or where no path exists.
     pub(crate) fn path_to(&self, topology: &Topology, mut rank: Rank) -> Vec<LinkId> {
         let mut path = Vec::new();
         while let Some(id) = self.last[rank.index()] {
@@ -117,7 +115,8 @@ impl PathTree {
     }
 }
 
-/// Shortest paths where a sketch limits the ways of a chunk (machine hops, stages): found over (rank, way) pairs.
+/// Shortest paths under a sketch that limits the ways of a chunk (machine hops, stages), searched over (rank, way)
+/// pairs.
 ///
 /// Without such limits there is one way, and this is a [`PathTree`].
 #[derive(Clone, Debug)]
@@ -127,7 +126,7 @@ pub(crate) struct LimitedPaths {
 }
 
 impl LimitedPaths {
-    /// From `sources`, where link `l` has length `length(l)` (`None`: it may not be used).
+    /// Paths from `sources`, where link `l` has length `length(l)` (`None`: it may not be used).
     pub(crate) fn new(
         problem: &Problem,
         sources: impl IntoIterator<Item = Rank>,
@@ -135,7 +134,7 @@ impl LimitedPaths {
     ) -> Self {
         let (topology, constraints) = (&*problem.topology, &*problem.constraints);
         let stages = constraints.stages.as_ref().map_or(1, |stages| usize::from(stages.count));
-        // No path crosses more often than it has ranks.
+        // No shortest path has more crossings than there are ranks.
         let most = topology.rank_count() as u32;
         let crossings = constraints.max_machine_hops.map_or(0, |(limit, _)| limit.min(most)) as usize + 1;
         let ways = stages * crossings;
@@ -155,13 +154,13 @@ impl LimitedPaths {
         Self { reached, ways }
     }
 
-    /// The cheapest way to `rank`: its cost and its node.
+    /// The cheapest node of `rank`, and its cost.
     fn cheapest(&self, rank: Rank) -> Option<(Key, usize)> {
         let nodes = rank.index() * self.ways..(rank.index() + 1) * self.ways;
         nodes.filter_map(|node| self.reached[node].map(|(cost, _)| (cost, node))).min()
     }
 
-    /// The links of the path to `rank`, first link first; empty at a source or where no path leads.
+    /// The links of the path to `rank`, first link first; empty at a source or where no path exists.
     pub(crate) fn path_to(&self, rank: Rank) -> Vec<LinkId> {
         let mut path = Vec::new();
         let mut at = self.cheapest(rank).map(|(_, node)| node);
@@ -224,7 +223,8 @@ mod tests {
             crate::problem::Constraints { max_machine_hops: Some((1, 1)), ..crate::problem::Constraints::none() };
         problem.constraints = std::sync::Arc::new(hops);
         assert_eq!(path(&problem), [0, 5, 4]);
-        // First inside, then between, then inside: what crossed and moved on does not cross again.
+        // Three stages: inside a machine, between machines, inside again. A chunk that crossed and moved on cannot
+        // cross again.
         let of_link = links.map(|(from, to)| if from / 2 == to / 2 { 0b101 } else { 0b010 }).to_vec();
         let stages = crate::problem::Stages { of_link, count: 3, line: 1 };
         problem.constraints = std::sync::Arc::new(crate::problem::Constraints {
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn ways_may_depend_on_the_cost_so_far() {
-        // A door between 0 and 1 opens at 5; the way around takes 3 + 3.
+        // The edge from 0 to 1 opens at cost 5; the detour takes 3 + 3.
         let reached = spread_from([Rank(0)], 0, 3, |rank, here: u32, offer| match rank.0 {
             0 => {
                 offer(Rank(1), here.max(5) + 2, "door");

@@ -1,4 +1,4 @@
-//! Why there is no answer.
+//! Why a synthesis has no schedule to return.
 
 use crate::problem::Hindrance;
 use schedule::{ChunkId, DemandError, ReplayError};
@@ -16,33 +16,33 @@ pub enum SynthError {
     Infeasible {
         /// The chunk.
         chunk: ChunkId,
-        /// Who needs it.
+        /// The rank that needs it.
         rank: Rank,
-        /// Who has it.
+        /// The ranks that hold it.
         holders: Vec<Rank>,
-        /// The sketch line whose removal would open a path; `None` if even the bare topology has none.
+        /// The sketch line whose removal would open a path; `None` if the topology has no path even without the sketch.
         relax: Option<Hindrance>,
     },
-    /// A strategy emitted an order that cannot be played: a defect of ours.
+    /// A strategy emitted an order that cannot be replayed: a defect of this program.
     #[error("internal: {strategy} emitted an impossible order: {error}")]
     Order {
-        /// Who.
+        /// The strategy.
         strategy: &'static str,
         /// What is wrong with it.
         error: ReplayError,
     },
-    /// The solver reported an error, rather than an outcome.
+    /// The solver reported an error instead of a result.
     #[error("solver: {0}")]
     Solver(String),
-    /// Nothing applies: the named strategy has no algorithm for this problem.
+    /// The strategy has no algorithm for this problem.
     #[error("{strategy} has no schedule for this problem: {why}")]
     NotApplicable {
-        /// Who.
+        /// The strategy.
         strategy: &'static str,
         /// Why.
         why: String,
     },
-    /// The time was up, or the user interrupted, before anything was found.
+    /// The time was up, or the user interrupted, before a schedule was found.
     #[error("stopped before a schedule was found")]
     NothingYet,
     /// There is nothing to plan.

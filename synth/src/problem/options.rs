@@ -1,4 +1,4 @@
-//! How hard to look, and when to stop.
+//! Options of a synthesis: how hard to search, and when to stop.
 
 use super::StrategyKind;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Asks everybody who holds a clone to stop and return what they have.
+    /// Asks all holders of a clone to stop and return what they have.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked.
+    /// Whether [`Self::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// By how much a limit may be exceeded by those who have found nothing yet: a part of it, and a moment.
+/// A search that has found nothing yet may exceed its limit by this part of the limit and by [`GRACE`].
 const GRACE_PART: u32 = 8;
 /// See [`GRACE_PART`].
 const GRACE: Duration = Duration::from_millis(150);
@@ -30,16 +30,16 @@ const GRACE: Duration = Duration::from_millis(150);
 #[derive(Clone, Debug, Default)]
 pub struct Deadline {
     at: Option<Instant>,
-    /// When even those end who have found nothing yet.
+    /// When a search also ends that has found nothing yet.
     latest: Option<Instant>,
     cancel: Cancel,
-    /// Whether there is an answer already.
+    /// Whether a schedule exists already, so that a search may end with nothing.
     strict: bool,
 }
 
 impl Deadline {
-    /// `limit` from now on, or whenever `cancel` is raised. Who has found nothing by then has a little longer: as long as it takes,
-    /// where the limit is zero.
+    /// A deadline `limit` from now, or as soon as `cancel` is raised. A search that has found nothing by then has a
+    /// little longer; if the limit is zero, it has as long as it takes.
     pub fn after(limit: Option<Duration>, cancel: Cancel) -> Self {
         let now = Instant::now();
         let at = limit.and_then(|limit| now.checked_add(limit));
@@ -56,34 +56,34 @@ impl Deadline {
         Self { at, ..self.clone() }
     }
 
-    /// One in `parts` of the time left; never, where there is no limit.
+    /// One of `parts` equal parts of the time left; without a limit, the deadline itself.
     #[must_use]
     pub fn part(&self, parts: u32) -> Self {
         self.at.map_or_else(|| self.clone(), |at| self.within(at.saturating_duration_since(Instant::now()) / parts))
     }
 
-    /// The same for those who need not come up with anything, because there is an answer already.
+    /// The same deadline for a search that may end with nothing, because a schedule exists already.
     #[must_use]
     pub(crate) fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
 
-    /// Whether there is an answer already.
+    /// Whether a schedule exists already, so that a search may end with nothing.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict
     }
 
-    /// Whether to stop now even with nothing to show.
+    /// Whether to stop now, even with no schedule.
     pub(crate) fn has_passed_for_all(&self) -> bool {
         self.strict && self.has_passed() || self.latest.is_some_and(|latest| Instant::now() >= latest)
     }
 
-    /// The instant itself, for those who only look at the clock.
+    /// The time limit alone, for code that does not check the [`Cancel`].
     pub(crate) fn instant(&self) -> Option<Instant> {
         self.at
     }
 
-    /// Whether time is limited: what is worth its while depends on it.
+    /// Whether there is a time limit.
     pub fn is_limited(&self) -> bool {
         self.at.is_some()
     }
@@ -93,7 +93,7 @@ impl Deadline {
         self.cancel.is_cancelled() || self.at.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// The time left; `None` means for ever.
+    /// The time left; `None` means without limit.
     pub fn remaining(&self) -> Option<Duration> {
         if self.cancel.is_cancelled() {
             return Some(Duration::ZERO);
@@ -102,28 +102,29 @@ impl Deadline {
     }
 }
 
-/// Looks at a deadline once in so much work, so that small searches, which never get that far, always finish: that is
-/// how everybody gets some answer. Where there is one already, or the time is up for all, it looks [`OFTEN`] times as often.
+/// Checks a deadline only after so much work. So small searches always finish, and there is always some schedule. If
+/// the deadline is strict, or even [`Deadline::has_passed_for_all`], the search ends earlier: this is checked at least
+/// [`OFTEN`] times as often.
 #[derive(Clone, Debug)]
 pub(crate) struct Poll<'a> {
     deadline: &'a Deadline,
     every: u64,
     spent: u64,
-    /// Work until the next look of any kind.
+    /// Work until the next check of any kind.
     left: u64,
 }
 
-/// How much more often a deadline is looked at by those who may end with nothing.
+/// How much more often the deadline is checked for a search that may end with nothing.
 const OFTEN: u64 = 64;
 
 impl<'a> Poll<'a> {
-    /// Looks after every `every` units of work.
+    /// Checks the deadline after every `every` units of work.
     pub(crate) fn new(deadline: &'a Deadline, every: u64) -> Self {
         let every = if deadline.strict { every / OFTEN } else { every };
         Self { deadline, every, spent: 0, left: every / OFTEN }
     }
 
-    /// Counts `work` that was done; whether to stop now.
+    /// Counts `work` that was done; returns whether to stop now.
     pub(crate) fn is_over_after(&mut self, work: usize) -> bool {
         self.spent += work as u64;
         self.left = self.left.saturating_sub(work as u64);
@@ -151,8 +152,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Limits for a solver that is one of several strategies rather than the one asked for: it gets a share of
-    /// the patience, because what came before it is often good enough already.
+    /// Limits for a solver that is one of several strategies. They are lower than for a solver that runs alone, because
+    /// the strategies before it often found a good schedule already.
     #[must_use]
     pub fn brief(self) -> Self {
         Self { solver_iterations: self.solver_iterations / 6, solver_calls: self.solver_calls / 4, ..self }
@@ -165,16 +166,16 @@ impl Default for Limits {
     }
 }
 
-/// How far above the bound (relative) a makespan is good enough where nobody says anything else. So close, only the solver is
-/// spared, which takes the longest and finds the least there; a larger gap ends every search.
+/// The gap (relative to the bound) at which a makespan is good enough by default. A gap this small spares only the MILP
+/// solver, which takes the longest and finds the least that close to the bound. A larger gap ends every search.
 pub const DEFAULT_GAP: f64 = 1e-3;
 
-/// How hard to look.
+/// How hard to search, and when to stop.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Only this strategy, alone; `None` runs the portfolio, cheapest first.
     pub strategy: Option<StrategyKind>,
-    /// Wall-clock limit for people; results may then depend on the machine's speed.
+    /// Wall-clock limit, meant for interactive use: results may then depend on the machine's speed.
     pub time_limit: Option<Duration>,
     /// How far above the bound (relative) a makespan is good enough.
     pub gap: f64,

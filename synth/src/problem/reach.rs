@@ -1,8 +1,8 @@
-//! Whether every chunk can reach everybody who wants it, before anybody searches.
+//! Whether every chunk can reach every rank that wants it, checked before any search.
 //!
-//! The principal function is [`check_reachable`]. Without rules that depend on the chunk, two searches over the
-//! allowed links settle all chunks at once; otherwise each distinct holder set costs one search. Where no path
-//! exists, the sketch line to blame is the one whose removal opens a path, found by searching again without it.
+//! The principal function is [`check_reachable`]. If no rule depends on the chunk, two searches over the allowed links
+//! decide for all chunks at once. Otherwise each distinct set of holders costs one search. Where no path exists, the
+//! error names a sketch line whose removal opens a path. That line is found by searching again without it.
 
 use crate::problem::{Hindrance, Problem, SynthError};
 use schedule::{ChunkId, RankSet};
@@ -12,7 +12,7 @@ use topology::{LinkId, Rank, Topology};
 /// Checks that under the constraints every chunk has a path to every rank that wants it.
 ///
 /// # Errors
-/// [`SynthError::Infeasible`] for the first chunk that has none, with the sketch line to relax.
+/// [`SynthError::Infeasible`] for the first chunk without such a path, with the sketch line to relax.
 pub fn check_reachable(problem: &Problem) -> Result<(), SynthError> {
     if chunks_do_not_matter(problem) && is_strongly_connected(problem) {
         return Ok(());
@@ -20,11 +20,11 @@ pub fn check_reachable(problem: &Problem) -> Result<(), SynthError> {
     let demand = &problem.demand;
     let mut checked: Option<(&RankSet, &RankSet)> = None;
     for (id, chunk) in demand.chunk_ids().zip(demand.chunks()) {
-        // Chunks of one rank stand together and share their fate.
+        // Chunks of one rank stand next to each other, and the same result holds for all of them.
         if checked.replace((&chunk.holders, &chunk.wanted_by)) == Some((&chunk.holders, &chunk.wanted_by)) {
             continue;
         }
-        // The parts of a sum must each find a way; of a copied chunk, any holder's copy will do.
+        // Every contribution to a sum needs its own path. For a copied chunk, a path from any holder is enough.
         let sources: Vec<RankSet> = match chunk.combine {
             true => chunk.holders.iter().copied().map(RankSet::one).collect(),
             false => vec![chunk.holders.clone()],
@@ -88,8 +88,8 @@ fn is_strongly_connected(problem: &Problem) -> bool {
     spans(Topology::outgoing, |link| link.to) && spans(Topology::incoming, |link| link.from)
 }
 
-/// A search by fewest machine crossings over (rank, stage): links inside a machine cost nothing, so they go to the
-/// front.
+/// A search over (rank, stage) for the fewest machine crossings. Links inside a machine cost nothing, so their ends go
+/// to the front of the queue.
 fn crossings(problem: &Problem, chunk: ChunkId, from: &RankSet, relaxed: &Relaxed) -> Vec<Option<u32>> {
     let topology = &problem.topology;
     let limit = match problem.constraints.max_machine_hops {
@@ -124,8 +124,8 @@ fn crossings(problem: &Problem, chunk: ChunkId, from: &RankSet, relaxed: &Relaxe
     fewest.chunks(count).map(|stages| stages.iter().flatten().min().copied()).collect()
 }
 
-/// The first line of the sketch without which `chunk` would get from `source` to `rank`; if it takes several
-/// lines, the first of those.
+/// The first sketch line without which `chunk` could get from `source` to `rank`. If only several lines together block
+/// it, the first of those.
 fn culprit(problem: &Problem, chunk: ChunkId, source: &RankSet, rank: Rank) -> Option<Hindrance> {
     let opens = |relaxed: &Relaxed| crossings(problem, chunk, source, relaxed)[rank.index()].is_some();
     if !opens(&Relaxed::Everything) {
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// Ranks 0 1 | 2 3 | 4 5 on three machines in a line, both ways.
+    /// Ranks 0 1 | 2 3 | 4 5 on three machines in a line, with links in both directions.
     fn line_of_machines(constraints: Constraints) -> Problem {
         let machines = (0..3).map(|m| vec![Rank(2 * m), Rank(2 * m + 1)]).collect();
         let links = (0..5).flat_map(|r| [link(r, r + 1), link(r + 1, r)]).collect();

@@ -1,4 +1,4 @@
-//! What happened: every candidate, what it achieved, and why it stopped.
+//! The report of a synthesis: every candidate, its makespan, and why its search ended.
 
 use schedule::LowerBound;
 use serde::Serialize;
@@ -13,15 +13,15 @@ pub enum StopReason {
     Optimal,
     /// The gap fell below the requested one.
     GapLimit,
-    /// The clock ran out; the incumbent stands.
+    /// The time limit passed; the incumbent stands.
     TimeLimit,
     /// The user interrupted; the incumbent stands.
     Interrupted,
-    /// The strategy has nothing to say about this problem.
+    /// The strategy has no algorithm for this problem.
     NotApplicable,
     /// The constraints admit no schedule.
     Infeasible,
-    /// The search tried all it had within its clock-free limits.
+    /// The search tried everything within its clock-free limits.
     Exhausted,
 }
 
@@ -44,67 +44,67 @@ impl fmt::Display for StopReason {
 pub struct Candidate {
     /// Such as `classic/ring` or `milp`.
     pub strategy: String,
-    /// Chunks per rank it used.
+    /// Chunks per rank of the candidate.
     pub chunks_per_rank: u32,
-    /// Its verified makespan; `None` if it produced nothing valid.
+    /// Its verified makespan, in microseconds; `None` if there is no valid schedule.
     pub makespan_us: Option<f64>,
-    /// How many transfers.
+    /// The number of transfers.
     pub transfers: usize,
-    /// Why it stopped.
+    /// Why its search ended.
     pub stop_reason: StopReason,
-    /// How long it took.
+    /// How long its search took.
     pub seconds: f64,
-    /// What else a person should know, such as why it does not apply.
+    /// A remark for the user, such as why the strategy does not apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// When the search got better.
+/// An improvement of the best makespan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Milestone {
-    /// Since the search began.
+    /// Time since the search began.
     pub seconds: f64,
     /// The best verified makespan from then on.
     pub makespan_us: f64,
-    /// Who found it.
+    /// The strategy that found it.
     pub strategy: String,
 }
 
 /// The planner's account of a synthesis.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
-    /// The best verified makespan.
+    /// The best verified makespan, in microseconds.
     pub makespan_us: f64,
-    /// The best proven bound for this demand.
+    /// The best proven bound for this demand, in microseconds.
     pub lower_bound_us: f64,
-    /// Which bound.
+    /// The name of that bound.
     pub bound: String,
     /// makespan / bound − 1; `None` where the bound is zero.
     pub gap: Option<f64>,
-    /// Who won.
+    /// The strategy that found the best schedule.
     pub strategy: String,
     /// The strategy of the schedule that the search began with; `None` if it began with nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_start: Option<String>,
-    /// Why the winner's search stopped.
+    /// Why the search ended that found the best schedule.
     pub stop_reason: StopReason,
     /// Wall-clock seconds in all.
     pub seconds: f64,
-    /// Everybody who tried.
+    /// All candidates.
     pub candidates: Vec<Candidate>,
-    /// How the best makespan fell, over all chunk counts.
+    /// The improvements of the best makespan, over all chunk counts.
     pub milestones: Vec<Milestone>,
 }
 
-/// A sign of life for a progress bar.
+/// A progress report, for a progress bar.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Progress {
-    /// Who is at work.
+    /// The strategy that runs.
     pub strategy: &'static str,
     /// The best makespan so far.
     pub incumbent: Option<Micros>,
     /// The best bound so far.
     pub bound: Option<LowerBound>,
-    /// What it is doing, in a few words.
+    /// What the strategy is doing, in a few words.
     pub activity: String,
 }

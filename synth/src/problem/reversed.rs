@@ -1,9 +1,10 @@
-//! Reducing demands as spreading ones on the reversed topology.
+//! Reducing demands as spreading demands on the reversed topology.
 //!
-//! The principal type is [`Halves`]. A sum that one rank wants is the reversal of that rank's chunk being spread to all
-//! contributors with every link turned around. A sum that several ranks want is collected at one of them and spread again.
+//! The principal type is [`Halves`]. Take a sum that one rank wants: its reversal spreads that rank's chunk to all
+//! contributors, with every link turned around. A sum that several ranks want is collected at one of them and then
+//! spread.
 //!
-//! Chunk ids coincide in all three demands: chunk i of an AllReduce over k members in C pieces is collected at
+//! Chunk ids are the same in all three demands. Chunk i of an AllReduce over k members in C pieces is collected at
 //! member i / C, as in a ReduceScatter, and spread from there, as in an AllGather.
 
 use super::distance::PathTree;
@@ -13,8 +14,7 @@ use schedule::{Chunk, ChunkId, Collective, Demand, DemandError, RankSet, Request
 use std::sync::Arc;
 use topology::Rank;
 
-/// The spreading problem on the reversed topology that is equivalent to `problem`: one exists if all that moves
-/// are sums that one rank each wants.
+/// The equivalent spreading problem on the reversed topology. It exists if every chunk is a sum that one rank wants.
 pub(crate) fn reversed_spreading(problem: &Problem) -> Option<Problem> {
     if !problem.demand.chunks().iter().all(|chunk| chunk.combine && chunk.wanted_by.len() == 1) {
         return None;
@@ -23,11 +23,12 @@ pub(crate) fn reversed_spreading(problem: &Problem) -> Option<Problem> {
     Some(Halves::new(problem, &collectors).ok()?.collect)
 }
 
-/// The two spreading problems of `problem`, whose chunks are all sums: on the reversed topology from the ranks that collect
-/// them, and, where others want them, on the topology itself from there.
+/// The two spreading problems of `problem`, whose chunks are all sums. In the first, on the reversed topology, the
+/// collecting ranks spread to the contributors. In the second, on the topology itself, they spread the sums to the
+/// other ranks that want them.
 ///
 /// # Errors
-/// [`SynthError::Demand`] where a half would be too large.
+/// [`SynthError::Demand`] if a half would be too large.
 pub(crate) fn halves(problem: &Problem) -> Result<(Problem, Option<Problem>), SynthError> {
     let collectors = Collectors { label: "", ranks: wanting(&problem.demand) };
     Halves::new(problem, &collectors).map(|halves| (halves.collect, halves.spread))
@@ -48,7 +49,7 @@ impl Collectors {
     }
 }
 
-/// For each chunk, one of those who want it, so that every one of them gets an equal share of the chunks.
+/// For each chunk, one of the ranks that want it, such that each of those ranks gets an equal share of the chunks.
 fn wanting(demand: &Demand) -> Vec<Rank> {
     let count = demand.chunks().len();
     let share = |(index, chunk): (usize, &Chunk)| {
@@ -58,8 +59,8 @@ fn wanting(demand: &Demand) -> Vec<Rank> {
     demand.chunks().iter().enumerate().map(share).collect()
 }
 
-/// The choices worth trying: spread over those who want the sum, and, where α dominates, all at one rank in the
-/// middle, because there one tree each way is then all that counts.
+/// The choices of collectors worth trying. First, the ranks that want the sums share them. Second, where α dominates,
+/// one rank in the middle collects all, because then only the depth of one tree in each direction matters.
 pub(crate) fn choices(problem: &Problem) -> Vec<Collectors> {
     let demand = &*problem.demand;
     let mut choices = vec![Collectors { label: "", ranks: wanting(demand) }];
@@ -71,7 +72,7 @@ pub(crate) fn choices(problem: &Problem) -> Vec<Collectors> {
     choices
 }
 
-/// The member whose farthest member, there and back, is nearest.
+/// The member with the least farthest distance to the others, there and back.
 fn centre(problem: &Problem) -> Rank {
     let members = &problem.demand.request().members;
     let bytes = problem.demand.chunk_bytes();
@@ -84,28 +85,30 @@ fn centre(problem: &Problem) -> Rank {
         };
         farthest(&problem.topology) + farthest(&reversed)
     };
-    // Sixteen candidates, evenly picked, keep this cheap where there are thousands of members.
+    // At most sixteen evenly picked candidates keep this cheap where there are thousands of members.
     let candidates = members.iter().copied().step_by(members.len().div_ceil(16));
     let measured = candidates.map(|rank| (rank, radius(rank)));
     measured.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(members[0], |(rank, _)| rank)
 }
 
-/// The two spreading problems behind a reducing one.
+/// The two spreading problems that replace a reducing one.
 pub(crate) struct Halves<'a> {
     pub(crate) problem: &'a Problem,
-    /// On the reversed topology: every sum's collector spreads to all contributors.
+    /// On the reversed topology: each sum's collector spreads to all contributors.
     pub(crate) collect: Problem,
-    /// On the topology itself: what is complete is spread to all who want it; `None` if nobody else does.
+    /// On the topology itself: collectors spread the complete sums to all ranks that want them; `None` if no other rank
+    /// does.
     pub(crate) spread: Option<Problem>,
 }
 
 impl<'a> Halves<'a> {
-    /// The halves of `problem`; where the sketch has stages, those that let every chunk through.
+    /// The halves of `problem`. Where the sketch has stages, the split between the halves lets every chunk through, if
+    /// any split does.
     pub(crate) fn new(problem: &'a Problem, collectors: &Collectors) -> Result<Self, SynthError> {
         let Some(stages) = &problem.constraints.stages else { return Self::meeting(problem, collectors, 0) };
         let is_done = problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1);
         let last = stages.count - 1;
-        // Sums may be complete in any stage; the middle one is the most likely.
+        // A sum may be complete in any stage; the middle stage is the most likely to work.
         let mut meetings: Vec<u8> = if is_done { vec![last] } else { (0..stages.count).collect() };
         meetings.sort_by_key(|stage| (2 * stage).abs_diff(last));
         let lets_through = |halves: &Self| {
@@ -142,9 +145,9 @@ impl<'a> Halves<'a> {
     }
 }
 
-/// What the sketch asks of the two halves. A sum that several want belongs to nobody, so rules about owners do not bind
-/// its halves. A sum goes through the stages up to `meeting` on its way to its collector, which is planned backwards, and
-/// copies of it through those from there on.
+/// The constraints of the two halves. A sum that several ranks want has no owner, so rules about owners do not bind its
+/// halves. On its way to the collector, which is planned backwards, a sum uses the stages up to `meeting`. Copies of
+/// the sum use the stages from `meeting` on.
 fn constraints_of_halves(problem: &Problem, meeting: u8) -> (Arc<Constraints>, Arc<Constraints>) {
     let mut constraints = problem.constraints.clone();
     if !problem.demand.chunks().iter().all(|chunk| !chunk.combine || chunk.wanted_by.len() == 1) {
@@ -157,7 +160,7 @@ fn constraints_of_halves(problem: &Problem, meeting: u8) -> (Arc<Constraints>, A
     (staged(stages.part(0, meeting, true)), staged(stages.part(meeting, last, false)))
 }
 
-/// The reversed first half: each collector's chunk goes to all who contribute to the sum.
+/// The reversed first half: each collector's chunk goes to all contributors to the sum.
 fn collecting(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
     let request = demand.request();
     match request.collective {
@@ -171,7 +174,7 @@ fn collecting(demand: &Demand, collectors: &Collectors) -> Result<Demand, Demand
     }
 }
 
-/// The second half: each collector's sum goes to all who want it.
+/// The second half: each collector's sum goes to all ranks that want it.
 fn spreading(demand: &Demand, collectors: &Collectors) -> Result<Demand, DemandError> {
     match demand.request().collective {
         Collective::AllReduce => halved_all_reduce(demand, collectors),

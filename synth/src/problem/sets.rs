@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The same sets, each called by its first member instead of by a label.
+/// The same sets, where each label is replaced by the number of the first member of its set.
 pub(crate) fn by_first(mut sets: Vec<usize>) -> Vec<usize> {
     let mut first = BTreeMap::new();
     sets.iter_mut().enumerate().for_each(|(member, set)| *set = *first.entry(*set).or_insert(member));

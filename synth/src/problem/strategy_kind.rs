@@ -1,4 +1,4 @@
-//! The strategies by name: the one list that the command line, sketches and the planner's table agree on.
+//! The names of the strategies: the one list that the command line, sketches and the planner's table share.
 
 use std::str::FromStr;
 
@@ -26,25 +26,25 @@ macro_rules! strategies {
 }
 
 strategies! {
-    /// A walk that decides once for all ranks that look alike, nearest chunks first; milliseconds.
+    /// A greedy walk that decides once for all ranks of an orbit, nearest chunks first; takes milliseconds.
     Orbits = "orbits",
     /// Textbook algorithms: ring, tree, recursive doubling and halving, all-pairs.
     Classic = "classic",
-    /// Routes that keep nothing busy for longer than it must be, where every chunk has one destination.
+    /// Routes that keep no link or resource busy for longer than necessary, where every chunk has one destination.
     Flow = "flow",
-    /// Shortest ways only, balanced over links step by step.
+    /// Shortest paths only, with the load balanced over links step by step.
     Levels = "levels",
     /// Spanning trees packed to the optimal throughput, then scheduled.
     Trees = "trees",
     /// The same search as `matching`, on one link and chunk of each orbit under the symmetries.
     Symmetric = "symmetric",
-    /// Causal link–chunk matching with restarts.
+    /// Greedy matching of links and chunks in order of time, with random restarts.
     Matching = "matching",
     /// Local search around the best schedule so far.
     Improve = "improve",
     /// 0/1 models under the sketch, solved with HiGHS.
     Milp = "milp",
-    /// Whether a schedule can end before a time, from the bound upward; small machines.
+    /// Decides whether a schedule can end before a time, from the bound upward; for small machines.
     Exact = "exact",
 }
 

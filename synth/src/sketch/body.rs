@@ -1,7 +1,7 @@
-//! The keys of a sketch: what may be written, and as what it is read.
+//! The keys of a sketch: what may be written, and the types that it is read into.
 //!
-//! The principal type is [`Body`]. Every value keeps its position, so that whatever turns out to be wrong with it can be
-//! shown; nothing is interpreted here.
+//! The principal type is [`Body`]. Every value keeps its position, so that an error can point to it. Nothing is
+//! interpreted here.
 
 use super::shapes::present;
 use crate::problem::{Connections, Objective};
@@ -57,12 +57,11 @@ pub(super) struct Shape {
     pub(super) machines: Option<usize>,
     #[serde(default, deserialize_with = "present")]
     pub(super) ranks_per_machine: Option<usize>,
-    /// A SPEC that fits, for hints and for the test that resolves every shipped sketch.
+    /// A SPEC of this shape, for hints and for the test that resolves every shipped sketch.
     #[serde(default, deserialize_with = "present")]
     pub(super) such_as: Option<String>,
 }
 
-/// Which links may be used.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Links {
@@ -72,7 +71,7 @@ pub(super) struct Links {
     pub(super) allow_only: Option<Spanned<Vec<Spanned<LinkRule>>>>,
 }
 
-/// Some links: `between_machines`, `[0, 3]`, or `{from: 0, to: [1, 2], both_ways: true}`.
+/// A set of links: `between_machines`, `[0, 3]`, or `{from: 0, to: [1, 2], both_ways: true}`.
 #[derive(Clone, Debug)]
 pub(super) enum LinkRule {
     Class(LinkClass),
@@ -80,7 +79,7 @@ pub(super) enum LinkRule {
     Pattern(LinkPattern),
 }
 
-/// Links by their ends. With a class, `from` and `to` count ranks inside each machine; without, over all.
+/// Links by their ends. With a class, `from` and `to` are local ranks of every machine; without, they are global ranks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LinkPattern {
@@ -94,7 +93,7 @@ pub(super) struct LinkPattern {
     pub(super) both_ways: bool,
 }
 
-/// Where a link leads.
+/// Whether a link stays inside a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum LinkClass {
@@ -104,7 +103,7 @@ pub(super) enum LinkClass {
     BetweenMachines,
 }
 
-/// One rank or a list of ranks, and where it stands.
+/// One rank or a list of ranks, with its position in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks {
     pub(super) at: Location,
@@ -115,18 +114,17 @@ pub(super) struct Ranks {
 #[derive(Clone, Debug)]
 pub(super) struct RankMap(pub(super) Vec<(Spanned<u64>, Ranks)>);
 
-/// Who may send to whom on another machine.
+/// Which ranks may send to which ranks of another machine.
 #[derive(Clone, Debug)]
 pub(super) enum Relays {
-    /// Everybody to everybody.
+    /// Any rank to any rank.
     All,
     /// Local rank i to local rank i.
     Direct,
-    /// These.
+    /// Each of these local ranks to the local ranks listed for it.
     Map(RankMap),
 }
 
-/// Which symmetries a schedule should have.
 #[derive(Clone, Debug)]
 pub(super) enum SymmetryWish {
     Auto,
@@ -150,30 +148,30 @@ pub(super) struct SymmetryRule {
     pub(super) map: Option<Spanned<Images>>,
 }
 
-/// Ranks of which each becomes the next, and the last the first.
+/// A cycle of ranks: each becomes the next, and the last becomes the first.
 pub(super) type Cycle = Spanned<Vec<Spanned<u64>>>;
 
-/// Ranks, each with the one it becomes.
+/// Ranks, each with its image.
 #[derive(Clone, Debug)]
 pub(super) struct Images(pub(super) Vec<(Spanned<u64>, Spanned<u64>)>);
 
 /// Which physical rank each rank of the sketch is.
 #[derive(Clone, Debug)]
 pub(super) enum PlacementWish {
-    /// The one that puts the relays beside the NICs.
+    /// The placement that puts the relays beside the NICs.
     Auto,
-    /// As they are.
+    /// Each rank of the sketch is the physical rank of the same number.
     None,
     /// The physical rank of every local rank, or of every rank.
     List(Vec<Spanned<u64>>),
 }
 
-/// `few`, `many`, or a list of switches with either.
+/// `few`, `many`, or a list of switches, each with one of the two.
 #[derive(Clone, Debug)]
 pub(super) enum ConnectionsAsWritten {
-    /// Every machine is one switch.
+    /// Every machine counts as one switch.
     Everywhere(Connections),
-    /// These groups of local ranks.
+    /// These groups of local ranks are switches.
     PerSwitch(Vec<Spanned<SwitchWish>>),
 }
 
@@ -181,7 +179,6 @@ pub(super) enum ConnectionsAsWritten {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SwitchWish {
-    /// Local ranks on one switch.
     pub(super) among: Ranks,
     pub(super) wish: Connections,
 }

@@ -1,6 +1,6 @@
-//! What a sketch means on a topology, for people and for `--json`: the answer of `sketch check`.
+//! What a sketch means on a topology, as text and as JSON: the output of `sketch check`.
 //!
-//! The principal function is [`describe`]. Everything is said together with the line of the sketch that causes it.
+//! The principal function is [`describe`]. It names for each restriction the line of the sketch that causes it.
 
 use super::body::SizeRange;
 use super::resolve::{Sketch, counted};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use topology::{LinkId, Rank, Topology};
 
-/// Ends of links that are shown per line; the count says how many there are.
+/// The most links shown per line of the sketch; their number is shown as well.
 const EXAMPLES: usize = 8;
 
 /// What a sketch allows, forbids and pins on one topology.
@@ -19,7 +19,7 @@ const EXAMPLES: usize = 8;
 pub struct SketchSummary {
     /// The sketch's name.
     pub sketch: String,
-    /// Why it exists.
+    /// Why the sketch exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// The topology's name.
@@ -43,7 +43,7 @@ pub struct SketchSummary {
     pub own_chunks_first: bool,
     /// How many symmetries were given or found.
     pub symmetries: usize,
-    /// Ranks that a symmetry makes interchangeable; empty without symmetries.
+    /// The orbits of ranks under the symmetries; empty without symmetries.
     pub orbits: Vec<Vec<Rank>>,
     /// Chunks per rank, if pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,21 +93,21 @@ pub struct Stage {
     pub between_machines: usize,
 }
 
-/// What one line of a sketch does to links.
+/// What one line of a sketch forbids or reserves.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Restriction {
     /// The line, from 1.
     pub line: u32,
-    /// How many links.
+    /// The number of links.
     pub links: usize,
-    /// The first of them, as (sender, receiver).
+    /// The first few of them, as (sender, receiver).
     pub examples: Vec<(Rank, Rank)>,
-    /// The ranks whose chunks may still use them; absent where nobody's may.
+    /// The ranks whose chunks may still use them; absent where no chunk may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_chunks_of: Option<RankSet>,
 }
 
-/// Says what `sketch` means on the topology it was resolved against.
+/// Describes what `sketch` means on the topology for which it was resolved.
 pub fn describe(sketch: &Sketch, topology: &Topology) -> SketchSummary {
     let constraints = &sketch.constraints;
     let mut forbidden = BTreeMap::new();
@@ -116,7 +116,7 @@ pub fn describe(sketch: &Sketch, topology: &Topology) -> SketchSummary {
         if let Some(line) = constraints.forbidden.get(id.index()).copied().flatten() {
             note(forbidden.entry(line), line, None, topology, id);
         } else if let Some(Some((owners, line))) = constraints.owners.get(id.index()) {
-            // Two senders may stand on one line.
+            // One line may hold the rules of two senders.
             let entry = reserved.entry((*line, owners.clone()));
             note(entry, *line, Some(owners.clone()), topology, id);
         }
@@ -186,7 +186,7 @@ fn note<K: Ord>(
     }
 }
 
-/// The sets of ranks that the symmetries carry into each other.
+/// The orbits of ranks under the symmetries.
 fn orbits(sketch: &Sketch, topology: &Topology) -> Vec<Vec<Rank>> {
     if sketch.constraints.symmetry.is_empty() {
         return Vec::new();
@@ -197,7 +197,7 @@ fn orbits(sketch: &Sketch, topology: &Topology) -> Vec<Vec<Rank>> {
         if std::mem::replace(&mut seen[rank.index()], true) {
             continue;
         }
-        // Symmetries are permutations: following them forward reaches the whole orbit.
+        // Symmetries are permutations, so following them forward reaches the whole orbit.
         let mut orbit = vec![rank];
         let mut next = 0;
         while next < orbit.len() {
@@ -252,7 +252,7 @@ impl fmt::Display for SketchSummary {
 }
 
 impl SketchSummary {
-    /// `0→2 1→3`: the ranks that are placed elsewhere.
+    /// The ranks that are placed elsewhere, as `0→2 1→3`.
     fn placement_in_words(&self) -> String {
         let moved = (0u32..).zip(&self.placement).filter(|(logical, physical)| *logical != physical.0);
         moved.map(|(logical, physical)| format!("{logical}→{physical}")).collect::<Vec<_>>().join(" ")

@@ -1,14 +1,14 @@
-//! What can be wrong with a sketch, always with its place in the file.
+//! The errors of a sketch, each with its place in the file.
 //!
-//! The principal type is [`SketchError`]: a position, a [`Mistake`] with its evidence, and a hint where one is
-//! known. Its text has the form `file:line:column: mistake`, so that editors can jump to it.
+//! The principal type is [`SketchError`]: a position, a [`Mistake`] with its evidence, and a hint where one is known.
+//! Its text has the form `file:line:column: mistake`, so that editors can jump to the place.
 
 use crate::symmetry::NotASymmetry;
 use std::fmt;
 use topology::closest;
 use topology::quantity::QuantityError;
 
-/// A place in a sketch file; both count from 1.
+/// A place in a sketch file; lines and columns count from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Position {
     /// Line.
@@ -20,11 +20,11 @@ pub struct Position {
 /// A mistake in a sketch, and where it is.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SketchError {
-    /// What the caller called the file.
+    /// The file, as the caller named it.
     pub file: String,
-    /// Where; `None` where the parser could not say.
+    /// The place of the mistake; `None` where the parser does not know it.
     pub position: Option<Position>,
-    /// What; boxed, because errors travel through every result.
+    /// What is wrong. It is boxed to keep results small.
     pub mistake: Box<Mistake>,
 }
 
@@ -50,16 +50,16 @@ impl fmt::Display for SketchError {
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Mistake {
-    /// The text is not YAML, or exceeds what a sketch may contain.
+    /// The text is not YAML, or exceeds a limit on sketches.
     #[error("{message}")]
     Unreadable {
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
     /// The file has no keys.
     #[error("nothing but comments: a sketch has keys such as `links`, `relays` or `chunks_per_rank`")]
     Nothing,
-    /// The file is larger than any sketch; nothing was parsed.
+    /// The file is too large, and was not parsed.
     #[error("a sketch of {bytes} bytes; at most {limit} are read")]
     TooLong {
         /// Its size.
@@ -67,15 +67,15 @@ pub enum Mistake {
         /// The most that is read.
         limit: usize,
     },
-    /// A key that means nothing here.
+    /// A key that is not known here.
     #[error("unknown key `{key}`")]
     UnknownKey {
         /// The key.
         key: String,
-        /// The keys that mean something here.
+        /// The keys that are accepted here.
         accepted: Vec<&'static str>,
     },
-    /// A word that is not one of a fixed list.
+    /// A word that is not in the list of accepted words.
     #[error("unknown word `{word}`")]
     UnknownWord {
         /// The word.
@@ -86,23 +86,23 @@ pub enum Mistake {
     /// A value of the wrong kind, such as a list where a number belongs.
     #[error("expected {expected}, found {found}")]
     WrongKind {
-        /// What belongs here.
+        /// What is expected here.
         expected: String,
-        /// What is here.
+        /// What was found.
         found: String,
     },
-    /// A value of the right kind that cannot be used.
+    /// A value of the right kind, but outside the accepted range.
     #[error("`{given}` is not {expected}")]
     BadValue {
         /// The value.
         given: String,
-        /// What belongs here.
+        /// What is expected here.
         expected: &'static str,
     },
     /// A size or a duration that cannot be read.
     #[error(transparent)]
     Quantity(QuantityError),
-    /// A list that would allow, forbid or name nothing.
+    /// An empty list, which would allow, forbid or name nothing.
     #[error("{what} is empty, which would {effect}")]
     Empty {
         /// The key.
@@ -115,9 +115,9 @@ pub enum Mistake {
     TooMany {
         /// The key.
         what: &'static str,
-        /// How many there are.
+        /// The number of entries.
         count: usize,
-        /// The most that is accepted.
+        /// The most entries that are accepted.
         limit: usize,
     },
     /// A rank that does not exist.
@@ -130,7 +130,7 @@ pub enum Mistake {
         /// The topology's name.
         topology: String,
     },
-    /// A rank of a machine that no machine has.
+    /// A local rank that no machine has.
     #[error("local rank {rank} does not exist: the machines of {topology} have local ranks 0 to {}", .ranks - 1)]
     NoSuchLocalRank {
         /// The local rank.
@@ -143,13 +143,13 @@ pub enum Mistake {
     /// The topology is not of the shape that the sketch was written for.
     #[error("this sketch is for {expected}, but {topology} has {found}")]
     WrongShape {
-        /// What the sketch says.
+        /// The shape that the sketch states.
         expected: String,
-        /// What there is.
+        /// The shape of the topology.
         found: String,
         /// The topology's name.
         topology: String,
-        /// A SPEC that would fit, if the sketch names one.
+        /// A SPEC that fits, if the sketch names one.
         such_as: Option<String>,
     },
     /// A rule that names no link of the topology.
@@ -162,13 +162,13 @@ pub enum Mistake {
         /// What exists nearby, in words.
         nearby: Option<String>,
     },
-    /// Nothing is left to send over.
+    /// The sketch forbids every link.
     #[error("no link of {topology} is left: every one is forbidden by this sketch")]
     NothingLeft {
         /// The topology's name.
         topology: String,
     },
-    /// A sender that the relays do not let out of its machine.
+    /// A sender from which no allowed link leaves its machine.
     #[error("local rank {rank} is a sender, but no allowed link leads from it to another machine")]
     SenderCannotLeave {
         /// The local rank.
@@ -177,7 +177,7 @@ pub enum Mistake {
     /// Keys that contradict or presuppose each other.
     #[error("{text}")]
     Inconsistent {
-        /// What does not go together.
+        /// What does not fit together.
         text: String,
     },
     /// A symmetry that the topology, or the rest of the sketch, does not have.
@@ -225,7 +225,7 @@ mod tests {
     use expect_test::{Expect, expect};
     use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Topology, TopologyParts};
 
-    /// Two machines of two ranks; 0 ⇄ 1, 2 ⇄ 3 inside, 0 → 3 and 2 → 1 between.
+    /// Two machines of two ranks. Links: 0 ⇄ 1 and 2 ⇄ 3 inside the machines, 0 → 3 and 2 → 1 between them.
     fn two_pairs() -> Topology {
         let link = |(from, to)| Link {
             from: Rank(from),

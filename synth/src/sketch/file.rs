@@ -1,8 +1,8 @@
-//! A sketch as written: YAML with the position of everything that can be wrong.
+//! Reading a sketch file: YAML in which every value keeps its position.
 //!
-//! The principal type is [`SketchFile`]. Reading checks spelling, kinds and units, nothing that needs a topology;
-//! that is the business of `resolve`. The YAML is bounded before and while it is read: bytes, nesting, nodes and
-//! alias expansions, so that no file of any content costs more than a few milliseconds.
+//! The principal type is [`SketchFile`]. Reading checks spelling, kinds and units; `resolve` checks everything that
+//! needs a topology. The size of the YAML is limited before and while it is read: bytes, nesting, nodes and alias
+//! expansions. So no file costs more than a few milliseconds, whatever its content.
 
 use super::body::{Body, SizeRange};
 use super::error::{Mistake, Position, SketchError};
@@ -15,14 +15,14 @@ use std::time::Duration;
 use topology::quantity::{QuantityError, parse_bytes, parse_duration};
 use topology::shorten;
 
-/// The longest file that is read; the longest shipped sketch has 2 KB.
+/// The longest file that is read, in bytes; the longest shipped sketch has 2 KB.
 const MAX_BYTES: usize = 1 << 20;
 /// The most nodes (scalars, lists, mappings) of a file.
 const MAX_NODES: usize = 200_000;
-/// Sketches nest four deep; YAML bombs nest deeper.
+/// The deepest nesting of a file. Sketches nest four deep; YAML bombs nest deeper.
 const MAX_DEPTH: usize = 12;
 
-/// A sketch as written.
+/// A sketch as written, not yet resolved for a topology.
 #[derive(Clone, Debug)]
 pub struct SketchFile {
     pub(super) origin: String,
@@ -31,7 +31,7 @@ pub struct SketchFile {
 }
 
 impl SketchFile {
-    /// Reads a sketch; `origin` is what errors call it.
+    /// Reads a sketch; `origin` is the name of the file in errors.
     ///
     /// # Errors
     /// [`SketchError`] with the position of the first mistake.
@@ -45,7 +45,6 @@ impl SketchFile {
         self.body.topology.as_ref()?.value.such_as.as_deref()
     }
 
-    /// An error about the value at `location`.
     pub(super) fn error(&self, location: Location, mistake: Mistake) -> SketchError {
         error_at(&self.origin, location, mistake)
     }
@@ -73,7 +72,7 @@ impl SketchFile {
         }
     }
 
-    /// The strategy asked for; `None` for `auto`.
+    /// The strategy that the sketch names; `None` for `auto`.
     pub(super) fn strategy(&self) -> Result<Option<StrategyKind>, SketchError> {
         let Some(word) = self.body.strategy.as_ref().filter(|word| word.value != "auto") else { return Ok(None) };
         word.value.parse().map(Some).map_err(|_: String| {
@@ -83,7 +82,7 @@ impl SketchFile {
         })
     }
 
-    /// The chunk count asked for; zero chunks carry nothing.
+    /// The chunk count that the sketch names; zero is an error.
     pub(super) fn chunks_per_rank(&self) -> Result<Option<u32>, SketchError> {
         self.at_least_one(self.body.chunks_per_rank.as_ref(), "a number of chunks (1 or more)")
     }
@@ -115,7 +114,7 @@ pub(super) fn error_at(origin: &str, location: Location, mistake: Mistake) -> Sk
     SketchError { file: origin.to_owned(), position: position_of(location), mistake: Box::new(mistake) }
 }
 
-/// Reads YAML of bounded size; `origin` is what errors call it.
+/// Reads YAML of bounded size; `origin` is the name of the file in errors.
 pub(super) fn read_yaml<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, SketchError> {
     let fail = |mistake| SketchError { file: origin.to_owned(), position: None, mistake: Box::new(mistake) };
     if text.len() > MAX_BYTES {
@@ -159,7 +158,7 @@ fn yaml_options() -> serde_saphyr::Options {
     }
 }
 
-/// The parser's error in the words of this module.
+/// Turns the parser's error into a [`Mistake`].
 fn translate(error: &serde_saphyr::Error) -> Mistake {
     use serde_saphyr::Error as Yaml;
     let message = match error {
@@ -184,7 +183,7 @@ fn translate(error: &serde_saphyr::Error) -> Mistake {
     Mistake::Unreadable { message }
 }
 
-/// The parser's names of YAML events and Rust types, in words.
+/// Turns the parser's names of YAML events and Rust types into words for users.
 fn kind(expected: &str) -> &str {
     match expected {
         "mapping start" => "a map such as `{key: value}`",
@@ -195,14 +194,14 @@ fn kind(expected: &str) -> &str {
     }
 }
 
-/// The first line of a parser's message, without the position that [`SketchError`] states anyway.
+/// The first line of a parser's message, without the position that [`SketchError`] states already.
 fn without_position(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let end = [" at line ", " (defined at line "].iter().filter_map(|tail| line.find(tail)).min();
     line[..end.unwrap_or(line.len())].chars().take(300).collect()
 }
 
-/// The comment at the top of the file: by custom it says why the sketch exists.
+/// The comment at the top of the file; by convention it says why the sketch exists.
 fn leading_comment(text: &str) -> Option<String> {
     let lines = text.lines().map_while(|line| line.strip_prefix('#')).map(str::trim);
     let comment = lines.collect::<Vec<_>>().join(" ");

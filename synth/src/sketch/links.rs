@@ -1,8 +1,9 @@
-//! Which links a sketch leaves, to whose chunks, and when: `links`, `relays`, `senders`, `stages`, `connections`.
+//! Which links a sketch leaves, for whose chunks, and in which stages: `links`, `relays`, `senders`, `stages`,
+//! `connections`.
 //!
-//! The principal functions are [`Resolver::forbidden_links`] and [`Resolver::owners`]. Rules are looked up by the
-//! adjacency of the ranks they name, so a rule costs the degree of its ranks, not the size of the topology. A rule
-//! that names nothing is an error: it is a slip far more often than a wish.
+//! The principal functions are [`Resolver::forbidden_links`] and [`Resolver::owners`]. A rule is looked up in the
+//! adjacency lists of the ranks that it names. So it costs the degree of these ranks, not the size of the topology. A
+//! rule that names no link is an error, because it is nearly always a slip.
 
 use super::body::{ConnectionsAsWritten, LinkClass, LinkPattern, LinkRule, Relays, SwitchWish};
 use super::error::{Mistake, SketchError};
@@ -18,7 +19,8 @@ use topology::{LinkId, Rank, Topology};
 const MAX_RULES: usize = 10_000;
 
 impl Resolver<'_> {
-    /// For each link, the line that forbids it: `forbid` before `relays` before `allow_only` before `stages`.
+    /// For each link, the line that forbids it. The first to forbid a link counts, in the order `forbid`, `relays`,
+    /// `allow_only`, `stages`.
     pub(super) fn forbidden_links(&self, stages: Option<&Stages>) -> Result<Vec<Option<u32>>, SketchError> {
         let body = &self.file.body;
         let mut forbidden = vec![None; self.topology.links().len()];
@@ -52,7 +54,6 @@ impl Resolver<'_> {
         Ok(if forbidden.iter().any(Option::is_some) { forbidden } else { Vec::new() })
     }
 
-    /// In which stages each link may be used.
     pub(super) fn stages(&self) -> Result<Option<Stages>, SketchError> {
         let Some(rules) = &self.file.body.stages else { return Ok(None) };
         let mistake = match rules.value.len() {
@@ -72,7 +73,7 @@ impl Resolver<'_> {
         Ok(Some(Stages { of_link, count: rules.value.len() as u8, line: line_of(rules) }))
     }
 
-    /// The allowed links of every switch for which few or many connections are wanted.
+    /// The allowed links of every switch on which few or many connections are wanted.
     pub(super) fn connections(&self, constraints: &Constraints) -> Result<Vec<ConnectionWish>, SketchError> {
         let Some(written) = &self.file.body.connections else { return Ok(Vec::new()) };
         let inside = |machine: usize, of: &dyn Fn(Rank) -> bool| -> Vec<LinkId> {
@@ -111,7 +112,7 @@ impl Resolver<'_> {
         Ok(wishes)
     }
 
-    /// Switches do not share ranks: a link would belong to two of them.
+    /// Checks that no two switches share a rank: a link could then belong to both.
     fn check_switches(&self, at: Location, switches: &[Spanned<SwitchWish>]) -> Result<(), SketchError> {
         if switches.is_empty() || switches.len() > MAX_RULES {
             let (what, count, limit) = ("connections", switches.len(), MAX_RULES);
@@ -199,7 +200,7 @@ impl Resolver<'_> {
         Ok(links)
     }
 
-    /// The links from one set to another; `None` is everybody.
+    /// The links from one set of ranks to another; `None` means all ranks.
     fn joining(&self, from: Option<&RankSet>, to: Option<&RankSet>) -> Vec<LinkId> {
         let of = |ranks: &RankSet, links: fn(&Topology, Rank) -> &[LinkId]| -> Vec<LinkId> {
             ranks.iter().flat_map(|&rank| links(self.topology, rank)).copied().collect()
@@ -216,7 +217,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// What a rule that names nothing may have meant: the links that leave its first sender.
+    /// A hint for a rule that names no link: the links that leave its first sender.
     fn nearby(&self, rule: &LinkRule) -> Option<String> {
         let sender = match rule {
             LinkRule::Pair { from, .. } => from,
@@ -289,10 +290,11 @@ impl Resolver<'_> {
         crossings
     }
 
-    /// For each link between machines, the ranks whose chunks may use it.
+    /// For each link between machines, the ranks whose chunks may use it, and the line that says so.
     ///
-    /// `senders` speaks of local ranks: on the way through a third machine a chunk keeps to the sender of the
-    /// same number, and a reduced chunk, which travels towards its owner, to the same link as its copy would.
+    /// `senders` names local ranks. So on its way through a third machine, a chunk leaves through the sender of the
+    /// same local number. A reduced chunk travels towards its owner, and uses the links of the sender that is assigned
+    /// to this owner.
     pub(super) fn owners(&self, constraints: &Constraints) -> Result<Vec<Option<(RankSet, u32)>>, SketchError> {
         let Some(senders) = &self.file.body.senders else { return Ok(Vec::new()) };
         let assigned = self.rank_map(&senders.value, senders.referenced, "senders")?;
@@ -305,7 +307,7 @@ impl Resolver<'_> {
                 return Err(self.file.error(sender.referenced, Mistake::SenderCannotLeave { rank: sender.value }));
             }
         }
-        // Who is assigned to nobody may leave through anybody.
+        // Chunks of a rank that is assigned to no sender may leave through any sender.
         let named: BTreeSet<u64> = assigned.values().flat_map(|entry| &entry.ranks).copied().collect();
         let free: BTreeSet<u64> = self.local.iter().copied().filter(|local| !named.contains(local)).collect();
         let mut owners = vec![None; self.topology.links().len()];
@@ -321,7 +323,7 @@ impl Resolver<'_> {
     }
 }
 
-/// The first line that forbids a link is the one to name.
+/// Forbids a link. If several lines forbid it, the first of them is kept.
 fn forbid(forbidden: &mut [Option<u32>], link: LinkId, line: u32) {
     forbidden[link.index()].get_or_insert(line);
 }
@@ -353,7 +355,7 @@ mod tests {
         (sketch.unwrap_or_else(|error| panic!("{error}")), topology)
     }
 
-    /// The links that a sketch leaves, as `from>to`.
+    /// The links that a sketch allows, as `from>to`.
     fn allowed(text: &str, spec: &str) -> String {
         let (sketch, topology) = resolved(text, spec);
         let links = topology.link_ids().filter(|&id| sketch.constraints.allows_link(id));
@@ -403,7 +405,7 @@ mod tests {
         };
         assert_eq!((line(0, 1), line(0, 2), line(1, 0)), (Some(6), Some(7), None));
         assert_eq!((line(0, 9), line(0, 8), line(1, 9)), (None, Some(2), Some(3)));
-        // Rank 5 is no relay at all: the value of `relays` begins on line 2.
+        // Rank 5 is no relay, so the line of the whole value of `relays` counts, which begins on line 2.
         assert_eq!(line(5, 12), Some(2));
     }
 
@@ -416,7 +418,7 @@ mod tests {
             let (owners, line) = sketch.constraints.owners[link.index()].clone()?;
             Some((owners.iter().map(|rank| rank.0).collect::<Vec<_>>(), line))
         };
-        // Ranks 5, 6 and 7 are assigned to nobody, so both senders carry their chunks.
+        // Ranks 5, 6 and 7 are assigned to no sender, so both senders may carry their chunks.
         assert_eq!(owners(0, 9), Some((vec![0, 1, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15], 3)));
         assert_eq!(owners(10, 3), Some((vec![2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15], 4)));
         assert_eq!(owners(0, 1), None);

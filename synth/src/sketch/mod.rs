@@ -1,8 +1,8 @@
-//! What a user tells the planner about good schedules on a machine: a sketch, after TACCL [1].
+//! Sketches, after TACCL [1]: what a user tells the planner about good schedules on a machine.
 //!
-//! A [`SketchFile`] is a sketch as written; [`SketchFile::resolve`] turns it into a [`Sketch`] for one topology:
-//! tables over links ([`crate::problem::Constraints`]) that strategies obey, and pins for the planner. A sketch only forbids,
-//! orders and prefers; it never changes what the machine is. [`obey`] checks the result independently.
+//! A [`SketchFile`] is a sketch as written. [`SketchFile::resolve`] turns it into a [`Sketch`] for one topology: tables
+//! over links ([`crate::problem::Constraints`]) that strategies obey, and pins for the planner. A sketch only forbids,
+//! orders and prefers; it never changes the machine. [`obey`] checks a schedule independently.
 //!
 //! ```yaml
 //! # The first lines say why the sketch exists.
@@ -27,7 +27,7 @@
 //! time_limit: 60s
 //! ```
 //!
-//! Every key may be left out, and then leaves all freedom.
+//! Every key may be left out, and then restricts nothing.
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023.
 
@@ -125,7 +125,8 @@ mod tests {
     fn a_strategy_finds_a_schedule_that_obeys_every_shipped_sketch() {
         for path in shipped() {
             let (sketch, topology) = resolved(&path, read(&path).such_as().unwrap());
-            // An AllReduce crosses between machines twice: sums on their way in, copies on their way out.
+            // An AllReduce crosses between machines twice: sums on their way to the collector, and copies on their way
+            // back.
             for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce] {
                 let problem = problem(&sketch, &topology, collective);
                 let limits = Limits { restarts: 1, ..Limits::default() };
@@ -153,7 +154,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
 
-        /// A damaged sketch is read or refused, never a panic; what is refused is refused with a position.
+        /// A damaged sketch is read or refused, but never causes a panic. A refusal names a position.
         #[test]
         fn damaged_sketches_do_no_harm(
             which in 0usize..12,

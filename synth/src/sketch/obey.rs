@@ -1,7 +1,7 @@
-//! Does a schedule obey the sketch it was made under? An independent check, used on every candidate.
+//! Whether a schedule obeys its sketch: an independent check of every candidate.
 //!
 //! The principal function is [`obey`]. It reads the resolved tables and the transfers, and nothing that a strategy
-//! computed. Whether the schedule is *right* is the verifier's business, not asked here.
+//! computed. Whether the schedule is *valid* is checked by the verifier, not here.
 
 use crate::problem::constraints::owner;
 use crate::problem::{Constraints, Hindrance, Stages};
@@ -14,12 +14,12 @@ use topology::{LinkId, Micros, Rank, Topology};
 /// A transfer that the sketch does not permit.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct SketchViolation {
-    /// Which rule.
+    /// The broken rule.
     #[serde(flatten)]
     pub kind: BrokenRule,
     /// Line of the sketch, from 1.
     pub line: u32,
-    /// Position of the transfer in the schedule.
+    /// Index of the transfer in the schedule.
     pub transfer: usize,
     /// The first chunk concerned.
     pub chunk: ChunkId,
@@ -27,28 +27,29 @@ pub struct SketchViolation {
     pub from: Rank,
     /// The receiver.
     pub to: Rank,
-    /// When the transfer starts.
+    /// When the transfer starts, in microseconds.
     pub time_us: f64,
 }
 
-/// A rule of a sketch, broken.
+/// A rule of a sketch that a transfer breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum BrokenRule {
     /// The link is forbidden.
     ForbiddenLink,
-    /// Chunks of this owner must leave (reduced ones: arrive) through another sender.
+    /// The link is reserved for chunks of other owners.
     NotItsSender,
     /// The chunk has crossed between machines too often.
     TooManyMachineHops {
-        /// How often, with this transfer.
+        /// The number of crossings, with this transfer.
         hops: u32,
     },
-    /// A relayed chunk went before the sender's own (a reduced one: after the receiver's own).
+    /// A chunk of the sender's own left after a relayed one. For reduced chunks: a sum that the receiver passes on left
+    /// after a sum for the receiver itself.
     OwnChunkAfterRelayed,
-    /// The link may not be used any more: what it carries has been in a later stage.
+    /// The link belongs to earlier stages only, and the chunk has reached a later stage.
     OutOfStage {
-        /// That stage, from 1.
+        /// The stage that the chunk has reached, from 1.
         after: u8,
     },
 }
@@ -68,7 +69,7 @@ impl fmt::Display for SketchViolation {
     }
 }
 
-/// Every way in which `schedule` breaks `constraints`, in the order of its transfers within each rule.
+/// Every violation of `constraints` in `schedule`, rule by rule, and for each rule in the order of the transfers.
 pub fn obey(schedule: &Schedule, topology: &Topology, constraints: &Constraints) -> Vec<SketchViolation> {
     let check = Check { schedule, topology, demand: &schedule.demand };
     let mut violations = check.hindrances(constraints);
@@ -105,7 +106,8 @@ impl Check<'_> {
             if let Some((chunk, hindrance)) = hindered {
                 let kind = match hindrance {
                     Hindrance::ForbiddenLink { .. } => BrokenRule::ForbiddenLink,
-                    // No single link is hindered by what depends on the way; that is checked below.
+                    // `hindrance` looks at single links, and never returns the two kinds that depend on the way. Those
+                    // are checked below.
                     Hindrance::NotItsSender { .. }
                     | Hindrance::TooManyMachineHops { .. }
                     | Hindrance::OutOfStage { .. } => BrokenRule::NotItsSender,
@@ -120,8 +122,9 @@ impl Check<'_> {
         self.topology.machine_of(transfer.from) != self.topology.machine_of(transfer.to)
     }
 
-    /// Follows every value: a copy has crossed as often as the best copy that had arrived at its sender, a partial
-    /// sum as often as the most travelled part of it. An allreduced chunk may do both: sums in, copies out.
+    /// Counts the crossings of every value. A copy continues the best copy that had arrived at its sender; a partial
+    /// sum counts as many crossings as its most travelled part. A chunk of an AllReduce is counted twice: as a sum on
+    /// the way in and as a copy on the way out.
     fn machine_hops(&self, limit: u32, line: u32) -> Vec<SketchViolation> {
         let mut arrivals: BTreeMap<(ChunkId, Rank, TransferKind), Vec<(Micros, u32)>> = BTreeMap::new();
         let mut violations = Vec::new();
@@ -148,9 +151,10 @@ impl Check<'_> {
     }
 
     /// Follows every value through the stages. A copy is in the stage of the least advanced copy that had arrived at
-    /// its sender; a partial sum in that of its most advanced part, and a copy of a sum in that of the sum.
+    /// its sender. A partial sum is in the stage of its most advanced part, and a copy of a sum in the stage of the
+    /// sum.
     fn stages(&self, stages: &Stages) -> Vec<SketchViolation> {
-        /// When and how something came, and the stage it was then in.
+        /// When a value arrived, how, and the stage that it had reached.
         type Arrival = (Micros, TransferKind, u8);
         let mut arrivals: BTreeMap<(ChunkId, Rank), Vec<Arrival>> = BTreeMap::new();
         let mut violations = Vec::new();
@@ -158,7 +162,7 @@ impl Check<'_> {
             let Transfer { from, to, kind, .. } = *transfer;
             for &chunk in &transfer.chunks {
                 let arrived = arrivals.get_mut(&(chunk, from)).map_or(&mut [][..], Vec::as_mut_slice);
-                // Only sums depend on the order of arrivals, copies replacing what was there.
+                // The order of arrivals matters for sums only: an arriving copy replaces the value that was there.
                 arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
                 let in_time = arrived.iter().filter(|(end, ..)| is_in_time(*end, transfer.start));
                 let described = self.demand.chunk(chunk);
@@ -171,7 +175,7 @@ impl Check<'_> {
                     false => in_time.map(|&(.., arrived)| arrived).min().unwrap_or(0),
                 };
                 let next = stages.after(stage, transfer.link);
-                // A link in no stage at all is forbidden, which has been said.
+                // A link that is in no stage is forbidden, which was reported above.
                 if next.is_none() && stages.of_link[transfer.link.index()] != 0 {
                     let broken = BrokenRule::OutOfStage { after: stage + 1 };
                     violations.push(self.violation(broken, stages.line, index, chunk));
@@ -182,8 +186,8 @@ impl Check<'_> {
         violations
     }
 
-    /// On a link between machines, no chunk of the sender's own after a relayed one. Reduced chunks run the
-    /// other way round: sums for the receiver itself come after those it passes on.
+    /// On a link between machines, no chunk of the sender's own may follow a relayed one. For reduced chunks the order
+    /// is reversed: sums for the receiver itself come after the sums that it passes on.
     fn own_chunks_first(&self, line: u32) -> Vec<SketchViolation> {
         #[derive(Default)]
         struct Seen {
@@ -216,7 +220,8 @@ impl Check<'_> {
     }
 }
 
-/// Arrivals at an instant come before departures at it; the tolerance is that of the file format.
+/// Whether an arrival is in time for a departure; arrivals at an instant come before departures at that instant. The
+/// tolerance is that of the file format.
 fn is_in_time(end: Micros, start: Micros) -> bool {
     end.0 <= start.0 * (1.0 + 1e-7)
 }
@@ -230,7 +235,7 @@ mod tests {
     use std::sync::Arc;
     use topology::resolve;
 
-    /// Plays transfers `(chunk, from, to)` one after the other, 10 µs each, on two NDv2.
+    /// Plays transfers `(chunk, from, to)` one after the other, 10 µs each, on two NDv2 machines.
     fn check(sketch: &str, collective: Collective, sent: &[(u32, u32, u32)], expected: Expect) {
         let topology = resolve("ndv2x2,costs=taccl-1mb").unwrap();
         let sketch = SketchFile::parse(sketch, "s.yaml").unwrap().resolve(&topology).unwrap();
@@ -238,7 +243,7 @@ mod tests {
         let last_reduce = sent.iter().rposition(|&(_, _, to)| to >= 8).unwrap_or(0);
         let transfers = sent.iter().enumerate().map(|(index, &(chunk, from, to))| {
             let (from, to) = (Rank(from), Rank(to));
-            // In an allreduce, everything up to the last arrival in the second machine is the summing.
+            // In an AllReduce, all transfers up to the last arrival in the second machine reduce.
             let reduces = collective.combines() && (collective != Collective::AllReduce || index <= last_reduce);
             Transfer {
                 chunks: [ChunkId(chunk)].into_iter().collect(),
@@ -283,7 +288,7 @@ mod tests {
                 "transfer 1 (chunk 3, rank 0 → 9 at 10 µs) uses a link reserved for chunks of other ranks (sketch line 3)"
             ],
         );
-        // A sum belongs to the rank that wants it: 11 is local rank 3 of the second machine.
+        // The owner of a sum is the rank that wants it: rank 11 is local rank 3 of the second machine.
         check(
             sketch,
             Collective::ReduceScatter,
@@ -306,7 +311,7 @@ mod tests {
                 "transfer 2 (chunk 0, rank 8 → 1 at 20 µs) is crossing 2 between machines, one too many (sketch line 1)"
             ],
         );
-        // The holder's own copy has not crossed, though one came back to it.
+        // The holder's own copy has not crossed, even after a copy came back to the holder.
         let own = [(0, 0, 9), (0, 9, 0), (0, 0, 10)];
         check(
             "max_machine_hops: 1",
@@ -316,7 +321,7 @@ mod tests {
                 "transfer 1 (chunk 0, rank 9 → 0 at 10 µs) is crossing 2 between machines, one too many (sketch line 1)"
             ],
         );
-        // A sum has crossed as often as its most travelled part.
+        // A sum counts as many crossings as its most travelled part.
         check(
             "max_machine_hops: 1",
             Collective::ReduceScatter,
@@ -325,7 +330,7 @@ mod tests {
                 "transfer 2 (chunk 9, rank 1 → 9 at 20 µs) is crossing 2 between machines, one too many (sketch line 1)"
             ],
         );
-        // Sums in and copies out are counted apart.
+        // Crossings of sums and of copies are counted separately.
         check("max_machine_hops: 1", Collective::AllReduce, &[(0, 1, 0), (0, 0, 9), (0, 9, 1)], expect![[""]]);
     }
 
@@ -342,7 +347,7 @@ mod tests {
                 transfer 4 (chunk 0, rank 8 → 1 at 40 µs) uses a link that has no stage from 2 on (sketch line 1)
                 transfer 5 (chunk 0, rank 8 → 2 at 50 µs) uses a link that has no stage from 2 on (sketch line 1)"#]],
         );
-        // Three stages let what came in inside a machine cross, but not come back.
+        // With three stages, a chunk may move inside a machine, then cross, then move inside again, but not cross back.
         let three = "stages: [inside, between, inside]";
         check(three, Collective::AllGather, &[(1, 1, 0), (1, 0, 9), (1, 9, 8)], expect![[""]]);
         check(
@@ -353,7 +358,7 @@ mod tests {
                 "transfer 3 (chunk 1, rank 8 → 2 at 30 µs) uses a link that has no stage from 3 on (sketch line 1)"
             ],
         );
-        // The holder's own copy stays in the first stage, whatever comes back to it.
+        // The holder's own copy stays in the first stage, even if a copy comes back to the holder.
         check(sketch, Collective::AllGather, &[(0, 0, 1), (0, 0, 9)], expect![[""]]);
     }
 
@@ -398,9 +403,9 @@ mod tests {
                 "transfer 2 (chunk 0, rank 0 → 9 at 20 µs) breaks the order of own and relayed chunks (sketch line 1)"
             ],
         );
-        // Inside a machine any order will do.
+        // Inside a machine, any order is allowed.
         check(sketch, Collective::AllGather, &[(1, 1, 0), (1, 0, 2), (0, 0, 2)], expect![[""]]);
-        // Sums run the other way: those the receiver passes on come first.
+        // For sums the order is reversed: those that the receiver passes on come first.
         check(sketch, Collective::ReduceScatter, &[(10, 0, 9), (9, 0, 9)], expect![[""]]);
         check(
             sketch,

@@ -1,9 +1,9 @@
 //! Which physical rank each rank of a sketch is: `placement`.
 //!
-//! The principal function is [`choose`]. A sketch is written for logical ranks; on a machine of the same inner wiring
-//! whose NIC sits beside other devices, another numbering of the same wiring puts the relays where they belong. Only
-//! automorphisms of the inside of each machine come into question, so that nothing else in the sketch changes its
-//! meaning; inspector-topo and msccl-tools do the same for one machine type by measuring and renaming its devices.
+//! The principal function is [`choose`]. A sketch is written for logical ranks. On a machine of the same inner wiring
+//! whose NIC sits beside other devices, another numbering of the same wiring puts the relays beside the NIC. Only
+//! automorphisms of the inside of each machine are considered, so that nothing else in the sketch changes its meaning.
+//! inspector-topo and msccl-tools do the same for one machine type: they measure its devices and renumber them.
 
 use super::body::PlacementWish;
 use super::error::{Mistake, SketchError};
@@ -13,13 +13,13 @@ use serde_saphyr::{Location, Spanned};
 use topology::symmetry::{Colours, automorphisms, extend};
 use topology::{Link, Rank, Topology, TopologyParts};
 
-/// The work of the search for the symmetries of one machine, in visits of links.
+/// The work of the search for the symmetries of one machine, in links visited.
 const SEARCH_WORK: u64 = 10_000_000;
-/// The work of comparing placements, in visits of links: a few seconds.
+/// The work of comparing placements, in links visited: a few seconds.
 const WORK: usize = 200_000_000;
 /// The most symmetries of a machine that are tried in one step.
 const MOST_MOVES: usize = 512;
-/// The most moves that a placement is away from the sketch's own numbering.
+/// The most steps from the sketch's own numbering to a placement.
 const MOST_STEPS: usize = 16;
 
 /// The physical rank of every logical rank.
@@ -32,7 +32,7 @@ pub(super) fn choose(file: &SketchFile, topology: &Topology) -> Result<Vec<Rank>
     }
 }
 
-/// The placement that a list spells out: the physical local ranks of every machine, or all physical ranks.
+/// The placement that a list spells out: the physical local ranks, the same for every machine, or all physical ranks.
 fn listed(
     file: &SketchFile,
     topology: &Topology,
@@ -69,7 +69,7 @@ fn listed(
     Ok(placement)
 }
 
-/// A placement leaves every machine its ranks and its inner links.
+/// Checks that a placement keeps the ranks and the inner links of every machine.
 fn check(topology: &Topology, placement: &[Rank]) -> Result<(), String> {
     let moved =
         topology.ranks().find(|rank| topology.machine_of(*rank) != topology.machine_of(placement[rank.index()]));
@@ -83,8 +83,9 @@ fn check(topology: &Topology, placement: &[Rank]) -> Result<(), String> {
     }
 }
 
-/// What the links between machines cost that the sketch leaves, least first: the busiest resource or link when all of
-/// them carry a byte (in µs), all together, and their α. `None` where the sketch's rules do not fit.
+/// The cost of the links between machines that the sketch leaves, compared entry by entry: the time of the busiest
+/// resource or link when each of these links carries one byte (in µs), the sum of their β, and the sum of their α.
+/// `None` where the sketch's rules do not fit this placement.
 fn cost(file: &SketchFile, topology: &Topology, placement: &[Rank]) -> Option<[f64; 3]> {
     let constraints = Resolver::new(file, topology, placement.to_vec()).link_rules().ok()?;
     let mut busy = vec![0.0; topology.resources().len()];
@@ -104,15 +105,16 @@ fn cost(file: &SketchFile, topology: &Topology, placement: &[Rank]) -> Option<[f
     Some([peak, beta, alpha])
 }
 
-/// Whether one cost is less than another by more than rounding; nothing fits is the most.
+/// Whether one cost is less than another by more than rounding; `None` is the greatest cost.
 fn is_less(cost: Option<[f64; 3]>, than: Option<[f64; 3]>) -> bool {
     let (Some(cost), Some(than)) = (cost, than) else { return cost.is_some() && than.is_none() };
     let differing = cost.iter().zip(&than).find(|(a, b)| (*a - *b).abs() > 1e-9 * a.abs().max(b.abs()));
     differing.is_some_and(|(a, b)| a < b)
 }
 
-/// The placement under which the sketch's links between machines cost least: from the sketch's own numbering by the best
-/// move, again and again. A move renumbers one machine, or all of them alike, by a symmetry of its inside.
+/// The placement under which the sketch's links between machines cost least. The search starts from the sketch's own
+/// numbering and repeats the best move. A move renumbers one machine, or all of them alike, by a symmetry of its
+/// inside.
 fn best(file: &SketchFile, topology: &Topology) -> Vec<Rank> {
     let mut placement: Vec<Rank> = topology.ranks().collect();
     let moves = moves(topology);
@@ -134,7 +136,7 @@ fn best(file: &SketchFile, topology: &Topology) -> Vec<Rank> {
     placement
 }
 
-/// The symmetries of the insides, in all machines alike first, then machine by machine.
+/// The moves: symmetries of the insides of machines, first in all machines alike, then machine by machine.
 fn moves(topology: &Topology) -> Vec<Vec<Rank>> {
     let machines = topology.machines();
     let affordable = (WORK / topology.links().len().max(1) / MOST_STEPS / (machines.len() + 1)).clamp(8, MOST_MOVES);
@@ -164,7 +166,7 @@ fn moves(topology: &Topology) -> Vec<Vec<Rank>> {
     moves
 }
 
-/// Some symmetries of the inside of a machine by local ranks, those of few generators first.
+/// Some symmetries of the inside of a machine, over local ranks; those that need few generators come first.
 fn elements(topology: &Topology, machine: usize, limit: usize) -> Vec<Vec<Rank>> {
     let ranks = &topology.machines()[machine];
     let local = |rank: Rank| ranks.iter().position(|&other| other == rank).map(Rank::from_index);
@@ -200,7 +202,8 @@ mod tests {
     use super::*;
     use topology::{Latency, Micros, MicrosPerByte};
 
-    /// Two machines, each a ring of four with its NIC beside local rank `near`; crossing from elsewhere costs double.
+    /// Two machines, each a ring of four with its NIC beside local rank `near`. Links between them cost one byte-time
+    /// more for each end that is not `near`.
     fn rings(near: [u32; 2]) -> Topology {
         let link = |from: u32, to: u32, beta: f64| Link {
             from: Rank(from),
@@ -242,14 +245,14 @@ mod tests {
         assert_eq!(placed(auto, &rings([1, 3])).map(|it| (it[0], it[4])), Ok((1, 7)), "machine by machine");
         assert_eq!(placed("relays: {0: [0]}", &rings([2, 2])), Ok(vec![]));
         assert_eq!(placed("placement: none\nrelays: {0: [0]}", &rings([2, 2])), Ok(vec![]));
-        // Neighbours stay neighbours.
+        // Neighbours in the sketch stay neighbours.
         let both = placed("placement: auto\nrelays: {0: [0], 1: [0]}\n", &rings([3, 3])).unwrap();
         assert_eq!((both[0], both[1] % 2), (3, 0));
     }
 
     #[test]
     fn auto_finds_the_links_that_exist() {
-        // Between these machines there are 0 → 9 and 8 → 1 only; 2 and 3 are joined in the box as 0 and 1 are.
+        // Between these machines there are only 0 → 9 and 8 → 1. Inside a machine, 2 and 3 are linked as 0 and 1 are.
         let topology = topology::resolve("ndv2x2").unwrap();
         let identity = placed("relays: {2: [3]}\n", &topology).unwrap_err();
         assert!(identity.contains("names no link"), "{identity}");

@@ -1,7 +1,7 @@
-//! What a schedule makes of a sketch's wishes: none of it is a violation.
+//! How far a schedule follows the wishes of a sketch; a remark is not a violation.
 //!
-//! The principal function is [`remarks`]. Chunk counts and sizes may be overruled on the command line, and symmetries
-//! and connections guide the search; who compares a schedule with a sketch wants to know of them all the same.
+//! The principal function is [`remarks`]. The command line may override chunk counts and sizes, and symmetries and
+//! connections only guide the search. A user who compares a schedule with a sketch still wants to know about them.
 
 use super::resolve::{Sketch, counted};
 use crate::problem::{Connections, Constraints};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use topology::LinkId;
 use topology::symmetry::Automorphism;
 
-/// What differs from the wishes of `sketch`, and how far its preferences are met.
+/// Where the schedule differs from the wishes of `sketch`, and how far it meets the sketch's preferences.
 pub fn remarks(schedule: &Schedule, sketch: &Sketch) -> Vec<String> {
     let request = schedule.demand.request();
     let mut remarks = Vec::new();
@@ -37,7 +37,7 @@ fn used_links(schedule: &Schedule) -> BTreeSet<LinkId> {
     schedule.transfers.iter().map(|transfer| transfer.link).collect()
 }
 
-/// How many of the links of each line's switches are open.
+/// For each line of `connections`, how many links of its switches are in use.
 fn connections(schedule: &Schedule, constraints: &Constraints) -> Vec<String> {
     let used = used_links(schedule);
     let by_line = constraints.connections.chunk_by(|a, b| a.line == b.line);
@@ -50,7 +50,7 @@ fn connections(schedule: &Schedule, constraints: &Constraints) -> Vec<String> {
     by_line.map(remark).collect()
 }
 
-/// Whether every chunk goes over the images of its links where its image does; times are not compared.
+/// Whether, for every chunk and link of a transfer, the chunk's image uses the link's image; times are not compared.
 fn is_symmetric(schedule: &Schedule, symmetry: &Automorphism) -> bool {
     let Some(images) = Kinds::new(&schedule.demand).images(symmetry) else { return false };
     let routes =

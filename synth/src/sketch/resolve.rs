@@ -1,8 +1,8 @@
-//! From a sketch as written to tables over one topology.
+//! Resolving a sketch: from the text to tables over one topology.
 //!
-//! The principal function is [`SketchFile::resolve`]; `links` does the part about links, `wishes` that about
-//! symmetries, `placement` says which physical ranks the sketch's numbers mean. Everything that names something is
-//! looked up here, so that strategies see only ids that exist.
+//! The principal function is [`SketchFile::resolve`]. `links` handles the rules about links, `wishes` those about
+//! symmetries, and `placement` finds the physical ranks that the sketch's numbers mean. All names are looked up here,
+//! so that strategies see only ids that exist.
 
 use super::body::{RankMap, Ranks, SizeRange};
 use super::error::{Mistake, SketchError};
@@ -18,19 +18,19 @@ use topology::{Rank, Topology};
 /// A sketch, resolved against a topology.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sketch {
-    /// What errors and reports call the file.
+    /// The name of the file in errors and reports.
     pub origin: String,
-    /// Its name; the file's name where the file does not say.
+    /// The name of the sketch, or of the file if the sketch has none.
     pub name: String,
-    /// Why it exists.
+    /// Why the sketch exists.
     pub why: Option<String>,
-    /// What strategies obey and prefer, over physical ranks.
+    /// What strategies obey and prefer, over physical ranks and links.
     pub constraints: Constraints,
-    /// What the planner is told.
+    /// Options that the sketch sets for the planner.
     pub pins: Pins,
 }
 
-/// Options that a sketch fixes; what it leaves open is `None`.
+/// Options that a sketch fixes; `None` where it leaves one open.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pins {
     /// Chunks per rank.
@@ -72,7 +72,7 @@ impl SketchFile {
     }
 }
 
-/// Refuses topologies of another shape than the sketch was written for.
+/// Refuses a topology of another shape than the sketch was written for.
 fn check_shape(file: &SketchFile, topology: &Topology) -> Result<(), SketchError> {
     let Some(at) = &file.body.topology else { return Ok(()) };
     let shape = &at.value;
@@ -92,13 +92,13 @@ fn check_shape(file: &SketchFile, topology: &Topology) -> Result<(), SketchError
     Ok(())
 }
 
-/// A sketch, a topology, and who is who: the sketch's ranks are logical, the topology's physical.
+/// A sketch, a topology, and how their ranks correspond: the sketch's ranks are logical, the topology's are physical.
 pub(super) struct Resolver<'a> {
     pub(super) file: &'a SketchFile,
     pub(super) topology: &'a Topology,
-    /// The physical rank of every logical one; both are in the same machine.
+    /// The physical rank of every logical rank; both are in the same machine.
     pub(super) physical: Vec<Rank>,
-    /// The number within its machine by which the sketch knows every physical rank.
+    /// For every physical rank, its local rank in the sketch's numbering.
     pub(super) local: Vec<u64>,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Entry {
     pub(super) line: u32,
 }
 
-/// Ranks by number: over all machines, or inside each.
+/// How ranks are numbered: over all machines, or inside each.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Numbering {
     Global,
@@ -128,7 +128,7 @@ impl<'a> Resolver<'a> {
         self.topology.ranks().eq(self.physical.iter().copied())
     }
 
-    /// The rules about links alone: what is forbidden, how often to cross, in which stages.
+    /// The rules about links alone: forbidden links, the most machine hops, and stages.
     pub(super) fn link_rules(&self) -> Result<Constraints, SketchError> {
         let stages = self.stages()?;
         let forbidden = self.forbidden_links(stages.as_ref())?;
@@ -152,7 +152,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Checks that some machine has a rank of this number.
+    /// Checks that some machine has a local rank of this number.
     pub(super) fn local_rank(&self, number: &Spanned<u64>) -> Result<u64, SketchError> {
         let ranks = self.topology.machines().iter().map(Vec::len).max().unwrap_or(0);
         if number.value < ranks as u64 {
@@ -185,7 +185,7 @@ impl<'a> Resolver<'a> {
         ranks.list.iter().map(|rank| self.local_rank(rank)).collect()
     }
 
-    /// The ranks of all machines that have one of these numbers in theirs.
+    /// The ranks of all machines whose local rank is one of `numbers`.
     pub(super) fn with_local_number(&self, numbers: &BTreeSet<u64>) -> RankSet {
         self.topology.ranks().filter(|rank| numbers.contains(&self.local[rank.index()])).collect()
     }

@@ -1,7 +1,7 @@
-//! YAML values that may be written in several shapes: a rank or a list of ranks, a word or a map.
+//! YAML values that may have several shapes: a rank or a list of ranks, a word or a map.
 //!
-//! Written by hand rather than as untagged enums, because those buffer the value, lose its position, and can only
-//! say that "no variant matched".
+//! They are written by hand, not as untagged enums. An untagged enum buffers the value, loses its position, and reports
+//! only that "no variant matched".
 
 use super::body::{
     ConnectionsAsWritten, Images, LinkClass, LinkPattern, LinkRule, PlacementWish, RankMap, Ranks, Relays, SymmetryWish,
@@ -13,7 +13,7 @@ use serde_saphyr::Spanned;
 use std::fmt;
 use topology::quantity::{RankSpan, listed};
 
-/// Reads a key that is there: `relays:` without a value is a mistake, not "no relays".
+/// Reads a key that is present: `relays:` without a value is an error, not "no relays".
 pub(super) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Ranks {
     }
 }
 
-/// [`Ranks`] before the single rank has got its position.
+/// [`Ranks`] before a single rank gets its position.
 enum OneOrMany {
     One(RankSpan),
     Many(Vec<Spanned<RankSpan>>),

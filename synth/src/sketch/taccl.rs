@@ -1,7 +1,8 @@
-//! Sketches of TACCL [1], translated.
+//! The import of TACCL [1] sketches.
 //!
-//! The principal function is [`import_taccl`], from the JSON of TACCL's examples to a sketch of ours as text, with notes
-//! about what has no meaning here. What a field means was read in TACCL's code, not in its documentation:
+//! The principal function is [`import_taccl`]. It translates the JSON of TACCL's examples into a sketch of this crate,
+//! as text, with notes about fields that have no meaning here. The meanings of the fields follow TACCL's code, not its
+//! documentation:
 //!
 //! | TACCL | here |
 //! |---|---|
@@ -9,7 +10,7 @@
 //! | `intranode_sketch`: `switch` with `uc-min`, `uc-max` | `connections`: `few`, `many` per switch |
 //! | `intranode_sketch`: `minmax`, `maxmin` | `objective`: `bandwidth`, `balance` |
 //! | `internode_conn`: a map, `direct-map`, `fully-connected` | `relays`: a map, `direct`, `all` |
-//! | its routing model: a chunk goes straight to every other machine | `max_machine_hops: 1` |
+//! | its routing model: a chunk goes directly to every other machine | `max_machine_hops: 1` |
 //! | `gpus_to_sender_rev_map` | `senders` |
 //! | `enforce_ordering` | `own_chunks_first` |
 //! | `symmetry_offsets`: `[offset, size]` | `symmetry`: `{rotate: offset, within: size}` |
@@ -31,13 +32,13 @@ use topology::Topology;
 pub struct ImportedSketch {
     /// The sketch, as YAML.
     pub yaml: String,
-    /// What a person should know about the translation.
+    /// Remarks about the translation for the user.
     pub notes: Vec<String>,
 }
 
-/// Translates TACCL's `text`; `name` is the sketch's name, `origin` what errors call the file.
+/// Translates TACCL's `text`; `name` is the sketch's name, `origin` the name of the file in errors.
 ///
-/// The topology, where it is known, fills in the shape that TACCL leaves to its command line.
+/// If the topology is given, it supplies the shape that TACCL takes from its command line.
 ///
 /// # Errors
 /// [`SketchError`] with the position of the first mistake.
@@ -47,7 +48,7 @@ pub fn import_taccl(
     name: &str,
     topology: Option<&Topology>,
 ) -> Result<ImportedSketch, SketchError> {
-    // JSON is YAML but for tabs, which JSON has between tokens only.
+    // JSON is valid YAML except for tabs, which JSON allows between tokens only.
     let document: Document = read_yaml(&text.replace('\t', " "), origin)?;
     let mut translation = Translation { origin, topology, yaml: String::new(), notes: Vec::new() };
     translation.sketch(&document, name)?;
@@ -67,7 +68,7 @@ struct Document {
     internode_sketch: Option<Spanned<Between>>,
     symmetry_offsets: Option<Spanned<Vec<Numbers>>>,
     hyperparameters: Parameters,
-    /// Known to older versions; nothing reads it.
+    /// Written by older versions of TACCL; nothing reads it.
     multinode_sketch: Option<Spanned<de::IgnoredAny>>,
 }
 
@@ -92,7 +93,7 @@ struct Between {
 #[serde(deny_unknown_fields)]
 struct Parameters {
     input_chunkup: Spanned<u64>,
-    /// Known to older versions; nothing reads it.
+    /// Written by older versions of TACCL; nothing reads it.
     heuristic: Option<Spanned<de::IgnoredAny>>,
 }
 
@@ -185,7 +186,7 @@ impl Translation<'_> {
         self.parameters(document)
     }
 
-    /// The groups of local ranks on a switch, with what is wished for their connections.
+    /// The groups of local ranks on a switch, with the wish for their connections.
     fn switches(&mut self, inside: &Inside) -> Result<Vec<(Vec<u64>, &'static str)>, SketchError> {
         match &inside.strategy.value[..] {
             "switch" => {}
@@ -231,7 +232,7 @@ impl Translation<'_> {
         Ok(groups.into_iter().map(|(group, (wish, _))| (group.into_iter().collect(), wish)).collect())
     }
 
-    /// How many ranks a machine has, where that is certain.
+    /// How many ranks a machine has; `None` where that is not certain.
     fn ranks_per_machine(&self, switches: &[(Vec<u64>, &'static str)]) -> Option<u64> {
         if let Some(topology) = self.topology {
             let size = topology.machines().first()?.len();
@@ -294,7 +295,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// `{1: [0], 3: [2]}`, by key.
+    /// A map of local ranks in the form `{1: [0], 3: [2]}`, sorted by key.
     fn map(&self, at: Location, map: &[(Spanned<String>, Numbers)]) -> Result<String, SketchError> {
         if map.is_empty() {
             return self.error(at, Mistake::Empty { what: "this map", effect: "let nothing leave its machine" });
@@ -369,7 +370,7 @@ mod tests {
 
     const ALL: &str = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]";
 
-    /// JSON of TACCL's form.
+    /// JSON in TACCL's format.
     fn json(machines: u32, inside: &str, between: Option<&str>, symmetry: &str, chunks: u32) -> String {
         let between =
             between.map_or(String::new(), |it| format!("\"internode_sketch\": {{\"strategy\": \"relay\", {it}}},"));
@@ -379,7 +380,7 @@ mod tests {
         )
     }
 
-    /// What TACCL's example of this name says; `-bound` is ours.
+    /// The content of TACCL's example of this name; TACCL itself has no `-bound` example.
     fn example(name: &str) -> String {
         let free = "\"strategy\": \"none\"";
         let switch = |wish: &str| {
@@ -416,7 +417,7 @@ mod tests {
         }
     }
 
-    /// The constraints without the lines that they come from.
+    /// The constraints without their line numbers.
     fn unplaced(constraints: &Constraints) -> Constraints {
         let mut plain = constraints.clone();
         plain.forbidden.iter_mut().flatten().for_each(|line| *line = 0);
@@ -461,7 +462,7 @@ mod tests {
                 assert_eq!((&theirs.name, theirs.pins), (&ours.name, ours.pins), "{name}");
                 let mut theirs = unplaced(&theirs.constraints);
                 if name == "sk2-dgx2-n2" {
-                    // Ours says why it leaves this out; nothing else differs.
+                    // The shipped sketch leaves the senders out and says why; nothing else differs.
                     assert!(ours.constraints.owners.is_empty() && !theirs.owners.is_empty());
                     theirs.owners.clear();
                 }
@@ -696,7 +697,7 @@ mod tests {
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
 
-        /// A damaged file is translated into a sketch that can be read, or refused with a place; never a panic.
+        /// A damaged file is translated into a readable sketch or refused with a position, but never causes a panic.
         #[test]
         fn damaged_files_do_no_harm(
             which in proptest::sample::select(vec!["sk1-dgx2-n2", "sk2-ndv2-n4", "sk2-dgx2-n2", "sk1-ndv2-n1"]),

@@ -1,7 +1,7 @@
-//! The symmetries a sketch asks for, as written: rotations, permutations, cycles, maps, or `auto`.
+//! The symmetries that a sketch asks for: rotations, permutations, cycles, maps, or `auto`.
 //!
-//! The principal function is [`Resolver::symmetries`]. A rule is a renumbering of the sketch's logical ranks; where
-//! these are placed elsewhere it is carried over to the physical ones before it is checked.
+//! The principal function is [`Resolver::symmetries`]. A rule renumbers the sketch's logical ranks. Before it is
+//! checked, it is translated to physical ranks by the placement.
 
 use super::body::{Cycle, Images, SymmetryRule, SymmetryWish};
 use super::error::{Mistake, SketchError};
@@ -16,7 +16,7 @@ use topology::symmetry::Automorphism;
 const MAX_SYMMETRIES: usize = 64;
 
 impl Resolver<'_> {
-    /// The symmetries asked for, each checked against the topology and the rest of the sketch.
+    /// The symmetries that the sketch asks for, each checked against the topology and the rest of the sketch.
     pub(super) fn symmetries(&self, constraints: &Constraints) -> Result<Vec<Automorphism>, SketchError> {
         let Some(wish) = &self.file.body.symmetry else { return Ok(Vec::new()) };
         let rules = match &wish.value {
@@ -48,7 +48,7 @@ impl Resolver<'_> {
                     let text = format!("`within: {within}` does not divide the {ranks} ranks into blocks");
                     return self.inconsistent(rule.referenced, text);
                 };
-                // Any offset means the same as its remainder, which always fits.
+                // Any offset is equivalent to its remainder, which always fits.
                 let remainder = (offset.value % within) as usize;
                 let logical = rotation(ranks, remainder, block);
                 let mut images = self.physical.clone();
@@ -91,7 +91,7 @@ impl Resolver<'_> {
         Ok(permuted)
     }
 
-    /// `[[0, 3], [1, 2]]`: every rank becomes the next of its cycle, others stay.
+    /// `[[0, 3], [1, 2]]`: every rank becomes the next of its cycle; other ranks stay.
     fn cycles(&self, cycles: &Spanned<Vec<Cycle>>) -> Result<Vec<Rank>, SketchError> {
         let mut images: Vec<Rank> = self.topology.ranks().collect();
         let mut moved = vec![false; images.len()];
@@ -108,7 +108,7 @@ impl Resolver<'_> {
         Ok(images)
     }
 
-    /// `{0: 3, 3: 0}`: the images of these ranks, others stay.
+    /// `{0: 3, 3: 0}`: these ranks become their images; other ranks stay.
     fn mapped(&self, map: &Spanned<Images>) -> Result<Vec<Rank>, SketchError> {
         let mut images: Vec<Rank> = self.topology.ranks().collect();
         for (from, to) in &map.value.0 {

@@ -1,9 +1,9 @@
 //! The safe wrapper over HiGHS's C API.
 //!
-//! The principal function is [`solve`]. It owns one [`Handle`] for the length of one solve; everything passed to
-//! HiGHS is copied by it, so no borrowed pointer outlives the call it is passed to. The one exception is the
-//! [`Watch`], whose address HiGHS hands back to [`on_callback`] while `Highs_run` is on the stack. A panic in
-//! there is caught, stops the solver, and continues on this side of the boundary.
+//! The principal function is [`solve`]. It owns one [`Handle`] for the length of one solve. HiGHS copies everything
+//! that it is passed, so no borrowed pointer outlives the call that passes it. The only exception is the [`Watch`]:
+//! HiGHS hands its address to [`on_callback`] while `Highs_run` is on the stack. A panic in the callback is caught,
+//! stops the solver, and is resumed outside of the C code.
 
 #![allow(unsafe_code)]
 
@@ -15,12 +15,13 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{NonNull, null_mut};
 
-/// Minimises `model`, from the partial solution `start` if one is given (unnamed columns are completed).
+/// Minimises `model`, from the partial solution `start` if one is given; HiGHS completes the columns that it leaves
+/// out.
 ///
 /// `on_incumbent` is called, on this thread, for every better solution.
 ///
 /// # Errors
-/// [`SynthError::Solver`] where HiGHS reports a failure rather than an outcome.
+/// [`SynthError::Solver`] if HiGHS reports a failure instead of a result.
 pub(crate) fn solve(
     model: &Model,
     start: &[(Column, f64)],
@@ -45,11 +46,11 @@ pub(crate) fn solve(
     Ok(Outcome { ending, iterations: highs.iterations(), nodes: highs.nodes() })
 }
 
-/// Multipliers of the rows of `model`, none of its columns whole, that show that it has no solution; `None` if it has
-/// one, or the limits came first. They are no proof yet: they are rounded.
+/// Multipliers of the rows of `model` that show that its relaxation has no solution. `None` if the relaxation has one,
+/// or a limit was reached first. The multipliers are rounded, so that they are not yet a proof.
 ///
 /// # Errors
-/// [`SynthError::Solver`] where HiGHS reports a failure rather than an outcome.
+/// [`SynthError::Solver`] if HiGHS reports a failure instead of a result.
 pub(crate) fn ray(model: &Model, controls: &Controls<'_>) -> Result<Option<Vec<f64>>, SynthError> {
     if controls.deadline.has_passed() {
         return Ok(None);
@@ -92,7 +93,7 @@ impl Handle {
     }
 
     fn configure(&mut self, controls: &Controls<'_>) -> Result<(), SynthError> {
-        // Each thread has its own scheduler of solver threads; one left by an LP elsewhere may have another size.
+        // Each thread has its own scheduler of solver threads; an earlier LP may have left one of another size.
         // SAFETY: no solve is running on this thread, so its scheduler is idle.
         unsafe { sys::Highs_resetGlobalScheduler(1) };
         let seed = (controls.seed % (i32::MAX as u64)) as i32;
@@ -100,7 +101,7 @@ impl Handle {
         self.option(c"threads", OptionValue::Int(1))?;
         self.option(c"parallel", OptionValue::Text(c"off"))?;
         self.option(c"random_seed", OptionValue::Int(seed))?;
-        // Both solve whole models inside the model, out of reach of the callback that counts work.
+        // Both heuristics solve MIPs inside the MIP, where the callback that counts work is not called.
         self.option(c"mip_heuristic_run_rens", OptionValue::Bool(false))?;
         self.option(c"mip_heuristic_run_rins", OptionValue::Bool(false))?;
         self.option(c"mip_rel_gap", OptionValue::Double(controls.relative_gap))?;
@@ -133,8 +134,8 @@ impl Handle {
         let (columns, rows, entries) = (count(model.columns())?, count(model.rows())?, count(model.entries.len())?);
         let kind = |whole: bool| if whole { sys::kHighsVarTypeInteger } else { sys::kHighsVarTypeContinuous };
         let integrality: Vec<i32> = model.whole.iter().map(|&whole| kind(whole)).collect();
-        // SAFETY: every array has the length that the counts before it announce (columns, rows, entries; one start
-        // per row), and HiGHS copies them before it returns.
+        // SAFETY: every array has the length that the counts announce (columns, rows, entries; one start per row), and
+        // HiGHS copies all arrays before it returns.
         let status = unsafe {
             sys::Highs_passMip(
                 self.0.as_ptr(),
@@ -172,12 +173,12 @@ impl Handle {
         check(status, || "refused the warm start".to_owned())
     }
 
-    /// Runs with callbacks into `watch`; returns HiGHS's status.
+    /// Runs HiGHS with callbacks into `watch`; returns its status.
     fn run(&mut self, watch: &mut Watch<'_>) -> c_int {
         let highs = self.0.as_ptr();
         let data: *mut Watch<'_> = watch;
-        // SAFETY: `watch` outlives the run, nobody else touches it meanwhile, and the callback is unset before
-        // this function returns; the callback casts the pointer back to the type it was made from.
+        // SAFETY: `watch` outlives the run, nothing else uses it during the run, and the callback is unset before this
+        // function returns. The callback casts the pointer back to the type from which it was made.
         unsafe {
             sys::Highs_setCallback(highs, Some(on_callback), data.cast());
             for kind in [
@@ -201,9 +202,9 @@ impl Handle {
                 let solution = self.solution(model).ok_or_else(|| failure("optimal without a solution"))?;
                 Ok(Ending::Optimal(solution))
             }
-            // Below a cutoff HiGHS reports the objective bound, or infeasibility, as it finds it.
+            // With a cutoff, HiGHS reports either the objective bound or infeasibility.
             sys::kHighsModelStatusInfeasible | sys::kHighsModelStatusObjectiveBound => Ok(Ending::Infeasible),
-            // Our columns are bounded, so the ambiguous outcome of presolve means infeasible.
+            // The columns are bounded, so the ambiguous outcome of presolve means infeasible.
             sys::kHighsModelStatusUnboundedOrInfeasible => Ok(Ending::Infeasible),
             sys::kHighsModelStatusUnbounded => Ok(Ending::Unbounded),
             sys::kHighsModelStatusTimeLimit
@@ -225,8 +226,8 @@ impl Handle {
     fn solution(&self, model: &Model) -> Option<Solution> {
         let mut feasibility = 0;
         let mut values = vec![0.0; model.columns()];
-        // SAFETY: the name is terminated, the number has the type of that info item, and `values` has one entry
-        // per column; null means that duals and rows are not wanted.
+        // SAFETY: the name is terminated, the number has the type of that info item, and `values` has one entry per
+        // column. Null means that duals and rows are not wanted.
         let status = unsafe {
             let highs = self.0.as_ptr();
             sys::Highs_getIntInfoValue(highs, c"primal_solution_status".as_ptr(), &raw mut feasibility);
@@ -240,7 +241,7 @@ impl Handle {
         Some(Solution { values, objective })
     }
 
-    /// The ray that made the dual simplex method stop.
+    /// The ray with which the dual simplex method proved infeasibility.
     fn dual_ray(&self, rows: usize) -> Option<Vec<f64>> {
         let mut known: c_int = 0;
         let mut ray = vec![0.0; rows];
@@ -249,7 +250,7 @@ impl Handle {
         (status != sys::kHighsStatusError && known != 0).then_some(ray)
     }
 
-    /// Nodes of the search tree; zero where none was needed.
+    /// Nodes of the search tree; zero if no search was needed.
     fn nodes(&self) -> u64 {
         let mut value: i64 = 0;
         // SAFETY: the name is terminated and names an info item of this type.
@@ -259,7 +260,7 @@ impl Handle {
         u64::try_from(value).unwrap_or(0)
     }
 
-    /// Simplex iterations of the whole run; zero where presolve decided.
+    /// Simplex iterations of the whole run; zero if presolve solved the model.
     fn iterations(&self) -> u64 {
         let mut value = 0;
         // SAFETY: the name is terminated and names an info item of type int.
@@ -292,7 +293,7 @@ fn check(status: c_int, what: impl FnOnce() -> String) -> Result<(), SynthError>
     if status == sys::kHighsStatusError { Err(SynthError::Solver(what())) } else { Ok(()) }
 }
 
-/// What the callback knows and remembers during one run.
+/// The state of the callback during one run.
 struct Watch<'a> {
     controls: &'a Controls<'a>,
     on_incumbent: &'a mut dyn FnMut(Incumbent),
@@ -307,7 +308,7 @@ impl Watch<'_> {
             (self.on_incumbent)(Incumbent { objective: news.objective_function_value, bound: news.mip_dual_bound });
             return false;
         }
-        // Counters that a callback does not fill are negative.
+        // HiGHS leaves a counter negative in the callbacks that do not report it.
         let iterations = match kind {
             sys::kHighsCallbackSimplexInterrupt => i64::from(news.simplex_iteration_count),
             _ => news.mip_total_lp_iterations,
@@ -317,7 +318,7 @@ impl Watch<'_> {
     }
 }
 
-/// What HiGHS calls while it runs.
+/// The callback that HiGHS calls while it runs.
 unsafe extern "C" fn on_callback(
     kind: c_int,
     _message: *const c_char,
@@ -325,8 +326,8 @@ unsafe extern "C" fn on_callback(
     answer: *mut sys::HighsCallbackDataIn,
     data: *mut c_void,
 ) {
-    // SAFETY: `data` is the Watch that `run` registered; `run` does not touch it while HiGHS runs, and HiGHS calls
-    // back from the one thread it was given.
+    // SAFETY: `data` is the `Watch` that `run` registered. `run` does not use it while HiGHS runs, and HiGHS calls back
+    // from the one thread that it was given.
     let watch = unsafe { &mut *data.cast::<Watch<'_>>() };
     // SAFETY: HiGHS passes either null or a structure that is valid during this call.
     let (news, answer) = unsafe { (news.as_ref(), answer.as_mut()) };
@@ -337,7 +338,8 @@ unsafe extern "C" fn on_callback(
             Err(panic) => watch.panic = Some(panic),
         }
     }
-    // Only these two kinds may answer; the next of them sees what an incumbent's callback decided.
+    // Only these two kinds of callback can stop the solver; a decision of the incumbent's callback takes effect at the
+    // next of them.
     let may_stop = kind == sys::kHighsCallbackMipInterrupt || kind == sys::kHighsCallbackSimplexInterrupt;
     if let Some(answer) = answer.filter(|_| may_stop) {
         answer.user_interrupt = c_int::from(watch.stopped || watch.panic.is_some());
@@ -354,7 +356,7 @@ mod tests {
         solve(model, &[], controls, &mut |_| {}).unwrap().ending
     }
 
-    /// A knapsack with weights and values that make greedy fail: best is items 1 and 2 (value 9).
+    /// A knapsack on which the greedy choice fails: items 1 and 2 are optimal (value 9).
     fn knapsack() -> (Model, [Column; 3]) {
         let mut model = Model::default();
         let items = [(6.0, 7.0), (5.0, 5.0), (4.0, 4.0)].map(|(value, weight)| {
@@ -366,7 +368,7 @@ mod tests {
         (model, items.map(|(item, _)| item))
     }
 
-    /// Pigeons into one hole fewer: infeasible, and hard without symmetry handling or cuts.
+    /// Pigeons in holes that cannot take them all: infeasible, and hard without symmetry handling or cuts.
     fn assignment(pigeons: usize, holes: usize, jitter: u64) -> Model {
         let mut model = Model::default();
         let at: Vec<Vec<Column>> = (0..pigeons).map(|_| (0..holes).map(|_| model.binary()).collect()).collect();
@@ -437,7 +439,7 @@ mod tests {
         let stop_at_once = Controls { iterations: 0, ..Controls::unlimited(&deadline) };
         let model = {
             let mut model = model;
-            // Enough of a problem that presolve does not finish it.
+            // More columns, so that presolve does not solve the model.
             let more: Vec<Column> = (0..30).map(|_| model.binary()).collect();
             model.at_most(more.iter().enumerate().map(|(i, &column)| (column, 3.0 + (i % 7) as f64)), 31.5);
             more.iter().enumerate().for_each(|(i, &column)| model.set_cost(column, -1.0 - (i % 11) as f64 / 7.0));
@@ -461,7 +463,8 @@ mod tests {
         assert!(matches!(ending, Ending::Optimal(solution) if (solution.objective + 9.0).abs() < 1e-6));
     }
 
-    /// Few rows of many items, to be filled exactly; what is missing costs. Nothing in is a solution, the best takes hours.
+    /// Market split: a few equalities over many items, where deviations cost. The empty choice is feasible; the optimum
+    /// takes hours.
     fn market(items: usize) -> Model {
         let mut model = Model::default();
         let all: Vec<Column> = (0..items).map(|_| model.binary()).collect();

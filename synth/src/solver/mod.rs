@@ -1,12 +1,11 @@
-//! Linear and 0/1 models, and how a solve of one ends.
+//! Linear and 0/1 models, and how a solve ends.
 //!
-//! The principal types are [`Model`], which a formulation fills row by row, and [`Ending`], what [`solve`] makes
-//! of it. HiGHS sits behind this module and nothing of it shows. Readable LPs elsewhere in the crate use
-//! `good_lp`; this module talks to the C API itself because three things the search lives on exist only there:
-//! callbacks with the incumbent, interruption, and a sparse warm start.
+//! The principal types are [`Model`], which a formulation fills row by row, and [`Ending`], the result of [`solve`].
+//! Only this module uses the C API of HiGHS. Short linear programs elsewhere in the crate use `good_lp`. The C API is
+//! needed for three features: callbacks with the incumbent, interruption, and a sparse warm start.
 //!
-//! Work is limited by counts (simplex iterations, nodes) rather than by time, so that equal inputs give equal
-//! answers; the deadline is for people.
+//! Work is limited by counts (simplex iterations, nodes), so that equal inputs give equal results. The deadline is an
+//! additional limit for users.
 
 mod highs;
 mod refutation;
@@ -16,7 +15,6 @@ pub(crate) use highs::{ray, solve};
 use crate::problem::Deadline;
 use std::collections::BTreeMap;
 
-/// A column of a [`Model`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Column(u32);
 
@@ -26,7 +24,7 @@ impl Column {
     }
 }
 
-/// minimise cost·x subject to row_lower ≤ A·x ≤ row_upper and lower ≤ x ≤ upper, some of x whole.
+/// The model: minimise cost·x subject to row_lower ≤ A·x ≤ row_upper and lower ≤ x ≤ upper, some of x integer.
 ///
 /// Rows are kept in compressed sparse form, in the order they were added.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +51,7 @@ impl Model {
         self.column(lower, upper, false)
     }
 
-    /// A new whole column without cost.
+    /// A new integer column without cost.
     pub(crate) fn integer(&mut self, lower: f64, upper: f64) -> Column {
         self.column(lower, upper, true)
     }
@@ -112,7 +110,7 @@ impl Model {
         self.row(value, terms, value);
     }
 
-    /// The model of some rows and the columns in them, none of them whole, without an objective.
+    /// The model of some rows and the columns in them, with no integer columns and no objective.
     pub(crate) fn part(&self, rows: &[usize]) -> Self {
         let mut place: BTreeMap<i32, Column> = BTreeMap::new();
         let mut part = Self::default();
@@ -131,29 +129,27 @@ impl Model {
         part
     }
 
-    /// The same model with no column whole.
+    /// The same model with no integer columns.
     pub(crate) fn relaxed(mut self) -> Self {
         self.whole.fill(false);
         self
     }
 
-    /// How many columns there are.
     pub(crate) fn columns(&self) -> usize {
         self.cost.len()
     }
 
-    /// How many rows there are.
     pub(crate) fn rows(&self) -> usize {
         self.row_lower.len()
     }
 }
 
-/// When to stop.
+/// Limits and options of one solve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Controls<'a> {
-    /// Simplex iterations in all.
+    /// The most simplex iterations in all.
     pub(crate) iterations: u64,
-    /// Nodes of the search tree.
+    /// The most nodes of the search tree.
     pub(crate) nodes: u64,
     /// Stop once (incumbent − bound) / incumbent is at most this.
     pub(crate) relative_gap: f64,
@@ -161,33 +157,33 @@ pub(crate) struct Controls<'a> {
     pub(crate) cutoff: Option<f64>,
     /// Seed of the solver's own random choices.
     pub(crate) seed: u64,
-    /// Stop here at the latest.
+    /// When to stop at the latest.
     pub(crate) deadline: &'a Deadline,
 }
 
 #[cfg(test)]
 impl<'a> Controls<'a> {
-    /// As long as it takes, to the end.
+    /// No limits: solve to the end.
     pub(crate) fn unlimited(deadline: &'a Deadline) -> Self {
         Self { iterations: u64::MAX, nodes: u64::MAX, relative_gap: 0.0, cutoff: None, seed: 0, deadline }
     }
 }
 
-/// How a model ends that is solved however long it takes.
+/// How a model ends without limits.
 #[cfg(test)]
 pub(crate) fn solved(model: &Model, start: &[(Column, f64)]) -> Ending {
     let deadline = Deadline::default();
     solve(model, start, &Controls::unlimited(&deadline), &mut |_| {}).expect("HiGHS works").ending
 }
 
-/// What the solver has to say against a model, however long it takes.
+/// The solver's ray for a model, without limits.
 #[cfg(test)]
 pub(crate) fn solver_ray(model: &Model) -> Option<Vec<f64>> {
     let deadline = Deadline::default();
     ray(model, &Controls::unlimited(&deadline)).expect("HiGHS works")
 }
 
-/// What the solver tells while it runs.
+/// A report of the solver while it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incumbent {
     /// The objective of the best solution so far.
@@ -196,34 +192,30 @@ pub(crate) struct Incumbent {
     pub(crate) bound: f64,
 }
 
-/// A feasible point.
+/// A feasible solution.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Solution {
     values: Vec<f64>,
-    /// Its objective.
     pub(crate) objective: f64,
 }
 
 impl Solution {
-    /// The value of a column.
     pub(crate) fn value(&self, column: Column) -> f64 {
         self.values[column.index()]
     }
 
-    /// Whether a 0/1 column is 1.
     pub(crate) fn is_set(&self, column: Column) -> bool {
         self.value(column) > 0.5
     }
 }
 
-/// How a solve ended.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Ending {
-    /// The best solution, within the gap asked for.
+    /// The best solution, within the gap that was asked for.
     Optimal(Solution),
     /// There is no solution (below the cutoff, if one was given).
     Infeasible,
-    /// The objective has no lower limit.
+    /// The objective is unbounded below.
     Unbounded,
     /// A limit was reached; the best solution so far and the best bound stand.
     Limit {
@@ -234,13 +226,11 @@ pub(crate) enum Ending {
     },
 }
 
-/// How a solve ended, and what it cost.
+/// How a solve ended, and the work that it took.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Outcome {
-    /// How it ended.
     pub(crate) ending: Ending,
-    /// Simplex iterations in all; may exceed the limit by what ran between two looks at it.
+    /// Simplex iterations in all; may exceed the limit by the iterations between two callbacks.
     pub(crate) iterations: u64,
-    /// Nodes of the search tree.
     pub(crate) nodes: u64,
 }

@@ -1,25 +1,27 @@
 //! Proofs that a model has no solution, not even a fractional one: Farkas multipliers, checked in whole numbers.
 //!
-//! The principal function is [`Model::refutation`]. A sum of the rows, each times its multiplier, is an inequality that
-//! every solution obeys; if no point within the bounds of the columns obeys it, there is no solution. The solver
-//! suggests multipliers in floating point; they count only once they are whole numbers and the sum was made here, exactly.
+//! The principal function is [`Model::refutation`]. Every solution obeys the sum of the rows, each times its
+//! multiplier. If no point within the bounds of the columns obeys this inequality, there is no solution. The solver
+//! suggests multipliers in floating point. They are accepted only after they were rounded to whole numbers and the sum
+//! was computed here exactly.
 
 use super::Model;
 
-/// Denominators to try: rays of these models are small fractions, and a fine grid serves all others.
+/// Denominators to try: the rays of these models are usually small fractions, and the last denominator is a fine grid
+/// for the others.
 const DENOMINATORS: [f64; 8] = [1.0, 2.0, 3.0, 4.0, 6.0, 12.0, 60.0, 1e6];
 
 impl Model {
     /// Multipliers of rows near `ray` that prove that there is no solution: (row, multiplier), rows ascending. A
-    /// multiplier above zero takes the row's lower limit, one below zero its upper limit.
+    /// multiplier above zero uses the row's lower limit, one below zero its upper limit.
     ///
-    /// `None` if no rounding of `ray` proves it, or if the model is not one of whole coefficients.
+    /// `None` if no rounding of `ray` is a proof, or if the model has coefficients that are not whole.
     pub(crate) fn refutation(&self, ray: &[f64]) -> Option<Vec<(usize, i64)>> {
         let largest = ray.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
         if !(largest.is_finite() && largest > 0.0) {
             return None;
         }
-        // The smallest entry that is not noise is the natural unit.
+        // The smallest entry above the noise is taken as the unit.
         let noise = largest * 1e-7;
         let smallest = ray.iter().map(|value| value.abs()).filter(|&value| value > noise).fold(largest, f64::min);
         let scales =
@@ -32,12 +34,12 @@ impl Model {
         })
     }
 
-    /// The limit that a multiplier of this sign takes, if the row has it.
+    /// The limit that a multiplier of this sign uses, if the row has that limit.
     fn side(&self, row: usize, times: i64) -> Option<i128> {
         whole(if times > 0 { self.row_lower[row] } else { self.row_upper[row] })
     }
 
-    /// Whether Σ times·row ≥ Σ times·side has no point within the bounds of the columns.
+    /// Whether no point within the bounds of the columns obeys Σ times·row ≥ Σ times·side.
     fn is_refuted_by(&self, multipliers: &[(usize, i64)]) -> bool {
         let mut sum: Vec<i128> = vec![0; self.columns()];
         let mut needed: i128 = 0;
@@ -62,7 +64,7 @@ impl Model {
     }
 }
 
-/// A number that is whole and small enough for sums.
+/// The number, if it is whole and small enough for exact sums.
 fn whole(value: f64) -> Option<i128> {
     (value.fract() == 0.0 && value.abs() < 1e12).then_some(value as i128)
 }
@@ -71,7 +73,7 @@ fn whole(value: f64) -> Option<i128> {
 mod tests {
     use super::super::{Model, solver_ray};
 
-    /// x + y ≥ `needed` where x and y share at most one.
+    /// x + y ≥ `needed` and x + y ≤ 1.
     fn sharing(needed: f64) -> Model {
         let mut model = Model::default();
         let (x, y) = (model.binary(), model.binary());

@@ -1,8 +1,8 @@
-//! Very many chunks a rank, planned as few: chunks that start and end at the same ranks travel together.
+//! Bundles: chunks with the same holders and receivers travel together, so that a search has fewer chunks to plan.
 //!
-//! The principal type is [`Bundles`]. A search costs (deliveries × chunks), so that tens of thousands of equal chunks a
-//! rank would take minutes and gain nothing over some dozens. Each run of equal chunks is tied into bundles, the search
-//! plans those, and every message is unpacked again.
+//! The principal type is [`Bundles`]. A search costs (deliveries × chunks). With tens of thousands of equal chunks per
+//! rank it would take minutes, and gain nothing over a few dozen. So each run of equal chunks is tied into bundles, the
+//! search plans the bundles, and every message is unpacked again.
 
 use crate::problem::{Problem, SynthError};
 use crate::strategies::Attempt;
@@ -11,15 +11,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use topology::Bytes;
 
-/// Chunks a rank that always stay apart: finer cuts gain little.
+/// Chunks per rank that always stay apart: finer cuts gain little.
 const APART: u32 = 16;
 
-/// The most deliveries of one schedule: some gigabytes.
+/// The most deliveries of one schedule, which then takes some gigabytes of memory.
 const MOST_DELIVERIES: u64 = 1 << 24;
-/// Work of one search, in looks of a link at 64 chunks: one or two seconds of one core.
+/// The work of one search, in links examined at 64 chunks: one or two seconds of one core.
 pub(super) const WORK: u64 = 60_000_000;
 
-/// What `search` proposes for `problem`; where there are very many chunks, for bundles of them.
+/// What `search` proposes for `problem`; if there are too many chunks, `search` plans bundles of them.
 pub(crate) fn of_bearable_size(
     strategy: &'static str,
     problem: &Problem,
@@ -41,17 +41,17 @@ pub(crate) fn of_bearable_size(
     }
 }
 
-/// A problem with fewer, larger chunks, and what they are made of.
+/// A problem with fewer, larger chunks, and the original chunks in each of them.
 struct Bundles {
-    /// What is planned.
+    /// The problem over bundles, which is searched.
     problem: Problem,
-    /// For each of its chunks, those of the original.
+    /// For each bundle, its chunks in the original problem.
     contents: Vec<Range<u32>>,
 }
 
 impl Bundles {
-    /// Ties the chunks of `problem` until a search costs at most `limit`, as `cost` estimates it from the number of
-    /// chunks; `None` if it does already, or there is nothing to tie.
+    /// Ties the chunks of `problem` until a search costs at most `limit`, where `cost` estimates the cost from the
+    /// number of chunks. `None` if the search is cheap enough already, or if there is nothing to tie.
     fn new(problem: &Problem, limit: u64, cost: impl Fn(u64) -> u64) -> Option<Self> {
         let demand = &problem.demand;
         let (chunks, per_rank) = (demand.chunks().len() as u64, demand.request().chunks_per_rank);
@@ -82,10 +82,10 @@ impl Bundles {
         Some(Self { problem: Problem { demand: Arc::new(bundled), ..problem.clone() }, contents })
     }
 
-    /// An attempt at the bundled problem as one at the original.
+    /// Turns an attempt at the bundled problem into one at the original.
     ///
     /// # Errors
-    /// Where the order cannot be replayed, which would be a mistake of the search.
+    /// If the order cannot be replayed, which would be a defect of the search.
     fn unpacked(&self, problem: &Problem, attempt: Attempt) -> Result<Attempt, SynthError> {
         let Some(schedule) = attempt.schedule else { return Ok(attempt) };
         let contents = |chunk: &ChunkId| self.contents[chunk.index()].clone().map(ChunkId);

@@ -22,26 +22,27 @@ use crate::symmetry::Symmetries;
 use schedule::Schedule;
 use topology::Micros;
 
-/// What the planner lends a strategy for one attempt.
+/// What the planner gives a strategy for one attempt.
 pub struct Context<'a> {
     /// Seed, limits, threads.
     pub options: &'a Options,
-    /// When to return with what there is.
+    /// When the strategy has to return what it has.
     pub deadline: &'a Deadline,
     /// The best schedule so far for the *same* demand, as warm start and cutoff.
     pub incumbent: Option<&'a Schedule>,
-    /// The best proven lower bound: nothing faster exists.
+    /// The best proven lower bound: no schedule is faster.
     pub bound: Micros,
-    /// Whether it was named and runs alone: then it also tries what is not worth its time among others.
+    /// Whether the user named this strategy, so that it runs alone. Then it also tries what is not worth the time in a
+    /// portfolio.
     pub is_alone: bool,
-    /// The symmetries of the machines of this session.
+    /// The symmetries of the machines of this synthesis.
     pub(crate) symmetries: &'a Symmetries,
-    /// Called now and then; must be cheap.
+    /// Called now and then to report progress; it must be cheap.
     pub progress: &'a (dyn Fn(Progress) + Sync),
 }
 
 impl Context<'_> {
-    /// A makespan that is good enough: whoever has it stops.
+    /// A makespan that is good enough: a search that reaches it stops.
     pub fn goal(&self) -> Micros {
         self.bound * (1.0 + self.options.gap)
     }
@@ -55,13 +56,13 @@ impl Context<'_> {
 /// A proposal, or the reason there is none.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// More precise than the strategy's name, such as `classic/ring`.
+    /// The name of the attempt, more precise than the strategy's name, such as `classic/ring`.
     pub name: String,
     /// The proposal; not yet verified. `None` if the strategy found nothing better than the incumbent.
     pub schedule: Option<Schedule>,
     /// Why the search ended.
     pub stop: StopReason,
-    /// What a person should know.
+    /// A remark for the user.
     pub note: Option<String>,
 }
 
@@ -70,16 +71,13 @@ pub trait Strategy: Sync {
     /// The name in reports.
     fn name(&self) -> &'static str;
 
-    /// Proposes schedules for `problem`; several where it has several (ring, tree, …). Nothing in it is reduced.
+    /// Proposes schedules for `problem`, one or more (ring, tree, …). The demand of `problem` reduces nothing.
     ///
     /// # Errors
     /// [`SynthError::Infeasible`] where no schedule exists under the constraints; solver failures.
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError>;
 
-    /// What it has for a demand that reduces, besides what `reversal` makes of [`Self::propose`].
-    ///
-    /// # Errors
-    /// As above.
+    /// Proposes schedules for a demand that reduces, besides those that `reversal` makes from [`Self::propose`].
     fn propose_directly(&self, _problem: &Problem, _context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
         Ok(Vec::new())
     }

@@ -1,11 +1,12 @@
-//! Reducing demands, planned as spreading ones on the reversed topology.
+//! Reducing demands, planned as spreading demands on the reversed topology.
 //!
-//! The principal function is [`propose`], through which the planner calls every strategy: none but those that
-//! exchange sums has to think of reductions ([`Strategy::propose_directly`]).
-//! A sum that one rank wants is the reversal of that rank's chunk being spread to all contributors with every link
-//! turned around. A sum that several ranks want is collected at one of them and spread again. The two halves share
-//! one list scheduling over the original demand, so that a chunk is spread as soon as *its* sum is complete: there
-//! is no barrier between them, and both share a link by urgency. What the halves are, [`crate::problem::reversed`] says.
+//! The principal function is [`propose`]. The planner calls every strategy through it, so that a strategy need not
+//! handle reductions; those that exchange sums implement [`Strategy::propose_directly`]. Take a sum that one rank
+//! wants: its reversal spreads that rank's chunk to all contributors, with every link turned around. A sum that several
+//! ranks want is collected at one of them and then spread.
+//!
+//! One list scheduling over the original demand orders both halves. So there is no barrier between them: a chunk is
+//! spread as soon as *its own* sum is complete. [`crate::problem::reversed`] defines the halves.
 
 use crate::bounds::bounds;
 use crate::ordering::interleaved;
@@ -15,10 +16,10 @@ use crate::problem::{Deadline, Problem, StopReason, SynthError};
 use crate::strategies::{Attempt, Context, Strategy};
 use schedule::{Message, Schedule, reduce_of_gather};
 
-/// The bound of a half gets one in so many of the time left.
+/// The bound of a half may take one part in this many of the time left.
 const BOUND_PART: u32 = 20;
 
-/// Refuses sums for a strategy that only copies; [`propose`] never asks it for any.
+/// Refuses demands with sums, for a strategy that only copies. [`propose`] never passes such a demand.
 ///
 /// # Errors
 /// [`SynthError::NotApplicable`].
@@ -29,7 +30,7 @@ pub(crate) fn check_copies(problem: &Problem, strategy: &'static str) -> Result<
     }
 }
 
-/// What `strategy` proposes for `problem`; where values are reduced, by way of the reversed topology.
+/// What `strategy` proposes for `problem`. Demands that reduce are planned on the reversed topology.
 ///
 /// # Errors
 /// Those of the strategy.
@@ -50,9 +51,10 @@ pub(crate) fn propose(
         let halves = Halves::new(problem, &collectors)?;
         match propose_halves(&halves, context, strategy, collectors.label) {
             Ok(found) => attempts.extend(found),
-            // Only sums that are complete at one rank first are impossible, where the problem itself is not.
+            // These halves may be impossible although the problem is not: they require each sum to be complete at one
+            // rank.
             Err(SynthError::Infeasible { .. }) if check_reachable(problem).is_ok() => {}
-            // What does not apply to the halves may apply to the whole.
+            // A strategy that does not apply to the halves may still apply to the whole.
             Err(error @ SynthError::NotApplicable { .. }) => refusal = Some(error),
             Err(error) => return Err(error),
         }
@@ -67,7 +69,7 @@ pub(crate) fn propose(
     Ok(attempts)
 }
 
-/// What `strategy` proposes for the whole by way of its halves.
+/// What `strategy` proposes for the whole problem, planned as two halves.
 fn propose_halves(
     halves: &Halves<'_>,
     context: &Context<'_>,
@@ -75,7 +77,7 @@ fn propose_halves(
     label: &str,
 ) -> Result<Vec<Attempt>, SynthError> {
     let ask = |half: &Problem| {
-        // The incumbent is for another demand, and each of two halves has a bound of its own.
+        // The incumbent is for another demand. Where there are two halves, each has its own bound.
         let bound = match halves.spread {
             None => context.bound,
             Some(_) => bounds(half, &context.deadline.part(BOUND_PART)).best().value,
@@ -95,7 +97,7 @@ fn propose_halves(
     Ok(composed)
 }
 
-/// One attempt out of one for each half.
+/// Composes one attempt from one attempt at each half.
 fn compose(
     halves: &Halves<'_>,
     collect: Attempt,
@@ -126,7 +128,7 @@ fn compose(
     Ok(Attempt { name, schedule: Some(schedule), stop, note })
 }
 
-/// The spreading half to go with `collected`: of the same name, else the fastest.
+/// The spreading half that goes with `collected`: the one of the same name, else the fastest.
 fn partner<'a>(attempts: &'a [Attempt], collected: &Schedule) -> Option<(&'a Attempt, &'a Schedule)> {
     let found = || attempts.iter().filter_map(|attempt| attempt.schedule.as_ref().map(|schedule| (attempt, schedule)));
     let like = found().find(|(_, schedule)| schedule.produced_by.strategy == collected.produced_by.strategy);
@@ -158,7 +160,7 @@ mod tests {
         propose(problem, &context, strategy).expect("connected topologies have schedules")
     }
 
-    /// Every proposal is right, obeys the constraints and is no faster than any bound; the best makespan.
+    /// Checks that every proposal is valid, obeys the constraints and beats no bound; returns the best makespan.
     fn check(problem: &Problem, label: &str) -> f64 {
         let bound = bounds(problem, &Deadline::default()).best();
         let mut best = f64::INFINITY;
@@ -195,7 +197,7 @@ mod tests {
         Collective::ALL.iter().copied().filter(move |collective| !listed.contains(collective))
     }
 
-    /// A one-way ring: the reversed topology is another one.
+    /// A one-way ring: its reversed topology is a different one.
     fn one_way_ring(ranks: u32) -> Topology {
         let link = |from: u32| Link {
             from: Rank(from),
@@ -324,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_sum_waits_for_nothing_but_itself() {
-        // Without a barrier an AllReduce on a one-way ring takes the 2·(k − 1) steps of a ring, not one more.
+        // Without a barrier, AllReduce on a one-way ring takes the 2·(k − 1) steps of the ring algorithm.
         let topology = Arc::new(one_way_ring(4));
         let demand = Demand::new(Request::new(Collective::AllReduce, 4, 400)).expect("a valid request");
         assert_eq!(check(&Problem::new(topology, Arc::new(demand)), "ring"), 12.0);
@@ -332,7 +334,7 @@ mod tests {
 
     #[test]
     fn sums_that_are_complete_early_are_spread_while_others_are_collected() {
-        // A line's links carry every byte once each way; a barrier in the middle would cost half as much again.
+        // Each link of a line carries every byte once; a barrier between the halves would add half of that time again.
         let topology = Arc::new(resolve("line:4").expect("a family"));
         let demand = Demand::new(Request::new(Collective::AllReduce, 4, 1 << 30).with_chunks(8)).expect("a request");
         let problem = Problem::new(topology, Arc::new(demand));

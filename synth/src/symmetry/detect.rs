@@ -1,11 +1,11 @@
 //! Symmetries of a topology under a sketch: checked, or found.
 //!
-//! The principal functions are [`symmetry_of`], which says whether a renumbering of ranks is a symmetry of both, and
-//! [`detect`], which finds symmetries that a search can use. The machine's part of either is `topology::symmetry`.
+//! The principal functions are [`symmetry_of`], which checks whether a renumbering of ranks is a symmetry of both, and
+//! [`detect`], which finds symmetries that a search can use. `topology::symmetry` does the machine's part of either.
 //!
-//! Detection looks for a group that leaves no rank in place (but for its identity): a symmetry that fixes a rank would
+//! Detection looks for a group in which only the identity leaves a rank in place. A symmetry that fixes a rank would
 //! make that rank send one chunk to several others at the same instant. Rotations and exchanges of machines are tried
-//! first, because machines are built from them; the general search adds what they miss. Rotations follow TACCL:
+//! first, because real machines have them; the general search adds what they miss. Rotations follow TACCL:
 //! r → (r mod n + offset) mod n + n·⌊r/n⌋.
 
 use crate::problem::{Constraints, Deadline};
@@ -16,15 +16,15 @@ use topology::{LinkId, Rank, Topology};
 
 /// Above this many link visits (about two seconds), rotations are no longer tried.
 const ROTATION_WORK: usize = 10_000_000;
-/// So few take no time worth saving, and symmetries save a lot of it.
+/// Work below this takes negligible time, so that the deadline is not checked: symmetries save much more time.
 const QUICK_WORK: usize = 500_000;
-/// The work of the general search, in visits of links: a second at most.
+/// The work of the general search, in links visited: a second at most.
 const SEARCH_WORK: u64 = 40_000_000;
-/// The same for each millisecond left, where time is limited: a tenth of it.
+/// The same for each millisecond left, where time is limited: this takes about a tenth of that time.
 const SEARCH_PACE: u64 = 4_000;
-/// The most entries of all renumberings that are looked at.
+/// The most entries of all renumberings that are examined.
 const ELEMENTS: usize = 1 << 20;
-/// Beyond this many ranks only rotations are tried: the elements of the whole group are too large to write down.
+/// Beyond this many ranks only rotations are tried: the elements of the whole group would take too much memory.
 const MOST_RANKS: usize = 2048;
 
 /// Why a renumbering of ranks is not a symmetry.
@@ -37,14 +37,14 @@ pub enum NotASymmetry {
     /// The sketch itself is not symmetric.
     #[error("{ends}, which line {line} treats differently")]
     SketchDiffers {
-        /// Which link, and which it would become.
+        /// The link, and the link that it would become.
         ends: LinkEnds,
         /// The sketch line that treats them differently.
         line: u32,
     },
 }
 
-/// r → (r mod n + offset) mod n + n·⌊r/n⌋, for all ranks; n divides their number.
+/// The rotation r → (r mod n + offset) mod n + n·⌊r/n⌋ of all ranks, where n is `within` and divides `ranks`.
 pub(crate) fn rotation(ranks: usize, offset: usize, within: usize) -> Vec<Rank> {
     let image = |rank: usize| (rank % within + offset) % within + within * (rank / within);
     (0..ranks).map(image).map(Rank::from_index).collect()
@@ -53,7 +53,8 @@ pub(crate) fn rotation(ranks: usize, offset: usize, within: usize) -> Vec<Rank> 
 /// Extends a renumbering of ranks to links and resources.
 ///
 /// # Errors
-/// [`NotASymmetry`] with the first rank, link or resource that has no image, or that the sketch treats differently.
+/// [`NotASymmetry`] with the first rank, link or resource that has no image, or the first link that the sketch treats
+/// differently.
 pub(crate) fn symmetry_of(
     topology: &Topology,
     constraints: &Constraints,
@@ -64,8 +65,8 @@ pub(crate) fn symmetry_of(
     Ok(symmetry)
 }
 
-/// A sketch treats a link and its image alike: both allowed or both not, in the same stages, to owners that map onto
-/// each other.
+/// Checks that the sketch treats each link and its image alike: both allowed or both not, in the same stages, and for
+/// owners that map onto each other.
 fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Automorphism) -> Result<(), NotASymmetry> {
     let line_forbidding = |link: LinkId| constraints.forbidden.get(link.index()).copied().flatten();
     let owners = |link: LinkId| constraints.owners.get(link.index()).and_then(Option::as_ref);
@@ -99,15 +100,14 @@ fn check_sketch(topology: &Topology, constraints: &Constraints, symmetry: &Autom
     Ok(())
 }
 
-/// What [`detect`] found.
 pub(crate) struct Detected {
-    /// Generators of a group that leaves no rank in place.
+    /// Generators of a group in which only the identity leaves a rank in place.
     pub(crate) symmetries: Vec<Automorphism>,
-    /// Whether there may be more, which the time was too short for.
+    /// Whether there may be more symmetries that the time was too short to find.
     pub(crate) is_cut_short: bool,
 }
 
-/// Symmetries of `topology` under `constraints`; where time is limited, those that are found before `deadline`.
+/// Symmetries of `topology` under `constraints`; where time is limited, those found before `deadline`.
 pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &Deadline) -> Detected {
     let mut group = SemiregularGroup::trivial(topology.rank_count());
     let mut found = Vec::new();
@@ -151,7 +151,7 @@ pub(crate) fn detect(topology: &Topology, constraints: &Constraints, deadline: &
     Detected { symmetries: found, is_cut_short }
 }
 
-/// Whether the links of some ranks have images: most renumberings of a large machine need not be looked at as a whole.
+/// Whether the links of a few ranks have images. This cheap test rejects most renumberings of a large machine.
 fn is_plausible(topology: &Topology, ranks: &[Rank]) -> bool {
     const LOOKED_AT: usize = 16;
     let stride = topology.rank_count().div_ceil(LOOKED_AT).max(1);
@@ -160,12 +160,12 @@ fn is_plausible(topology: &Topology, ranks: &[Rank]) -> bool {
         let mut leaving = topology.outgoing(rank).iter().map(|&id| topology.link(id).to);
         leaving.all(|to| topology.between(image(rank), image(to)).next().is_some())
     };
-    // The last rank of a block is where a rotation turns back.
+    // The last rank of a block is where a rotation wraps around.
     topology.ranks().step_by(stride).chain(topology.ranks().next_back()).all(links_map)
 }
 
-/// Rotations by size of their blocks, all ranks first, then exchanges of neighbouring machines. Of each list, the first
-/// that is a symmetry generates the others.
+/// Lists of rotations, one list per block size, largest blocks first; then exchanges of neighbouring machines. The
+/// first rotation of a list that is a symmetry generates the others of that list.
 fn rotations(topology: &Topology) -> impl Iterator<Item = Vec<Vec<Rank>>> + use<'_> {
     let ranks = topology.rank_count();
     let blocks = divisors(ranks).into_iter().rev().filter(|&within| within > 1);
@@ -189,7 +189,6 @@ fn pairs_of_machines(topology: &Topology) -> Option<Vec<Rank>> {
     Some(ranks)
 }
 
-/// All divisors, ascending.
 fn divisors(number: usize) -> Vec<usize> {
     (1..=number).filter(|&divisor| number.is_multiple_of(divisor)).collect()
 }
@@ -209,16 +208,16 @@ fn link_colours(topology: &Topology, constraints: &Constraints) -> Vec<u32> {
     topology.link_ids().map(&mut colour).collect()
 }
 
-/// The chunks of a demand by kind, for those who ask what symmetries make of them.
+/// The chunks of a demand by kind, so that symmetries can be applied to chunks.
 ///
-/// A kind are the chunks of equal holders, receivers and bytes; they are told apart by their place among their kind.
+/// Chunks of one kind have equal holders, receivers and bytes. Among them, a chunk is identified by its place.
 pub(crate) struct Kinds {
     sets: Sets,
     /// For each chunk its kind: holders and receivers as numbers of sets, and bytes.
     of: Vec<ChunkKind>,
     /// All chunks by kind, then by id.
     sorted: Vec<(ChunkKind, ChunkId)>,
-    /// For each number of a set, where the kinds of these holders begin in `sorted`; and the end.
+    /// For each set number, where the kinds with these holders begin in `sorted`; and the end.
     starts: Vec<u32>,
 }
 
@@ -239,7 +238,7 @@ impl Kinds {
         Self { sets, of, sorted, starts }
     }
 
-    /// The chunk that each chunk becomes; `None` if the demand is not symmetric.
+    /// The image of each chunk; `None` if the demand is not symmetric.
     pub(crate) fn images(&self, symmetry: &Automorphism) -> Option<Vec<ChunkId>> {
         let moved = |set: &RankSet| set.iter().map(|rank| symmetry.ranks[rank.index()]).collect::<RankSet>();
         let mut set_images = vec![None; self.sets.known.len()];
@@ -262,7 +261,8 @@ impl Kinds {
     }
 }
 
-/// Different sets of ranks, numbered. Most chunks share theirs with the chunk before, which costs no comparison.
+/// Distinct sets of ranks, numbered. Most chunks share theirs with the chunk before; two cached sets make that case
+/// cheap.
 #[derive(Default)]
 struct Sets {
     known: BTreeMap<RankSet, u32>,
@@ -299,7 +299,7 @@ mod tests {
         Ok(constraints.symmetry.iter().map(|symmetry| (symmetry.ranks[0].0, symmetry.ranks[1].0)).collect())
     }
 
-    /// The definition, stated link by link and without the tables of the code under test.
+    /// Checks the definition link by link, without the tables of the code under test.
     fn check(topology: &Topology, symmetry: &Automorphism) {
         let mut images = symmetry.links.clone();
         images.sort_unstable();
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    /// How many ranks the first rank can become under what `auto` finds.
+    /// How many images the first rank has under the symmetries that `auto` finds.
     fn orbit(text: &str, spec: &str) -> usize {
         let topology = resolve(spec).unwrap();
         let sketch = SketchFile::parse(text, "s.yaml").unwrap().resolve(&topology).unwrap();

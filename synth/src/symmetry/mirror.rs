@@ -1,8 +1,8 @@
-//! What a symmetric search repeats everywhere: the images of a message under a group of symmetries.
+//! The images of a message under a group of symmetries: what a symmetric search repeats everywhere.
 //!
-//! The principal type is [`Mirror`]. The group leaves no rank in place, so that the images of a message use as many different
-//! links, and a search that decides for one link of each orbit decides for all of them. Without symmetries an image is the
-//! message itself; that is how every search works, symmetric or not.
+//! The principal type is [`Mirror`]. Only the identity of the group leaves a rank in place. So the images of a message
+//! use as many different links, and a search that decides for one link of each orbit decides for all of them. Without
+//! symmetries the only image is the message itself; every search therefore works with a mirror.
 
 use super::{Shared, Symmetries};
 use crate::problem::{Deadline, Problem};
@@ -35,12 +35,12 @@ pub(crate) struct Images {
 }
 
 impl Mirror {
-    /// Without symmetries.
     pub(crate) fn plain(topology: &Topology) -> Self {
         Self { generators: Vec::new(), growth: Vec::new(), representative: topology.link_ids().collect() }
     }
 
-    /// The symmetries of `problem`, or those that its sketch names: the largest group found first, then smaller ones.
+    /// Mirrors of the symmetries of `problem`, or of those that its sketch names: the largest group first, then smaller
+    /// ones.
     pub(crate) fn all(problem: &Problem, symmetries: &Symmetries, deadline: &Deadline) -> Vec<Self> {
         let mut group = SemiregularGroup::trivial(problem.topology.rank_count());
         let mut generators = Vec::new();
@@ -51,7 +51,7 @@ impl Mirror {
             }
             generators.push(MirrorGenerator { links: symmetry.links, chunks });
             let mirror = Self::new(&problem.topology, generators.clone(), group.growth().to_vec());
-            // A chunk that an image leaves where it is would be sent there twice.
+            // An image that leaves a chunk in place would send that chunk twice.
             if mirror.moves_chunks(problem) {
                 mirrors.push(mirror);
             }
@@ -78,7 +78,7 @@ impl Mirror {
     fn moves_chunks(&self, problem: &Problem) -> bool {
         let demand = &problem.demand;
         let mut all = demand.chunk_ids().zip(demand.chunks());
-        // The only holder moves, and its chunks with it.
+        // A chunk with one holder always moves, because its holder moves.
         all.all(|(id, chunk)| chunk.holders.len() == 1 || self.chunks(id)[1..].iter().all(|&image| image != id))
     }
 
@@ -102,7 +102,6 @@ impl Mirror {
         self.grow(chunk, |generator, chunk| generator.chunks[chunk.index()])
     }
 
-    /// The images of a message.
     pub(crate) fn images(&self, link: LinkId, chunks: &ChunkList) -> Images {
         Images { links: self.links(link), chunks: chunks.iter().map(|&chunk| self.chunks(chunk)).collect() }
     }
@@ -149,7 +148,7 @@ mod tests {
     fn images_use_different_links_and_carry_different_chunks() {
         for (spec, collective, order) in [
             ("torus2d:3x4", Collective::AllGather, 12),
-            // Odd ranks send to the other machine, even ones receive.
+            // Odd ranks send to the other machine, and even ranks receive.
             ("dgx2x2", Collective::AllGather, 16),
             ("hypercube:3", Collective::AllToAll, 8),
             ("torus3d:16x16x16", Collective::Broadcast, 1),

@@ -1,7 +1,7 @@
-//! What leaves a problem as it is: symmetries of a machine, a sketch and a demand, found or checked.
+//! Symmetries of a machine, a sketch and a demand, found or checked.
 //!
-//! The principal types are [`Symmetries`], which finds them once in a session and lends them to whoever asks, and [`Mirror`],
-//! which is what a search makes of them.
+//! The principal types are [`Symmetries`], which finds the symmetries once per synthesis and shares them, and
+//! [`Mirror`], which applies them to messages.
 
 mod detect;
 mod mirror;
@@ -27,14 +27,14 @@ pub(crate) struct Shared {
     pub(crate) chunks: Vec<ChunkId>,
 }
 
-/// One in so many parts of the time left is for finding symmetries.
+/// Finding symmetries may take one part in this many of the time left.
 const DETECTION_PART: u32 = 2;
-/// Who has this many times the time that a search for symmetries had before it was cut short, searches again.
+/// A search that was cut short is repeated if the time is now more than this many times what it was.
 const WORTH_ANOTHER: u32 = 2;
 
-/// The symmetries of the machines of one session, under their sketches. Each chunk count and several strategies ask for
-/// those of the same machine (and, for sums, of the reversed one), and on unequal machines it takes longest to find that
-/// there are none: so each is searched once, at the first question.
+/// The symmetries of the machines of one synthesis, under their sketches. Every chunk count and several strategies need
+/// those of the same machine (and, for sums, of the reversed one). On an irregular machine it takes longest to find
+/// that there are none. So each machine is searched once, at the first request.
 #[derive(Debug, Default)]
 pub(crate) struct Symmetries(Mutex<Vec<KnownMachine>>);
 
@@ -64,7 +64,7 @@ impl Symmetries {
         found.iter().filter_map(shared).collect()
     }
 
-    /// Whoever asks while another searches waits for the answer.
+    /// The symmetries of the machine. The lock is held during the search, so that other callers wait for its result.
     fn detected(&self, problem: &Problem, deadline: &Deadline) -> Arc<Vec<Automorphism>> {
         let Problem { topology, constraints, .. } = problem;
         let deadline = deadline.part(DETECTION_PART);
@@ -91,7 +91,7 @@ impl Symmetries {
 
 impl KnownMachine {
     fn is_of(&self, topology: &Arc<Topology>, constraints: &Arc<Constraints>) -> bool {
-        // The reversed machine is made anew for every strategy.
+        // Every strategy builds its own reversed machine, so that comparing pointers is not enough.
         let is_same_machine = Arc::ptr_eq(&self.topology, topology) || self.topology == *topology;
         is_same_machine && (Arc::ptr_eq(&self.constraints, constraints) || self.constraints == *constraints)
     }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_search_that_was_cut_short_is_repeated_by_whoever_has_more_time() {
-        // No rotation is a symmetry, and without any time nothing else is tried.
+        // No rotation is a symmetry of this machine, and without time no other search runs.
         let problem = problem("mesh2d:4x4", 1);
         let symmetries = Symmetries::default();
         let late = Deadline::after(Some(Duration::ZERO), Cancel::default());

@@ -1,9 +1,9 @@
-//! Which departures a symmetry makes equal.
+//! Which (chunk, link) pairs a symmetry makes equal.
 //!
-//! The principal type is [`PairOrbits`]. (Chunk, link) pairs that symmetries of machine, sketch and demand map to each other
-//! share their 0/1 columns: sixteen ranks on a switch need a sixteenth of them. A merged column that occurs twice
-//! in one capacity row counts twice there, so a symmetry whose image meets itself on a shared resource makes the
-//! model infeasible rather than its answer wrong.
+//! The principal type is [`PairOrbits`]. Pairs that symmetries of machine, sketch and demand map to each other share
+//! their 0/1 columns: sixteen ranks on a switch need a sixteenth of them. A merged column may occur twice in one
+//! capacity row, and then counts twice there. So a symmetry whose images meet on a shared resource can make the model
+//! infeasible, but never its answer wrong.
 
 use super::{Shared, Symmetries};
 use crate::problem::sets::by_first;
@@ -22,7 +22,7 @@ pub(crate) struct PairOrbits {
 }
 
 impl PairOrbits {
-    /// The orbits under the symmetries that the demand shares; `None` if there are none, or none were found in time.
+    /// The orbits under the symmetries that the demand shares; `None` if none exist, or none were found in time.
     pub(crate) fn new(problem: &Problem, symmetries: &Symmetries, deadline: &Deadline) -> Option<Self> {
         let links = problem.topology.links().len();
         let shared = symmetries.shared(problem, deadline);
@@ -49,17 +49,15 @@ impl PairOrbits {
         Some(Self { links, representative, chunk_representative, link_representative })
     }
 
-    /// The orbit of a pair.
     pub(crate) fn of(&self, chunk: ChunkId, link: LinkId) -> usize {
         self.representative[chunk.index() * self.links + link.index()]
     }
 
-    /// Whether the chunk stands for its orbit.
     pub(crate) fn represents(&self, chunk: ChunkId) -> bool {
         self.chunk_representative[chunk.index()] == chunk.index()
     }
 
-    /// Whether `tags` is the same on every pair of an orbit, where a pair without a tag has none.
+    /// Whether `tags` has the same tag, or none, on all pairs of each orbit.
     pub(crate) fn agree<T: PartialEq>(&self, tags: &BTreeMap<(ChunkId, LinkId), T>) -> bool {
         let tag = |pair: usize| {
             let (chunk, link) = (pair / self.links, pair % self.links);
@@ -68,7 +66,6 @@ impl PairOrbits {
         self.representative.iter().enumerate().all(|(pair, &other)| tag(pair) == tag(other))
     }
 
-    /// The orbit of a link.
     pub(crate) fn of_link(&self, link: LinkId) -> usize {
         self.link_representative[link.index()]
     }

@@ -1,8 +1,8 @@
 //! Links and resources sorted by kind: what an operator would buy together.
 //!
-//! The principal type is [`Kind`]. Resources are of one kind if they are as fast and their names differ in numbers and
-//! direction only (all ports of all NICs); links that are not as slow as one of their resources already are of one kind if
-//! their costs are equal and they stay within machines, or leave them.
+//! The principal type is [`Kind`]. Resources are of one kind if they have the same speed and their names differ only in
+//! numbers and direction (all ports of all NICs). Links are of one kind if their costs are equal and all of them stay
+//! within machines, or all leave them. Links that are as slow as one of their resources are left out.
 
 use std::collections::BTreeMap;
 use topology::{Latency, LinkId, MicrosPerByte, ResourceId, Topology, TopologyParts, quantity};
@@ -10,14 +10,14 @@ use topology::{Latency, LinkId, MicrosPerByte, ResourceId, Topology, TopologyPar
 /// Links, or resources, that are alike.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Kind {
-    /// What a person calls them.
+    /// The name for the user.
     pub(crate) name: String,
     /// Time per byte of each.
     pub(crate) beta: MicrosPerByte,
     pub(crate) members: Members,
 }
 
-/// Which ones.
+/// The links or the resources of a kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Members {
     Links(Vec<LinkId>),
@@ -34,7 +34,7 @@ impl Members {
 }
 
 impl Kind {
-    /// All kinds of a machine: resources by name, then links by cost.
+    /// All kinds of a machine: resources sorted by name, then links sorted by cost.
     pub(crate) fn all(topology: &Topology) -> Vec<Self> {
         let mut resources: BTreeMap<(String, u64), Vec<ResourceId>> = BTreeMap::new();
         for (index, resource) in topology.resources().iter().enumerate() {
@@ -53,7 +53,7 @@ impl Kind {
         let names: Vec<String> = resources.keys().map(|(name, _)| name.clone()).collect();
         let of_resources = resources.into_iter().map(|((name, beta), members)| {
             let beta = MicrosPerByte(f64::from_bits(beta));
-            // Of several speeds under one name, each says its own.
+            // If several kinds have one name, the speed is added to each name.
             let is_one_of_several = names.iter().filter(|other| **other == name).count() > 1;
             let speed =
                 if is_one_of_several { format!(" at {}", quantity::show_bandwidth(beta)) } else { String::new() };
@@ -69,8 +69,8 @@ impl Kind {
         of_resources.chain(of_links).collect()
     }
 
-    /// The parts of `topology` with all of this kind `factor` times as fast. A link that was as slow as one of these
-    /// resources gets faster with it.
+    /// The parts of `topology` with everything of this kind `factor` times as fast. A link that was as slow as one of
+    /// these resources gets faster with it.
     pub(crate) fn hastened(&self, topology: &Topology, factor: f64) -> TopologyParts {
         let mut parts = parts(topology);
         match &self.members {
@@ -98,7 +98,6 @@ impl Kind {
     }
 }
 
-/// What a topology is made of.
 pub(crate) fn parts(topology: &Topology) -> TopologyParts {
     TopologyParts {
         name: topology.name().to_owned(),
@@ -109,7 +108,7 @@ pub(crate) fn parts(topology: &Topology) -> TopologyParts {
     }
 }
 
-/// A name with `*` for its numbers, and without a direction.
+/// A resource name with `*` for its numbers, and without its direction.
 fn pattern(name: &str) -> String {
     let name = name.strip_suffix(".tx").or_else(|| name.strip_suffix(".rx")).unwrap_or(name);
     let mut pattern = String::with_capacity(name.len());

@@ -1,8 +1,9 @@
-//! What a faster machine would buy: levers on the bound and on a plan.
+//! What a faster machine would buy: the effect of levers on the bound and on a plan.
 //!
-//! The principal function is [`levers`]. A bound is a linear program's optimum or a cut's, so what it falls by when
-//! something becomes 1 % faster is its dual price; twice the speed shows where another bound takes over. The plan is
-//! played again in the same order on the faster machine: what it gains without being planned anew.
+//! The principal function is [`levers`]. A bound is the optimum of a linear program or the value of a cut. So the
+//! amount by which it falls when something becomes 1 % faster is its dual price; twice the speed shows where another
+//! bound takes over. The plan is replayed in the same order on the faster machine. That shows what it gains without
+//! being planned again.
 
 mod kinds;
 
@@ -14,49 +15,50 @@ use serde::Serialize;
 use std::sync::Arc;
 use topology::{LinkId, Micros, Topology, TopologyParts};
 
-/// So much faster is a price taken at, and a purchase.
+/// The speed-up for which the price is computed, and the speed-up that a lever stands for.
 const MARGIN: f64 = 1.01;
 const PURCHASE: f64 = 2.0;
-/// The most kinds that are tried: the busiest.
+/// The most kinds that are tried, the busiest first.
 const TRIED: usize = 8;
 
-/// Something that could be faster, or more.
+/// A change of the machine: a faster kind of link or resource, or one more link.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Lever {
-    /// What: `machine*.nic*`, or `one more link 0 → 9`.
+    /// The name, such as `machine*.nic*` or `one more link 0 → 9`.
     pub name: String,
-    /// How many there are of it.
+    /// How many links or resources change.
     pub count: usize,
-    /// The largest part of the makespan that one of them is busy in the plan, 0 to 1.
+    /// For how much of the makespan the busiest of them is busy in the plan, from 0 to 1.
     pub utilisation: f64,
-    /// By how much the bound falls for each per cent of speed (its dual price); absent where speed is not what changes.
+    /// By how much the bound falls per per cent of speed (its dual price); absent if the lever does not change a speed.
     #[serde(rename = "price_us_per_percent", skip_serializing_if = "Option::is_none")]
     pub price: Option<Micros>,
-    /// The bound, however the data is cut, with all of them twice as fast, or with one more.
+    /// The bound for any chunking, with all of them twice as fast, or with one more.
     #[serde(rename = "bound_us")]
     pub bound: Micros,
-    /// This plan, in the same order, on that machine; absent where its order is no valid plan there, or ignores what is new.
+    /// The makespan of this plan's order on that machine; absent if the order is no valid plan there, or does not use
+    /// the new link.
     #[serde(rename = "makespan_us", skip_serializing_if = "Option::is_none")]
     pub makespan: Option<Micros>,
 }
 
-/// What binds, and what would help.
+/// Which bound binds, and which levers would help.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Leverage {
-    /// The bound of the machine as it is, however the data is cut.
+    /// The bound of the machine as it is, for any chunking.
     #[serde(rename = "bound_us")]
     pub bound: Micros,
-    /// Its name.
+    /// The name of that bound.
     pub binding: String,
-    /// Why it holds.
+    /// Why that bound holds.
     pub certificate: Option<Certificate>,
-    /// The busiest kinds first, then what one more link would do.
+    /// The busiest kinds first, then one more link.
     pub levers: Vec<Lever>,
-    /// Whether the deadline left some untried.
+    /// Whether all levers were tried; `false` if the deadline passed before.
     pub is_complete: bool,
 }
 
-/// What each kind of link and resource is worth to `plan`, and to any plan. `problem` is what `plan` solves.
+/// What each kind of link and resource is worth to `plan`, which solves `problem`, and to any plan.
 pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -> Leverage {
     let present = bounds(problem, deadline);
     let LowerBound { value: bound, name: binding } = present.best_at_any_chunking();
@@ -71,7 +73,7 @@ pub fn levers(problem: &Problem, plan: &VerifiedSchedule, deadline: &Deadline) -
     let (mut levers, mut is_complete) = (Vec::new(), true);
     for (utilisation, kind) in &kinds {
         let lever = workshop.faster(kind, *utilisation);
-        // Bounds that a deadline cut short compare with nothing.
+        // A bound that the deadline cut short cannot be compared.
         if deadline.has_passed() {
             is_complete = false;
             break;
@@ -94,7 +96,7 @@ fn utilisation(kind: &Kind, links: &[Usage], resources: &[Usage]) -> f64 {
     }
 }
 
-/// The busiest link that leaves the set of a cut; without a cut, of all.
+/// The busiest link that leaves the set of the cut; without a cut, the busiest of all links.
 fn wanted(topology: &Topology, certificate: Option<&Certificate>, links: &[Usage]) -> Option<LinkId> {
     let leaves = |id: &LinkId| match certificate {
         Some(Certificate::Cut { ranks, .. }) => {
@@ -107,7 +109,7 @@ fn wanted(topology: &Topology, certificate: Option<&Certificate>, links: &[Usage
     candidates.reduce(|best, next| if links[next.index()].busy > links[best.index()].busy { next } else { best })
 }
 
-/// Where machines are changed.
+/// Evaluates changed machines.
 struct Workshop<'a> {
     problem: &'a Problem,
     plan: &'a Schedule,
@@ -131,7 +133,7 @@ impl Workshop<'_> {
         })
     }
 
-    /// A link beside `link`, with ports of its own.
+    /// Adds a link beside `link`, with its own ports.
     fn one_more(&self, link: LinkId, utilisation: f64) -> Option<Lever> {
         let mut parts = parts(&self.problem.topology);
         let twin = topology::Link { resources: Box::default(), ..parts.links[link.index()].clone() };
@@ -147,7 +149,7 @@ impl Workshop<'_> {
         Some(Problem { topology, ..self.problem.clone() })
     }
 
-    /// The makespan of the plan's order there, if that is a valid plan.
+    /// The makespan of the plan's order on the changed machine, if that is a valid plan.
     fn played_on(&self, problem: &Problem) -> Option<Micros> {
         let messages: Vec<schedule::Message> = self.plan.transfers.iter().map(schedule::Message::from).collect();
         let transfers = replay(&problem.demand, &problem.topology, &messages).ok()?;
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn between_two_machines_only_the_network_is_worth_anything() {
-        // 8 GB cross one link of 12.5 GB/s each way: 1 % faster saves 1 − 1/1.01 of 40 ms.
+        // 8 GB cross one link of 12.5 GB/s in each direction: 1 % more speed saves 1 − 1/1.01 of 40 ms.
         let (found, makespan) = leverage("ndv2x2", Collective::AllGather, 1_000_000_000);
         assert_eq!(found.binding, "cut");
         let network = found.levers.iter().find(|it| it.name.contains("between machines")).expect("the network");
@@ -186,7 +188,7 @@ mod tests {
         for other in found.levers.iter().filter(|it| it.name.contains("within")) {
             assert_eq!(other.price.expect("a price"), Micros::ZERO, "{other:?}");
         }
-        // One way gets a second link; the other still takes as long.
+        // One direction gets a second link; the other direction still takes as long.
         let more = found.levers.last().expect("one more link");
         assert!(more.name.starts_with("one more link") && (more.bound.0 - found.bound.0).abs() < 1e-6, "{more:?}");
     }

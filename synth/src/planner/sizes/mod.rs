@@ -1,15 +1,17 @@
 //! One request at many sizes: few plans, each for a window of sizes.
 //!
-//! The principal function is [`synthesize_sizes`]. The sizes share their work. A plan found for one size is timed for
-//! every other ([`retime`]: the same messages in the same order), which is cheap, and is the warm start there. The
-//! sizes are visited from both ends towards the middle, so that a size is searched only where that may help:
+//! The principal function is [`synthesize_sizes`]. The sizes share their work. A plan found for one size is cheaply
+//! timed for every other size ([`retime`]: the same messages in the same order), and is a warm start there. The sizes
+//! are visited from both ends towards the middle. A size is searched only where that may help:
 //!
-//! * not where a plan of another size is within [`TOLERANCE`] of the bound;
-//! * not between two sizes, at most [`SPAN`] apart, at both of which one plan is within [`TOLERANCE`] of the best that is
-//!   known. Where one path decides, the time of a plan is a + b·size; the least of such lines is concave, so what is
-//!   best at both ends is best between them. Paths change with the size, which is why larger intervals are halved.
+//! * not if a plan of another size is within [`TOLERANCE`] of the bound;
+//! * not between two sizes, at most [`SPAN`] apart, if one plan is within [`TOLERANCE`] of the best known at both.
+//!   Where one path decides, the time of a plan is a + b·size. The minimum of such lines is concave, so a plan that is
+//!   best at both ends is best between them. Paths change with the size, so larger intervals are halved.
 //!
-//! What is returned is the Pareto set ([`windows`]): the fewest plans such that at every size asked the plan of its
+//! The result is the Pareto set ([`windows`]): the fewest plans such that, at every requested size, the plan of its
+//! window is within [`TOLERANCE`] of the best of all plans found. Two windows meet where the plan of the larger sizes
+//! becomes faster than the other.
 //! window is within [`TOLERANCE`] of the best of all plans found, whatever size they were found for. Two windows meet
 //! where the plan of the larger sizes overtakes the other.
 
@@ -28,31 +30,31 @@ use std::time::Duration;
 use topology::{Micros, Topology};
 use windows::{Window, best_at, windows};
 
-/// How much slower (relative) than the best known the plan of a window may be.
+/// How much slower (relative) than the best known plan the plan of a window may be.
 pub const TOLERANCE: f64 = 0.01;
-/// Options of a plan's provenance: the first size of its window, and the first size after it, in bytes.
+/// A key in a plan's provenance: the first size of its window, in bytes.
 pub const FROM_BYTES: &str = "from_bytes";
-/// See [`FROM_BYTES`].
+/// A key in a plan's provenance: the first size after its window, in bytes.
 pub const TO_BYTES: &str = "to_bytes";
-/// The factor between two sizes that one plan may serve without a search between them.
+/// The largest factor between two sizes that one plan may serve without a search between them.
 const SPAN: u64 = 64;
-/// One in so many parts of a limited time is for the bounds of all sizes.
+/// The bounds of all sizes may take one part in this many of a limited time.
 const BOUNDS_PART: u32 = 5;
-/// Of so many plans, the best at a size, a search is told.
+/// The most plans in the warm start of a search, the best at its size.
 const WARM: usize = 3;
-/// Where two windows meet is computed for plans of at most so many messages.
+/// The most messages of plans for which the size where two windows meet is computed.
 const LARGE: usize = 1 << 16;
 
-/// What is to be planned at several sizes.
+/// A request that is planned at several sizes.
 #[derive(Clone, Debug)]
 pub struct SizeTask {
     /// The machine.
     pub topology: Arc<Topology>,
     /// What a sketch permits.
     pub constraints: Arc<Constraints>,
-    /// What is asked; its size and chunk count say nothing. Its chunks must follow from the collective.
+    /// The request; its size and chunk count are ignored. Its chunks must follow from the collective.
     pub request: Request,
-    /// The chunk count, where it is not searched.
+    /// The chunk count; `None` if it is searched.
     pub chunks: Option<u32>,
 }
 
@@ -78,7 +80,7 @@ impl SizeTask {
     }
 }
 
-/// The problem, if its plans are written message by message: only those have times at other sizes.
+/// The problem, if its plans are written message by message: only such plans can be timed for other sizes.
 fn plain(problem: Problem) -> Result<Problem, SynthError> {
     if is_too_large_for_plain(&problem) {
         let why = "its plans are too large to be written message by message; plan every size with --size".to_owned();
@@ -87,31 +89,31 @@ fn plain(problem: Problem) -> Result<Problem, SynthError> {
     Ok(problem)
 }
 
-/// What was found for one of the sizes.
+/// The result for one of the sizes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct AtSize {
-    /// The size, as asked.
+    /// The requested size.
     pub size_bytes: u64,
     /// The makespan of the plan of its window.
     pub makespan: Micros,
     /// The makespan of the best plan known for this size.
     pub best: Micros,
-    /// What it is compared with; for any chunk count, where the count is searched.
+    /// The bound that it is compared with. It holds for any chunk count if the count is searched.
     pub bound: LowerBound,
-    /// The number of its window.
+    /// The index of its window.
     pub window: usize,
-    /// Whether this size was searched; else plans of other sizes are good enough.
+    /// Whether this size was searched; if not, plans of other sizes are good enough.
     pub searched: bool,
 }
 
 /// A plan and the sizes that it is for.
 #[derive(Clone, Debug)]
 pub struct Windowed {
-    /// From this size on (inclusive), in bytes.
+    /// The first size of the window, in bytes.
     pub from_bytes: u64,
-    /// Up to this size (exclusive), in bytes.
+    /// The first size after the window, in bytes.
     pub to_bytes: u64,
-    /// The plan, timed for the largest size asked of the window.
+    /// The plan, timed for the largest requested size of the window.
     pub schedule: VerifiedSchedule,
 }
 
@@ -128,15 +130,15 @@ impl Windowed {
 /// The plans for all sizes.
 #[derive(Clone, Debug)]
 pub struct SizeSweep {
-    /// What was asked, ascending.
+    /// The requested sizes, ascending.
     pub sizes: Vec<AtSize>,
-    /// Ascending, disjoint, from the least size asked to the largest.
+    /// The windows: ascending, disjoint, from the smallest requested size to the largest.
     pub windows: Vec<Windowed>,
 }
 
 /// Plans `task` at `sizes` and returns the fewest plans that serve all of them well.
 ///
-/// A time limit is for all sizes together; what is left of it is shared equally among the sizes still to be searched.
+/// A time limit is for all sizes together; the time left is shared equally among the sizes still to be searched.
 ///
 /// # Errors
 /// As [`crate::planner::synthesize`]; [`SynthError::NoProblem`] if `sizes` is empty.
@@ -151,16 +153,16 @@ pub fn synthesize_sizes(
     search.conclude()
 }
 
-/// `schedule`, found for another size, timed for `size_bytes`; not verified. `None` if its order cannot be played
-/// there, or is for another request than the one of `task`.
+/// `schedule`, found for another size, timed for `size_bytes`; not verified. `None` if its order cannot be replayed
+/// there, or if it is for another request than that of `task`.
 pub fn retimed(schedule: &VerifiedSchedule, task: &SizeTask, size_bytes: u64) -> Option<Schedule> {
     Recipe::new(schedule).at(task, size_bytes)
 }
 
-/// The fewest of `plans`, which are for `task` at one of `sizes` each, that serve all of them well; nothing is searched.
+/// The fewest of `plans` that serve all sizes well; each plan is for `task` at one of `sizes`. Nothing is searched.
 ///
 /// # Errors
-/// [`SynthError::NothingYet`] if for some size there is no plan, [`SynthError::NoProblem`] if `sizes` is empty.
+/// [`SynthError::NothingYet`] if some size has no plan, [`SynthError::NoProblem`] if `sizes` is empty.
 pub fn select_sizes(task: &SizeTask, sizes: &[u64], plans: &[VerifiedSchedule]) -> Result<SizeSweep, SynthError> {
     let options = Options::default();
     let mut search = SizesSearch::new(task, sizes, &options, &|_| {})?;
@@ -172,7 +174,6 @@ pub fn select_sizes(task: &SizeTask, sizes: &[u64], plans: &[VerifiedSchedule]) 
     search.conclude()
 }
 
-/// One size.
 struct Point {
     size: u64,
     bound: LowerBound,
@@ -183,7 +184,7 @@ struct Point {
 impl Point {
     fn new(task: &SizeTask, size: u64, deadline: &Deadline) -> Result<Self, SynthError> {
         let bounds = bounds(&plain(task.problem(size, task.chunks.unwrap_or(1))?)?, deadline);
-        // A plan for another size may be cut as this size never would be.
+        // A plan for another size may have a chunk count that would not be tried at this size.
         let bound = if task.chunks.is_some() { bounds.best() } else { bounds.best_at_any_chunking() };
         Ok(Self { size, bound, searched: false, settled: false })
     }
@@ -198,7 +199,7 @@ struct SizesSearch<'a> {
     progress: &'a (dyn Fn(Progress) + Sync),
     points: Vec<Point>,
     recipes: Vec<Recipe>,
-    /// recipe × point: its makespan there, in µs.
+    /// By recipe and point: the recipe's makespan there, in µs.
     times: Vec<Vec<Option<f64>>>,
 }
 
@@ -216,7 +217,7 @@ impl<'a> SizesSearch<'a> {
             return Err(SynthError::NoProblem);
         }
         let deadline = Deadline::after(options.time_limit, options.cancel.clone());
-        // Bounds get a part of a limited time, divided among the sizes.
+        // The bounds get a part of a limited time, divided among the sizes.
         let part = |limit: Duration| deadline.within(limit / (BOUNDS_PART * sizes.len() as u32));
         let point = |&size: &u64| Point::new(task, size, &options.time_limit.map_or_else(|| deadline.clone(), part));
         let points = sizes.iter().map(point).collect::<Result<Vec<_>, _>>()?;
@@ -224,10 +225,10 @@ impl<'a> SizesSearch<'a> {
         Ok(Self { task, options, deadline, symmetries, progress, points, recipes: Vec::new(), times: Vec::new() })
     }
 
-    /// Settles all sizes: the ends, then the middle of what lies between two.
+    /// Settles all sizes: both ends, then repeatedly the middle of an interval.
     fn visit(&mut self) -> Result<(), SynthError> {
         let last = self.points.len() - 1;
-        // The large ones first: their plans have more to say, because they were cut.
+        // The largest size first: its plans were cut into chunks, and so are more useful to other sizes.
         self.settle(last)?;
         self.settle(0)?;
         let mut open = std::collections::VecDeque::from([(0, last)]);
@@ -246,7 +247,7 @@ impl<'a> SizesSearch<'a> {
         Ok(())
     }
 
-    /// Whether one plan is good enough at both ends of a short interval, and has a time at every size between them.
+    /// Whether one plan is good enough at both ends of a short interval, and can be timed at every size between them.
     fn one_plan_serves(&self, low: usize, high: usize) -> bool {
         if self.points[high].size > self.points[low].size.saturating_mul(SPAN) {
             return false;
@@ -260,7 +261,7 @@ impl<'a> SizesSearch<'a> {
         self.times.iter().any(serves)
     }
 
-    /// Searches one size, unless a plan of another is good enough for it.
+    /// Searches one size, unless a plan of another size is good enough for it.
     fn settle(&mut self, at: usize) -> Result<(), SynthError> {
         self.points[at].settled = true;
         let best = best_at(&self.times, at);
@@ -277,7 +278,7 @@ impl<'a> SizesSearch<'a> {
         };
         match synthesize_among(&problems, &self.warm(at), &self.symmetries, &options, &announce) {
             Ok(found) => self.learn(&found.schedule),
-            // Such as an interrupt that came first; plans of other sizes serve this one.
+            // For example an interrupt; plans of other sizes serve this one.
             Err(_) if best < f64::INFINITY => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -308,8 +309,9 @@ impl<'a> SizesSearch<'a> {
         self.recipes.push(recipe);
     }
 
-    /// The plans for all sizes. A plan that the checks refuse where it is to be saved does not count there, and the
-    /// windows are chosen anew: this ends, because every size has the plan that was found for it or for an end.
+    /// The plans for all sizes. If the checks refuse a plan at the size where it is to be saved, it no longer counts
+    /// there, and the windows are chosen again. This ends, because every size keeps the plan that was found for it or
+    /// for an end.
     fn conclude(mut self) -> Result<SizeSweep, SynthError> {
         loop {
             let chosen = windows(&self.times, TOLERANCE);
@@ -329,7 +331,7 @@ impl<'a> SizesSearch<'a> {
         }
     }
 
-    /// A plan at a size, with the bound of that size.
+    /// A verified plan at a size, with the bound of that size.
     fn verified(&self, plan: usize, at: usize) -> Option<VerifiedSchedule> {
         let point = &self.points[at];
         let mut schedule = self.recipes[plan].at(self.task, point.size)?;
@@ -365,8 +367,8 @@ impl<'a> SizesSearch<'a> {
         Ok(SizeSweep { sizes, windows })
     }
 
-    /// Where a window begins: at the least size for which its plan is as fast as that of the window before, or, for
-    /// plans too large to be timed that often, half way between the sizes asked.
+    /// The first size of a window: the smallest at which its plan is as fast as that of the window before. For plans
+    /// too large to be timed that often, the geometric mean of the two requested sizes.
     fn start(&self, chosen: &[Window], number: usize) -> u64 {
         let window = &chosen[number];
         let above = self.points[window.sizes.start].size;
@@ -377,7 +379,7 @@ impl<'a> SizesSearch<'a> {
         if left.len().max(right.len()) > LARGE {
             return half_way(below, above).clamp(below + 1, above);
         }
-        // The left plan is chosen at `low`, the right one at `high`; a percent of a size is near enough.
+        // The left plan is chosen at `low`, the right one at `high`; one per cent of a size is precise enough.
         let (mut low, mut high) = (below, above);
         while high - low > 1 + high / 100 {
             let middle = half_way(low, high).clamp(low + 1, high - 1);

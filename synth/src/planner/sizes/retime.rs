@@ -1,23 +1,23 @@
 //! A plan for one size, timed for another.
 //!
-//! The principal type is [`Recipe`]: the messages of a schedule in their order, which say nothing of sizes. Played
-//! with chunks of another size they are a schedule for that size. Where ranks exchange sums, the order alone does not
-//! say who counts what: there the messages are played in rounds, as they were made.
+//! The principal type is [`Recipe`]: the messages of a schedule in their order, which do not depend on the size.
+//! Replayed with chunks of another size, they are a schedule for that size. Where ranks exchange sums, the order alone
+//! does not determine which contributions a sum contains. There the messages are replayed in rounds, as they were made.
 
 use super::SizeTask;
 use schedule::{Message, Provenance, Schedule, Transfer, TransferKind, VerifiedSchedule, replay, replay_rounds};
 use std::collections::BTreeMap;
 use topology::Micros;
 
-/// What of a plan holds for every size.
+/// The part of a plan that holds for every size.
 pub(super) struct Recipe {
-    /// In the order in which they leave.
+    /// The messages, in the order in which they leave.
     messages: Vec<Message>,
-    /// The lengths of its rounds; empty where nothing is reduced.
+    /// The lengths of its rounds, in messages; empty where nothing is reduced.
     rounds: Vec<usize>,
     pub(super) chunks_per_rank: u32,
     produced_by: Provenance,
-    /// The size it was found for, and the plan itself: there its own times count.
+    /// The size that it was found for, and the plan itself: at that size its own times are used.
     origin: (u64, Schedule),
 }
 
@@ -37,12 +37,11 @@ impl Recipe {
         }
     }
 
-    /// How many messages.
     pub(super) fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// The schedule for `size` bytes, not verified; `None` if the order cannot be played there.
+    /// The schedule for `size` bytes, not verified; `None` if the order cannot be replayed there.
     pub(super) fn at(&self, task: &SizeTask, size: u64) -> Option<Schedule> {
         if self.origin.0 == size {
             return Some(self.origin.1.clone());
@@ -59,7 +58,7 @@ impl Recipe {
         Some(Schedule { produced_by: self.produced_by.clone(), ..schedule })
     }
 
-    /// Its makespan for `size` bytes. Sums are verified, because in another rhythm they may count something twice.
+    /// Its makespan for `size` bytes. Sums are verified, because with other times they may count a contribution twice.
     pub(super) fn makespan(&self, task: &SizeTask, size: u64) -> Option<Micros> {
         let schedule = self.at(task, size)?;
         let makespan = schedule.makespan();
@@ -70,7 +69,7 @@ impl Recipe {
     }
 }
 
-/// The lengths of runs of transfers in which nobody waits for what another of the run brings.
+/// The lengths of runs of transfers in which no transfer waits for another of the same run.
 fn rounds(transfers: &[Transfer]) -> Vec<usize> {
     let mut rounds = Vec::new();
     let (mut first, mut arrivals) = (0, BTreeMap::new());

@@ -17,7 +17,8 @@ fn options(strategy: StrategyKind) -> Options {
     Options { strategy: Some(strategy), ..Options::default() }
 }
 
-/// Disjoint, covering, and every plan right and as fast as stated at every size of its window.
+/// Checks that the windows are disjoint and cover all sizes, and that every plan is valid and has the stated makespan
+/// at every size of its window.
 fn check(task: &SizeTask, found: &SizeSweep) {
     assert_eq!(found.windows[0].from_bytes, SIZES[0]);
     assert_eq!(found.windows.last().map(|it| it.to_bytes), Some(SIZES[7] + 1));
@@ -48,7 +49,7 @@ fn windows_cover_the_sizes_with_right_plans() {
         let found = synthesize_sizes(&task, &SIZES, &options(StrategyKind::Classic), &|_| {}).expect("plans");
         check(&task, &found);
         assert!(found.windows.len() < SIZES.len(), "{spec} {collective}: {} windows", found.windows.len());
-        // No worse than a search of each size for itself, but for the tolerance.
+        // Except for the tolerance, no worse than a separate search at each size.
         for at in &found.sizes {
             let problems = task.problems(at.size_bytes).expect("problems");
             let alone = synthesize(&problems, &options(StrategyKind::Classic), &|_| {}).expect("a plan");

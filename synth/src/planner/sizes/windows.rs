@@ -1,21 +1,21 @@
-//! Few plans for all sizes: which plan for which of them.
+//! Few plans for all sizes: which plan serves which sizes.
 //!
-//! The principal function is [`windows`]; it knows nothing of plans but their times.
+//! The principal function is [`windows`]. It sees only the times of the plans.
 
 use std::ops::Range;
 
-/// A plan and the sizes, by number, that it serves.
+/// A plan and the sizes that it serves, both by index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Window {
     pub(super) plan: usize,
     pub(super) sizes: Range<usize>,
 }
 
-/// The fewest windows such that in each the time of its plan is at most 1 + `tolerance` of the best at every size.
+/// The fewest windows such that, at every size of a window, its plan takes at most 1 + `tolerance` of the best time.
 ///
-/// `times[plan][size]` are all above or at zero; `None` where the plan has no time. From left to right, every window
-/// goes as far as some plan serves: there is no way with fewer. Of several plans the one that is nearest to the best
-/// over the window counts, and of equals the first. Sizes for which no plan has a time are in no window.
+/// `times[plan][size]` is at least zero, or `None` where the plan has no time. From left to right, every window goes as
+/// far as any plan serves, so no choice has fewer windows. Of several plans, the one closest to the best over the
+/// window is taken, and of equal ones the first. Sizes for which no plan has a time are in no window.
 pub(super) fn windows(times: &[Vec<Option<f64>>], tolerance: f64) -> Vec<Window> {
     let count = times.first().map_or(0, Vec::len);
     let best: Vec<f64> = (0..count).map(|size| best_at(times, size)).collect();
@@ -61,7 +61,7 @@ mod tests {
         })
     }
 
-    /// The fewest windows, by trying every way to cut the sizes.
+    /// The fewest windows, by trying every way to divide the sizes.
     fn fewest(times: &[Vec<Option<f64>>], tolerance: f64) -> usize {
         let count = times[0].len();
         let served = |from: usize, to: usize| {

@@ -1,12 +1,12 @@
-//! Algorithms in which members talk directly: recursive doubling, Bruck's, and all pairs.
+//! Algorithms in which members send directly to each other: recursive doubling, Bruck's algorithm, and all pairs.
 
 use super::{Hop, Inapplicable, chunks_of};
 use crate::problem::Problem;
 use schedule::ChunkId;
 use topology::Rank;
 
-/// AllGather in ⌈log₂ k⌉ exchanges of everything gathered so far; where k is no power of two, the members beyond
-/// the largest one hand their chunks to a partner first and get everything from it at the end.
+/// AllGather in ⌈log₂ k⌉ exchanges of everything gathered so far. Where k is no power of two, each member beyond the
+/// largest one sends its chunks to a partner first and gets everything from it at the end.
 pub(super) fn recursive_doubling(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let members = &problem.demand.request().members;
     let core = 1 << members.len().ilog2();
@@ -33,7 +33,7 @@ pub(super) fn recursive_doubling(problem: &Problem) -> Result<Vec<Hop>, Inapplic
     Ok(hops.hops)
 }
 
-/// Bruck's AllGather: in round r everybody sends what it has to the member 2^r below; any number of members.
+/// Bruck's AllGather for any number of members: in round r every member sends what it has to the member 2^r below it.
 pub(super) fn bruck(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let count = problem.demand.request().members.len();
     let mut hops = Hops::new(problem);
@@ -50,7 +50,7 @@ pub(super) fn bruck(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     Ok(hops.hops)
 }
 
-/// Every chunk straight from a holder to everybody who wants it; in round r to the member r places on.
+/// Every chunk directly from a holder to every rank that wants it; in round r to the rank r places on.
 pub(super) fn all_pairs(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let demand = &*problem.demand;
     let ranks = problem.topology.rank_count() as u32;
@@ -79,7 +79,7 @@ impl<'a> Hops<'a> {
         Self { problem, hops: Vec::new() }
     }
 
-    /// Blocks from one member to another (all by position).
+    /// Adds hops of blocks from one member to another; blocks and members are given by position.
     fn blocks(&mut self, round: u32, blocks: impl IntoIterator<Item = usize>, from: usize, to: usize) {
         let members = &self.problem.demand.request().members;
         let (from, to) = (members[from], members[to]);

@@ -1,11 +1,12 @@
 //! `classic`: textbook algorithms over the links that exist.
 //!
-//! The principal type is [`Classic`]. An algorithm only says which chunk hops from where to where in which round
-//! ([`Hop`]); this file finds the links, groups what shares a round and a link into messages, and leaves the times
-//! to `schedule::replay`. An algorithm that needs a link that is not there, or not allowed, says which.
+//! The principal type is [`Classic`]. An algorithm only lists which chunk hops from where to where in which round
+//! ([`Hop`]). This file finds the links and groups the hops that share a round and a link into messages;
+//! `schedule::replay` computes the times. An algorithm that needs a link that does not exist, or is not allowed, names
+//! it.
 //!
 //! Reductions come from `reversal`: a ring ReduceScatter is a ring AllGather on the reversed topology, and a ring
-//! AllReduce is the two in sequence. Those that exchange sums are in `sums`.
+//! AllReduce is the two in sequence. Algorithms that exchange sums are in `sums`.
 
 mod exchange;
 mod ring;
@@ -25,14 +26,14 @@ use topology::{LinkId, Micros, Rank};
 #[derive(Clone, Copy, Debug)]
 pub struct Classic;
 
-/// The most hops of one algorithm: beyond, a textbook schedule costs more to write down than it is worth.
+/// The most hops of one algorithm: a larger textbook schedule costs more memory and time than it is worth.
 const MOST_HOPS: u64 = 1 << 22;
-/// So few take no time worth saving where the deadline has passed.
+/// So few hops take negligible time, even if the deadline has passed.
 const FEW_HOPS: usize = 1 << 16;
-/// With so many, only those algorithms are timed that may be the best.
+/// Above this number of hops, only the algorithms that may still be the best are timed.
 const MANY_HOPS: usize = 1 << 14;
 
-/// One chunk over one link in one round. A chunk moves on in a later round than it came.
+/// One chunk over one link in one round. A chunk moves on in a later round than the one in which it arrived.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Hop {
     round: u32,
@@ -41,7 +42,7 @@ struct Hop {
     to: Rank,
 }
 
-/// Why an algorithm does not apply, for a person.
+/// Why an algorithm does not apply, as text for the user.
 type Inapplicable = String;
 
 /// An algorithm: its name in reports, and its hops.
@@ -54,7 +55,7 @@ const fn algorithm(name: &'static str, hops: fn(&Problem) -> Result<Vec<Hop>, In
     Algorithm { name, hops }
 }
 
-/// The algorithms of each collective; the reducing ones never get here.
+/// The algorithms of each collective. Reducing collectives never get here.
 fn algorithms(collective: Collective) -> Vec<Algorithm> {
     match collective {
         Collective::AllGather => vec![
@@ -159,7 +160,7 @@ fn attempt(
         let transfers = replay(&problem.demand, &problem.topology, &messages).map_err(order)?;
         Ok((makespan(&transfers), transfers))
     };
-    // One message for all chunks of a round saves α, one for each lets the first be passed on sooner.
+    // One message for all chunks of a round saves α. One message per chunk lets the first chunk be passed on sooner.
     let mut best = timed(together(&hops))?;
     if !context.deadline.has_passed() || hops.len() < FEW_HOPS {
         let single = timed(one_by_one(&hops))?;
@@ -171,7 +172,7 @@ fn attempt(
     Ok(Attempt { name, schedule: Some(schedule), stop, note: None })
 }
 
-/// The least time that these hops take: that of the chunk whose way is the longest.
+/// A lower bound on the time of these hops: the time of the chunk with the longest way, on empty links.
 fn least(problem: &Problem, hops: &[Placed]) -> Micros {
     let topology = &*problem.topology;
     let ranks = topology.rank_count();
@@ -186,7 +187,7 @@ fn least(problem: &Problem, hops: &[Placed]) -> Micros {
     Micros(arrived.into_iter().fold(0.0, f64::max))
 }
 
-/// Whether chunks that each go to one rank have so far to go that no algorithm writes it down, as seen from one of them.
+/// Whether chunks with one destination each need too many hops for any algorithm, estimated from the first chunk.
 fn is_far(problem: &Problem) -> bool {
     let chunks = problem.demand.chunks();
     let Some(first) = chunks.first().filter(|_| chunks.len() as u64 > MOST_HOPS / 64) else { return false };
@@ -196,11 +197,11 @@ fn is_far(problem: &Problem) -> bool {
     let one = |link| problem.allows_link(link).then_some(1.0);
     let tree = PathTree::new(&problem.topology, first.holders.iter().copied(), one);
     let hops: f64 = tree.distance.iter().filter(|hops| hops.is_finite()).sum();
-    // Others may be in a better place, but hardly at half the distance.
+    // The first holder may be badly placed, but hardly by more than a factor of two.
     chunks.len() as f64 * hops / problem.topology.rank_count() as f64 > 2.0 * MOST_HOPS as f64
 }
 
-/// A hop with its link.
+/// A hop and the link that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Placed {
     round: u32,
@@ -208,11 +209,11 @@ struct Placed {
     chunk: ChunkId,
 }
 
-/// Finds a link for every hop, in playing order. Parallel links take turns.
+/// Finds a link for every hop, and sorts the hops by round. Parallel links take turns.
 fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicable> {
     let topology = &*problem.topology;
     let mut placed = Vec::with_capacity(hops.len());
-    // To look among a rank's links for every hop would be N³ on a clique.
+    // Searching a rank's links for every hop would take N³ steps on a clique.
     let mut between: BTreeMap<(Rank, Rank), Vec<LinkId>> = BTreeMap::new();
     for Hop { round, chunk, from, to } in hops {
         let links = between.entry((from, to)).or_insert_with(|| topology.between(from, to).collect());
@@ -228,7 +229,7 @@ fn on_links(problem: &Problem, hops: Vec<Hop>) -> Result<Vec<Placed>, Inapplicab
     Ok(placed)
 }
 
-/// An algorithm whose hops outgrow what is worth writing down stops here.
+/// Stops an algorithm that has too many hops.
 fn few_enough(hops: usize) -> Result<(), Inapplicable> {
     if hops as u64 > MOST_HOPS {
         return Err(format!("needs more than the {MOST_HOPS} hops it writes down"));
@@ -246,7 +247,6 @@ fn together(hops: &[Placed]) -> Vec<Message> {
     hops.chunk_by(same).map(|hops| message(hops[0].link, hops.iter().map(|hop| hop.chunk).collect())).collect()
 }
 
-/// One message for each hop.
 fn one_by_one(hops: &[Placed]) -> Vec<Message> {
     hops.iter().map(|hop| message(hop.link, ChunkList::from_slice(&[hop.chunk]))).collect()
 }
@@ -264,7 +264,7 @@ fn from_root(problem: &Problem) -> Vec<Rank> {
     members
 }
 
-/// The chunks of the member at `position` in ascending order of members, where every member has as many.
+/// The chunks of the member at `position` among the sorted members, where every member has equally many.
 fn chunks_of(problem: &Problem, position: usize) -> impl Iterator<Item = ChunkId> + use<> {
     let per_member = problem.demand.request().chunks_per_rank;
     let first = position as u32 * per_member;
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn hops_beyond_the_limit_are_refused_before_they_fill_the_memory() {
-        // 160 000 chunks that go half of a half of 400 hops: four times the limit.
+        // 160 000 chunks, each over a quarter of the 400 hops on average: four times the limit.
         let far = problem("ring:400", Collective::AllToAll);
         for hops in [ring::all_to_all(&far), tree::shortest_paths(&far)] {
             assert!(hops.is_err_and(|why| why.contains("more than the")));
@@ -300,7 +300,7 @@ mod tests {
         let context = Context::among_others(&options, &deadline, bound);
         let attempts = Classic.propose(&problem, &context).unwrap();
         let of = |name: &str| attempts.iter().find(|attempt| attempt.name == name).unwrap();
-        // 299 messages one after the other, of a millisecond each.
+        // The ring sends 299 messages one after the other, each of a millisecond.
         let note = of("classic/ring").note.clone().unwrap();
         assert!(of("classic/ring").schedule.is_none() && note.contains("takes at least"), "{note}");
         let best = of("classic/all-pairs").schedule.as_ref().unwrap().makespan();

@@ -1,9 +1,9 @@
 //! Rings and chains: a cycle through all members is searched on the links that exist.
 //!
-//! The principal function is [`rings`]. Finding a Hamiltonian cycle is hard in general, so the search is a
-//! depth-first one with a bounded number of steps that visits first the neighbour that is hardest to reach later
-//! (Warnsdorff's rule), and members in ascending order where that does not decide. Further rings use no link of
-//! the earlier ones, so that all can run at full speed.
+//! The principal function is [`rings`]. Finding a Hamiltonian cycle is hard in general, so the search is depth-first
+//! with a bounded number of steps. It first visits the neighbour that is hardest to reach later (Warnsdorff's rule),
+//! and in ties the members in ascending order. Further rings use no link of the earlier ones, so that all can run at
+//! full speed.
 
 use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
 use crate::problem::Problem;
@@ -11,12 +11,12 @@ use schedule::{ChunkId, Collective};
 use std::collections::BTreeSet;
 use topology::{LinkId, Rank};
 
-/// Steps of one search for a cycle.
+/// The most steps of one search for a cycle.
 const STEPS: u32 = 20_000;
 /// The most rings that are used side by side.
 const RINGS: usize = 8;
 
-/// Every ring takes an equal part of each member's chunks, once around.
+/// AllGather: every ring takes an equal part of each member's chunks once around.
 pub(super) fn all_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let rings = rings(problem)?;
     let mut hops = Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn all_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     Ok(hops)
 }
 
-/// Every chunk goes half-way around in either direction.
+/// AllGather: every chunk goes half-way around in both directions.
 pub(super) fn all_gather_two_way(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let rings = rings(problem)?;
     let forward = &rings[0];
@@ -39,7 +39,7 @@ pub(super) fn all_gather_two_way(problem: &Problem) -> Result<Vec<Hop>, Inapplic
     let members = &problem.demand.request().members;
     for (owner, &rank) in members.iter().enumerate() {
         for (turn, chunk) in chunks_of(problem, owner).enumerate() {
-            // The longer half alternates, so that both directions carry the same.
+            // The direction of the longer half alternates, so that both directions carry equally much.
             let steps = [(members.len() - 1) / 2, members.len() / 2];
             hops.extend(along(forward, rank, chunk, steps[turn % 2]));
             hops.extend(along(&backward, rank, chunk, steps[1 - turn % 2]));
@@ -48,7 +48,7 @@ pub(super) fn all_gather_two_way(problem: &Problem) -> Result<Vec<Hop>, Inapplic
     Ok(hops)
 }
 
-/// Every chunk goes from its source along the first ring to its destination, the shorter way around.
+/// AllToAll: every chunk goes from its source along the first ring to its destination, the shorter way around.
 pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let rings = rings(problem)?;
     let forward = &rings[0];
@@ -68,7 +68,7 @@ pub(super) fn all_to_all(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     Ok(hops)
 }
 
-/// A chain from the root through all members; chunks follow each other.
+/// Broadcast: a chain from the root through all members, in which chunks follow each other.
 pub(super) fn chain(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     debug_assert_eq!(problem.demand.request().collective, Collective::Broadcast);
     let members = from_root(problem);
@@ -92,8 +92,7 @@ fn no_cycle() -> Inapplicable {
     "needs a cycle through all members, and the search found none".to_owned()
 }
 
-/// Cycles through all members that share no link: the first one and, where its links exist the other way
-/// around, its reverse, then others.
+/// Cycles through all members that share no link. Each cycle is followed by its reverse if the links for it exist.
 fn rings(problem: &Problem) -> Result<Vec<Vec<Rank>>, Inapplicable> {
     let members = problem.demand.request().members.to_vec();
     let mut used = BTreeSet::new();
@@ -125,7 +124,7 @@ enum Closing {
     Open,
 }
 
-/// A way through all `members` from the first one, by bounded depth-first search.
+/// A path through all `members` from the first one, by bounded depth-first search.
 fn cycle(problem: &Problem, members: &[Rank], used: &BTreeSet<LinkId>, closing: Closing) -> Option<Vec<Rank>> {
     let mut is_member = vec![false; problem.topology.rank_count()];
     members.iter().for_each(|rank| is_member[rank.index()] = true);
@@ -143,12 +142,12 @@ fn cycle(problem: &Problem, members: &[Rank], used: &BTreeSet<LinkId>, closing: 
 }
 
 struct CycleSearch {
-    /// By rank, ascending: where its links lead.
+    /// For each rank, the ranks that its links lead to, ascending.
     neighbours: Vec<Vec<Rank>>,
-    /// By rank: from where links lead to it.
+    /// For each rank, the ranks whose links lead to it.
     behind: Vec<Vec<Rank>>,
     visited: Vec<bool>,
-    /// By rank, how many of its neighbours are not visited.
+    /// For each rank, how many of its neighbours are not visited.
     open: Vec<usize>,
     steps: u32,
 }
@@ -203,7 +202,8 @@ impl CycleSearch {
         }
     }
 
-    /// Unvisited neighbours, the one to try first last: fewest ways on, then the next higher number.
+    /// The unvisited neighbours. The one to try first is last: the one with the fewest open neighbours, then the next
+    /// higher number.
     fn choices(&self, at: Rank) -> Vec<Rank> {
         let ranks = self.neighbours.len() as u32;
         let key = |rank: Rank| (self.open[rank.index()].min(MANY), (rank.0 + ranks - at.0) % ranks);
@@ -214,5 +214,5 @@ impl CycleSearch {
     }
 }
 
-/// A rank with this many ways on is not hard to reach.
+/// A rank with at least this many open neighbours is not hard to reach.
 const MANY: usize = 8;

@@ -1,6 +1,6 @@
-//! AllReduces in which members exchange sums: the fewest α, at the price of sending everything more often.
+//! AllReduce algorithms in which members exchange sums: the fewest α, but more bytes.
 //!
-//! They cannot be had by reversal, because there every sum has one collector. All chunks travel together.
+//! Reversal cannot produce them, because there each sum has one collector. All chunks travel together.
 
 use super::{Inapplicable, few_enough, missing_link};
 use crate::problem::{Problem, StopReason, SynthError};
@@ -8,7 +8,7 @@ use crate::strategies::{Attempt, Context};
 use schedule::{ChunkList, Collective, Message, ReplayError, Schedule, TransferKind, replay_rounds};
 use topology::{LinkId, Rank};
 
-/// Who sends everything to whom in one round, by position among the members.
+/// The kind of transfer of a round, and its (sender, receiver) pairs, by position among the members.
 type Round = (TransferKind, Vec<(usize, usize)>);
 
 /// Every algorithm that exchanges sums; none for other collectives than AllReduce.
@@ -21,8 +21,8 @@ pub(super) fn attempts(problem: &Problem, context: &Context<'_>) -> Result<Vec<A
     algorithms.into_iter().map(|(name, rounds)| attempt(problem, context, name, &rounds)).collect()
 }
 
-/// Recursive doubling: partners exchange all they have summed so far. Where k is no power of two, the members beyond
-/// the largest one add to a partner first and get the result from it at the end.
+/// Recursive doubling: partners exchange everything that they have summed so far. Where k is no power of two, each
+/// member beyond the largest one adds to a partner first and gets the result from it at the end.
 fn doubling(members: usize) -> Vec<Round> {
     let core = 1 << members.ilog2();
     let folded = || (core..members).map(|extra| (extra, extra - core));
@@ -34,7 +34,7 @@ fn doubling(members: usize) -> Vec<Round> {
     rounds
 }
 
-/// Everybody sends its own values to everybody at once.
+/// One-shot: every member sends its own values to all others at once.
 fn one_shot(members: usize) -> Vec<Round> {
     let from = |member: usize| (1..members).map(move |distance| (member, (member + distance) % members));
     vec![(TransferKind::Reduce, (0..members).flat_map(from).collect())]
@@ -89,7 +89,7 @@ mod tests {
     use std::sync::Arc;
     use topology::Micros;
 
-    /// What each algorithm takes for an AllReduce of `size` bytes, where it applies; every schedule is verified.
+    /// The makespan of each algorithm for an AllReduce of `size` bytes, where it applies; every schedule is verified.
     fn makespans(spec: &str, size: u64) -> Vec<Option<f64>> {
         let topology = Arc::new(topology::resolve(spec).expect("a known topology"));
         let request = Request::new(Collective::AllReduce, topology.rank_count(), size);
@@ -107,11 +107,11 @@ mod tests {
 
     #[test]
     fn sums_are_exchanged_in_the_fewest_rounds() {
-        // 1 µs and 1 µs per 1000 bytes.
+        // α is 1 µs, and 1000 bytes take 1 µs.
         let costs = "alpha=1us,bandwidth=1GBps";
         assert_eq!(makespans(&format!("clique:2,{costs}"), 1000), [Some(2.0), Some(2.0)]);
         assert_eq!(makespans(&format!("clique:8,{costs}"), 1000), [Some(6.0), Some(2.0)]);
-        // Three more than a power of two: one round before, one after.
+        // Seven members are three more than a power of two: one more round before, and one after.
         assert_eq!(makespans(&format!("clique:7,{costs}"), 1000), [Some(8.0), Some(2.0)]);
         assert_eq!(makespans(&format!("hypercube:4,{costs}"), 1000), [Some(8.0), None]);
         assert_eq!(makespans(&format!("ring:6,{costs}"), 1000), [None, None]);

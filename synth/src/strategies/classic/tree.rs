@@ -1,4 +1,4 @@
-//! Trees: binomial ones over the members in order, and shortest-path ones over the topology.
+//! Trees: binomial trees over the members in order, and shortest-path trees over the topology.
 
 use super::{Hop, Inapplicable, chunks_of, few_enough, from_root};
 use crate::problem::Problem;
@@ -6,13 +6,14 @@ use crate::problem::distance::PathTree;
 use schedule::{ChunkId, RankSet};
 use topology::{Bytes, LinkId, Rank};
 
-/// Longer than any path, in microseconds.
+/// A toll on crossings that is longer than any path, in microseconds.
 const PROHIBITIVE: f64 = 1e12;
 
-/// Chunks of every size have paths of their own, up to so many: a tenth of a second for small machines.
+/// Chunks of each size get their own paths, for up to this many trees: a tenth of a second on small machines.
 const MOST_TREES: usize = 1 << 10;
 
-/// Every chunk over shortest α–β paths from its holders to all who want it; relays pass it on. Applies always.
+/// Every chunk goes over shortest α–β paths from its holders to all ranks that want it; relays pass it on. Always
+/// applies.
 pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let mut hops = Vec::new();
@@ -26,12 +27,12 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
         let bytes = demand.bytes_of(id);
         let length = |link: LinkId| {
             let time = topology.link(link).transfer_time(bytes).0.max(f64::MIN_POSITIVE);
-            // Under a hop limit a path crosses as seldom as it can, however long it gets.
+            // Under a hop limit, a path crosses between machines as seldom as possible, however long it gets.
             let toll = if limited && topology.crosses_machines(topology.link(link)) { PROHIBITIVE } else { 0.0 };
             problem.allows(id, link).then_some(time + toll)
         };
         let tree = match previous.take() {
-            // Where sizes are many, one serves for all of a rank's chunks.
+            // Where there are many sizes, one tree serves for all chunks of a rank.
             Some((holders, size, tree))
                 if shared && *holders == chunk.holders && (size == bytes || trees > MOST_TREES) =>
             {
@@ -44,7 +45,7 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
         };
         round_of.iter_mut().for_each(|round| *round = 0);
         for &rank in chunk.wanted_by.iter() {
-            // Back to where an earlier path went, or to the source, and down again.
+            // Go back to a rank on an earlier path, or to the source, and add the hops from there.
             let back =
                 std::iter::successors(tree.last[rank.index()], |&link| tree.last[topology.link(link).from.index()]);
             branch.extend(back.take_while(|&link| round_of[topology.link(link).to.index()] == 0));
@@ -61,7 +62,7 @@ pub(super) fn shortest_paths(problem: &Problem) -> Result<Vec<Hop>, Inapplicable
     Ok(hops)
 }
 
-/// Round r: everybody of the first 2^r members (the root first) sends to the one 2^r places on.
+/// Round r: each of the first 2^r members (the root first) sends to the member 2^r places on.
 pub(super) fn binomial_broadcast(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     let members = from_root(problem);
     let edges = binomial(members.len());
@@ -76,10 +77,10 @@ pub(super) fn binomial_broadcast(problem: &Problem) -> Result<Vec<Hop>, Inapplic
     Ok(chunks.flat_map(|chunk| edges.iter().map(move |edge| (chunk, edge))).map(|(c, e)| hop(c, e)).collect())
 }
 
-/// The root halves what it has to hand out in every round, and so does everybody who got some.
+/// In every round, the root sends on half of what it has to hand out, and so does every member that got a part.
 pub(super) fn binomial_scatter(problem: &Problem) -> Result<Vec<Hop>, Inapplicable> {
     Ok(subtrees(problem, |edge, rounds, chunk, members| {
-        // The tree read from the top: large subtrees leave first.
+        // From the root down: large subtrees leave first.
         Hop { round: rounds - edge.round, chunk, from: members[edge.parent], to: members[edge.child] }
     }))
 }
@@ -94,7 +95,7 @@ pub(super) fn binomial_gather(problem: &Problem) -> Result<Vec<Hop>, Inapplicabl
     }))
 }
 
-/// An edge of a binomial tree, by position from the root.
+/// An edge of a binomial tree; members are numbered from the root.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     round: u32,
@@ -111,7 +112,7 @@ fn binomial(count: usize) -> Vec<Edge> {
     (1..count).map(child).collect()
 }
 
-/// For the tree in which a child's subtree is the 2^round members from it on: hops of each subtree's chunks.
+/// The hops of each subtree's chunks, for the tree in which a child's subtree is the 2^round members from the child on.
 fn subtrees(problem: &Problem, hop: impl Fn(&Edge, u32, ChunkId, &[Rank]) -> Hop) -> Vec<Hop> {
     let members = from_root(problem);
     let sorted = &problem.demand.request().members;

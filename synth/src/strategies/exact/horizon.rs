@@ -1,8 +1,9 @@
-//! Horizons: until when no schedule can end, decided one period after the other.
+//! Horizons: times before which no schedule can end, decided one period after the other.
 //!
 //! The principal functions are [`decide`], which asks whether a schedule can end before a given time, and [`horizon`],
-//! which makes a bound of the answers. The model is that of [`Periods`], so that its infeasibility says something about
-//! every schedule; where even its linear relaxation has no solution, multipliers that prove it are in the certificate.
+//! which derives a bound from the answers. Every schedule is a solution of the model of [`Periods`], so its
+//! infeasibility holds for every schedule. Where even the linear relaxation has no solution, the certificate contains
+//! multipliers that prove it.
 
 use super::periods::{Messages, Periods, SLACK, Window, cuts};
 use crate::bounds::{Bound, Bounds, Certificate, LinkPeriods, Multiplier, Proof, ResourcePeriods, Row, Scope};
@@ -13,25 +14,25 @@ use crate::problem::{Deadline, Problem, SynthError};
 use crate::solver::{Column, Controls, Ending, Model, ray, solve};
 use topology::{LinkId, Micros, ResourceId};
 
-/// What became of one question.
+/// The answer to one question.
 #[derive(Debug)]
 pub(super) enum EndVerdict {
-    /// The model has a solution; times may have been rounded away.
+    /// The model has a solution. Rounding to periods may have made it possible, so a schedule may still end later.
     Possible(Vec<Departure>),
-    /// No schedule ends before.
+    /// No schedule ends before the given time.
     Refuted(Proof),
-    /// The limits came before the answer, or the model was too large.
+    /// A limit was reached before the answer, or the model was too large.
     Undecided,
 }
 
-/// The model of one end.
+/// The model of one end time.
 struct Expansion {
     model: Model,
     departures: Vec<(Departure, Column)>,
     rows: Vec<Row>,
 }
 
-/// Whether some schedule may end before `end`. A model of more than `most` departures is not built.
+/// Whether some schedule may end before `end`. Models of more than `most` departures are not built.
 ///
 /// # Errors
 /// Failures of the solver.
@@ -91,7 +92,8 @@ impl Expansion {
         expansion
     }
 
-    /// Σ over departures in any window of x ≤ what the window lets through. `departures` are in order of time.
+    /// Adds the rows of the windows: Σ of x over the departures in a window ≤ its limit. `departures` are in order of
+    /// time.
     fn respect(&mut self, departures: &[(u32, Column)], windows: &[Window], named: impl Fn(u32, u32, u32) -> Row) {
         for window in windows {
             let mut covered = None;
@@ -99,7 +101,7 @@ impl Expansion {
                 let end = first + window.periods - 1;
                 let from = departures.partition_point(|&(period, _)| period < first);
                 let to = departures.partition_point(|&(period, _)| period <= end);
-                // A window without departures that the one before lacks says nothing new.
+                // A window whose departures are all in the window before adds no information.
                 if covered.replace(to) == Some(to) || to - from <= window.departures as usize {
                     continue;
                 }
@@ -110,7 +112,8 @@ impl Expansion {
         }
     }
 
-    /// A proof by what comes to one rank, if there is one: the same proof as of the whole model, found much sooner.
+    /// A proof from the rows about one rank, if there is one. It is as valid as one from the whole model, and found
+    /// much sooner.
     fn local_proof(&self, problem: &Problem, controls: &Controls<'_>) -> Result<Option<Proof>, SynthError> {
         let topology = &problem.topology;
         for rank in topology.ranks() {
@@ -132,7 +135,7 @@ impl Expansion {
         Ok(None)
     }
 
-    /// A proof that not even a fractional solution exists, if none does.
+    /// A proof that the model has not even a fractional solution, if that is so.
     fn linear_proof(&self, controls: &Controls<'_>) -> Result<Option<Proof>, SynthError> {
         let Some(ray) = ray(&self.model, controls)? else { return Ok(None) };
         let proof = self.model.refutation(&ray).map(|multipliers| {
@@ -151,7 +154,7 @@ fn row_of(row: Spreading) -> Row {
     }
 }
 
-/// The bound that a refuted end is: lowered by what was rounded.
+/// The bound from a refuted end: the end, lowered by the rounding slack.
 pub(super) fn bound(periods: &Periods<'_>, reversed: bool, end: Micros, proof: Proof) -> Bound {
     let topology = &periods.problem.topology;
     let listed = |windows: Vec<Window>| windows.iter().map(|it| [it.periods, it.departures]).collect();
@@ -180,7 +183,7 @@ pub(super) fn bound(periods: &Periods<'_>, reversed: bool, end: Micros, proof: P
     }
 }
 
-/// Without merged messages a bound speaks of all schedules only where merging would gain nothing.
+/// The schedules for which a bound holds: without merged messages, only those with one chunk per message.
 fn scope(periods: &Periods<'_>) -> Scope {
     match periods.messages {
         Messages::Merged => Scope::ThisChunking,
@@ -188,31 +191,31 @@ fn scope(periods: &Periods<'_>) -> Scope {
     }
 }
 
-/// So many ends between a known bound and a period below it are told apart.
+/// The most model changes that are considered between a known bound and one period below it.
 const MOST_KNOWN: usize = 256;
 
-/// What [`horizon`] may spend.
+/// The effort that [`horizon`] may spend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HorizonEffort {
-    /// Models of more departures are not built.
+    /// The most departures of one model.
     pub departures: usize,
-    /// Nor are models once those of its kind of messages had so many together.
+    /// The most departures of all models for one kind of messages together.
     pub in_all: usize,
-    /// Simplex iterations of a model.
+    /// The most simplex iterations of one model.
     pub iterations: u64,
-    /// How many models are built for each kind of messages.
+    /// The most models of one cut of time, in each direction from the known bound.
     pub models: usize,
 }
 
 impl Default for HorizonEffort {
-    /// About a second.
+    /// An effort of about a second.
     fn default() -> Self {
         Self { departures: 12_000, in_all: 40_000, iterations: 5_000, models: 6 }
     }
 }
 
-/// Horizons for `problem`, of which `known` are the other bounds: for merged messages, and for messages of one chunk.
-/// Empty where the problem is too large, chunks differ in size, or sums are wanted by several ranks.
+/// Horizons for `problem`, one for merged messages and one for messages of one chunk; `known` are its other bounds.
+/// Empty where the problem is too large, chunks differ in size, or several ranks want one sum.
 ///
 /// # Errors
 /// Failures of the solver.
@@ -249,7 +252,7 @@ pub fn horizon(
     Ok(bounds)
 }
 
-/// The largest end that was refuted, and before which none was not: from the last one that is not above `from` upward.
+/// The largest end that is refuted without a gap below it, starting from the last end that is not above `from`.
 fn climb(
     periods: &Periods<'_>,
     reversed: bool,
@@ -265,7 +268,7 @@ fn climb(
         *left -= size;
         decide(periods, reversed, end, effort.departures, controls)
     };
-    // What other bounds refute, this model may leave possible: then down to what it refutes, else up.
+    // This model may allow an end that other bounds refute. Then go down to an end that it refutes; otherwise go up.
     let below = (from - periods.period).max(Micros::ZERO);
     let mut known = periods.ends(below, from, MOST_KNOWN);
     let first = known.len();
@@ -282,7 +285,7 @@ fn climb(
     Ok(None)
 }
 
-/// The largest end above `from` that is refuted, and before which none is not; `best` if there is none.
+/// The last of the consecutive ends above `from` that are refuted; `best` if there is none.
 fn upward(
     periods: &Periods<'_>,
     reversed: bool,

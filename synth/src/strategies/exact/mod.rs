@@ -1,9 +1,9 @@
-//! `exact`: certificates on small machines.
+//! `exact`: certificates for small machines.
 //!
-//! The principal type is [`Exact`]. It asks whether a schedule can end before a time, from the bound upward ([`horizon`]
-//! and, for how time is cut, [`periods`]); each answer is either a schedule, timed exactly, or raises the bound. Where all
-//! durations are whole numbers of periods, the first schedule is the best there is. [`pareto`] does the same for SCCL's
-//! synchronous steps ([`synchronous`]), where the questions are numbers of steps and rounds.
+//! The principal type is [`Exact`]. It asks whether a schedule can end before a time, from the bound upward
+//! ([`horizon`]; [`periods`] defines how time is cut). Each answer is either a schedule, which is then timed exactly,
+//! or a higher bound. Where all durations are whole numbers of periods, the first schedule is optimal. [`pareto`] does
+//! the same for SCCL's synchronous steps ([`synchronous`]), where the questions are numbers of steps and rounds.
 
 mod horizon;
 mod pareto;
@@ -32,9 +32,9 @@ const NAME: &str = "exact";
 
 /// The most departures of a model.
 const MOST_DEPARTURES: usize = 80_000;
-/// The same where this strategy is one of many.
+/// The same where this strategy is one of several.
 const MOST_AMONG_OTHERS: usize = 6_000;
-/// The most ends that are tried in one cut of time.
+/// The most ends that are tried for one cut of time.
 const MOST_ENDS: usize = 24;
 
 /// The strategy.
@@ -69,11 +69,11 @@ struct ExactSearch<'a> {
     problem: &'a Problem,
     context: &'a Context<'a>,
     most: usize,
-    /// Our schedule, if it is better than the one to beat.
+    /// The best schedule found, if it is better than the incumbent.
     found: Option<Schedule>,
     /// The makespan to beat.
     best: Option<Micros>,
-    /// No schedule whose messages carry one chunk each ends before.
+    /// No schedule with one chunk per message ends before this time.
     proven: Micros,
     how: String,
     tried: bool,
@@ -104,9 +104,9 @@ impl<'a> ExactSearch<'a> {
         Ok(())
     }
 
-    /// Asks about one end after the other, two at a time where there are two cores, until there is a schedule.
+    /// Asks about one end after the other, two at a time unless only one thread is allowed, until there is a schedule.
     fn climb(&mut self, periods: &Periods<'_>) -> Result<(), SynthError> {
-        // From a little below the bound, because what the bound refutes already costs little and is a certificate.
+        // Start slightly below the bound: what the bound already refutes is cheap to refute, and gives a certificate.
         let from = self.context.bound.max(self.proven) - periods.period * 0.5;
         let highest = self.best.unwrap_or(from * 4.0 + periods.period * 4.0);
         let ends = periods.ends(from.max(Micros::ZERO), highest + periods.period, MOST_ENDS);
@@ -129,7 +129,7 @@ impl<'a> ExactSearch<'a> {
         Ok(())
     }
 
-    /// The answers to up to two questions, asked at once unless one thread is all there is.
+    /// The answers to up to two questions, asked in parallel unless only one thread is allowed.
     fn ask(&self, periods: &Periods<'_>, ends: &[Micros]) -> Result<Vec<EndVerdict>, SynthError> {
         let controls = Controls {
             iterations: self.context.options.limits.solver_iterations,
@@ -173,7 +173,7 @@ impl<'a> ExactSearch<'a> {
         }
     }
 
-    /// Whether nothing better can or may be found.
+    /// Whether the schedule is good enough, or the time is up.
     fn is_over(&self) -> bool {
         let goal = self.context.goal().max(self.proven * (1.0 + self.context.options.gap));
         self.best.is_some_and(|best| reaches(best, goal)) || self.context.deadline.has_passed()
@@ -201,12 +201,12 @@ fn not_applicable(why: &str) -> SynthError {
     SynthError::NotApplicable { strategy: NAME, why: why.to_owned() }
 }
 
-/// The fewest departures that a model of `problem` can have.
+/// The fewest departures of any model of `problem`.
 fn routes(problem: &Problem) -> usize {
     problem.demand.chunks().len().saturating_mul(problem.topology.links().len())
 }
 
-/// Refuses sketches that ask for more than which links may be used.
+/// Refuses sketches with rules beyond which links may be used.
 fn refuse_rules(problem: &Problem) -> Result<(), SynthError> {
     let rules = &problem.constraints;
     match rules.max_machine_hops.is_some() || rules.stages.is_some() || rules.own_chunks_first.is_some() {

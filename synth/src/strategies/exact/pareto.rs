@@ -1,13 +1,14 @@
-//! SCCL's Pareto points: which numbers of chunks, steps and rounds are worth having, each proven.
+//! SCCL's Pareto points: the useful combinations of chunks, steps and rounds, each with a proof.
 //!
 //! The principal function is [`pareto`]. From the fewest steps upward, and for each number of chunks, it finds the
-//! fewest rounds; a point is worth having if it has fewer rounds per chunk than all points of fewer steps or chunks. It
-//! is certified if one round less was refuted, and one step less with as many rounds: by the length of the shortest
-//! paths, by the linear relaxation (which speaks about any number of chunks), or by a search that ended.
+//! fewest rounds. A point is useful if it has fewer rounds per chunk than all points of fewer steps or chunks. It is
+//! certified if two neighbours are refuted: one round less, and one step less with as many rounds. A refutation uses
+//! the length of the shortest paths, the linear relaxation (which holds for any number of chunks), or a completed
+//! search.
 //!
-//! With L bytes per chunk count 1, a point of C chunks, S steps and R rounds takes S·α + R/C·β·L where everybody waits
-//! for the end of each step, β being that of the slowest link; as a schedule, where nobody waits, it is never slower by
-//! more than the steps' messages make it.
+//! Let L be the bytes of a chunk where each rank has one chunk, and β that of the slowest link. A point of C chunks, S
+//! steps and R rounds takes S·α + R/C·β·L if all ranks wait for the end of each step. As a schedule, where no rank
+//! waits, it is slower only by the α of further messages in a step.
 
 use super::synchronous::{Rates, Steps, StepsVerdict, decide, least_rounds, routes};
 use super::{NAME, not_applicable};
@@ -24,12 +25,12 @@ use serde::Serialize;
 use std::sync::Arc;
 use topology::{Micros, MicrosPerByte};
 
-/// How far to look.
+/// How far to search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reach {
     /// The most chunks per rank.
     pub chunks: u32,
-    /// How many steps more than the fewest.
+    /// How many steps more than the fewest are tried.
     pub more_steps: u32,
 }
 
@@ -39,24 +40,24 @@ impl Default for Reach {
     }
 }
 
-/// Why something is impossible.
+/// Why a combination is impossible.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "by")]
 pub enum Reason {
-    /// Some chunk has farther to go than there are steps.
+    /// Some chunk has farther to go than the number of steps.
     Distance,
-    /// Every step has a round.
+    /// Every step has at least one round.
     RoundPerStep,
-    /// Even with chunks split at will, so many steps need more rounds.
+    /// Even if chunks may be split arbitrarily, this number of steps needs more rounds.
     Relaxation {
-        /// The fewest rounds per chunk in so many steps, whatever the number of chunks.
+        /// The fewest rounds per chunk in this number of steps, for any number of chunks.
         least_rounds_per_chunk: f64,
     },
-    /// The 0/1 model has no solution: the solver's search ended.
+    /// The 0/1 model has no solution: the solver's search was completed.
     Search,
 }
 
-/// A triple that no plan has.
+/// A combination of chunks, steps and rounds that no plan has.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Refuted {
     /// Chunks per rank.
@@ -65,7 +66,7 @@ pub struct Refuted {
     pub steps: u32,
     /// Rounds in all steps together.
     pub rounds: u32,
-    /// Why.
+    /// Why it is impossible.
     #[serde(flatten)]
     pub reason: Reason,
 }
@@ -81,53 +82,52 @@ pub struct Point {
     pub rounds: u32,
     /// Rounds of each step.
     pub rounds_per_step: Vec<u32>,
-    /// What it costs at the size that was asked for where all wait for the end of each step, each message with the
-    /// largest α there is.
+    /// Its cost at the requested size if all ranks wait for the end of each step, and each message has the largest α.
     #[serde(rename = "synchronous_us")]
     pub synchronous: Micros,
-    /// The makespan of the schedule at the size that was asked for.
+    /// The makespan of the schedule at the requested size.
     #[serde(rename = "makespan_us")]
     pub makespan: Micros,
-    /// One round less, and one step less.
+    /// The refuted neighbours: one round less, and one step less.
     pub refuted: Vec<Refuted>,
-    /// Whether both are refuted.
+    /// Whether both neighbours are refuted.
     pub certified: bool,
     /// The plan.
     #[serde(skip)]
     pub schedule: VerifiedSchedule,
 }
 
-/// What some steps can do at best.
+/// A lower bound for one number of steps.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Relaxation {
     /// Steps.
     pub steps: u32,
-    /// The fewest rounds per chunk, whatever the number of chunks.
+    /// The fewest rounds per chunk, for any number of chunks.
     pub least_rounds_per_chunk: f64,
 }
 
-/// All points worth having within reach.
+/// All useful points within reach.
 #[derive(Clone, Debug, Serialize)]
 pub struct Front {
-    /// The cost of a byte on the slowest link: a round lasts as long as a chunk takes there.
+    /// The time per byte on the slowest link: a round lasts as long as a chunk takes there.
     #[serde(rename = "slowest_us_per_byte")]
     pub slowest: MicrosPerByte,
-    /// By steps, then by chunks.
+    /// The points, by steps, then by chunks.
     pub points: Vec<Point>,
-    /// By steps.
+    /// The relaxations, by steps.
     pub relaxations: Vec<Relaxation>,
 }
 
-/// Two ratios this close are equal.
+/// The difference up to which two ratios are equal.
 const EQUAL: f64 = 1e-6;
-/// More columns than this are too many for a certificate.
+/// The most departures of a model; larger models are not solved.
 const MOST_DEPARTURES: usize = 60_000;
 
-/// The points of `problem`, whose own number of chunks does not matter.
+/// The Pareto points of `problem`; its own number of chunks is ignored.
 ///
 /// # Errors
-/// [`SynthError::NotApplicable`] where a sketch asks for more than which links may be used, where some link takes no
-/// time, where sums are wanted by several ranks, or where models would be too large; failures of the solver.
+/// [`SynthError::NotApplicable`] if the sketch has rules beyond which links may be used, if some link takes no time, if
+/// several ranks want one sum, or if models would be too large; failures of the solver.
 pub fn pareto(
     problem: &Problem,
     reach: Reach,
@@ -151,14 +151,14 @@ pub fn pareto(
 
 struct ParetoSearch<'a> {
     problem: &'a Problem,
-    /// What spreads, at one chunk per rank.
+    /// The spreading problem, with one chunk per rank.
     whole: Problem,
     rates: Rates,
     options: &'a Options,
     deadline: &'a Deadline,
     symmetries: Symmetries,
     progress: &'a (dyn Fn(Progress) + Sync),
-    /// Rounds per chunk below which nothing can be, whatever the steps.
+    /// The fewest rounds per chunk for any number of steps, from lower bounds.
     least: f64,
     front: Front,
 }
@@ -176,7 +176,7 @@ impl<'a> ParetoSearch<'a> {
             return Err(not_applicable("its models would have too many columns"));
         }
         let rates = Rates::new(&whole).ok_or_else(|| not_applicable("some link takes no time for a byte"))?;
-        // Without α, the bounds are in the time of a chunk on the slowest link.
+        // Without α, the bounds count the time of a chunk on the slowest link.
         let round = rates.slowest * whole.demand.chunk_bytes();
         if round <= Micros::ZERO {
             return Err(not_applicable("there is nothing to move"));
@@ -187,7 +187,7 @@ impl<'a> ParetoSearch<'a> {
         Ok(Self { problem, whole, rates, options, deadline, symmetries, progress, least, front })
     }
 
-    /// Whether nothing better can or may be found.
+    /// Whether the best ratio is proven optimal, or the time is up.
     fn is_over(&self) -> bool {
         self.best_ratio() <= self.least * (1.0 + EQUAL) || self.deadline.has_passed()
     }
@@ -212,7 +212,7 @@ impl<'a> ParetoSearch<'a> {
         }
     }
 
-    /// Finds what `steps` steps are good for.
+    /// Finds the useful points of `steps` steps.
     fn try_steps(&mut self, steps: u32, most_chunks: u32) -> Result<(), SynthError> {
         let departures = routes(&self.whole, steps).map_or(0, |routes| routes.departures());
         if departures > MOST_DEPARTURES {
@@ -226,7 +226,7 @@ impl<'a> ParetoSearch<'a> {
             }
             let best = self.best_ratio() * (1.0 - EQUAL);
             let fewest = ((least * f64::from(chunks) - EQUAL).ceil() as u32).max(steps);
-            // As many rounds as improve the ratio.
+            // Only numbers of rounds that improve the ratio.
             let candidates = (fewest..).take_while(|&rounds| f64::from(rounds) < best * f64::from(chunks));
             let most = if best.is_finite() { u32::MAX } else { fewest * 4 };
             self.try_chunks(steps, chunks, candidates.take_while(|&rounds| rounds <= most))?;
@@ -274,7 +274,7 @@ impl<'a> ParetoSearch<'a> {
         decide(problem, &self.rates, size, orbits, &self.controls())
     }
 
-    /// Why a triple is impossible, where no search is needed to see it.
+    /// Why a combination is impossible, if that is known without a search.
     fn evidently_refuted(&self, chunks: u32, steps: u32, rounds: u32) -> Option<Refuted> {
         let refuted = |reason| Some(Refuted { chunks, steps, rounds, reason });
         if rounds < steps {
@@ -289,7 +289,7 @@ impl<'a> ParetoSearch<'a> {
         if impossible { refuted(Reason::Relaxation { least_rounds_per_chunk }) } else { None }
     }
 
-    /// Why one step less is impossible with as many rounds, if it is.
+    /// The proof that one step less is impossible with as many rounds, if there is one.
     fn fewer_steps(
         &self,
         problem: &Problem,
@@ -305,7 +305,7 @@ impl<'a> ParetoSearch<'a> {
         Ok((verdict == StepsVerdict::Refuted).then_some(refuted))
     }
 
-    /// The point of a plan, as a verified schedule of `original`.
+    /// Turns a plan into a point, with a verified schedule of `original`.
     fn point(&self, original: &Problem, plan: Steps, refuted: [Option<Refuted>; 2]) -> Result<Point, SynthError> {
         let (steps, rounds) = (plan.rounds.len() as u32, plan.rounds.iter().sum::<u32>());
         let given = Given(plan.departures);
@@ -354,7 +354,7 @@ fn recut(problem: &Problem, chunks: u32) -> Result<Problem, SynthError> {
     Ok(Problem { demand: Arc::new(demand), ..problem.clone() })
 }
 
-/// What spreads: the problem itself, or, where sums are made for one rank each, its reversal.
+/// The spreading problem: the problem itself or, where sums are made for one rank each, its reversal.
 fn spreading(problem: &Problem) -> Result<Problem, SynthError> {
     if !problem.demand.chunks().iter().any(|chunk| chunk.combine) {
         return Ok(problem.clone());
@@ -368,7 +368,7 @@ fn free_of_alpha(problem: &Problem) -> Problem {
     Problem { topology: Arc::new(problem.topology.without_alpha()), ..problem.clone() }
 }
 
-/// A plan that was found already, as a strategy, so that sums are planned from it as from any other.
+/// A plan that was found already, as a strategy, so that `reversal` can make sums from it.
 struct Given(Vec<Departure>);
 
 impl Strategy for Given {
@@ -395,7 +395,7 @@ mod tests {
         pareto(&problem, reach, &Options::default(), &|_| {}).unwrap()
     }
 
-    /// (chunks, steps, rounds) of all points, all of which must be certified.
+    /// The (chunks, steps, rounds) of all points; checks that all are certified.
     fn certified(spec: &str, collective: Collective, chunks: u32) -> Vec<(u32, u32, u32)> {
         let front = front(spec, collective, Reach { chunks, ..Reach::default() });
         for point in &front.points {
@@ -406,7 +406,7 @@ mod tests {
         front.points.iter().map(|point| (point.chunks, point.steps, point.rounds)).collect()
     }
 
-    /// The points of SCCL's table for the DGX-1.
+    /// The points for the DGX-1 in SCCL's paper.
     #[test]
     fn published_points_of_dgx1_are_found_and_certified() {
         let points = certified("dgx1", Collective::AllGather, 2);
@@ -426,13 +426,13 @@ mod tests {
     fn points_of_small_machines_are_those_of_arithmetic() {
         // A one-way ring passes everything on: N − 1 steps of one round.
         assert_eq!(certified("ring:4", Collective::AllGather, 3), [(1, 3, 3)]);
-        // In both directions, halves meet: two steps, and 3/2 rounds a chunk.
+        // In both directions two halves meet: two steps, and 3/2 rounds per chunk.
         assert_eq!(certified("ring:4,direction=both", Collective::AllGather, 2), [(1, 2, 2), (2, 2, 3)]);
-        // Everybody to everybody at once.
+        // Every rank sends to all others at once.
         assert_eq!(certified("clique:4", Collective::AllGather, 2), [(1, 1, 1)]);
-        // Sums, the other way around.
+        // Sums take the same steps in reverse.
         assert_eq!(certified("ring:4", Collective::ReduceScatter, 2), [(1, 3, 3)]);
-        // One link out of the root at a time: a pipeline of one more step has more bandwidth.
+        // The root has one link: a pipeline with one more step has more bandwidth.
         assert_eq!(certified("line:3", Collective::Broadcast, 2), [(1, 2, 2), (2, 3, 3)]);
     }
 

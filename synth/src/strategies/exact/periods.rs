@@ -1,13 +1,13 @@
-//! Time cut into periods so that nothing real is lost: what a schedule does, its model can do.
+//! Time cut into periods such that the model admits every real schedule.
 //!
-//! The principal type is [`Periods`]. A message that departs at time t departs in period ⌊t/τ⌋. If it takes L, it has
-//! arrived by period ⌊t/τ⌋ + ⌊L/τ⌋, or later: the model says there. Messages that occupy a link for o each leave it at
-//! most ⌈w·τ/o⌉ times in any w periods in a row: the model says so for the w that matter. Departures that real time
-//! rules out, because the chunk cannot be there yet or could not be of use before the end, do not exist. So every
-//! schedule that ends before a time T is a solution of the model of T, and where there is none, T is a bound.
+//! The principal type is [`Periods`]. A message that departs at time t departs in period ⌊t/τ⌋. If it takes L, it
+//! arrives in period ⌊t/τ⌋ + ⌊L/τ⌋ or later; the model uses the earliest. Messages that occupy a link for o each leave
+//! it at most ⌈w·τ/o⌉ times in any w consecutive periods; the model states this for the w that matter. Departures that
+//! are impossible in real time do not exist in the model: the chunk cannot be there yet, or cannot be useful before the
+//! end. So every schedule that ends before T is a solution of the model of T. If there is no solution, T is a bound.
 //!
-//! Where messages may carry several chunks, a message of n chunks is modelled as n departures, β·b apart, each of which
-//! arrives no later than the whole; α is then a delay only, whether it occupies the link or not.
+//! Where messages may carry several chunks, a message of n chunks is modelled as n departures, β·b apart. Each of them
+//! arrives no later than the whole message. Then α is a delay only, whether it occupies the link or not.
 
 use crate::epochs::routes::{Leeway, Routes};
 use crate::problem::Problem;
@@ -15,9 +15,9 @@ use crate::problem::distance::PathTree;
 use std::collections::BTreeMap;
 use topology::{Bytes, Link, LinkId, Micros, ResourceId};
 
-/// How near below a whole number of periods a duration counts as it, and a bound that follows is lowered by as much.
+/// A duration this little below a whole number of periods counts as that number; bounds are lowered by the same amount.
 pub(super) const SLACK: f64 = 1e-9;
-/// Windows of more periods are not looked at.
+/// The longest windows that are considered, in periods.
 const LONGEST_WINDOW: u32 = 64;
 
 /// What a message may carry.
@@ -29,25 +29,25 @@ pub(super) enum Messages {
     Merged,
 }
 
-/// At most so many departures in any so many periods in a row.
+/// At most `departures` departures in any `periods` consecutive periods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Window {
     pub(super) periods: u32,
     pub(super) departures: u32,
 }
 
-/// Time cut for one problem whose chunks are of one size.
+/// Time cut into periods, for one problem whose chunks are all of one size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Periods<'a> {
     pub(super) problem: &'a Problem,
-    /// How long a period is; no message takes less.
+    /// The length of a period; no message takes less.
     pub(super) period: Micros,
     pub(super) messages: Messages,
     bytes: Bytes,
 }
 
 impl<'a> Periods<'a> {
-    /// Periods of `period`; `None` if chunks differ in size, or some message takes less time.
+    /// Periods of length `period`; `None` if chunks differ in size, or some message takes less time.
     pub(super) fn new(problem: &'a Problem, period: Micros, messages: Messages) -> Option<Self> {
         let bytes = chunk_size(problem)?;
         let periods = Self { problem, period, messages, bytes };
@@ -72,9 +72,9 @@ impl<'a> Periods<'a> {
         self.windows(self.occupancy(self.problem.topology.link(id)))
     }
 
-    /// The links whose use of a resource the model limits, and its windows. With merged messages those do not count
-    /// whose chunks pass the resource faster than the link; on a reversed machine none does unless all are as long on
-    /// the resource before the end of a message.
+    /// The links whose use of a resource the model limits, and the windows of the resource. With merged messages, only
+    /// links as slow as the resource count. On a reversed machine, no link counts unless all users release the resource
+    /// equally long before the end of a message.
     pub(super) fn resource_windows(&self, id: ResourceId, reversed: bool) -> (Vec<LinkId>, Vec<Window>) {
         let (topology, resource) = (&self.problem.topology, self.problem.topology.resource(id));
         let link = |user: &LinkId| topology.link(*user);
@@ -100,7 +100,7 @@ impl<'a> Periods<'a> {
         }
     }
 
-    /// The windows that say something that no others say, for departures that are `apart` from each other.
+    /// The windows that no other windows imply, for departures that are `apart` from each other.
     fn windows(&self, apart: Micros) -> Vec<Window> {
         let ratio = apart / self.period;
         if ratio <= SLACK {
@@ -121,7 +121,7 @@ impl<'a> Periods<'a> {
         windows
     }
 
-    /// How much of the durations is lost to the cut: the largest relative loss of a latency or a rate.
+    /// The precision lost by the cut: the largest relative loss of a latency or a rate.
     fn loss(&self) -> f64 {
         let of = |link: &Link| {
             let time = link.transfer_time(self.bytes) / self.period;
@@ -134,20 +134,20 @@ impl<'a> Periods<'a> {
         allowed(self.problem).map(of).fold(0.0, f64::max)
     }
 
-    /// Where each chunk can be when in a schedule that ends before `end`; `None` if there is no such schedule even on
-    /// empty links.
+    /// Where each chunk can be at which time in a schedule that ends before `end`; `None` if there is no such schedule
+    /// even on empty links.
     pub(super) fn routes(&self, end: Micros) -> Option<Routes> {
         let times = Times::new(self, end);
         let leeway: Vec<Leeway> = times.departures().into_iter().map(Leeway::Near).collect();
         Routes::new(self.problem, &|link, _| self.latency(link), self.horizon(end), &leeway)
     }
 
-    /// The last period in which something can arrive before `end`.
+    /// The last period in which a message can arrive before `end`.
     pub(super) fn horizon(&self, end: Micros) -> u32 {
         last_before(end / self.period, end / self.period)
     }
 
-    /// The times above `from` and up to `to` at which the model changes, ascending; at most `most`.
+    /// The times above `from` and up to `to` at which the model changes, ascending; at most `most` of them.
     pub(super) fn ends(&self, from: Micros, to: Micros, most: usize) -> Vec<Micros> {
         let mut offsets: Vec<f64> = vec![0.0];
         for lag in Times::new(self, to).lags() {
@@ -166,18 +166,17 @@ impl<'a> Periods<'a> {
     }
 }
 
-/// The last whole number below `position`, where one that is a hair below it does not count; the hair is relative to
-/// `end`.
+/// The last whole number below `position`. A number just below it, within the slack relative to `end`, does not count.
 fn last_before(position: f64, end: f64) -> u32 {
-    // Negative positions give 0, which their callers exclude.
+    // Negative positions give 0; the callers exclude them.
     ((position - SLACK * end.max(1.0)).ceil() - 1.0).max(0.0) as u32
 }
 
-/// When chunks can be where, on empty links.
+/// The times at which chunks can be at ranks, on empty links.
 struct Times<'a> {
     periods: &'a Periods<'a>,
     end: Micros,
-    /// For each chunk, from its holders to each rank, and from each rank to the nearest that wants it.
+    /// For each chunk, the time from its holders to each rank, and from each rank to the nearest that wants it.
     chunks: Vec<(Vec<f64>, Vec<f64>)>,
 }
 
@@ -196,8 +195,9 @@ impl<'a> Times<'a> {
         Self { periods, end, chunks: chunks.collect() }
     }
 
-    /// For each chunk, the periods in which it may depart over each link: from ⌊D/τ⌋, where it takes D to come to the
-    /// link, while t·τ < T − L − R, where it takes R on from the link's end to the nearest rank that wants it.
+    /// For each chunk, the periods in which it may depart over each link. The first is ⌊D/τ⌋, where D is the time to
+    /// come to the link. The last has t·τ < T − L − R, where L is the link's time and R the time from its end to the
+    /// nearest rank that wants the chunk.
     fn departures(&self) -> Vec<BTreeMap<LinkId, std::ops::RangeInclusive<u32>>> {
         let Periods { problem, period, .. } = *self.periods;
         let all = || problem.demand.chunk_ids().zip(&self.chunks);
@@ -222,7 +222,7 @@ impl<'a> Times<'a> {
         self.periods.problem.topology.link(link).transfer_time(self.periods.bytes).0
     }
 
-    /// The distinct times that a departure must come before the end.
+    /// The distinct lengths of time that a departure must come before the end.
     fn lags(&self) -> Vec<Micros> {
         let topology = &self.periods.problem.topology;
         let mut lags: Vec<f64> = Vec::new();
@@ -241,7 +241,7 @@ fn allowed(problem: &Problem) -> impl Iterator<Item = &Link> {
     topology.link_ids().filter(|&id| problem.allows_link(id)).map(|id| topology.link(id))
 }
 
-/// The size that all chunks have; `None` if they differ or have none.
+/// The common size of all chunks; `None` if they differ or have no bytes.
 fn chunk_size(problem: &Problem) -> Option<Bytes> {
     let demand = &problem.demand;
     let bytes = demand.chunk_ids().next().map(|id| demand.bytes_of(id))?;
@@ -251,9 +251,9 @@ fn chunk_size(problem: &Problem) -> Option<Bytes> {
 
 /// Cuts worth trying for schedules of about `makespan`, coarse first, each losing less than the one before.
 pub(super) fn cuts<'a>(problem: &'a Problem, messages: Messages, makespan: Micros) -> Vec<Periods<'a>> {
-    /// One is picked of each range of horizons.
+    /// One cut is picked from each range of horizons, in periods.
     const RANGES: [(f64, f64); 5] = [(0.0, 6.5), (6.5, 12.5), (12.5, 24.5), (24.5, 48.5), (48.5, 100.5)];
-    /// A loss that no finer cut is worth.
+    /// A loss so small that no finer cut is worthwhile.
     const NEGLIGIBLE: f64 = 1e-3;
     let Some(bytes) = chunk_size(problem) else { return Vec::new() };
     let mut lengths: Vec<f64> = Vec::new();

@@ -1,15 +1,15 @@
-//! SCCL's k-synchronous model: steps that everybody takes together, each of some rounds.
+//! SCCL's k-synchronous model: steps that all ranks take together, each of some rounds.
 //!
 //! The principal function is [`decide`]. In a step of r rounds, a link that is b times as fast as the slowest carries
-//! at most b·r chunks, and a rank sends only what it had when the step began [1]. How many rounds each step has is
-//! part of the question; it is asked of a 0/1 model rather than of an SMT solver. [`least_rounds`] is its linear
-//! relaxation; at one chunk, what it says holds for every number of chunks, because a plan for many
-//! chunks, averaged over the chunks of a rank, is a fractional one for one chunk.
+//! at most b·r chunks, and a rank sends only what it had when the step began [1]. The number of rounds of each step is
+//! part of the question. The question is a 0/1 model, not an SMT problem. [`least_rounds`] is its linear relaxation. At
+//! one chunk, its result holds for every number of chunks: a plan for many chunks, averaged over the chunks of a rank,
+//! is a fractional plan for one chunk.
 //!
 //! | column | meaning |
 //! |---|---|
 //! | x[c,l,s] ∈ {0,1} | chunk c travels over link l in step s |
-//! | rounds[s] ∈ ℕ | how many rounds step s has |
+//! | rounds[s] ∈ ℕ | the number of rounds of step s |
 //!
 //! [1] Cai et al., "Synthesizing Optimal Collective Algorithms" (SCCL), PPoPP 2021, section 3.
 
@@ -22,20 +22,20 @@ use crate::symmetry::PairOrbits;
 use schedule::ChunkId;
 use topology::{LinkId, MicrosPerByte, ResourceId};
 
-/// What links and resources carry in a round, in chunks.
+/// The number of chunks that links and resources carry in a round.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Rates {
-    /// The cost of a byte on the slowest link; a round lasts as long as a chunk takes there.
+    /// The time per byte on the slowest link; a round lasts as long as a chunk takes there.
     pub(super) slowest: MicrosPerByte,
     links: Vec<f64>,
     resources: Vec<f64>,
 }
 
-/// Rates this close to a whole number are meant to be it.
+/// A rate this close (relative) to a whole number is rounded to it.
 const NEARLY: f64 = 1e-6;
 
 impl Rates {
-    /// The rates of the links that the sketch allows; `None` where some link or resource takes no time for a byte.
+    /// The rates for the links that the sketch allows; `None` if some link or resource takes no time per byte.
     pub(super) fn new(problem: &Problem) -> Option<Self> {
         let topology = &problem.topology;
         let allowed = || topology.link_ids().filter(|&id| problem.allows_link(id)).map(|id| topology.link(id).beta);
@@ -56,23 +56,23 @@ impl Rates {
 pub(super) struct Steps {
     /// The epoch of a departure is its step.
     pub(super) departures: Vec<Departure>,
-    /// How many rounds each step has.
+    /// The number of rounds of each step.
     pub(super) rounds: Vec<u32>,
 }
 
-/// What became of a question.
+/// The answer to one question.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum StepsVerdict {
     /// There is a plan.
     Plan(Steps),
-    /// There is none.
+    /// There is no plan.
     Refuted,
-    /// The limits came before the answer.
+    /// A limit was reached before the answer.
     Undecided,
 }
 
-/// Whether there is a plan of `steps` steps with `rounds` rounds in all; with `orbits`, only symmetric ones are looked
-/// for, so that none says nothing of the others.
+/// Whether there is a plan of `steps` steps with `rounds` rounds in all. With `orbits`, only symmetric plans are
+/// considered, so that `Refuted` says nothing about other plans.
 ///
 /// # Errors
 /// Failures of the solver.
@@ -101,8 +101,8 @@ pub(super) fn decide(
     Ok(StepsVerdict::Plan(Steps { departures, rounds }))
 }
 
-/// The fewest rounds that `steps` steps need where chunks may be split at will; `None` if the limits came first, or no
-/// number of rounds is enough.
+/// The fewest rounds that `steps` steps need if chunks may be split arbitrarily; `None` if a limit was reached, or if
+/// no number of rounds is enough.
 ///
 /// # Errors
 /// Failures of the solver.

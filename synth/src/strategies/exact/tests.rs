@@ -1,4 +1,4 @@
-//! The strategy and its bounds against brute force, and against schedules that others found.
+//! The strategy and its bounds, compared with brute force and with published schedules.
 
 use super::*;
 use crate::bounds::{Bound, Scope, bounds};
@@ -23,7 +23,7 @@ fn planned(problem: &Problem, strategy: &dyn Strategy) -> Attempt {
     strategy.propose(problem, &context).unwrap().remove(0)
 }
 
-/// What `exact` finds, judged by the verifier.
+/// The verified makespan of what `exact` finds.
 fn exact(problem: &Problem) -> f64 {
     let schedule = planned(problem, &Exact).schedule.unwrap();
     verify(schedule, &problem.topology).unwrap().schedule().makespan().0
@@ -34,7 +34,7 @@ fn horizons(problem: &Problem) -> Vec<Bound> {
     horizon(problem, &bounds(problem, &Deadline::default()), effort, &Deadline::default()).unwrap()
 }
 
-/// Ranks joined at random, strongly; times are whole microseconds for chunks of one byte.
+/// A random strongly connected machine; chunks of one byte take whole microseconds.
 fn machine(random: &mut Pcg64Mcg, ranks: u32, shared: bool) -> Topology {
     let mut pairs: Vec<(u32, u32)> = (0..ranks).map(|rank| (rank, (rank + 1) % ranks)).collect();
     let all = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
@@ -53,7 +53,7 @@ fn machine(random: &mut Pcg64Mcg, ranks: u32, shared: bool) -> Topology {
     Topology::new(TopologyParts { ranks: ranks as usize, links, resources, ..TopologyParts::default() }).unwrap()
 }
 
-/// The makespan of the best order of messages, all of which are tried: of one chunk each, or of any.
+/// The makespan of the best order of messages, by trying all: messages of one chunk each, or of any number if `merged`.
 fn optimum(problem: &Problem, merged: bool) -> f64 {
     let mut best = f64::INFINITY;
     extend(problem, merged, &mut Vec::new(), &mut best);
@@ -131,7 +131,7 @@ fn no_horizon_is_above_a_plan() {
     }
 }
 
-/// Published optima, and that nothing shorter fits.
+/// Published optima, and that no shorter schedule exists.
 #[test]
 fn published_horizons() {
     for (spec, size, chunks, optimum, refuted) in [

@@ -1,16 +1,16 @@
-//! A route for every chunk, so that no link and no resource is busy for much longer than it must be.
+//! A route for every chunk, so that no link or resource is busy for much longer than necessary.
 //!
-//! The principal type is [`Balance`]. It plays the game that prices play with buyers, with whole chunks: every link and
-//! resource asks a price that grows with a high power of how busy it is; rank by rank, a shortest-path tree by these prices
-//! offers every chunk a way, which joins those it knows already, and the chunk takes the way that raises the powers of all
-//! loads least, the others staying where they are. That is best response in a potential game: no step raises the potential,
-//! and as the power rises, round by round, the potential becomes the busiest load.
+//! The principal type is [`Balance`]. Every link and resource has a price that grows with a high power of its load. For
+//! each source, a shortest-path tree by these prices offers every chunk a path. The chunk remembers this path with
+//! earlier ones, and takes the one that raises the powers of all loads least, while all other chunks stay. This is best
+//! response in a potential game: no step raises the potential. The power rises round by round, so that the potential
+//! approaches the busiest load.
 //!
-//! Against one shortest path per chunk, trees cost a factor of the number of destinations less; against fractional
-//! flows [1], whole chunks need no decomposition and no rounding.
+//! Against one shortest path per chunk, trees save a factor of the number of destinations. Against fractional flows
+//! [1], whole chunks need no decomposition and no rounding.
 //!
-//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing Problems",
-//! SIAM J. Comput. 37 (2007).
+//! [1] Garg and Könemann, "Faster and Simpler Algorithms for Multicommodity Flow and Other Fractional Packing
+//! Problems", SIAM J. Comput. 37 (2007).
 
 use super::quotient::{Quotient, Source};
 use crate::problem::Deadline;
@@ -21,70 +21,70 @@ use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
 use topology::{Bytes, LinkId};
 
-/// The powers of loads, round by round; the last one stays.
+/// The powers of loads, round by round; later rounds use the last one.
 const POWERS: [i32; 12] = [3, 4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64];
-/// The most ways a chunk remembers.
+/// The most paths that a chunk remembers.
 const WAYS: usize = 48;
-/// Rounds without progress after which the game is over.
+/// After this many rounds without progress, the search ends.
 const PATIENCE: u32 = 8;
-/// A peak lower by this share is progress.
+/// A peak that is lower by this fraction counts as progress.
 const PROGRESS: f64 = 1e-4;
-/// Later hops count as the last one.
+/// Hops beyond this number count as the last one.
 const HOPS: usize = 64;
-/// By how much links of the same price may seem to differ, so that trees find other ways every time.
+/// The largest random difference between links of the same price, so that trees find other paths each time.
 const NOISE: f64 = 1e-3;
-/// How often the deadline is looked at, in looks at links: some hundredths of a second.
+/// How often the deadline is checked, in links visited: every few hundredths of a second.
 const POLLED: u64 = 1 << 20;
 
-/// What messages cost besides their bytes, and what a detour does.
+/// What a route costs besides its bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct RouteWeights {
-    /// Which part of its α a chunk pays: all where it is a message of its own, none where many share one.
+    /// The part of its α that a chunk pays: all if it is a message of its own, none if many chunks share a message.
     pub(crate) alpha: f64,
-    /// What a microsecond on the way weighs beside a microsecond of the busiest load.
+    /// The cost of a microsecond on the way, relative to a microsecond of the busiest load.
     pub(crate) detour: f64,
-    /// Whether everybody moves at once, hop by hop: then the busiest of every hop count, not the busiest of all.
+    /// Whether all chunks move at once, hop by hop. Then the busiest load of every hop counts, not the busiest of all.
     pub(crate) lockstep: bool,
 }
 
 /// When to stop.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct BalanceEffort {
-    /// Looks at links and ways.
+    /// The work, in visits of links and paths.
     pub(crate) work: u64,
-    /// No load is lower than this, in µs.
+    /// A lower bound on the busiest load, in µs.
     pub(crate) floor: f64,
 }
 
 /// A way of a chunk: links, first link first.
 type Path = Box<[LinkId]>;
 
-/// Ways of the chunks of a wish, and which of them each chunk takes.
+/// The paths of the chunks of a wish, and which of them each chunk takes.
 #[derive(Clone, Debug, Default)]
 struct ChunkWays {
     paths: Vec<Path>,
     taken: Vec<Option<u8>>,
 }
 
-/// Routes of all chunks, and how busy they keep everybody.
+/// Routes of all chunks, and the loads that they cause.
 pub(crate) struct Balance<'a> {
     quotient: &'a Quotient<'a>,
     taste: RouteWeights,
-    /// source × wish.
+    /// By source and wish.
     ways: Vec<Vec<ChunkWays>>,
     loads: Loads,
-    /// The same hop by hop; empty unless everybody moves at once.
+    /// The same for each hop; empty unless all chunks move at once.
     hops: Vec<Loads>,
     best: f64,
-    /// source × wish × chunk: the ways taken when the busiest was least busy.
+    /// By source, wish and chunk: the paths taken when the busiest load was least.
     kept: Vec<Vec<Vec<Option<u8>>>>,
 }
 
-/// For how long everybody is busy at one time.
+/// For how long each link and resource is busy.
 struct Loads {
     busy: Vec<f64>,
     power: i32,
-    /// The scale of powers: about the largest load.
+    /// The unit of loads in powers: about the largest load.
     unit: f64,
 }
 
@@ -102,11 +102,11 @@ impl Loads {
         (self.power, self.unit) = (power, self.peak().max(least));
     }
 
-    /// What `more` adds to the power of a load, in the units of prices × µs.
+    /// What `more` adds to the power of a load, in the units of price times µs.
     fn added(&self, seller: u32, more: f64) -> f64 {
         let before = self.busy[seller as usize] / self.unit;
         let more = more / self.unit;
-        // Where the difference is small, its derivative is more exact than a difference of powers.
+        // For small differences, the derivative is more precise than the difference of powers.
         let added = match more < 1e-6 {
             true => before.powi(self.power - 1) * more,
             false => ((before + more).powi(self.power) - before.powi(self.power)) / f64::from(self.power),
@@ -120,7 +120,7 @@ impl Loads {
 }
 
 impl<'a> Balance<'a> {
-    /// Nobody has a way yet.
+    /// No chunk has a path yet.
     pub(crate) fn new(quotient: &'a Quotient<'a>, taste: RouteWeights) -> Self {
         let sellers = quotient.sellers();
         let ways = |source: &Source| {
@@ -138,7 +138,7 @@ impl<'a> Balance<'a> {
         }
     }
 
-    /// Plays until nothing gets better, or the work or the time is over; false where not everybody has a way by then.
+    /// Runs rounds until nothing improves, or the work or the time is over; `false` if some chunk has no path by then.
     pub(crate) fn play(&mut self, effort: BalanceEffort, random: &mut Pcg64Mcg, deadline: &Deadline) -> bool {
         let mut poll = Poll::new(deadline, POLLED);
         let (mut left, mut stale) = (effort.work as i64, 0);
@@ -151,7 +151,7 @@ impl<'a> Balance<'a> {
                 let spent = self.respond(source, random);
                 left -= spent as i64;
                 let is_over = poll.is_over_after(spent) || left < 0;
-                // Everybody gets some way, unless there is an answer without this one.
+                // The first round is completed, so that every chunk gets a path, unless a schedule exists already.
                 if is_over && (round > 0 || deadline.has_passed_for_all()) {
                     self.keep();
                     return round > 0;
@@ -168,7 +168,7 @@ impl<'a> Balance<'a> {
         true
     }
 
-    /// What is to be small: the busiest load, or where everybody moves at once, those of all hops together.
+    /// The objective: the busiest load or, if all chunks move at once, the sum of the busiest loads of all hops.
     fn measure(&self) -> f64 {
         match self.hops.is_empty() {
             true => self.loads.peak(),
@@ -176,12 +176,12 @@ impl<'a> Balance<'a> {
         }
     }
 
-    /// For how long the busiest is busy in the best round; in lockstep, the busiest of every hop together.
+    /// The busiest load of the best round, in µs; in lockstep, the sum over all hops.
     pub(crate) fn peak(&self) -> f64 {
         self.best
     }
 
-    /// Remembers the present ways if the busiest has never been less busy.
+    /// Stores the present paths if the objective has never been lower.
     fn keep(&mut self) {
         let peak = self.measure();
         let complete = self.ways.iter().flatten().flat_map(|ways| &ways.taken).all(Option::is_some);
@@ -192,7 +192,7 @@ impl<'a> Balance<'a> {
         }
     }
 
-    /// The longest time that one chunk keeps somebody busy: a scale below which loads say little.
+    /// The longest time for which one chunk keeps a link or resource busy; loads below that scale mean little.
     fn longest_message(&self) -> f64 {
         let wishes = self.quotient.sources.iter().flat_map(|source| &source.wishes);
         let bytes = wishes.map(|wish| wish.bytes.0).fold(0.0, f64::max);
@@ -200,7 +200,7 @@ impl<'a> Balance<'a> {
         uses.map(|it| it.alpha * self.taste.alpha + it.beta * bytes).fold(0.0, f64::max)
     }
 
-    /// Offers a new way to everything a source sends, and lets every chunk choose; returns the looks it took.
+    /// Offers a new path to all chunks of a source, and lets each choose; returns the number of visits.
     fn respond(&mut self, source: usize, random: &mut Pcg64Mcg) -> usize {
         let quotient = self.quotient;
         let Source { holders, wishes } = &quotient.sources[source];
@@ -228,7 +228,7 @@ impl<'a> Balance<'a> {
         looks
     }
 
-    /// What `bytes` on a link of an orbit cost; also for taking it as the `hop`-th, where everybody moves at once.
+    /// The cost of `bytes` on a link of an orbit. If all chunks move at once, it includes the load of the `hop`-th hop.
     fn price(&self, orbit: usize, hop: Option<usize>, bytes: Bytes) -> f64 {
         let mut price = 0.0;
         let hop = hop.and_then(|hop| self.hops.get(hop.min(HOPS - 1)));
@@ -239,7 +239,7 @@ impl<'a> Balance<'a> {
         price
     }
 
-    /// Puts a chunk on the way that raises the powers of all loads least; returns the looks it took.
+    /// Puts a chunk on the path that raises the powers of all loads least; returns the number of visits.
     fn choose(&mut self, ways: &mut ChunkWays, chunk: usize, bytes: Bytes) -> usize {
         if let Some(taken) = ways.taken[chunk] {
             self.charge(&ways.paths[usize::from(taken)], bytes, -1.0);
@@ -275,7 +275,7 @@ impl<'a> Balance<'a> {
         }
     }
 
-    /// How many links the routes have together.
+    /// The number of links of all routes together, images included.
     pub(crate) fn hops(&self) -> usize {
         let kept = self.ways.iter().flatten().zip(self.kept.iter().flatten());
         let length = |(ways, kept): (&ChunkWays, &Vec<Option<u8>>)| -> usize {
@@ -284,7 +284,7 @@ impl<'a> Balance<'a> {
         kept.map(length).sum::<usize>() * self.quotient.mirror.order()
     }
 
-    /// The links of every chunk's way at the best round, images included; empty where a chunk stays.
+    /// The links of every chunk's path in the best round, images included; empty where a chunk stays.
     pub(crate) fn routes(&self) -> Vec<Vec<LinkId>> {
         let (quotient, demand) = (self.quotient, &self.quotient.problem.demand);
         let mut routes = vec![Vec::new(); demand.chunks().len()];
@@ -299,7 +299,7 @@ impl<'a> Balance<'a> {
         routes
     }
 
-    /// Writes the route of a chunk and those of its images.
+    /// Writes the route of a chunk and of its images.
     fn repeat(&self, routes: &mut [Vec<LinkId>], chunk: ChunkId, path: &[LinkId]) {
         let mirror = &self.quotient.mirror;
         if mirror.order() == 1 {

@@ -1,10 +1,12 @@
-//! `flow`: routes first, for demands in which every chunk has one destination (AllToAll and its kin).
+//! `flow`: routes first, for demands in which every chunk has one destination (AllToAll and similar).
 //!
-//! The principal type is [`Flow`]. Copies cannot help here, so a chunk is a path, and how busy links and resources are
-//! decides. [`balance`] finds routes that keep the busiest as little busy as possible, for one chunk of each orbit under the
-//! symmetries of machine and demand ([`quotient`]); then several orders along them are played, from one chunk a message,
-//! the longest way first, to one message per link and round ([`rounds`]), and the fastest stands. On fabrics with a link for every pair there is an order
-//! that needs no search ([`phases`]). Where α matters, routes through relays that gather and hand out compete with them ([`staged`]).
+//! The principal type is [`Flow`]. Copies cannot help here, so a chunk is a path, and the loads of links and resources
+//! decide. [`balance`] finds routes with the least busiest load, for one chunk of each orbit under the symmetries of
+//! machine and demand ([`quotient`]). Then several orders along these routes are replayed, and the fastest is kept. The
+//! orders range from one chunk per message, the longest way first, to one message per link and round ([`rounds`]).
+//!
+//! On fabrics with a link for every pair, one order needs no search ([`phases`]). Where α matters, routes through
+//! relays that gather and hand out compete with these ([`staged`]).
 
 mod balance;
 mod phases;
@@ -34,32 +36,33 @@ use topology::{LinkId, Micros};
 pub struct Flow;
 
 const NAME: &str = "flow";
-/// Symmetries are looked for in one of so many parts of the time left.
+/// Finding symmetries may take one part in this many of the time left.
 const MIRROR_PART: u32 = 4;
-/// Looks at links and ways while routes are sought: a second or two.
+/// The work of the search for routes, in visits of links and paths: a second or two.
 const WORK: u64 = 60_000_000;
-/// What a microsecond on the way weighs beside one of the busiest load, where bytes decide and where α does.
+/// The cost of a microsecond on the way relative to one of the busiest load: first where bytes decide, then where α
+/// does.
 const DETOURS: [f64; 2] = [1e-3, 1e-1];
-/// The most chunks that get a route each.
+/// The most chunks for which routes are searched.
 const MOST_CHUNKS: usize = 1 << 21;
-/// More chunks than these only travel together, hop by hop.
+/// Above this number, chunks only travel together, hop by hop.
 const MOST_ALONE: usize = 500_000;
-/// The most hops that are put in order one by one.
+/// The most hops that are ordered one by one.
 const MOST_MESSAGES: usize = 4_000_000;
-/// The most hops of chunks that are written down: two gigabytes.
+/// The most hops of chunks in all routes, which take two gigabytes.
 const MOST_HOPS: usize = 40_000_000;
-/// How many hops may be put in order for each way of merging, one order after the other, and the most orders.
+/// The most hops that are ordered, all orders of one way of merging together; and the most orders.
 const ORDERS: usize = 200_000;
 const MOST_ORDERS: usize = 16;
 /// A plan this close (relative) to the bound needs no other routes.
 const CLOSE: f64 = 2e-3;
-/// Links × chunks above which finer cuts than one chunk are worth no search for routes.
+/// Links × chunks above which no routes are searched for more than one chunk per rank.
 const MOST_BALANCED: usize = 4_000_000;
-/// Chunks that take less than so many α on some link are worth gathering.
+/// Chunks that take less than this many α on some link are worth gathering.
 const DEAR: f64 = 16.0;
-/// How many hops of chunks are put in stages, all ways together: a second or two.
+/// The most hops of chunks that are planned in stages, for all ways together: a second or two.
 const STAGED: usize = 4_000_000;
-/// The most messages that are put into a better order.
+/// The most messages that are reordered.
 const MOST_REORDERED: usize = 1 << 15;
 /// Head starts that decide between equally long ways, in messages on the slowest link.
 const TIES: f64 = 1e-3;
@@ -97,7 +100,7 @@ impl Strategy for Flow {
             let mut balance = Balance::new(&quotient, taste);
             let effort = BalanceEffort { work: WORK, floor: context.bound.0 - largest_alpha };
             if !balance.play(effort, &mut random, context.deadline) {
-                // Not everybody has a way yet.
+                // Some chunk has no route yet.
                 if search.best.is_none() {
                     return Err(SynthError::NothingYet);
                 }
@@ -115,8 +118,8 @@ impl Strategy for Flow {
     }
 }
 
-/// What routes are sought for: chunks that are messages of their own, and where α occupies, chunks that share messages,
-/// large ones and small ones.
+/// The objectives for which routes are searched: chunks that are messages of their own and, where α occupies, chunks
+/// that share messages, once for large and once for small ones.
 fn tastes(problem: &Problem) -> Vec<RouteWeights> {
     if problem.demand.chunks().len() > MOST_ALONE {
         return vec![RouteWeights { alpha: 0.0, detour: DETOURS[0], lockstep: true }];
@@ -128,12 +131,12 @@ fn tastes(problem: &Problem) -> Vec<RouteWeights> {
     tastes
 }
 
-/// The best plan so far.
+/// The state of the search, with the best plan so far.
 struct FlowSearch<'a> {
     problem: &'a Problem,
     context: &'a Context<'a>,
     best: Option<FlowPlan>,
-    /// For how long each set of routes keeps the busiest busy, α not counted where messages are shared.
+    /// The busiest load of each set of routes, in µs; without α where messages are shared.
     peaks: Vec<f64>,
 }
 
@@ -148,7 +151,7 @@ impl FlowSearch<'_> {
         self.best.as_ref().is_some_and(|best| self.context.is_enough(best.makespan))
     }
 
-    /// Plays every order along `routes` that there is time for.
+    /// Replays as many orders along `routes` as the time permits.
     fn try_orders(&mut self, quotient: &Quotient<'_>, routes: &[Vec<LinkId>], hops: usize) {
         let (problem, links) = (self.problem, self.problem.topology.links().len());
         let merges: &[usize] = if merging_pays_somewhere(&problem.topology) { &[1, usize::MAX, 4] } else { &[1] };
@@ -179,7 +182,7 @@ impl FlowSearch<'_> {
         }
     }
 
-    /// Plays chunks straight to where they are wanted, where every pair has a link and links share something.
+    /// Replays direct messages in phases, where every pair has a link and links share resources.
     fn try_phases(&mut self) {
         let (topology, constraints) = (&self.problem.topology, &self.problem.constraints);
         if topology.resources().is_empty() || constraints.limits_ways() || constraints.own_chunks_first.is_some() {
@@ -195,7 +198,7 @@ impl FlowSearch<'_> {
         self.reorder();
     }
 
-    /// Whether it is not worth its while to look for routes: what there is is close to the bound, or chunks are many.
+    /// Whether no search for routes is worthwhile: the best plan is close to the bound, or there are very many chunks.
     fn is_close(&self) -> bool {
         let (links, chunks) = (self.problem.topology.links().len(), self.problem.demand.chunks().len());
         let close = |best: &FlowPlan| best.makespan.0 <= self.context.goal().0 * (1.0 + CLOSE);
@@ -211,8 +214,7 @@ impl FlowSearch<'_> {
         }
     }
 
-    /// Plays routes in stages, where α matters and nothing but the machine limits routes, and the best of all plans again in
-    /// better orders.
+    /// Replays routes in stages, where α matters and the sketch does not limit routes. Then reorders the best plan.
     fn try_stages(&mut self) {
         let Problem { topology, demand, constraints } = self.problem;
         let chunks = demand.chunks().len();
@@ -240,7 +242,7 @@ impl FlowSearch<'_> {
         self.reorder();
     }
 
-    /// The messages of the best plan in the order in which they leave best.
+    /// Replays the messages of the best plan in better orders.
     fn reorder(&mut self) {
         let Some(best) = self.best.as_ref().filter(|best| !self.is_over() && best.transfers.len() < MOST_REORDERED)
         else {
@@ -268,7 +270,7 @@ impl FlowSearch<'_> {
         }
     }
 
-    /// The best plan, with routes found for one of each `images`.
+    /// The best plan, as an attempt; its routes were found for one of every `images` chunks.
     fn conclude(self, images: usize) -> Attempt {
         let stop = match () {
             () if self.is_good_enough() => StopReason::Optimal,
@@ -345,20 +347,20 @@ mod tests {
 
     #[test]
     fn others_relay_for_a_group() {
-        // Their own links are half of those that leave them: the others lead around.
+        // The members' own links are half of the links that leave them; the other half leads through other ranks.
         let topology = Arc::new(resolve("torus2d:4x4").expect("a family"));
         let mut request = Request::new(Collective::AllToAll, 16, 1_000_000_000).with_chunks(4);
         request.members = [0, 1, 4, 5].map(Rank).into_iter().collect();
         let problem = Problem::new(topology.clone(), Arc::new(Demand::new(request).expect("a valid request")));
         let (makespan, bound) = planned(&problem);
-        // Large chunks do not pipeline over three links.
+        // Large chunks do not pipeline well over three links.
         assert!(makespan <= 2.1 * bound, "{makespan} of {bound}");
-        // Alone, the four have eight links.
+        // Alone, the four ranks have eight links.
         let alone = all_to_all(Arc::new(resolve("mesh2d:2x2").expect("a family")), 1_000_000_000);
         assert!(makespan < 0.8 * planned(&alone).0);
     }
 
-    /// A ring, so that everybody is reached, and chords, of four bandwidths and two kinds of α.
+    /// A ring, so that every rank can be reached, and chords, with four bandwidths and two kinds of α.
     fn random_machine(seed: u64) -> Topology {
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let mut below = |limit: u32| random.next_u32() % limit;
@@ -385,7 +387,7 @@ mod tests {
             let ranks = topology.rank_count();
             let (makespan, bound) = planned(&all_to_all(topology.clone(), 100_000_000));
             assert!(makespan <= 2.0 * bound, "machine {seed}: {makespan} of {bound}");
-            // Everybody sends much to one rank, one rank sends nothing, and the others keep to their half.
+            // All ranks send much to rank 0, rank 1 sends nothing, and the others send within their half.
             let bytes = |from: usize, to: usize| match (from, to) {
                 _ if from == to || from == 1 => 0,
                 (_, 0) => 40_000_000,

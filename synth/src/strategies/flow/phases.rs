@@ -1,17 +1,18 @@
-//! An order for fabrics in which every pair has a link and links share up-links: nobody waits for a turn on a switch.
+//! An order for fabrics in which every pair has a link and links share up-links: no rank waits for its turn on a
+//! switch.
 //!
-//! The principal function is [`phases`]. A message passes a fast up-link in a part of the time that it takes at a port, so the ranks
-//! below a switch send one after the other, each a little later than the one before. Where this lag stays the same for good, it
-//! costs once what it is; where receivers hear from ranks of ever different lags, it costs again and again. So ranks of a group
-//! are numbered by lag: neighbours on a switch as far apart as can be, and receivers hear from all ranks of one lag, a group
-//! at a time, before they turn to the next.
+//! The principal function is [`phases`]. A message passes a fast up-link in a part of the time that it takes at a port.
+//! So the ranks below a switch send one after the other, each a little later than the one before. A constant lag costs
+//! its length once. If a receiver gets messages of changing lags, it costs again and again. Therefore the ranks of a
+//! group are numbered by lag, with neighbours on a switch as far apart as possible. A receiver gets messages from all
+//! ranks of one lag, group by group, before those of the next lag.
 
 use super::staged::chains;
 use crate::problem::Problem;
 use schedule::{ChunkId, ChunkList, Message, TransferKind};
 use topology::{LinkId, Rank};
 
-/// The fastest link straight to where it is wanted, for each chunk that moves; `None` where one has none.
+/// For each chunk that moves, the fastest link directly to its destination; `None` where a chunk has no such link.
 pub(super) fn direct(problem: &Problem) -> Option<Vec<Option<LinkId>>> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
     let mut previous: Option<((Rank, Rank), LinkId)> = None;
@@ -42,20 +43,21 @@ pub(super) fn phases(problem: &Problem, direct: &[Option<LinkId>]) -> Vec<Vec<Me
     known.iter().map(|lags| lags.messages(problem, direct)).collect()
 }
 
-/// Groups, and by how much the ranks of each are behind the first of it.
+/// The groups, and the lag of each rank behind the first of its group.
 #[derive(PartialEq, Eq)]
 struct Lags {
     groups: u32,
-    /// By rank.
+    /// The group of each rank.
     group: Vec<u32>,
-    /// By rank, in parts of the time at a port.
+    /// The lag of each rank, in parts of the time at a port.
     lag: Vec<u32>,
-    /// More than any lag.
+    /// One more than the largest lag.
     parts: u32,
 }
 
 impl Lags {
-    /// Of the largest groups of a chain. Those who share the lowest switch are the farthest apart.
+    /// The lags for the largest groups of a chain. Ranks that share the lowest switch get lags as far apart as
+    /// possible.
     fn new(chain: &[Vec<Vec<Rank>>], ranks: usize) -> Self {
         let places: Vec<Vec<u32>> = (0..chain.len()).map(|level| places(chain, level, ranks)).collect();
         let mut lags = Self { groups: 0, group: vec![0; ranks], lag: vec![0; ranks], parts: 1 };
@@ -84,8 +86,9 @@ impl Lags {
             let [from, to] = [ends.from.index(), ends.to.index()];
             let phase = (self.lag[to] + self.parts - self.lag[from]) % self.parts;
             let across = (self.group[to] + self.groups - self.group[from]) % self.groups.max(1);
-            // Some stay in their group while others leave it: all at once would be more than its up-links take. Of equal lag
-            // nobody has anything for himself, so that one turn less is needed if all turn together.
+            // The ranks of a group are shifted by their lag, so that some send within the group while others leave it:
+            // all at once would exceed the up-links. In phase 0 sender and receiver have equal lags, so that no rank
+            // sends within its group. Without a shift that phase needs one round less.
             let shift = if phase == 0 { 0 } else { self.lag[from] % self.groups.max(1) };
             let round = (across + self.groups - shift) % self.groups.max(1);
             turns.push(([phase, round, part, self.lag[from]], link, id));
@@ -100,7 +103,8 @@ impl Lags {
     }
 }
 
-/// By rank, the place of its group of a level (of the rank itself, below the lowest) within its group of the next level.
+/// For each rank, the place of its group of a level (below the lowest level, of the rank itself) within its group of
+/// the next level.
 fn places(chain: &[Vec<Vec<Rank>>], level: usize, ranks: usize) -> Vec<u32> {
     let mut place = vec![0; ranks];
     for group in &chain[level] {
@@ -130,7 +134,7 @@ mod tests {
         Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
     }
 
-    /// The best verified makespan, over the bound.
+    /// The best verified makespan divided by the bound.
     fn excess(problem: &Problem) -> f64 {
         let direct = direct(problem).expect("a link for every pair");
         let time = |messages: Vec<Message>| {

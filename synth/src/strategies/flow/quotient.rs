@@ -1,9 +1,10 @@
-//! A problem up to symmetry: one link of each orbit, one chunk of each orbit, and what a message over a link keeps busy.
+//! A problem up to symmetry: one link and one chunk of each orbit, and what a message over a link keeps busy.
 //!
-//! The principal type is [`Quotient`]. If every decision is repeated by a group that leaves no rank in place, a link carries
-//! as many messages as any of its images, so that loads need one number per orbit of links, and routes are sought for one
-//! chunk of each orbit. Without symmetries every orbit has one member. A resource may be used by several links of an orbit;
-//! resources that the same numbers of links of the same orbits use are always equally busy and are one [`Use::seller`].
+//! The principal type is [`Quotient`]. All decisions are repeated by a group in which only the identity leaves a rank
+//! in place. So a link carries as many messages as any of its images: loads need one number per orbit of links, and
+//! routes are searched for one chunk of each orbit. Without symmetries every orbit has one member. A resource may be
+//! used by several links of an orbit. Resources that equal numbers of links of the same orbits use are always equally
+//! busy; they count as one [`Use::seller`].
 
 use crate::problem::Problem;
 use crate::symmetry::Mirror;
@@ -13,24 +14,24 @@ use schedule::{ChunkId, RankSet};
 use std::collections::BTreeMap;
 use topology::{Bytes, Latency, LinkId, Micros, Rank, ResourceId};
 
-/// What a message over a link keeps busy: the link itself, or a resource.
+/// How long a message over a link keeps the link itself, or a resource, busy.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Use {
-    /// Sellers of time are numbered from 0.
+    /// The number of the seller, which is an orbit of links or a class of resources that are always equally busy.
     pub(crate) seller: u32,
-    /// For how long per message of this orbit, in µs; zero where α is a pure delay.
+    /// Busy time per message of this orbit, in µs; zero where α is pure delay.
     pub(crate) alpha: f64,
-    /// For how long per byte, in µs.
+    /// Busy time per byte, in µs.
     pub(crate) beta: f64,
 }
 
-/// Chunks that start at the same ranks, may use the same links and go to one rank.
+/// Chunks with the same holders, the same usable links and the same destination.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Wish {
     pub(crate) to: Rank,
-    /// Of each chunk.
+    /// The size of each chunk.
     pub(crate) bytes: Bytes,
-    /// One of each orbit.
+    /// One chunk of each orbit.
     pub(crate) chunks: Vec<ChunkId>,
 }
 
@@ -48,15 +49,15 @@ pub(crate) struct Quotient<'a> {
     pub(crate) mirror: Mirror,
     /// For each link, the number of its orbit.
     orbit: Vec<u32>,
-    /// For each orbit of links, what a message over one of them (and over all its images at once) keeps busy.
+    /// For each orbit of links, what a message over one of them, together with all its images, keeps busy.
     uses: Vec<Vec<Use>>,
     sellers: usize,
-    /// In the order of their first chunks.
+    /// The sources, in the order of their first chunks.
     pub(crate) sources: Vec<Source>,
 }
 
 impl<'a> Quotient<'a> {
-    /// `None` where a chunk has several destinations or is summed.
+    /// The quotient of a problem; `None` where a chunk has several destinations or is summed.
     pub(crate) fn new(problem: &'a Problem, mirror: Mirror) -> Option<Self> {
         let sources = sources(problem, &mirror)?;
         let topology = &problem.topology;
@@ -87,7 +88,7 @@ impl<'a> Quotient<'a> {
         }
         let mut alike: BTreeMap<(u64, Vec<(u32, u32)>), u32> = BTreeMap::new();
         for (index, resource) in topology.resources().iter().enumerate() {
-            // Orbit by orbit, how many of its links use the resource.
+            // For each orbit, how many of its links use the resource, and the sum of their α.
             let mut users: BTreeMap<u32, (u32, f64)> = BTreeMap::new();
             for &link in topology.users(ResourceId::from_index(index)) {
                 let (count, alpha) = users.entry(self.orbit[link.index()]).or_default();
@@ -106,23 +107,23 @@ impl<'a> Quotient<'a> {
         self.sellers += alike.len();
     }
 
-    /// How many orbits of links there are.
     pub(crate) fn orbits(&self) -> usize {
         self.uses.len()
     }
 
-    /// How many different loads there are.
+    /// The number of different loads.
     pub(crate) fn sellers(&self) -> usize {
         self.sellers
     }
 
-    /// The orbit of a link; also the seller that it is.
+    /// The orbit of a link, which is also the number of its seller.
     pub(crate) fn orbit(&self, link: LinkId) -> usize {
         self.orbit[link.index()] as usize
     }
 
-    /// For every chunk, by how much longer its way seems than it is: less than `most`, another value for every orbit, in a
-    /// random order. Images that leave together find ports and links free together.
+    /// For every chunk, the time by which its way is made to look longer: below `most`, in a random order, and
+    /// different for each orbit. All images of a chunk have the same value, so that they leave together and find ports
+    /// and links free together.
     pub(crate) fn head_starts(&self, most: Micros, random: &mut Pcg64Mcg) -> Vec<Micros> {
         let wishes = self.sources.iter().flat_map(|source| &source.wishes);
         let mut order: Vec<ChunkId> = wishes.flat_map(|wish| &wish.chunks).copied().collect();
@@ -137,7 +138,7 @@ impl<'a> Quotient<'a> {
         starts
     }
 
-    /// What a message over a link of an orbit, repeated everywhere, keeps busy.
+    /// What a message over a link of an orbit, together with its images, keeps busy.
     pub(crate) fn uses(&self, orbit: usize) -> &[Use] {
         &self.uses[orbit]
     }
@@ -162,7 +163,7 @@ fn sources(problem: &Problem, mirror: &Mirror) -> Option<Vec<Source>> {
         if mirror.order() > 1 {
             mirror.chunks(id).into_iter().for_each(|image| known[image.index()] = true);
         }
-        // Chunks of the same holders stand together.
+        // Chunks of the same holders stand next to each other.
         let index = match last {
             Some((holders, index)) if *holders == chunk.holders => index,
             _ => *number.entry(&chunk.holders).or_insert(sources.len()),

@@ -1,29 +1,28 @@
-//! Orders in which everybody moves at once: all chunks whose hop it is go over a link as one message.
+//! Orders in which all chunks move at once: in each round, all chunks whose next hop is a link cross it as one message.
 //!
-//! The principal function is [`rounds`]. A round costs every link one α, however many chunks wait, so that small
-//! chunks take as many α as the longest way has links; and where routes are balanced, as on tori, the next round's
-//! chunks arrive when the link has sent the last ones, so that large chunks keep every link busy as well.
+//! The principal function is [`rounds`]. A round costs each link one α, however many chunks wait. So small chunks take
+//! as many α as the longest way has links. Where routes are balanced, as on tori, the chunks of the next round arrive
+//! when the link has sent the last ones, so that large chunks also keep every link busy.
 
 use schedule::{ChunkId, ChunkList, Message, TransferKind};
 use topology::LinkId;
 
-/// Which round a hop belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Aligned {
-    /// Everybody starts in the first round.
+    /// All chunks start in the first round.
     First,
-    /// Everybody arrives in the last round.
+    /// All chunks arrive in the last round.
     Last,
 }
 
-/// The messages of all rounds along `routes` over `links` links: one per link and round, in which chunks stand in order.
+/// The messages of all rounds along `routes` over `links` links: one per link and round, with its chunks in order.
 pub(crate) fn rounds(routes: &[Vec<LinkId>], links: usize, aligned: Aligned) -> Vec<Message> {
     let longest = routes.iter().map(Vec::len).max().unwrap_or(0);
     let place = |route: &[LinkId], hop: usize| match aligned {
         Aligned::First => hop * links + route[hop].index(),
         Aligned::Last => (longest - route.len() + hop) * links + route[hop].index(),
     };
-    // Chunks by round and link, counted before they are put there: there may be tens of millions of hops.
+    // A counting sort of chunks by round and link, because there may be tens of millions of hops.
     let mut starts = vec![0u32; longest * links + 1];
     for route in routes {
         (0..route.len()).for_each(|hop| starts[place(route, hop) + 1] += 1);

@@ -1,10 +1,11 @@
-//! Routes in stages: what goes the same way is gathered, crosses as one message, and is handed out.
+//! Routes in stages: chunks with the same way are gathered, cross as one message, and are handed out.
 //!
-//! The principal function is [`ways`]. Members are put into groups, groups into larger ones ([`Grouping`]): by α, by β, by machine,
-//! or as blocks of neighbours. Between two groups a chunk crosses from the rank that has it, to the rank that wants it, or
-//! between two that stand for their groups; on either side of a crossing it moves by the same rule one level lower. With blocks
-//! of r, r², … members that is Bruck's algorithm of radix r; with machines it is what is called hierarchical. All chunks that take
-//! a link in the same stage are one message, so that α is paid once for a stage and not once for a pair.
+//! The principal function is [`ways`]. Members are put into groups, and groups into larger ones ([`Grouping`]): by α,
+//! by β, by machine, or as blocks of neighbours. A chunk crosses between two groups in one of three ways: from the rank
+//! that has it, to the rank that wants it, or between two ranks that stand for their groups. Before and after a
+//! crossing it moves by the same rule one level lower. With blocks of r, r², … members this is Bruck's algorithm of
+//! radix r; with machines it is known as hierarchical. All chunks on a link in the same stage are one message, so that
+//! α is paid once per stage and not once per pair.
 
 use crate::problem::Problem;
 use crate::problem::distance::PathTree;
@@ -12,42 +13,42 @@ use schedule::{ChunkId, ChunkList, Message, TransferKind};
 use std::collections::BTreeSet;
 use topology::{Bytes, LinkId, Rank, Topology};
 
-/// The most levels of groups, but for blocks, which may halve the members until two are left.
+/// The most levels of groups, except for blocks, which may halve the members until two are left.
 const LEVELS: usize = 3;
-/// The radices of blocks.
 const RADICES: [usize; 5] = [2, 3, 4, 8, 16];
-/// With so many levels of groups, every level has its own rule; with more, all have the same.
+/// Up to this many levels of groups, every level has its own rule; with more, all levels have the same rule.
 const MIXED: usize = 2;
 
-/// Who carries a chunk from one group to another.
+/// Which rank carries a chunk from one group to another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Rule {
-    /// The rank that has it; it is then handed out.
+    /// The rank that has it sends it across; there it is handed out.
     Source,
-    /// It is gathered first, at the rank that sends it right where it is wanted.
+    /// It is gathered first, at the rank that sends it directly to its destination.
     Target,
-    /// One rank of each group for the other.
+    /// In each group, one rank carries all chunks for the other group.
     Leaders,
 }
 
 const RULES: [Rule; 3] = [Rule::Leaders, Rule::Source, Rule::Target];
 
-/// Members in groups of groups.
+/// Members in groups, and groups in larger groups.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Grouping {
-    /// Level by level, the groups, each ascending; the lowest level first. Single ranks and everybody are not listed.
+    /// The groups of each level, the lowest level first; each group is ascending. The levels of single ranks and of all
+    /// members are left out.
     levels: Vec<Vec<Vec<Rank>>>,
 }
 
-/// One way of moving everything: groups, and a rule for each level and for the whole.
+/// One way of moving everything: a grouping, a rule for each level, and one for the whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct StagedWay {
     grouping: Grouping,
-    /// One more than levels.
+    /// One rule more than there are levels.
     rules: Vec<Rule>,
 }
 
-/// A leg of a chunk, from rank to rank, and when it is its turn.
+/// A leg of a chunk from rank to rank, and its stage.
 #[derive(Clone, Copy, Debug)]
 struct Leg {
     stage: u32,
@@ -64,19 +65,19 @@ pub(super) fn ways(problem: &Problem) -> Vec<StagedWay> {
             true => RULES.iter().map(|&rule| vec![rule; levels]).collect(),
             false => (0..RULES.len().pow(levels as u32)).map(|number| digits(number, levels)).collect(),
         };
-        // Among single ranks there is nothing to gather or to hand out: any rule does.
+        // Among single ranks nothing is gathered or handed out, so any rule will do.
         rules.iter_mut().for_each(|rules| rules.insert(0, Rule::Source));
         ways.extend(rules.into_iter().map(|rules| StagedWay { grouping: grouping.clone(), rules }));
     }
     ways
 }
 
-/// One rule for each of `levels`, number by number.
+/// The digits of `number` as rules, one for each of `levels`.
 fn digits(number: usize, levels: usize) -> Vec<Rule> {
     (0..levels as u32).map(|level| RULES[number / RULES.len().pow(level) % RULES.len()]).collect()
 }
 
-/// Groups of groups by machine, by α and by β; some of them empty.
+/// The nested groups by machine, by α and by β; some may be empty.
 pub(super) fn chains(problem: &Problem) -> [Vec<Vec<Vec<Rank>>>; 3] {
     let members = &problem.demand.request().members;
     let machines = problem.topology.machines().iter().map(|machine| present(machine, members));
@@ -84,7 +85,7 @@ pub(super) fn chains(problem: &Problem) -> [Vec<Vec<Vec<Rank>>>; 3] {
     [by_machine, by_cost(problem, |link| link.alpha.0), by_cost(problem, |link| link.beta.0)]
 }
 
-/// Groups by what links cost and by machines, then blocks.
+/// The groupings by cost of links and by machine, then blocks.
 fn groupings(problem: &Problem) -> Vec<Grouping> {
     let members = &problem.demand.request().members;
     let mut found: Vec<Grouping> = Vec::new();
@@ -114,7 +115,7 @@ fn present(ranks: &[Rank], members: &[Rank]) -> Vec<Rank> {
     ranks.iter().copied().filter(|rank| members.binary_search(rank).is_ok()).collect()
 }
 
-/// Members that links joined which cost no more than a threshold, for every threshold that changes something.
+/// The groups that links up to a cost threshold join, for every threshold that changes them.
 fn by_cost(problem: &Problem, cost: impl Fn(&topology::Link) -> f64) -> Vec<Vec<Vec<Rank>>> {
     let (topology, members) = (&*problem.topology, &problem.demand.request().members);
     let usable = || topology.link_ids().filter(|&id| problem.allows_link(id)).map(|id| topology.link(id));
@@ -142,7 +143,8 @@ fn first_of(group: &mut [u32], mut rank: u32) -> u32 {
     rank
 }
 
-/// The levels that differ from those below them, from single ranks and from everybody: a few, the lowest first.
+/// The levels that differ from the level below, from single ranks and from all members: at most a few, the lowest
+/// first.
 fn nested(levels: Vec<Vec<Vec<Rank>>>, members: usize) -> Vec<Vec<Vec<Rank>>> {
     let mut kept: Vec<Vec<Vec<Rank>>> = Vec::new();
     for level in levels {
@@ -154,15 +156,15 @@ fn nested(levels: Vec<Vec<Vec<Rank>>>, members: usize) -> Vec<Vec<Vec<Rank>>> {
     kept
 }
 
-/// Shortest ways between members, for whoever plans legs between them.
+/// Shortest paths between members.
 pub(super) struct Roads<'a> {
     topology: &'a Topology,
-    /// By rank; none for those that take no part.
+    /// For each rank, its tree; `None` for ranks that are not members.
     trees: Vec<Option<PathTree>>,
 }
 
 impl<'a> Roads<'a> {
-    /// `None` where some member cannot be reached from another.
+    /// The paths of `problem`; `None` if some member cannot be reached from another.
     pub(super) fn new(problem: &'a Problem) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let members = &demand.request().members;
@@ -188,11 +190,11 @@ impl<'a> Roads<'a> {
     }
 }
 
-/// What a chunk does and when: stage, how far on the leg of that stage, link.
+/// A hop of a chunk: its stage, its place on the leg of that stage, and its link.
 type Hop = (u32, u32, LinkId);
 
 impl StagedWay {
-    /// The messages of everything that moves, stage by stage; in a stage everybody turns to the next rank first.
+    /// The messages of all chunks, stage by stage; in a stage, every rank sends to the next rank first.
     pub(super) fn messages(&self, problem: &Problem, roads: &Roads<'_>) -> Vec<Message> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let plan = StagedPlan::new(self, topology.rank_count());
@@ -225,12 +227,12 @@ impl StagedWay {
     }
 }
 
-/// A way with its tables.
+/// A way with its lookup tables.
 struct StagedPlan<'a> {
     way: &'a StagedWay,
-    /// level × rank: its group, and its place there.
+    /// By level and rank: the rank's group, and its place there.
     place: Vec<Vec<(u32, u32)>>,
-    /// For the ranks below each level, how many stages a move within a group of it takes.
+    /// For each level, the number of stages of a move within a group; level 0 are single ranks.
     stages: Vec<u32>,
 }
 
@@ -255,7 +257,7 @@ impl<'a> StagedPlan<'a> {
         Self { way, place, stages }
     }
 
-    /// The links from one rank to another; a rank that a chunk would pass twice is passed once.
+    /// The links from one rank to another. A detour that comes back to a rank is cut out.
     fn hops(&self, from: Rank, to: Rank, roads: &Roads<'_>) -> Vec<Hop> {
         let mut legs = Vec::new();
         self.legs(self.stages.len() - 1, 0, from, to, &mut legs);
@@ -290,7 +292,8 @@ impl<'a> StagedPlan<'a> {
         let crossing = if gathers { first + self.stages[below] } else { first };
         let ((here, my_place), (there, your_place)) = (self.place[below][from.index()], self.place[below][to.index()]);
         if here == there {
-            // Where there is a choice, when others are handed out: what is gathered is urgent.
+            // Within a lower group, the chunk moves while other chunks are handed out, because gathering is more
+            // urgent. With `Target` nothing is handed out, so it moves while others are gathered.
             let stage = if rule == Rule::Target { first } else { crossing + 1 };
             return self.legs(below, stage, from, to, legs);
         }
@@ -324,7 +327,7 @@ mod tests {
         Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
     }
 
-    /// The makespans of all ways, each judged.
+    /// The verified makespans of all ways.
     fn makespans(problem: &Problem) -> Vec<f64> {
         let roads = Roads::new(problem).expect("a connected topology");
         let time = |way: StagedWay| {
@@ -358,7 +361,7 @@ mod tests {
 
     #[test]
     fn blocks_of_two_are_brucks_algorithm() {
-        // Sixteen members, four exchanges, next to no bytes.
+        // Sixteen members, four exchanges, and hardly any bytes.
         let problem = all_to_all("switch:16,alpha=1us,bandwidth=100GBps", 16, None);
         let best = makespans(&problem).into_iter().fold(f64::INFINITY, f64::min);
         assert!(best < 4.01, "{best} µs");
@@ -366,11 +369,11 @@ mod tests {
 
     #[test]
     fn leaders_cross_where_up_links_are_dear() {
-        // Three other pods and one message to each, on either side of which there are four ranks and four leaves to reach.
+        // Each pod sends one message to each of three other pods; at both ends, four ranks and four leaves are reached.
         let problem = all_to_all("fat-tree:4x4x4,alpha=1us", 64, None);
         let all = makespans(&problem);
         let best = all.iter().copied().fold(f64::INFINITY, f64::min);
-        // One message for each pair of ranks passes the up-links of a pod 16·48 times.
+        // With one message per pair of ranks, 16·48 messages would pass the up-links of a pod.
         assert!(best < 60.0, "{best} µs");
     }
 }

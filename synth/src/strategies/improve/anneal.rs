@@ -1,8 +1,8 @@
 //! Simulated annealing over drafts.
 //!
-//! The principal type is [`Chain`]. Each step changes the present draft a little, plays it, and keeps it if it costs no
-//! more than the present one and a random allowance that shrinks from step to step. The number of steps is fixed
-//! beforehand, from the size of the plan and not from the clock.
+//! The principal type is [`Chain`]. Each step changes the present draft a little and plays it. The new draft is kept if
+//! it costs no more than the present one plus a random allowance, which shrinks from step to step. The number of steps
+//! is fixed beforehand, from the size of the plan and not from the clock.
 
 use super::chunk_history::ChunkHistory;
 use super::clock::DraftClock;
@@ -20,7 +20,7 @@ use topology::Micros;
 const WARM: f64 = 6e-3;
 const COLD: f64 = 1e-4;
 
-/// One search from one draft.
+/// One annealing search from one draft.
 pub(super) struct Chain<'a> {
     problem: &'a Problem,
     clock: DraftClock<'a>,
@@ -28,14 +28,14 @@ pub(super) struct Chain<'a> {
     present: Draft,
     cost: f64,
     critical: Vec<SendingId>,
-    /// The best so far, and its makespan.
+    /// The best draft so far, and its makespan.
     pub(super) best: Draft,
     pub(super) makespan: Micros,
     random: Pcg64Mcg,
 }
 
 impl<'a> Chain<'a> {
-    /// From a draft; `None` if it cannot be played.
+    /// A chain that starts from a draft; `None` if the draft cannot be played.
     pub(super) fn new(problem: &'a Problem, draft: Draft, random: Pcg64Mcg) -> Option<Self> {
         let mut chain = Self {
             problem,
@@ -53,8 +53,8 @@ impl<'a> Chain<'a> {
         Some(chain)
     }
 
-    /// A draft built from nothing, chunk by chunk in random order.
-    /// Gives up where the deadline passes meanwhile.
+    /// A chain that starts from a new draft, built chunk by chunk in random order. `None` if that fails, or if the
+    /// deadline passes meanwhile.
     pub(super) fn from_nothing(
         problem: &'a Problem,
         taste: RepairWeights,
@@ -77,7 +77,7 @@ impl<'a> Chain<'a> {
         Some(chain)
     }
 
-    /// Searches for a number of steps, or until the goal or the deadline.
+    /// Runs a number of steps, or until the goal or the deadline.
     pub(super) fn run(&mut self, steps: u32, goal: Micros, deadline: &Deadline) {
         let mut candidate = Draft::default();
         let mut lacking = Vec::new();
@@ -117,7 +117,7 @@ impl<'a> Chain<'a> {
         lacking.iter().all(|&chunk| recreate(self.problem, candidate, &self.diary, chunk, taste, &mut self.random))
     }
 
-    /// Makes a draft that was just played the present one.
+    /// Makes the draft that was just played the present one.
     fn accept(&mut self, draft: &Draft, cost: f64) {
         let mut played = std::mem::take(&mut self.clock.played);
         draft.renumbered(&mut self.present, &mut played, self.clock.start(), &self.problem.topology);

@@ -1,40 +1,36 @@
-//! What happens when in the present plan: who uses which link and resource, and why every message starts when it does.
+//! The times of the present plan: when each link and resource is used, and why every message starts when it does.
 //!
-//! The principal type is [`ChunkHistory`]. It is written anew whenever a plan is accepted, and read by the moves: gaps that a
-//! new message fits in, messages that a chunk could join, and the chain of messages that the makespan hangs on.
+//! The principal type is [`ChunkHistory`]. It is filled again whenever a plan is accepted. The moves read it: gaps that
+//! a new message fits in, messages that a chunk could join, and the chain of messages that determines the makespan.
 
 use super::draft::{Draft, Sending, SendingId};
 use crate::problem::Problem;
 use schedule::ChunkId;
 use topology::{LinkId, Micros, Rank, Topology};
 
-/// A message occupies a link or a resource.
+/// The use of a link or a resource by a message.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Visit {
-    /// From when on.
     pub(super) start: Micros,
-    /// Until when.
     pub(super) end: Micros,
-    /// Which message.
     pub(super) id: SendingId,
 }
 
-/// Times of the present plan.
+/// The times of the present plan.
 pub(super) struct ChunkHistory<'a> {
     problem: &'a Problem,
     topology: &'a Topology,
     /// For each link and then each resource, its visits by start.
     visits: Vec<Vec<Visit>>,
-    /// For each message, the one it had to wait for.
+    /// For each message, the message that it had to wait for last.
     cause: Vec<Option<SendingId>>,
     end: Vec<Micros>,
-    /// chunk × rank: from when on it is held; never if it is not.
+    /// By chunk and rank: when the rank gets the chunk; infinite if it does not.
     held: Vec<Micros>,
     makespan: Micros,
 }
 
 impl<'a> ChunkHistory<'a> {
-    /// An empty diary.
     pub(super) fn new(problem: &'a Problem) -> Self {
         let topology = &*problem.topology;
         let places = topology.links().len() + topology.resources().len();
@@ -49,7 +45,7 @@ impl<'a> ChunkHistory<'a> {
         }
     }
 
-    /// Writes down `draft`, whose keys are its starts, in order; `held` says from when on who holds what.
+    /// Records `draft`, whose keys are its starts, in order; `held` is the time from which each rank holds each chunk.
     pub(super) fn write(&mut self, draft: &Draft, held: &[Micros]) {
         self.held.clear();
         self.held.extend_from_slice(held);
@@ -73,13 +69,13 @@ impl<'a> ChunkHistory<'a> {
         }
     }
 
-    /// The last of what a message that is about to be written down had to wait for.
+    /// The last message that the given one had to wait for; the given one is not recorded yet.
     fn cause_of(&self, draft: &Draft, sending: &Sending) -> Option<SendingId> {
         let from = self.topology.link(sending.link).from;
         let places = self.places(sending.link).filter_map(|place| self.visits[place].last());
         let of_places = places.map(|visit| (visit.end, visit.id));
         let of_chunks = sending.chunks.iter().filter_map(|&chunk| draft.via(chunk, from));
-        // A chunk that comes later than it is sent cannot be; one that is not written down yet takes no time.
+        // No message starts before its chunks arrive. A message that is not recorded yet took no time.
         let of_chunks = of_chunks.filter_map(|id| self.end.get(id.index()).map(|&end| (end, id)));
         of_places.chain(of_chunks).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
     }
@@ -90,12 +86,11 @@ impl<'a> ChunkHistory<'a> {
         std::iter::once(link.index()).chain(resources.map(|resource| self.topology.links().len() + resource.index()))
     }
 
-    /// From when on `rank` holds `chunk`.
+    /// The time from which `rank` holds `chunk`.
     pub(super) fn held(&self, chunk: ChunkId, rank: Rank) -> Micros {
         self.held[chunk.index() * self.topology.rank_count() + rank.index()]
     }
 
-    /// The visits to a link, by start.
     pub(super) fn visits(&self, link: LinkId) -> &[Visit] {
         &self.visits[link.index()]
     }
@@ -106,15 +101,15 @@ impl<'a> ChunkHistory<'a> {
         place.map_or(&[], |place| &self.visits[place])
     }
 
-    /// The messages that the makespan hangs on, last first.
+    /// The critical chain: the messages that determine the makespan, last first.
     pub(super) fn critical(&self) -> Vec<SendingId> {
         let last = (0..self.end.len()).rev().max_by(|&a, &b| self.end[a].total_cmp(&self.end[b]));
         let last = last.map(SendingId::from_index);
         std::iter::successors(last, |id| self.cause[id.index()]).collect()
     }
 
-    /// The first instant from `ready` on at which a message of `chunk` over `link` fits between what is sent already;
-    /// `is_there` tells which visits still count.
+    /// The first instant from `ready` on at which a message of `chunk` over `link` fits between the recorded ones;
+    /// visits for which `is_there` is false are ignored.
     pub(super) fn gap(
         &self,
         link: LinkId,

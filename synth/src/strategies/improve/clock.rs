@@ -1,48 +1,47 @@
-//! How good a draft is: plays it, and gives every message its times.
+//! The cost of a draft: plays it, and computes the times of its messages.
 //!
 //! The principal type is [`DraftClock`]. It plays the messages in the order of their keys, each as early as its chunks,
-//! its link and its resources permit; a message whose chunks are not there yet waits and goes as soon as they are.
-//! It is called millions of times, so it is a plain pass over dense tables that gives up early; what it says only
-//! guides the search, `schedule::replay` has the last word.
+//! its link and its resources permit. A message whose chunks have not arrived waits for them. Drafts are played
+//! millions of times, so this is one pass over dense tables that stops early. The result only guides the search;
+//! `schedule::replay` computes the final times.
 
 use super::draft::{Draft, SendingId};
 use crate::problem::{Problem, Way};
 use topology::{FreeTimes, LinkId, Micros, Topology};
 
-/// How much the mean over the ranks of when they are done counts beside the makespan: many plans share a makespan,
-/// and one in which fewer ranks are late is nearer to a better one.
+/// The weight of the mean finish time over the ranks, relative to the makespan. Many plans share a makespan; of these,
+/// one in which fewer ranks are late is closer to a better plan.
 const RANKS_WEIGHT: f64 = 0.05;
-/// The same for the mean over all deliveries.
+/// The weight of the mean arrival time over all deliveries.
 const DELIVERIES_WEIGHT: f64 = 0.005;
 
 const NEVER: Micros = Micros(f64::INFINITY);
 
-/// Times of the draft played last.
+/// The times of the draft that was played last.
 pub(super) struct DraftClock<'a> {
     problem: &'a Problem,
     topology: &'a Topology,
-    /// chunk × rank: zero where a chunk is held from the start, else never.
+    /// By chunk and rank: zero if the rank holds the chunk from the start, else infinite.
     initial: Vec<Micros>,
-    /// chunk × rank: from when on it is held.
+    /// By chunk and rank: the time from which the rank holds the chunk.
     held: Vec<Micros>,
     free: FreeTimes,
     rank_done: Vec<Micros>,
-    /// chunk × rank: the way of the copy there; kept only where the sketch limits ways.
+    /// By chunk and rank: the way of the copy there; used only where the sketch limits ways.
     ways: Vec<Way>,
-    /// Links that have sent a relayed chunk; kept only where own chunks go first.
+    /// The links that have sent a relayed chunk; used only where own chunks go first.
     relaying: Vec<bool>,
     start: Vec<Micros>,
     end: Vec<Micros>,
     order: Vec<SendingId>,
     waiting: Vec<SendingId>,
-    /// The messages in the order they were played.
+    /// The messages, in the order in which they were played.
     pub(super) played: Vec<SendingId>,
     /// When the last message arrives.
     pub(super) makespan: Micros,
 }
 
 impl<'a> DraftClock<'a> {
-    /// A clock for drafts of `problem`.
     pub(super) fn new(problem: &'a Problem) -> Self {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let ranks = topology.rank_count();
@@ -74,20 +73,20 @@ impl<'a> DraftClock<'a> {
         &self.start
     }
 
-    /// chunk × rank: from when on it is held.
+    /// By chunk and rank: the time from which the rank holds the chunk.
     pub(super) fn held(&self) -> &[Micros] {
         &self.held
     }
 
-    /// What a draft costs, in µs: its makespan, and a little for every rank and delivery that is late. `None` if
-    /// that is more than `limit`, or messages wait for each other, or the constraints forbid it.
+    /// The cost of a draft, in µs: its makespan, plus a little for late ranks and deliveries. `None` if that is more
+    /// than `limit`, if messages wait for each other, or if the constraints forbid the draft.
     pub(super) fn play(&mut self, draft: &Draft, limit: f64) -> Option<f64> {
         self.reset(draft);
         let sendings = draft.sendings();
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend((0..sendings.len()).map(SendingId::from_index).filter(|id| !draft.sending(*id).chunks.is_empty()));
-        // Nearly sorted already, which a stable sort takes advantage of; ties stay in the order of numbers.
+        // The order is nearly sorted already, which makes a stable sort fast; ties stay in the order of numbers.
         order.sort_by(|a, b| draft.sending(*a).key.total_cmp(&draft.sending(*b).key));
         let mut possible = true;
         for &id in &order {
@@ -132,7 +131,7 @@ impl<'a> DraftClock<'a> {
         sending.chunks.iter().all(|chunk| self.held[chunk.index() * ranks + from] < NEVER)
     }
 
-    /// Plays one message; whether that is permitted and ends in time.
+    /// Plays one message; whether it is permitted and ends within `limit`.
     fn send(&mut self, draft: &Draft, id: SendingId, limit: f64) -> bool {
         let (sending, ranks) = (draft.sending(id), self.topology.rank_count());
         let link = self.topology.link(sending.link);
@@ -156,7 +155,7 @@ impl<'a> DraftClock<'a> {
         self.obeys(draft, id, sending.link)
     }
 
-    /// Whether a message respects the rules that depend on what was sent before.
+    /// Whether a message obeys the rules that depend on earlier messages.
     fn obeys(&mut self, draft: &Draft, id: SendingId, link_id: LinkId) -> bool {
         if self.ways.is_empty() && self.relaying.is_empty() {
             return true;

@@ -1,24 +1,21 @@
-//! A plan while it is being changed: who sends which chunks to whom, and in which order.
+//! A plan while it is changed: which messages carry which chunks, and in which order.
 //!
-//! The principal type is [`Draft`]. Every chunk that travels is a tree: for each rank that receives it there is one
-//! message that brings it. A message has no time, only a *key*: the order in which messages are played is that of
-//! their keys, as far as their chunks are there ([`super::clock`]). So every change of a draft is a few words, and
-//! nothing has to be shifted.
+//! The principal type is [`Draft`]. The way of a chunk is a tree: each rank that receives it has one message that
+//! brings it. A message has no time, only a *key*. Messages are played in the order of their keys, as far as their
+//! chunks have arrived ([`super::clock`]). So a change of a draft touches a few words, and moves nothing else.
 
 use schedule::{ChunkId, ChunkList, Message, Transfer, TransferKind};
 use topology::{LinkId, Micros, Rank, Topology};
 
-/// A message of a draft: its position in [`Draft::sendings`].
+/// The id of a message of a draft: its index in [`Draft::sendings`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct SendingId(u32);
 
 impl SendingId {
-    /// As an index into a dense table.
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The id of the `index`-th message.
     pub(super) fn from_index(index: usize) -> Self {
         Self(u32::try_from(index).expect("a draft has at most one message per delivery of a bounded demand"))
     }
@@ -27,20 +24,19 @@ impl SendingId {
 /// A message without times.
 #[derive(Clone, Debug)]
 pub(super) struct Sending {
-    /// Over which link.
     pub(super) link: LinkId,
-    /// What it carries; a message that carries nothing any more is not played.
+    /// The chunks that it carries; a message without chunks is not played.
     pub(super) chunks: ChunkList,
-    /// Its place in the order.
+    /// Its key in the order of playing.
     pub(super) key: Micros,
 }
 
-/// Messages, and which of them brings a chunk to a rank.
+/// Messages, and for each chunk and rank the message that brings it.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     ranks: usize,
     sendings: Vec<Sending>,
-    /// chunk × rank: the message that brings it.
+    /// By chunk and rank: the message that brings the chunk.
     via: Vec<Option<SendingId>>,
 }
 
@@ -57,12 +53,12 @@ impl Clone for Draft {
 }
 
 impl Draft {
-    /// Nothing is sent.
     pub(super) fn new(ranks: usize, chunks: usize) -> Self {
         Self { ranks, sendings: Vec::new(), via: vec![None; ranks * chunks] }
     }
 
-    /// What `transfers`, sorted by start, do; of two that bring the same chunk to the same rank the earlier arrival.
+    /// The draft of `transfers`, which are sorted by start. If two bring the same chunk to the same rank, the earlier
+    /// arrival counts.
     pub(super) fn of(
         transfers: &[Transfer],
         ranks: usize,
@@ -94,27 +90,26 @@ impl Draft {
         draft
     }
 
-    /// All messages, those that carry nothing included.
+    /// All messages, including those without chunks.
     pub(super) fn sendings(&self) -> &[Sending] {
         &self.sendings
     }
 
-    /// One message.
     pub(super) fn sending(&self, id: SendingId) -> &Sending {
         &self.sendings[id.index()]
     }
 
-    /// Which message brings `chunk` to `rank`.
+    /// The message that brings `chunk` to `rank`.
     pub(super) fn via(&self, chunk: ChunkId, rank: Rank) -> Option<SendingId> {
         self.via[chunk.index() * self.ranks + rank.index()]
     }
 
-    /// For each rank, which message brings `chunk` to it.
+    /// For each rank, the message that brings `chunk` to it.
     pub(super) fn ways(&self, chunk: ChunkId) -> &[Option<SendingId>] {
         &self.via[chunk.index() * self.ranks..(chunk.index() + 1) * self.ranks]
     }
 
-    /// A new message of one chunk over `link`, which leads to `to`.
+    /// Adds a message of one chunk over `link`, which leads to `to`.
     pub(super) fn send(&mut self, link: LinkId, to: Rank, chunk: ChunkId, key: Micros) -> SendingId {
         let id = SendingId::from_index(self.sendings.len());
         self.sendings.push(Sending { link, chunks: [chunk].into_iter().collect(), key });
@@ -122,32 +117,32 @@ impl Draft {
         id
     }
 
-    /// Lets a message, which leads to `to`, carry another chunk.
+    /// Adds a chunk to a message that leads to `to`.
     pub(super) fn join(&mut self, id: SendingId, to: Rank, chunk: ChunkId) {
         self.sendings[id.index()].chunks.push(chunk);
         self.via[chunk.index() * self.ranks + to.index()] = Some(id);
     }
 
-    /// Takes away the delivery of `chunk` to `rank`, if there is one.
+    /// Removes the delivery of `chunk` to `rank`, if there is one.
     pub(super) fn drop_delivery(&mut self, chunk: ChunkId, rank: Rank) {
         if let Some(id) = self.via[chunk.index() * self.ranks + rank.index()].take() {
             self.sendings[id.index()].chunks.retain(|carried: &mut ChunkId| *carried != chunk);
         }
     }
 
-    /// Moves a message to another place in the order.
+    /// Changes the place of a message in the order.
     pub(super) fn set_key(&mut self, id: SendingId, key: Micros) {
         self.sendings[id.index()].key = key;
     }
 
-    /// Whether `rank` passes `chunk` on.
     pub(super) fn passes_on(&self, chunk: ChunkId, rank: Rank, topology: &Topology) -> bool {
         self.ways(chunk).iter().flatten().any(|&id| topology.link(self.sending(id).link).from == rank)
     }
 
-    /// The same messages numbered and keyed in the order of their starts; `played` is the order they were played in.
+    /// Writes into `into` the same messages, numbered and keyed in the order of their starts; `played` is the order in
+    /// which they were played.
     pub(super) fn renumbered(&self, into: &mut Self, played: &mut [SendingId], start: &[Micros], topology: &Topology) {
-        // Stable: what starts together stays as it was played, which is the order of cause and effect.
+        // The sort is stable: messages that start together stay in the order of playing, which keeps dependencies.
         played.sort_by(|a, b| start[a.index()].total_cmp(&start[b.index()]));
         into.ranks = self.ranks;
         into.sendings.clear();

@@ -1,13 +1,13 @@
 //! `improve`: local search around the best plan so far.
 //!
-//! The principal type is [`Improve`]. A plan is taken apart a little and put together again ([`ruin`], [`recreate`]),
-//! played ([`clock`]), and kept or not ([`anneal`]); ten thousands of times a second, because a plan is only an order
-//! of messages ([`draft`]) and playing it is one pass. Several chains with different random numbers run in parallel,
-//! some from the incumbent and some from plans built by the same repair from nothing, and the best is chosen by
-//! (makespan, transfers, chain), so that the answer does not depend on the number of threads.
+//! The principal type is [`Improve`]. A plan is taken apart a little and completed again ([`ruin`], [`recreate`]),
+//! played ([`clock`]), and kept or rejected ([`anneal`]). This happens tens of thousands of times a second, because a
+//! plan is only an order of messages ([`draft`]) and playing it is one pass. Several chains with different random
+//! numbers run in parallel. Some start from the incumbent, and some from plans that the same repair builds from
+//! nothing. The best is chosen by makespan, then by chain, so that the result does not depend on the number of threads.
 //!
-//! The scheme is that of ruin and recreate [1]; what the changes are, and that chunks may join messages where α is
-//! dear, is particular to collectives.
+//! The scheme is ruin and recreate [1]. Particular to collectives are the changes, and that chunks may join messages
+//! where α is large.
 //!
 //! [1] Schrimpf et al., "Record Breaking Optimization Results Using the Ruin and Recreate Principle", J. Comput. Phys.
 //! 159 (2000).
@@ -36,19 +36,20 @@ use schedule::{Schedule, Transfer, makespan, replay};
 #[derive(Clone, Copy, Debug)]
 pub struct Improve;
 
-/// Work of one chain, in deliveries played: about two seconds of one core.
+/// The work of one chain, in deliveries played: about two seconds of one core.
 const WORK: usize = 12_000_000;
-/// The most steps of a chain for each delivery, and at all: small plans have few arrangements.
+/// The most steps of a chain per delivery, and in all: small plans have few arrangements.
 const STEPS_PER_DELIVERY: usize = 1_000;
 const MOST_STEPS: usize = 50_000;
-/// Fewer steps than this change nothing.
+/// With fewer steps than this, the search is not worthwhile.
 const LEAST_STEPS: usize = 2_000;
-/// Rounds, as the part of the steps that each takes: where a short one brings nothing, a long one hardly ever does.
+/// The rounds: each takes 1/n of the steps. If the short first round gains nothing, a long one hardly ever does.
 const ROUNDS: [u32; 2] = [4, 1];
-/// How many chains run in a round: the first from the incumbent, the others from what they build, if that is not too bad.
+/// The chains of a round. The first starts from the best plan so far; the others start from plans that they build, if
+/// these take at most `HOPEFUL` times as long.
 const CHAINS: u64 = 2;
 const HOPEFUL: f64 = 1.25;
-/// How many plans a chain from nothing builds to start from the best.
+/// How many plans a chain builds from nothing, to start from the best of them.
 const BUILT: u64 = 8;
 
 impl Strategy for Improve {
@@ -78,7 +79,7 @@ impl Strategy for Improve {
     }
 }
 
-/// How many steps a chain takes: a step plays every delivery and clears and copies a few tables.
+/// The number of steps of a chain. A step plays every delivery, and clears and copies a few tables.
 fn steps(problem: &Problem) -> usize {
     let (topology, chunks) = (&problem.topology, problem.demand.chunks());
     let deliveries: usize = chunks.iter().map(|chunk| chunk.wanted_by.len()).sum();
@@ -120,7 +121,7 @@ impl Improvement<'_> {
         self.context.is_enough(found)
     }
 
-    /// What all chains find that is faster than `from`, if anything.
+    /// The best plan of all chains, if it is faster than `from`.
     fn round(&self, from: &[Transfer], round: u64, steps: u32) -> Option<Vec<Transfer>> {
         let chains: Vec<u64> = (0..CHAINS).map(|chain| round * CHAINS + chain).collect();
         let found = chains.par_iter().map(|&number| self.chain(from, number, steps)).collect::<Vec<_>>();
@@ -135,7 +136,7 @@ impl Improvement<'_> {
         better
     }
 
-    /// The best that chain `number` finds.
+    /// The best plan that chain `number` finds.
     fn chain(&self, from: &[Transfer], number: u64, steps: u32) -> Option<Vec<Transfer>> {
         let problem = self.problem;
         let builds = if number.is_multiple_of(CHAINS) { 0 } else { self.builds(steps) };
@@ -150,9 +151,9 @@ impl Improvement<'_> {
         replay(&problem.demand, &problem.topology, &chain.best.messages()).ok()
     }
 
-    /// How many plans to build from nothing: no more than cost half of what the steps do.
+    /// How many plans to build from nothing: they may cost half as much as the steps.
     fn builds(&self, steps: u32) -> u64 {
-        // Each chunk is added to a plan that has half of them on an average.
+        // Each chunk is added to a plan that contains half of the chunks on average.
         let plays = self.problem.demand.chunks().len() as u64 / 2;
         (u64::from(steps) / 2 / plays.max(1)).min(BUILT)
     }
@@ -202,7 +203,7 @@ mod tests {
         Pcg64Mcg::seed_from_u64(5)
     }
 
-    /// The clock says what replay says, the verifier accepts the plan, and the sketch is obeyed.
+    /// Checks that the clock agrees with replay, that the verifier accepts the plan, and that it obeys the sketch.
     fn check(problem: &Problem, draft: &Draft, makespan: Micros, label: &str) {
         let transfers =
             replay(&problem.demand, &problem.topology, &draft.messages()).expect("an order that can be played");

@@ -1,9 +1,9 @@
-//! Brings chunks to the ranks that lack them, one after the other, each the way that seems best.
+//! Brings chunks to the ranks that lack them, one chunk after the other, each on the cheapest way.
 //!
-//! The principal function is [`recreate`]. For one chunk it is a search from the ranks that have it to all that lack
-//! it, nearest first, over links on which the chunk either joins a message that is there already or gets one of its
-//! own, in a gap or, sometimes, before others. What counts is the arrival, some price for the time that links are kept
-//! busy, so that joining pays where α is dear, and some noise.
+//! The principal function is [`recreate`]. For one chunk it searches from the ranks that have it to all that lack it,
+//! nearest first. On a link, the chunk either joins an existing message or gets its own. A new message is placed in a
+//! gap or, sometimes, before others. The cost is the arrival, plus a price for the time that links are kept busy, plus
+//! some noise. The price makes joining cheaper where α is large.
 
 use super::chunk_history::ChunkHistory;
 use super::draft::{Draft, SendingId};
@@ -14,27 +14,27 @@ use rand_pcg::Pcg64Mcg;
 use schedule::ChunkId;
 use topology::{LinkId, Micros, Rank, Topology};
 
-/// What a recreation prefers.
+/// The weights and probabilities of one repair.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct RepairWeights {
-    /// What a microsecond that a link is kept busy weighs beside one of arrival.
+    /// The cost of a microsecond for which a link is kept busy, relative to a microsecond of arrival.
     pub(super) price: f64,
-    /// By how much of a message's duration its arrival may seem later than it is.
+    /// The most noise that is added to an arrival, in durations of the message.
     pub(super) noise: f64,
-    /// How likely a message takes its place without looking for a gap.
+    /// The probability that a message takes its place without looking for a gap.
     pub(super) push: f64,
-    /// How likely a way is overlooked.
+    /// The probability that a way is overlooked.
     pub(super) blink: f64,
 }
 
-/// How a chunk takes a link.
+/// How a chunk uses a link.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum MessageChoice {
     Join(SendingId),
     New(Micros),
 }
 
-/// A way to a rank.
+/// A way to a rank, over one link.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Label {
     cost: f64,
@@ -44,23 +44,21 @@ struct Label {
     way: Way,
 }
 
-/// What a rank has to do with the chunk.
+/// The state of a rank with respect to the chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Standing {
-    /// Has it.
     Attached,
-    /// Must get it.
     Missing,
-    /// Gets it from somebody who lacks it.
+    /// Gets the chunk from a rank that lacks it.
     Detached,
-    /// Could relay it.
+    /// Could relay the chunk.
     Free,
 }
 
-/// How much dearer a way seems that is overlooked, so that it is taken only where there is no other.
+/// The factor on the cost of an overlooked way, which is then taken only if there is no other.
 const OVERLOOKED: f64 = 1e3;
 
-/// Brings `chunk` to all who lack it; whether that was possible.
+/// Brings `chunk` to all ranks that lack it; whether that was possible.
 pub(super) fn recreate(
     problem: &Problem,
     draft: &mut Draft,
@@ -97,14 +95,14 @@ struct Growth<'a, 'b> {
     taste: RepairWeights,
     random: &'b mut Pcg64Mcg,
     standing: Vec<Standing>,
-    /// When an attached rank has it.
+    /// When an attached rank has the chunk.
     arrival: Vec<Micros>,
-    /// By which way an attached or labelled rank gets it.
+    /// The way by which an attached or labelled rank gets the chunk.
     ways: Vec<Way>,
     labels: Vec<Option<Label>>,
-    /// Ranks whose label no longer changes, so that labels never lead in a circle.
+    /// Ranks whose label no longer changes, so that labels never form a cycle.
     settled: Vec<bool>,
-    /// Messages that the diary does not know.
+    /// New messages that the history does not contain: link, start and end.
     fresh: Vec<(LinkId, Micros, Micros)>,
 }
 
@@ -136,7 +134,7 @@ impl Growth<'_, '_> {
         true
     }
 
-    /// Who has the chunk, who lacks it, and who would get it from somebody who lacks it.
+    /// Finds the state of every rank.
     fn look_around(&mut self) {
         let (described, ranks) = (self.problem.demand.chunk(self.chunk), self.topology.rank_count());
         self.standing = vec![Standing::Free; ranks];
@@ -144,7 +142,7 @@ impl Growth<'_, '_> {
         described.wanted_by.iter().for_each(|rank| self.standing[rank.index()] = Standing::Missing);
         for id in self.draft.ways(self.chunk).iter().flatten() {
             let link = self.topology.link(self.draft.sending(*id).link);
-            // Who passes it on must get it.
+            // A rank that passes the chunk on must get it.
             if self.standing[link.from.index()] == Standing::Free {
                 self.standing[link.from.index()] = Standing::Missing;
             }
@@ -161,7 +159,7 @@ impl Growth<'_, '_> {
         self.attach_descendants();
     }
 
-    /// Ranks whose chunk comes from attached ones become attached; returns them.
+    /// Attaches the ranks that get the chunk from attached ranks; returns them.
     fn attach_descendants(&mut self) -> Vec<Rank> {
         let mut attached = Vec::new();
         loop {
@@ -175,7 +173,7 @@ impl Growth<'_, '_> {
                 let parent = self.topology.link(link).from;
                 if self.standing[parent.index()] == Standing::Attached {
                     self.standing[rank.index()] = Standing::Attached;
-                    // The clock refuses a draft that goes a way it may not.
+                    // A draft that uses a forbidden way is refused later, by the clock.
                     let way = self.ways[parent.index()];
                     self.ways[rank.index()] = self.problem.constraints.after(self.topology, way, link).unwrap_or(way);
                     self.arrival[rank.index()] = self.expected(rank).max(self.arrival[parent.index()]);
@@ -188,8 +186,8 @@ impl Growth<'_, '_> {
         }
     }
 
-    /// When the message that brings the chunk to `rank` arrives, as far as known: as the diary says, unless it was given
-    /// more to carry.
+    /// When the message that brings the chunk to `rank` is expected to arrive: as in the history, or later if it now
+    /// carries more chunks.
     fn expected(&self, rank: Rank) -> Micros {
         let known = self.diary.held(self.chunk, rank);
         let known = if known.0.is_finite() { known } else { Micros::ZERO };
@@ -200,7 +198,7 @@ impl Growth<'_, '_> {
         })
     }
 
-    /// Offers the ways on from `rank`, which has the chunk at `ready`.
+    /// Offers the ways over the links of `rank`, which has the chunk at `ready`.
     fn relax_from(&mut self, rank: Rank, ready: Micros) {
         let topology = self.topology;
         for &link in topology.outgoing(rank) {
@@ -218,7 +216,7 @@ impl Growth<'_, '_> {
         }
     }
 
-    /// The best way to take `id` for a chunk that is at its sender at `ready`.
+    /// The best way to use link `id` for a chunk that is at its sender at `ready`.
     fn ride(&mut self, id: LinkId, ready: Micros) -> Label {
         let (link, demand) = (self.topology.link(id), &self.problem.demand);
         let bytes = demand.bytes_of(self.chunk);
@@ -251,7 +249,7 @@ impl Growth<'_, '_> {
             let all = demand.message_bytes(carried);
             let departs = visit.start.max(ready);
             let arrival = departs + link.transfer_time(all + bytes);
-            // Those already aboard come later; that is a price as well.
+            // The chunks already in the message arrive later; this delay is part of the cost.
             let delay = (arrival - visit.start - link.transfer_time(all)).0;
             let cost = (arrival + noise).0 + self.taste.price * (link.beta * bytes).0.max(delay);
             if cost < best.cost && !self.blinks() {
@@ -265,7 +263,7 @@ impl Growth<'_, '_> {
         self.random.random::<f64>() < self.taste.blink
     }
 
-    /// Takes the labelled way to `rank`; returns how many ranks that lacked the chunk it serves.
+    /// Takes the labelled way to `rank`; returns how many ranks that lacked the chunk get it.
     fn commit(&mut self, rank: Rank) -> usize {
         let mut path = Vec::new();
         let mut at = rank;

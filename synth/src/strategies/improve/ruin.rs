@@ -1,7 +1,8 @@
-//! The changes a search tries: deliveries taken away, to be brought anew, and messages reordered, merged and split.
+//! The changes that the search tries: deliveries are removed and brought again, and messages are reordered, merged and
+//! split.
 //!
-//! The principal function is [`ruin`]. Most changes start at a message that the makespan hangs on, because nothing
-//! else can make a plan faster; some start anywhere, because they make room.
+//! The principal function is [`ruin`]. Most changes start at a message of the critical chain, because only these can
+//! make a plan faster. Some start anywhere, because they make room.
 
 use super::chunk_history::ChunkHistory;
 use super::draft::{Draft, SendingId};
@@ -12,10 +13,11 @@ use rand_pcg::Pcg64Mcg;
 use schedule::ChunkId;
 use topology::{Micros, Rank, Topology};
 
-/// The most neighbours of a message that are taken away with it.
+/// The most neighbours of a message that are removed with it.
 const NEIGHBOURS: usize = 6;
 
-/// Changes `draft` at random; the chunks that somebody may lack now are added to `lacking`. Whether anything changed.
+/// Changes `draft` at random, and adds the chunks that some rank may lack now to `lacking`. Returns whether anything
+/// changed.
 pub(super) fn ruin(
     problem: &Problem,
     draft: &mut Draft,
@@ -57,7 +59,7 @@ struct Ruin<'a, 'b> {
 }
 
 impl Ruin<'_, '_> {
-    /// Takes a delivery away, and the relays before it that were for it alone.
+    /// Removes a delivery, and the deliveries to relays that only it needed.
     fn take(&mut self, chunk: ChunkId, rank: Rank) {
         let Some(id) = self.draft.via(chunk, rank) else { return };
         let from = self.topology.link(self.draft.sending(id).link).from;
@@ -78,7 +80,7 @@ impl Ruin<'_, '_> {
         (!chunks.is_empty()).then(|| chunks[self.random.random_range(0..chunks.len())])
     }
 
-    /// One to three single deliveries: one of `centre`, others anywhere.
+    /// Removes one to three single deliveries: one of `centre`, the others of any messages.
     fn delivery(&mut self, centre: SendingId) -> bool {
         let more = self.random.random_range(0..3usize);
         let count = self.draft.sendings().len();
@@ -93,7 +95,7 @@ impl Ruin<'_, '_> {
         true
     }
 
-    /// All that a message carries.
+    /// Removes everything that a message carries.
     fn message(&mut self, id: SendingId) -> bool {
         let to = self.receiver_of(id);
         for chunk in self.draft.sending(id).chunks.clone() {
@@ -102,7 +104,7 @@ impl Ruin<'_, '_> {
         true
     }
 
-    /// All deliveries of a chunk, or about half of them.
+    /// Removes all deliveries of a chunk, or about half of them.
     fn chunk(&mut self, centre: SendingId) -> bool {
         let Some(chunk) = self.any_chunk(centre) else { return false };
         let all = self.random.random_range(0..2) == 0;
@@ -114,7 +116,7 @@ impl Ruin<'_, '_> {
         true
     }
 
-    /// A message and those around it on its link or on one of its resources.
+    /// Removes a message and its neighbours on its link or on one of its resources.
     fn neighbours(&mut self, centre: SendingId) -> bool {
         let which = self.random.random_range(0..4);
         let visits = self.diary.visits_to_place(self.draft.sending(centre).link, which);
@@ -129,7 +131,7 @@ impl Ruin<'_, '_> {
         true
     }
 
-    /// What a rank receives around the time of a message.
+    /// Removes what a rank receives around the time of a message.
     fn receiver(&mut self, centre: SendingId) -> bool {
         let (to, at) = (self.receiver_of(centre), self.draft.sending(centre).key);
         let links = self.topology.incoming(to);
@@ -146,12 +148,12 @@ impl Ruin<'_, '_> {
         true
     }
 
-    /// Plays a message just before or after another one that uses its link or a resource of it.
+    /// Plays a message just before or after another one that uses its link or one of its resources.
     fn reorder(&mut self, id: SendingId) -> bool {
         let which = self.random.random_range(0..4);
         let visits = self.diary.visits_to_place(self.draft.sending(id).link, which);
         let Some(here) = visits.iter().position(|visit| visit.id == id) else { return false };
-        // Mostly a near neighbour, sometimes one far away.
+        // Mostly a near neighbour, sometimes a far one.
         let reach = if self.random.random_range(0..4) == 0 { visits.len() } else { 3.min(visits.len()) };
         let there = match self.random.random_range(0..2) {
             0 => here.saturating_sub(self.random.random_range(1..=reach)),
@@ -162,7 +164,7 @@ impl Ruin<'_, '_> {
         }
         let other = visits[there];
         let key = if there < here { other.start.0 * (1.0 - 1e-9) - 1e-9 } else { other.start.0 * (1.0 + 1e-9) + 1e-9 };
-        // Swapped, or moved with all between them moving up.
+        // Swap the two messages, or move one, so that those between them move up.
         if self.random.random_range(0..3) == 0 {
             let start = self.draft.sending(id).key;
             self.draft.set_key(other.id, start);
@@ -183,7 +185,7 @@ impl Ruin<'_, '_> {
         visits.get(there).map(|visit| visit.id).filter(|&other| other != id)
     }
 
-    /// Mostly takes away what became of `chunk` from `rank` on, whose times no longer fit.
+    /// Mostly removes the deliveries of `chunk` that follow from `rank`, because their times no longer fit.
     fn spread_anew(&mut self, chunk: ChunkId, rank: Rank) {
         if self.random.random_range(0..4) == 0 {
             return;
@@ -201,7 +203,7 @@ impl Ruin<'_, '_> {
         }
     }
 
-    /// Two messages of a link swap a chunk each.
+    /// Two messages of a link exchange one chunk each.
     fn exchange(&mut self, id: SendingId) -> bool {
         let Some(other) = self.partner(id) else { return false };
         let (Some(mine), Some(theirs)) = (self.any_chunk(id), self.any_chunk(other)) else { return false };
@@ -215,7 +217,7 @@ impl Ruin<'_, '_> {
         true
     }
 
-    /// Some or all chunks of a message go with another one of its link.
+    /// Moves some or all chunks of a message into another message of its link.
     fn merge(&mut self, id: SendingId) -> bool {
         if !merging_pays(self.topology.link(self.draft.sending(id).link)) {
             return false;
@@ -233,7 +235,7 @@ impl Ruin<'_, '_> {
         true
     }
 
-    /// Some chunks of a message go on their own, before or after it.
+    /// Moves some chunks of a message into a message of their own, just before or after it.
     fn split(&mut self, id: SendingId) -> bool {
         let sending = self.draft.sending(id).clone();
         if sending.chunks.len() < 2 {

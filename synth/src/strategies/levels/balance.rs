@@ -1,18 +1,19 @@
-//! Which link brings which chunk, so that the busiest carries as little as possible.
+//! Which link brings which chunk, such that the busiest link carries as little as possible.
 //!
-//! The principal function is [`balanced`]: chunks are placed one by one, each along an alternating path to the link that is done
-//! the earliest with one more, which keeps semi-matchings optimal (Harvey, Ladner, Lovász and Tamir, 2003).
+//! The principal function is [`balanced`]. Chunks are placed one by one. Each is placed along an alternating path that
+//! ends at the link with the least load after one more chunk. This keeps semi-matchings optimal (Harvey, Ladner, Lovász
+//! and Tamir, 2003).
 
 use std::collections::{BTreeMap, VecDeque};
 use topology::LinkId;
 
-/// A link over which a chunk can come.
+/// A link over which a chunk can arrive.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct LinkChoice {
     pub(super) link: LinkId,
-    /// Time for each byte.
+    /// Time per byte.
     pub(super) beta: f64,
-    /// What others already send through the resources it uses; decides between equals.
+    /// The load of the resources that it uses, by other messages; decides between equal links.
     pub(super) shared: f64,
 }
 
@@ -21,7 +22,7 @@ pub(super) fn balanced(options: &[Vec<LinkChoice>]) -> Option<Vec<LinkId>> {
     let mut count: BTreeMap<LinkId, u32> = BTreeMap::new();
     let mut placed: Vec<Option<LinkId>> = vec![None; options.len()];
     for chunk in 0..options.len() {
-        // Which chunk would leave which link for it, from the new chunk on.
+        // For each link that the path can reach: the chunk that would move to it.
         let mut reached: BTreeMap<LinkId, usize> = BTreeMap::new();
         let mut queue = VecDeque::from([chunk]);
         let mut best: Option<(f64, f64, LinkId)> = None;
@@ -41,7 +42,7 @@ pub(super) fn balanced(options: &[Vec<LinkChoice>]) -> Option<Vec<LinkId>> {
         }
         let (_, _, mut link) = best?;
         *count.entry(link).or_default() += 1;
-        // Everybody on the path takes the place of the next.
+        // Each chunk on the path moves to the next link.
         loop {
             let mover = reached[&link];
             let left = placed[mover].replace(link);
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn earlier_chunks_make_room() {
-        // Two that can take either link, then two that need the first.
+        // Two chunks that can take either link, then two that need the first.
         let either = vec![choice(0), choice(1)];
         let options = [either.clone(), either, vec![choice(0)], vec![choice(0)]];
         let placed = balanced(&options).expect("all have options");

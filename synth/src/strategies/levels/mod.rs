@@ -1,9 +1,10 @@
-//! `levels`: every chunk arrives after as few hops as possible, and what arrives together is spread over the links.
+//! `levels`: every chunk arrives after the fewest hops, and arrivals of one step are spread over the links.
 //!
-//! The principal type is [`Levels`]. Breadth-first broadcasts [1]: what is t links away from a rank arrives there in step t, over one
-//! of the links from ranks that are a link nearer; which one is decided for each rank and step alone, so that the
-//! busiest of these links carries as little as possible ([`balance`]). All chunks of a step on a link are one message. That
-//! is as few α as there can be, for small sizes; where bandwidths differ much, others are better.
+//! The principal type is [`Levels`]. It makes breadth-first broadcasts [1]: a chunk that is t links away from a rank
+//! arrives there in step t, over a link from a rank that is one link nearer. For each rank and step, [`balance`]
+//! chooses these links such that the busiest carries as little as possible. All chunks of a step on a link are one
+//! message. This has the fewest α possible, which is good for small sizes. Where bandwidths differ much, other
+//! strategies are better.
 //!
 //! [1] Zhao et al., "Efficient Direct-Connect Topologies for Collective Communications" (arXiv 2202.03356).
 
@@ -22,12 +23,11 @@ use topology::{LinkId, Rank};
 pub struct Levels;
 
 const NAME: &str = "levels";
-/// The most deliveries that are looked at.
 const MOST: usize = 1 << 22;
-/// The most chunks: what comes to one rank in one step is balanced in quadratic time.
+/// The most chunks, because balancing the arrivals at one rank in one step takes quadratic time.
 const MOST_CHUNKS: usize = 1 << 13;
 
-/// As one of many: how many times the latency of the longest way a schedule may take, for hops to matter.
+/// In a portfolio, the strategy is skipped if the bound exceeds this many times the latency of the longest way.
 const LONG: f64 = 64.0;
 
 impl Strategy for Levels {
@@ -69,10 +69,10 @@ impl Strategy for Levels {
     }
 }
 
-/// All messages, step by step; `None` if somebody cannot be reached, or the time was up before.
+/// All messages, step by step; `None` if some rank cannot be reached, or the time is up before.
 fn in_steps(problem: &Problem, deadline: &Deadline) -> Option<Vec<Message>> {
     let (topology, demand) = (&*problem.topology, &*problem.demand);
-    // For each step and receiver, what arrives.
+    // For each step and receiver, the chunks that arrive.
     let mut arriving: BTreeMap<(u32, Rank), Vec<ChunkId>> = BTreeMap::new();
     let mut levels: Vec<Vec<u32>> = Vec::new();
     let mut level_of: Vec<usize> = Vec::with_capacity(demand.chunks().len());
@@ -94,7 +94,7 @@ fn in_steps(problem: &Problem, deadline: &Deadline) -> Option<Vec<Message>> {
             arriving.entry((level[rank.index()], rank)).or_default().push(id);
         }
     }
-    // What each sender and each resource has to do in a step, so that equal links are told apart.
+    // The load of each resource in the current step, to decide between equal links.
     let mut step = 0;
     let mut busy: BTreeMap<usize, f64> = BTreeMap::new();
     let mut messages = Vec::new();
@@ -133,14 +133,14 @@ fn choice(problem: &Problem, link: LinkId, busy: &BTreeMap<usize, f64>) -> LinkC
     LinkChoice { link, beta: problem.topology.link(link).beta.0, shared: shared.fold(0.0, f64::max) }
 }
 
-/// The most that α adds up to on the way of the first chunk to anybody, in µs.
+/// The largest α times the most hops from the holders of the first chunk to any rank, in µs.
 fn latency(problem: &Problem) -> f64 {
     let hops = problem.demand.chunk_ids().next().map_or_else(Vec::new, |first| distances(problem, first));
     let slowest = problem.topology.links().iter().map(|link| link.alpha.0).fold(0.0, f64::max);
     slowest * f64::from(hops.into_iter().filter(|&it| it < u32::MAX).max().unwrap_or(0))
 }
 
-/// How many links lead from the nearest holder of a chunk to every rank.
+/// For every rank, the number of links from the nearest holder of a chunk.
 fn distances(problem: &Problem, id: ChunkId) -> Vec<u32> {
     let topology = &*problem.topology;
     let mut distance = vec![u32::MAX; topology.rank_count()];
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn on_tori_the_links_carry_equally_much() {
-        // 24 chunks over four links: six a link.
+        // 24 chunks over four links: six per link.
         let makespan = plan("torus2d:5x5,alpha=0us,bandwidth=1GBps", Collective::AllGather, 25_000);
         assert!(makespan <= 6.0 * (1.0 + 1e-9), "{makespan} µs");
     }

@@ -1,9 +1,9 @@
 //! `matching`: causal matching of links and chunks in time, with seeded restarts and repair.
 //!
-//! The principal type is [`Matching`]. It plans every demand that reduces nothing (`reversal` derives the
-//! reducing ones): chunks that several ranks need are [`spread`], chunks with one destination are [`routed`].
-//! Restarts differ in style and random numbers; they run in parallel, in batches of fixed size, and the best is
-//! chosen by (makespan, transfers, restart), so the answer does not depend on the number of threads.
+//! The principal type is [`Matching`]. It plans every demand that reduces nothing; `reversal` derives the reducing
+//! ones. Chunks that several ranks need are planned by [`spread`], chunks with one destination by [`routed`]. Restarts
+//! differ in style and random numbers. They run in parallel, in batches of fixed size. The best is chosen by (makespan,
+//! transfers, restart), so the result does not depend on the number of threads.
 
 mod instance;
 mod ports;
@@ -40,21 +40,20 @@ use topology::{Micros, Rank};
 #[derive(Clone, Copy, Debug)]
 pub struct Matching;
 
-/// Restarts that run before the cutoff is tightened; fixed, so that threads do not change the result.
+/// Restarts that run before the cutoff is tightened; a fixed number, so that threads do not change the result.
 const BATCH: u32 = 8;
-/// Beyond so many links × chunks with one destination, `flow` has better routes: only repairs are worth anything here.
+/// Above this number of links × chunks with one destination, the routes of `flow` are better.
 const WORTH_ROUTING: usize = 400_000;
-/// The most links × chunks with one destination for which every chunk looks at the loads alone.
+/// The most links × chunks with one destination for which loads are checked again for every single chunk.
 const MOST_ROUTED: usize = WORK as usize / 16;
-/// How often every route is found anew.
+/// How often every chunk is routed.
 const ROUNDS: u32 = 6;
-/// The most repairs of one restart.
 const REPAIRS: u32 = 31;
-/// The most repairs of one restart for each chunk with one destination: a few chunks have few arrangements.
+/// The most repairs of one restart per chunk with one destination: few chunks have few arrangements.
 const REPAIRS_PER_CHUNK: u32 = 4;
-/// What repeating a message costs, and timing it, in looks of a link at 64 chunks.
+/// The cost of repeating a message for its images and of timing it, in links examined at 64 chunks.
 const REPEATING: usize = 4;
-/// What scheduling a chunk on one link of its way costs, in looks of a link at 64 chunks.
+/// The cost of scheduling a chunk on one link of its way, in links examined at 64 chunks.
 const SCHEDULING: usize = 32;
 
 impl Strategy for Matching {
@@ -78,7 +77,7 @@ impl Strategy for Matching {
     }
 }
 
-/// A complete schedule, in playing order; of a symmetric one, only what is not an image.
+/// A complete schedule, in order of departure; for a symmetric one, the base only, without images.
 #[derive(Clone, Debug)]
 struct MatchingPlan {
     transfers: Vec<Transfer>,
@@ -86,7 +85,7 @@ struct MatchingPlan {
 }
 
 impl MatchingPlan {
-    /// Whether it is faster, or as fast with fewer transfers.
+    /// Whether it is faster, or equally fast with fewer transfers.
     fn is_better_than(&self, other: &Self) -> bool {
         let tolerance = other.makespan.0 * EQUAL;
         let fewer = self.transfers.len() < other.transfers.len();
@@ -94,21 +93,20 @@ impl MatchingPlan {
     }
 }
 
-/// The work of a search from nothing and of a repair; neither is zero.
+/// The work of a search from nothing, and of a repair; neither is zero.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Cost {
     fresh: u64,
     repair: u64,
 }
 
-/// What decides which styles are worth trying.
+/// The properties of a problem that decide which styles are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Traits {
-    /// Links share resources.
     shared: bool,
-    /// Some links have an α far above that of others.
+    /// The largest α is more than twice the smallest.
     dear: bool,
-    /// A chunk takes far longer than α everywhere.
+    /// On every link, a chunk takes far longer than α.
     long: bool,
 }
 
@@ -128,9 +126,9 @@ impl Traits {
 struct MatchingSearch<'a> {
     instance: &'a Instance<'a>,
     context: &'a Context<'a>,
-    /// All of it, in looks of a link at 64 chunks.
+    /// The work of the whole search, in links examined at 64 chunks.
     work: u64,
-    /// Where every chunk has one destination and there are few of them: what a fluid would do.
+    /// The fluid optimum, where every chunk has one destination and there are few chunks.
     flow: Option<ConcurrentFlow>,
     traits: Traits,
     best: Option<MatchingPlan>,
@@ -148,7 +146,7 @@ impl<'a> MatchingSearch<'a> {
         self.best.as_ref().is_some_and(|best| self.context.is_enough(best.makespan))
     }
 
-    /// Runs restarts, batch by batch, until their number, the work, the time or the gap is used up.
+    /// Runs restarts, batch by batch, until their number, the work or the time is used up, or the gap is small enough.
     fn restart(&mut self) {
         let cost = self.cost();
         let restarts = u64::from(self.context.options.limits.restarts).min(self.work / cost.fresh).max(1);
@@ -182,7 +180,7 @@ impl<'a> MatchingSearch<'a> {
         }
     }
 
-    /// What searches cost, in looks of a link at 64 chunks.
+    /// The costs of searches, in links examined at 64 chunks.
     fn cost(&self) -> Cost {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
         let (links, chunks) = (topology.links().len(), demand.chunks().len());
@@ -194,7 +192,7 @@ impl<'a> MatchingSearch<'a> {
         let words = chunks.div_ceil(64);
         let deliveries: usize = demand.chunks().iter().map(|chunk| chunk.wanted_by.len()).sum();
         let lookahead = if self.instance.distance.is_some() { 4 * topology.rank_count() } else { 0 };
-        // With shared ports every instant looks at all links of the ports that became free.
+        // With shared ports, every instant examines all links of the ports that became free.
         let ports = if topology.resources().is_empty() {
             0
         } else {
@@ -205,17 +203,17 @@ impl<'a> MatchingSearch<'a> {
         Cost { fresh: work, repair: work }
     }
 
-    /// How many shortest-path trees it takes to find every route by prices.
+    /// The number of shortest-path trees that finding every route by prices takes.
     fn rounds_of_looks(&self) -> usize {
         ROUNDS as usize * (self.instance.demand.chunks().len() / self.stride() + 1)
     }
 
-    /// Whether it costs little to look at the loads for every chunk alone.
+    /// Whether checking the loads for every single chunk is cheap.
     fn can_relieve(&self) -> bool {
         self.instance.topology.links().len() * self.instance.demand.chunks().len() <= MOST_ROUTED
     }
 
-    /// How many links there are from one rank to another, on an average over the ranks that rank 0 reaches.
+    /// The mean number of links from rank 0 to the ranks that it reaches, rounded up.
     fn typical_hops(&self) -> usize {
         let topology = self.instance.topology;
         let tree = PathTree::new(topology, [Rank(0)], |link| self.instance.problem.allows_link(link).then_some(1.0));
@@ -223,13 +221,13 @@ impl<'a> MatchingSearch<'a> {
         (reached().sum::<f64>() / reached().count() as f64).ceil().max(1.0) as usize
     }
 
-    /// How many chunks of one rank are routed together, so that one routing costs a few per cent of the work limit.
+    /// How many chunks of one rank are routed together, such that one routing costs a few per cent of the work limit.
     fn stride(&self) -> usize {
         let (links, chunks) = (self.instance.topology.links().len(), self.instance.demand.chunks().len());
         (links * chunks * ROUNDS as usize).div_ceil(WORK as usize / 32).max(1)
     }
 
-    /// One restart and its repairs; `None` if it found nothing that ends before the best so far.
+    /// One restart and its repairs; `None` if it found no plan that ends before the target.
     fn attempt(&self, number: u32, repairs: u32) -> Option<MatchingPlan> {
         let seed = self.context.options.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(number);
         let mut random = Pcg64Mcg::seed_from_u64(seed);
@@ -238,8 +236,8 @@ impl<'a> MatchingSearch<'a> {
             return self.routed(number, repairs, &mut random);
         }
         let repairs = repairs.min(REPAIRS);
-        // Searches that fail fail early, so that several fresh ones cost little more than one.
-        // One style after the other; where neither of two reaches the target, anything better will do.
+        // A search that fails, fails early, so several fresh ones cost little more than one. Each has another style. If
+        // two miss the target, any plan better than the best is accepted.
         let fresh = |attempt: u32, random: &mut Pcg64Mcg| {
             let target = self.target(self.best.as_ref(), if attempt < 2 { number } else { 0 });
             let style = self.style(number + attempt, random);
@@ -260,7 +258,7 @@ impl<'a> MatchingSearch<'a> {
     fn routed(&self, number: u32, repairs: u32, random: &mut Pcg64Mcg) -> Option<MatchingPlan> {
         let instance = self.instance;
         let mut routing = Routing::new(instance);
-        // Four ways of finding routes meet four of merging messages, no two alike in four restarts.
+        // Four ways of finding routes are combined with four ways of merging messages, without repeating a combination.
         let way = number + number / 4;
         let balanced = way.is_multiple_of(2);
         let is_routed = match &self.flow {
@@ -273,7 +271,7 @@ impl<'a> MatchingSearch<'a> {
         if !is_routed {
             return None;
         }
-        // The other half keeps the routes as they were found: relief makes detours, which cost small messages most.
+        // The other restarts keep the routes as found: relief makes detours, which cost most with small messages.
         if balanced && self.can_relieve() {
             routing.relieve_all(random);
         }
@@ -283,8 +281,8 @@ impl<'a> MatchingSearch<'a> {
         self.time(&improve(routing, priorities, effort, random)?)
     }
 
-    /// Until when a search must be done: somewhere between the bound and the best plan so far. A search that may
-    /// take long fills slow links with messages that a shorter plan has no time for.
+    /// The time by which a search must end: between the bound and the best plan so far. A search with more time fills
+    /// slow links with messages for which a shorter plan has no time.
     fn target(&self, best: Option<&MatchingPlan>, number: u32) -> Micros {
         let bound = self.context.bound;
         match best {
@@ -297,7 +295,7 @@ impl<'a> MatchingSearch<'a> {
         }
     }
 
-    /// What follows a random instant of `plan`, searched anew; `None` if that is no better.
+    /// The plan with everything after a random instant searched again; `None` if that is no better.
     fn repaired(&self, plan: &MatchingPlan, style: Style, random: &mut Pcg64Mcg) -> Option<MatchingPlan> {
         let instant = plan.makespan * (f64::from(random.next_u32() % 1000) / 1000.0);
         let kept: Vec<Transfer> = plan.transfers.iter().filter(|transfer| transfer.start < instant).cloned().collect();
@@ -306,7 +304,8 @@ impl<'a> MatchingSearch<'a> {
         repaired.is_better_than(plan).then_some(repaired)
     }
 
-    /// A plan of what a search has sent. To time all images takes longer than to search: that waits for the end.
+    /// A plan from the messages that a search has sent. Timing all images takes longer than searching, so it is done at
+    /// the end.
     fn complete(&self, sent: Vec<Transfer>) -> Option<MatchingPlan> {
         match self.instance.mirror.order() {
             1 => self.time(&sent.iter().map(Message::from).collect::<Vec<_>>()),
@@ -314,7 +313,7 @@ impl<'a> MatchingSearch<'a> {
         }
     }
 
-    /// Gives messages their times, without those that help nobody.
+    /// Gives messages their times, without useless deliveries.
     fn time(&self, messages: &[Message]) -> Option<MatchingPlan> {
         let (topology, demand) = (self.instance.topology, self.instance.demand);
         let useful = without_idle_copies(messages, topology, demand);
@@ -322,7 +321,7 @@ impl<'a> MatchingSearch<'a> {
         Some(MatchingPlan { makespan: makespan(&transfers), transfers })
     }
 
-    /// How many chunks a message of restart `number` carries at most.
+    /// The most chunks per message of restart `number`.
     fn merge(&self, number: u32) -> usize {
         if !merging_pays_somewhere(self.instance.topology) {
             return 1;
@@ -386,7 +385,7 @@ mod tests {
     use std::sync::Arc;
     use topology::{Rank, resolve};
 
-    /// The verified makespan that default limits find.
+    /// The verified makespan of a search with 16 restarts.
     fn makespan(spec: &str, collective: Collective, size: u64, chunks: u32) -> f64 {
         let topology = Arc::new(resolve(spec).expect("a known topology"));
         let request = Request::new(collective, topology.rank_count(), size).with_chunks(chunks);
@@ -441,7 +440,7 @@ mod tests {
         assert_eq!(makespan("line:2,alpha=1us,bandwidth=1GBps", Collective::AllGather, 4_000, 2), 3.0);
     }
 
-    /// What a search finds for everybody's bytes to everybody between two NDv2, under `constraints`.
+    /// The schedule for an AllToAll between two NDv2 machines under `constraints`.
     fn exchange(constraints: &Arc<crate::problem::Constraints>, threads: usize) -> Schedule {
         let topology = Arc::new(resolve("ndv2x2").expect("a known machine"));
         let request = Request::new(Collective::AllToAll, 16, 1 << 24).with_chunks(2);

@@ -1,4 +1,4 @@
-//! Whose turn it is among links that share ports.
+//! The order in which links that share ports choose.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,21 +12,21 @@ pub(super) struct Ready {
     pub(super) link: LinkId,
 }
 
-/// A port and those of its links that are ready.
+/// A port, and the links that use it and are ready.
 struct Port {
     id: ResourceId,
-    /// Into the list of uses.
+    /// A range of the list of uses.
     users: Range<usize>,
-    /// How many of them are not placed yet.
+    /// The number of its links that are not placed yet.
     left: usize,
     lot: u32,
 }
 
-/// Reorders links so that few ports stay idle: the port with the fewest ready links left comes first, and of its
-/// links the one whose other ports have the fewest (Karp and Sipser's rule for large matchings).
+/// Reorders links so that few ports stay idle. The port with the fewest ready links left comes first, and of its links
+/// the one whose other ports have the fewest (Karp and Sipser's rule for large matchings).
 pub(super) fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
     let resources = |position: usize| topology.link(ready[position].link).resources.iter().copied();
-    // Which links use which port, ports ascending.
+    // The list of uses: which link uses which port, sorted by port.
     let mut uses: Vec<(ResourceId, usize)> =
         (0..ready.len()).flat_map(|position| resources(position).map(move |port| (port, position))).collect();
     uses.sort_unstable();
@@ -50,7 +50,7 @@ pub(super) fn ports_first(topology: &Topology, ready: &mut Vec<Ready>) {
         let Some(chosen) = unplaced.min_by_key(|&position| (crowd(position), ready[position].lot)) else { break };
         ordered.push(ready[chosen]);
         is_first[chosen] = true;
-        // Its ports are taken: the others of their links come last, in case it finds its candidates gone.
+        // Its ports are taken. Their other links come last, in case the chosen link no longer has any candidates.
         for taken in resources(chosen) {
             for at in ports[index_of(&ports, taken)].users.clone() {
                 let other = uses[at].1;

@@ -1,9 +1,9 @@
-//! Destroy and repair for chunks with one destination.
+//! Ruin and recreate for chunks with one destination.
 //!
-//! The principal function is [`improve`]. A few chunks are taken off the schedule, half of the time from what
-//! keeps the last arrival waiting; they are routed anew against the loads that remain, with some noise, and get
-//! another head start. The whole is then list-scheduled again and kept unless it has become slower: equally good
-//! schedules are worth walking through.
+//! The principal function is [`improve`]. A few chunks are taken off the schedule; half of the time they are chosen
+//! from those that share a link or resource with the last arrival. They are routed again under the remaining loads,
+//! with some noise, and get another head start. Then everything is list-scheduled again, and kept unless it is slower.
+//! Equally good schedules are kept too, because they can lead to better ones.
 
 use super::instance::Instance;
 use super::routed::Routing;
@@ -16,16 +16,15 @@ use topology::{LinkId, Micros};
 /// The most chunks that are taken off at once.
 const REMOVED: u32 = 3;
 
-/// How long to look, and when to stop.
+/// The effort of the repairs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct RepairEffort {
-    /// How many times to repair.
     pub(super) steps: u32,
     /// A makespan that is good enough.
     pub(super) goal: Micros,
 }
 
-/// Messages along `routing` or along better routes; `None` where the deadline passed before there were any.
+/// Messages along `routing` or along better routes; `None` if the deadline passes before there are any.
 pub(super) fn improve(
     mut routing: Routing<'_>,
     mut priorities: Priorities,
@@ -65,7 +64,7 @@ pub(super) fn improve(
     Some(best.messages)
 }
 
-/// A chunk that shares a link or a resource with the last arrival, or just any that moves.
+/// A chunk that shares a link or a resource with the last arrival, or any chunk that moves.
 fn choose(instance: &Instance<'_>, order: &Order, random: &mut Pcg64Mcg) -> Option<ChunkId> {
     let last = instance.topology.link(order.messages.get(order.last)?.link);
     let in_its_way = |message: &&Message| {

@@ -1,10 +1,10 @@
-//! AllToAll and other demands where every chunk goes to one rank: a route for every chunk.
+//! A route for every chunk, for AllToAll and other demands in which every chunk has one destination.
 //!
-//! The principal type is [`Routing`]. Copies cannot help here, so a chunk is a path, and the load of the links
-//! decides. Routes come from three places: [`Routing::spread_out`] finds every path on lengths that grow with what
-//! a link or a resource already carries, in rounds; [`Routing::follow`] rounds the maximum concurrent flow, chunk
-//! by chunk, along the links where most of the fluid is left; [`Routing::relieve`] moves one chunk to where it
-//! raises the high powers of all loads least, so that repeating it never makes the peaks higher.
+//! The principal type is [`Routing`]. Copies cannot help here, so a chunk is a path, and the loads of the links decide.
+//! There are three ways of finding routes. [`Routing::spread_out`] finds shortest paths in rounds, with lengths that
+//! grow with the loads of links and resources. [`Routing::follow`] rounds the maximum concurrent flow, chunk by chunk,
+//! along the links where most of the flow is left. [`Routing::relieve`] moves one chunk to where it adds least to the
+//! high powers of all loads, so that repeating it does not raise the peaks.
 
 use super::instance::Instance;
 use crate::bounds::multicommodity::ConcurrentFlow;
@@ -18,26 +18,25 @@ use topology::{Bytes, LinkId, Rank};
 /// The links of every chunk's way, first link first; empty where a chunk stays.
 pub(crate) type Routes = Vec<Vec<LinkId>>;
 
-/// How [`Routing::spread_out`] finds paths.
+/// Parameters of [`Routing::spread_out`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Spreading {
-    /// How much longer the most loaded link seems than an idle one; 0 takes shortest paths.
+    /// How much longer the most loaded link is made to look than an idle one; 0 gives shortest paths.
     pub(super) strength: f64,
-    /// How often every chunk is routed.
     pub(super) rounds: u32,
-    /// How many chunks of one rank share a look at the loads.
+    /// How many chunks of one rank are routed with the same loads.
     pub(super) stride: usize,
 }
 
-/// The power of loads that [`Routing::relieve`] keeps low: high enough that the largest count for most.
+/// The power of loads that [`Routing::relieve`] minimises: so high that the largest loads count most.
 const POWER: i32 = 8;
-/// What a microsecond on the way weighs beside a microsecond of load, so that detours need a reason.
+/// The cost of a microsecond on the way relative to one of load, so that detours need a reason.
 const DETOUR: f64 = 1e-3;
 
-/// How often the deadline is looked at, in looks at links: a tenth of a second.
+/// How often the deadline is checked, in links visited: every tenth of a second.
 const POLLED: u64 = 1 << 22;
 
-/// Routes of all chunks, and how busy they keep links and resources.
+/// Routes of all chunks, and the loads of links and resources under them.
 pub(super) struct Routing<'a> {
     instance: &'a Instance<'a>,
     routes: Routes,
@@ -45,22 +44,19 @@ pub(super) struct Routing<'a> {
 }
 
 impl<'a> Routing<'a> {
-    /// Nobody has a route yet.
     pub(super) fn new(instance: &'a Instance<'a>) -> Self {
         Self { instance, routes: vec![Vec::new(); instance.demand.chunks().len()], load: Load::new(instance) }
     }
 
-    /// What is routed.
     pub(super) fn instance(&self) -> &'a Instance<'a> {
         self.instance
     }
 
-    /// The routes.
     pub(super) fn routes(&self) -> &Routes {
         &self.routes
     }
 
-    /// Gives a chunk another route, and returns the one it had.
+    /// Gives a chunk another route, and returns its old one.
     pub(super) fn replace(&mut self, id: ChunkId, route: Vec<LinkId>) -> Vec<LinkId> {
         let bytes = self.instance.demand.bytes_of(id);
         self.load.change(self.instance, &self.routes[id.index()], bytes, -1.0);
@@ -68,15 +64,15 @@ impl<'a> Routing<'a> {
         std::mem::replace(&mut self.routes[id.index()], route)
     }
 
-    /// Routes every chunk on lengths that grow with the loads, several times; false where the deadline passed before
-    /// all had a route.
+    /// Routes every chunk with lengths that grow with the loads, several times; `false` if the deadline passes before
+    /// all chunks have a route.
     pub(super) fn spread_out(&mut self, spreading: Spreading, random: &mut Pcg64Mcg) -> bool {
         let mut poll = self.poll();
         let demand = self.instance.demand;
         let mut order = self.travellers();
         for round in 0..spreading.rounds {
             shuffle(&mut order, random);
-            // Chunks of one rank stand together where they share a look.
+            // Chunks that are routed together must stand next to each other.
             if spreading.stride > 1 {
                 order.sort_by_key(|&id| demand.chunk(id).holders[0]);
             }
@@ -104,8 +100,8 @@ impl<'a> Routing<'a> {
         true
     }
 
-    /// Routes every chunk along the links where most is left of the flow of its commodity; false where the deadline
-    /// passed before all had a route.
+    /// Routes every chunk along the links with the most flow left in its commodity; `false` if the deadline passes
+    /// before all chunks have a route.
     pub(super) fn follow(&mut self, flow: &ConcurrentFlow, random: &mut Pcg64Mcg) -> bool {
         let topology = self.instance.topology;
         let mut poll = self.poll();
@@ -131,7 +127,7 @@ impl<'a> Routing<'a> {
         true
     }
 
-    /// Moves every chunk once to where it adds least to the high powers of the loads, or as many as there is time for.
+    /// Moves every chunk once to where it adds least to the high powers of the loads, as far as the time permits.
     pub(super) fn relieve_all(&mut self, random: &mut Pcg64Mcg) {
         let mut poll = self.poll();
         let mut order = self.travellers();
@@ -148,12 +144,12 @@ impl<'a> Routing<'a> {
         Poll::new(&self.instance.deadline, POLLED)
     }
 
-    /// Moves a chunk to where it adds least to the high powers of the loads, each link seeming longer by up to
-    /// `noise` of its length.
+    /// Moves a chunk to where it adds least to the high powers of the loads. Each link is made to look longer by a
+    /// random part of its length, up to `noise`.
     pub(super) fn relieve(&mut self, id: ChunkId, noise: f64, random: &mut Pcg64Mcg) {
         self.replace(id, Vec::new());
         let bytes = self.instance.demand.bytes_of(id);
-        // No shorter than any load or message: otherwise the powers of an idle machine's loads would overflow.
+        // At least as large as any load or message, so that powers do not overflow on an idle machine.
         let messages = self.instance.topology.links().iter().map(|link| link.transfer_time(bytes).0);
         let unit = messages.fold(self.load.current_peak().max(f64::MIN_POSITIVE), f64::max);
         let tree = self.tree(id, |link| {
@@ -170,7 +166,7 @@ impl<'a> Routing<'a> {
         self.instance.demand.chunk_ids().filter(|&id| destination(self.instance, id).is_some()).collect()
     }
 
-    /// The shortest paths of a chunk over the links it may use, as the sketch permits them.
+    /// The shortest paths of a chunk over the links that it may use, with ways that the sketch permits.
     fn tree(&self, id: ChunkId, mut length: impl FnMut(LinkId) -> f64) -> LimitedPaths {
         let Instance { problem, demand, .. } = self.instance;
         let holders = demand.chunk(id).holders.iter().copied();
@@ -193,11 +189,11 @@ fn shuffle(order: &mut [ChunkId], random: &mut Pcg64Mcg) {
     }
 }
 
-/// How long every link and resource is busy with what is routed over it.
+/// How long each link and resource is busy under the routes.
 struct Load {
     links: Vec<f64>,
     resources: Vec<f64>,
-    /// The largest load seen so far: the scale of all others.
+    /// The largest load so far, which is the unit of all others.
     peak: f64,
 }
 
@@ -224,7 +220,7 @@ impl Load {
         }
     }
 
-    /// The load of a link or of its busiest resource, relative to the largest load seen.
+    /// The load of a link or of its busiest resource, relative to the largest load so far.
     fn of(&self, instance: &Instance<'_>, id: LinkId) -> f64 {
         let resources = instance.topology.link(id).resources.iter();
         let busiest = resources.map(|resource| self.resources[resource.index()]).fold(0.0, f64::max);
@@ -235,7 +231,7 @@ impl Load {
         self.links.iter().chain(&self.resources).copied().fold(0.0, f64::max)
     }
 
-    /// What a message over a link adds to the high powers of all loads, in terms of `unit`.
+    /// What a message over a link adds to the high powers of all loads, with `unit` as the unit of loads.
     fn added(&self, instance: &Instance<'_>, id: LinkId, bytes: Bytes, unit: f64) -> f64 {
         let link = instance.topology.link(id);
         let more = |load: f64, busy: f64| {
@@ -268,7 +264,7 @@ mod tests {
         Problem::new(topology, Arc::new(Demand::new(request).expect("a valid request")))
     }
 
-    /// Every route leads from the holder to the destination.
+    /// Checks that every route leads from the holder to the destination.
     fn check_routes(problem: &Problem, routes: &Routes) {
         for (chunk, route) in problem.demand.chunks().iter().zip(routes) {
             let at = route.iter().fold(chunk.holders[0], |at, &link| {

@@ -1,8 +1,8 @@
 //! `symmetric`: the matching search on one link and chunk of each orbit, repeated everywhere by the symmetries.
 //!
-//! The principal type is [`Symmetric`]. Where ranks look alike, every decision is made once and holds for all of them: the
-//! trees along which chunks travel are images of few base trees, as in algorithms for Cayley graphs. There are far fewer
-//! decisions, so that thousands of ranks take no longer than dozens, and far fewer ways of going wrong.
+//! The principal type is [`Symmetric`]. Where ranks look alike, every decision is made once and holds for all of them.
+//! The trees along which chunks travel are images of a few base trees, as in algorithms for Cayley graphs. There are
+//! far fewer decisions, so that thousands of ranks take no longer than dozens, and bad choices are less likely.
 
 use super::MatchingSearch;
 use super::instance::Instance;
@@ -16,7 +16,7 @@ use crate::symmetry::Mirror;
 pub struct Symmetric;
 
 const NAME: &str = "symmetric";
-/// With how many groups it tries; they share the work of one search.
+/// The number of symmetry groups that are tried; they share the work of one search.
 const GROUPS: usize = 2;
 
 impl Strategy for Symmetric {
@@ -35,7 +35,7 @@ impl Strategy for Symmetric {
 
 fn search(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
     let mut mirrors = Mirror::all(problem, context.symmetries, context.deadline);
-    // The largest group leaves the fewest decisions; the next one forbids less.
+    // The largest group leaves the fewest decisions; the next one forbids fewer schedules.
     mirrors.truncate(GROUPS);
     if mirrors.is_empty() {
         let why = "no symmetry of the machine, the demand and the sketch moves every rank".to_owned();
@@ -89,7 +89,7 @@ mod tests {
         let deadline = Deadline::default();
         let bound = bounds(problem, &Deadline::default()).best().value;
         let context = Context::among_others(&options, &deadline, bound);
-        // As the planner does: the walk first, then the search.
+        // As in the planner: the orbit walk first, then the search.
         let walked = OrbitWalk.propose(problem, &context).unwrap_or_default();
         let attempts = if walked.is_empty() { Symmetric.propose(problem, &context)? } else { walked };
         let found = attempts.into_iter().filter_map(|attempt| attempt.schedule);
@@ -114,7 +114,7 @@ mod tests {
         let schedule = plan(&problem).unwrap();
         assert!((schedule.makespan().0 - 496.0).abs() < 1e-6, "{}", schedule.makespan());
         assert!(crate::sketch::obey(&schedule, &problem.topology, &problem.constraints).is_empty());
-        // Whatever happens, happens at the same time under each symmetry.
+        // Under each symmetry, the image of every transfer happens at the same time.
         let key = |time: f64| (time * 1e6).round() as i64;
         let sent = |it: &schedule::Transfer| (it.chunks.to_vec(), it.link, key(it.start.0));
         let all: BTreeSet<_> = schedule.transfers.iter().map(sent).collect();
@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn images_that_share_a_port_take_turns() {
-        // All four send through one switch: each decision is made once, but carried out one after the other.
+        // All four ranks send through one switch: each decision is made once, but its messages are sent one after the
+        // other.
         let pairs = (0..4).flat_map(|from| (0..4).filter(move |&to| to != from).map(move |to| (Rank(from), Rank(to))));
         let link = |(from, to)| Link {
             from,

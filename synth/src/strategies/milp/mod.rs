@@ -1,9 +1,9 @@
-//! `milp`: 0/1 models decided by HiGHS, in two formulations that race.
+//! `milp`: 0/1 models solved with HiGHS, in two formulations.
 //!
-//! The principal type is [`Milp`]. [`expanded`] cuts time into equal epochs and asks for a schedule within a horizon;
-//! [`pipeline`] chooses routes first, then orders, then which chunks share a message and when each leaves. Each has a
-//! core, a thread and a HiGHS ([`solver`]) of its own; they exchange nothing and stop by counting work, so that the
-//! answer does not depend on who is faster. The planner judges both and keeps the better.
+//! The principal type is [`Milp`]. [`expanded`] cuts time into equal epochs and searches a schedule within a horizon.
+//! [`pipeline`] chooses routes first, then orders, then which chunks share a message and when each leaves. Both run at
+//! the same time, each with its own thread and HiGHS ([`solver`]). They exchange nothing and are limited by counted
+//! work, so the result does not depend on which is faster. The planner judges both and keeps the better.
 
 mod expanded;
 mod pipeline;
@@ -16,9 +16,9 @@ use crate::strategies::{Attempt, Context, Strategy};
 /// The name of the strategy; its two formulations have their own.
 const NAME: &str = "milp";
 
-/// More chunks × links than this are not expanded: no model of them would be small enough.
+/// The most chunks × links; with more, no model would be small enough.
 const MAX_ROUTES: usize = 400_000;
-/// The same where this strategy is one of many: none would be solved in the time that it gets.
+/// The same in a portfolio: larger models would not be solved in their share of the limits.
 const MAX_AMONG_OTHERS: usize = 100_000;
 
 /// The strategy.
@@ -42,7 +42,7 @@ impl Strategy for Milp {
     }
 }
 
-/// Both formulations, side by side unless one thread is all there is.
+/// Runs both formulations, in parallel unless only one thread is allowed.
 fn race(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
     if context.options.threads == Some(1) {
         return both(expanded::attempt(problem, context), pipeline::attempt(problem, context));
@@ -54,10 +54,10 @@ fn race(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthE
     })
 }
 
-/// What both have: where one failed, the other's answer counts, and why the one failed is told.
+/// The attempts of both formulations. If one failed, its attempt carries the error as a note.
 ///
 /// # Errors
-/// The first, where both failed.
+/// The error of the first formulation, if both failed.
 fn both(
     expanded: Result<Attempt, SynthError>,
     pipeline: Result<Attempt, SynthError>,

@@ -1,8 +1,8 @@
-//! Plans too large to write down transfer by transfer: one base transfer for each orbit.
+//! Compressed plans: one base transfer per orbit, for plans that are too large to store transfer by transfer.
 //!
-//! The principal function is [`synthesize_compressed`]. An AllGather is a walk on orbits; a ReduceScatter is one on the reversed
-//! topology played backwards (no link shares a resource there, so that mirrored times clash as little as the times
-//! themselves); an AllReduce is both, one after the other. Nothing in memory is larger than a few numbers for each link.
+//! The principal function is [`synthesize_compressed`]. An AllGather is a walk on orbits. A ReduceScatter is a walk on
+//! the reversed topology, with its times mirrored; this causes no conflicts, because no links share a resource here. An
+//! AllReduce is both, one after the other. Nothing in memory is larger than a few numbers per link.
 
 use super::strategy::NAME;
 use super::{Base, Orbits};
@@ -22,21 +22,22 @@ use schedule::{
 use std::time::Instant;
 use topology::Micros;
 
-/// Bounds get one in so many of the time left.
+/// The bounds may take one part in this many of the time left.
 const BOUND_PART: u32 = 5;
 
-/// A compressed plan and the account of how it was found.
+/// A compressed plan, its report and its bounds.
 #[derive(Clone, Debug)]
 pub struct CompressedSynthesis {
     /// The best verified schedule, with its bound filled in.
     pub schedule: VerifiedCompressed,
-    /// Every candidate, and why it stopped.
+    /// Every candidate, and why its search ended.
     pub report: Report,
     /// All bounds for the winner's chunk count.
     pub bounds: Bounds,
 }
 
-/// Whether a plain schedule for `problem` would have more than `limit` transfers, were every chunk sent alone, and it is one of
+/// Whether a plain schedule for `problem` with one chunk per transfer would have more than `limit` transfers, and the
+/// collective is one that symmetries can repeat.
 /// those that symmetries can repeat.
 pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
     let deliveries: u64 = problem
@@ -53,16 +54,17 @@ pub fn wants_compression(problem: &Problem, limit: usize) -> bool {
     is_repeated && deliveries > limit as u64
 }
 
-/// [`wants_compression`] at the limit up to which schedules are written plain.
+/// [`wants_compression`] at the largest number of transfers that are written plain.
 pub fn is_too_large_for_plain(problem: &Problem) -> bool {
     wants_compression(problem, MOST_PLAIN_TRANSFERS)
 }
 
-/// Plans `problems` (the same request, one problem per chunk count worth trying) as base and generators.
+/// Plans `problems` (the same request, one problem per chunk count worth trying) as a base and generators.
 ///
 /// # Errors
-/// [`SynthError::NotApplicable`] where no commuting symmetries move every rank, link and chunk, where links share resources, or
-/// under a sketch; [`SynthError::NothingYet`] if the time was up; [`SynthError::NoProblem`] if `problems` is empty.
+/// [`SynthError::NotApplicable`] if no commuting symmetries move every rank, link and chunk, if links share resources,
+/// or if there is a sketch; [`SynthError::NothingYet`] if the time was up; [`SynthError::NoProblem`] if `problems` is
+/// empty.
 pub fn synthesize_compressed(
     problems: &[Problem],
     options: &Options,
@@ -74,7 +76,7 @@ pub fn synthesize_compressed(
     let mut best: Option<(VerifiedCompressed, Bounds)> = None;
     let mut candidates = Vec::new();
     let mut refusal = SynthError::NoProblem;
-    // That is known without the bounds, which take long on machines of this size.
+    // This check comes before the bounds, which take long on machines of this size.
     if problems.iter().any(|problem| !Orbits::can_spread(problem)) {
         return Err(refused("links share resources, or the sketch limits ways"));
     }
@@ -206,7 +208,7 @@ fn planned(problem: &Problem, context: &Context<'_>) -> Result<(Orbits, Base), S
     }
     let (collect, then) = halves(problem)?;
     let symmetries = context.symmetries.shared(&collect, context.deadline);
-    // Each half has a bound of its own, which is not worth computing: what matters is how the whole compares.
+    // The bound of each half is not worth computing; only the whole is compared with its bound.
     let share = if then.is_some() { 0.5 } else { 1.0 };
     let context = Context { bound: context.bound * share, ..*context };
     let (orbits, collected) = spread(&collect, &symmetries, &context)?;
@@ -234,7 +236,7 @@ fn spread(problem: &Problem, symmetries: &[Shared], context: &Context<'_>) -> Re
     }
 }
 
-/// A plan on the reversed topology, played backwards: what was spread is summed.
+/// A plan on the reversed topology with time reversed: spreading becomes summing.
 fn backwards(forward: &Base) -> Base {
     let makespan = forward.makespan;
     let mut transfers: Vec<Transfer> = forward
@@ -255,7 +257,7 @@ fn backwards(forward: &Base) -> Base {
 }
 
 impl Orbits {
-    /// The generators as schedules carry them.
+    /// The generators in the form that schedules carry.
     fn into_generators(self) -> Vec<Generator> {
         let rank = |images: Vec<u32>| images.into_iter().map(topology::Rank).collect();
         let link = |images: Vec<u32>| images.into_iter().map(topology::LinkId).collect();

@@ -1,7 +1,7 @@
-//! `orbits`: a walk that decides once for all that look alike, as a strategy of its own.
+//! `orbits`: the orbit walk as a strategy of its own.
 //!
-//! The principal type is [`OrbitWalk`]. It takes milliseconds where it applies, and is often optimal there, so it is the planner's
-//! opening; `symmetric` searches on from what it finds.
+//! The principal type is [`OrbitWalk`]. It takes milliseconds where it applies, and is often optimal there. Therefore
+//! the planner runs it first; `symmetric` tries to improve on its result.
 
 use super::Orbits;
 use crate::problem::tolerance::reaches;
@@ -22,7 +22,7 @@ impl Strategy for OrbitWalk {
     }
 
     fn propose(&self, problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
-        // What can be told without looking for symmetries comes first: that may take longer than the walk.
+        // These checks come first, because finding symmetries may take longer than the walk.
         let why = if problem.demand.is_unicast() {
             "every chunk has one destination"
         } else if !Orbits::can_spread(problem) {

@@ -1,9 +1,9 @@
 //! One walk through time on orbits: at each instant the free orbits of links choose what to carry.
 //!
-//! The principal type is [`Walk`]. Each orbit of links keeps a queue of what it could carry: a base chunk over one link of the
-//! orbit, whose sender has it and whose receiver lacks it, the receivers nearest to the chunk's holders first. Where two
-//! orbits want to serve the same rank at the same instant, the one that has something else to carry gives way (an augmenting
-//! path of length two in the bipartite matching of orbits and ranks).
+//! The principal type is [`Walk`]. Each orbit of links has a queue of candidates: a base chunk over one link of the
+//! orbit, whose sender has the chunk and whose receiver lacks it. Receivers nearest to the chunk's holders come first.
+//! If two orbits want to serve the same rank with the same chunk at one instant, the earlier one takes something else
+//! if it can. This is an augmenting path of length two in the bipartite matching of orbits and ranks.
 
 use super::Orbits;
 use crate::problem::distance::PathTree;
@@ -18,17 +18,17 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 use topology::{Bytes, LinkId, Micros, Rank};
 
-/// The most deliveries of base chunks that a search follows.
+/// The most deliveries of base chunks in one search.
 const MOST_DELIVERIES: usize = 1 << 24;
-/// How often the deadline is looked at, in messages.
+/// How often the deadline is checked, in messages.
 const POLLED: u64 = 1 << 18;
-/// A link takes several chunks if so many times as many wait for it: the last ones go alone, by several ways.
+/// A message takes at most the waiting chunks divided by this number, so that the last chunks go alone, on several
+/// links.
 const WAITING: usize = 4;
 
-/// What distinguishes one walk from another.
+/// The parameters of one walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WalkStyle {
-    /// The most chunks of a message.
     pub(super) merge: usize,
     pub(super) seed: u64,
 }
@@ -36,12 +36,11 @@ pub(super) struct WalkStyle {
 /// A base chunk over a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Item {
-    /// The orbit of the chunk.
     pub(super) chunk: u32,
     pub(super) link: LinkId,
 }
 
-/// A message of base chunks over links of one orbit: over each of these, an image of it.
+/// A message of base chunks over links of one orbit. Each of these links carries an image of the message.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) items: SmallVec<[Item; 1]>,
@@ -49,7 +48,7 @@ pub(super) struct Sent {
     pub(super) end: Micros,
 }
 
-/// What every walk shares.
+/// Tables that all walks share.
 pub(super) struct Walk<'a> {
     orbits: &'a Orbits,
     problem: &'a Problem,
@@ -60,14 +59,14 @@ pub(super) struct Walk<'a> {
 struct BaseChunk {
     id: ChunkId,
     bytes: Bytes,
-    /// For each rank, how far it is from the holders: the bits of an `f32`, which order as their value does.
+    /// For each rank, its distance from the holders: the bits of an `f32`, which order as its values do.
     distance: Rc<[u32]>,
 }
 
-/// Something an orbit of links could carry: nearest receivers first, then by lot.
+/// A candidate of an orbit of links: nearest receivers first, then in random order.
 type WalkCandidate = Reverse<(u32, u32, u32, LinkId)>;
 
-/// Places of chunks at ranks, one bit each.
+/// A set of (chunk, rank) pairs, one bit each.
 struct Places {
     ranks: usize,
     words: Vec<u64>,
@@ -90,7 +89,8 @@ impl Places {
 }
 
 impl<'a> Walk<'a> {
-    /// `None` if some chunk is wanted by a part of the ranks only, which may need relays, or there are too many deliveries.
+    /// The tables of `problem`; `None` if some chunk is not wanted by all ranks, which may need relays, or if there are
+    /// too many deliveries.
     pub(super) fn new(orbits: &'a Orbits, problem: &'a Problem) -> Option<Self> {
         let (topology, demand) = (&*problem.topology, &*problem.demand);
         let base = || (0..orbits.chunks.orbits() as u32).map(|orbit| ChunkId(orbits.chunks.first(orbit)));
@@ -122,12 +122,11 @@ impl<'a> Walk<'a> {
         Some(Self { orbits, problem, chunks, deliveries })
     }
 
-    /// How many deliveries a plan of the base chunks has.
     pub(super) fn deliveries(&self) -> usize {
         self.deliveries
     }
 
-    /// A plan that ends before `cutoff`, in the order in which its messages leave, and its makespan.
+    /// The makespan of a plan that ends before `cutoff`, and its messages in the order in which they leave.
     pub(super) fn run(&self, style: WalkStyle, cutoff: Micros, deadline: &Deadline) -> Option<(Micros, Vec<Sent>)> {
         let mut state = State::new(self, style);
         let mut poll = Poll::new(deadline, POLLED);
@@ -155,7 +154,7 @@ struct State<'a> {
     /// Held or on its way.
     promised: Places,
     missing: usize,
-    /// By orbit of links.
+    /// The candidates of each orbit of links.
     waiting: Vec<BinaryHeap<WalkCandidate>>,
     free: Vec<Micros>,
     awake: Vec<u32>,
@@ -202,7 +201,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// `rank` has `chunk`, and its links can carry it on.
+    /// Adds candidates: `rank` has `chunk`, and its links can carry it on.
     fn offer(&mut self, chunk: u32, rank: Rank) {
         let walk = self.walk;
         let base = &walk.chunks[chunk as usize];
@@ -217,7 +216,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Goes on to the next instant at which anything happens, and lets it happen.
+    /// Advances to the next instant at which something happens, and processes its events.
     fn advance(&mut self) -> Option<Micros> {
         let Reverse((instant, _)) = *self.events.peek()?;
         while let Some(&Reverse((time, event))) = self.events.peek()
@@ -263,7 +262,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What an orbit takes, promised from now on.
+    /// The items that an orbit takes; they count as promised from now on.
     fn take(
         &mut self,
         orbit: u32,

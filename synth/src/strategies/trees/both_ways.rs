@@ -1,10 +1,10 @@
 //! AllReduce along trees: sums go up a tree and results come down it, for many chunks at once.
 //!
-//! The principal function is [`propose`]. A tree that carries both uses both directions of each of its links, whichever of its
-//! ranks is the root. So the trees are packed as if they had no root, and each is hung up at its middle afterwards: where
-//! ranks are unlike, slow ones become leaves, and nobody waits for all sums to be complete before the first is spread. What a
-//! packing can reach is the strength of the network (Nash-Williams and Tutte, 1961): the capacity between the parts of the worst
-//! partition, over one less than its parts.
+//! The principal function is [`propose`]. Such a tree uses both directions of each of its links, whichever of its ranks
+//! is the root. So trees are packed without a root, and each is rooted at its middle afterwards. Where ranks differ,
+//! slow ones become leaves, and results are spread before all sums are complete. The most that a packing can reach is
+//! the strength of the network (Nash-Williams and Tutte, 1961): the capacity between the parts of the worst partition,
+//! over the number of its parts minus one.
 
 use super::packing::{Packing, PackingStyle, Units};
 use super::{NAME, PACKING_PART, few_trees, is_affordable, worthwhile};
@@ -19,11 +19,11 @@ use rayon::prelude::*;
 use schedule::{ChunkList, Collective, Message, Schedule, TransferKind};
 use topology::{LinkId, Rank, Topology};
 
-/// How busy links may be (as a share of the bound) for the sake of shallow trees: less than for trees one way, because what is idle
-/// elsewhere lets both directions of a tree keep pace.
+/// The loads (relative to the bound) up to which links are used freely, for shallow trees. They are lower than for
+/// trees in one direction, because idle time elsewhere lets both directions of a tree keep pace.
 const STYLES: [f64; 4] = [1.0, 0.85, 0.7, 0.5];
 
-/// For each link, one of those that lead back; `None` if some link has none of its own.
+/// For each link, a different link in the opposite direction; `None` if some link has none of its own.
 pub(super) fn ways_back(topology: &Topology) -> Option<Vec<LinkId>> {
     let back = |id: LinkId| {
         let link = topology.link(id);
@@ -33,7 +33,7 @@ pub(super) fn ways_back(topology: &Topology) -> Option<Vec<LinkId>> {
     topology.link_ids().map(back).collect()
 }
 
-/// The best schedule of all styles; nothing where the problem is of another kind.
+/// The best schedule of all styles; empty if the problem is of another kind.
 pub(super) fn propose(problem: &Problem, context: &Context<'_>) -> Result<Vec<Attempt>, SynthError> {
     let is_free = *problem.constraints == Constraints::none();
     if problem.demand.request().collective != Collective::AllReduce || !is_free {
@@ -75,7 +75,7 @@ fn attempt(
     Some(Attempt { name, schedule: Some(schedule), stop, note: Some(note) })
 }
 
-/// All chunks up their trees and down again, one chunk of each tree after the other, so that no tree waits for another.
+/// All chunks up their trees and down again. The trees take turns chunk by chunk, so that no tree waits for another.
 fn messages(topology: &Topology, back: &[LinkId], units: &Units, packing: &Packing) -> Vec<Message> {
     let hung: Vec<Vec<LinkId>> = packing.trees.iter().map(|tree| hung_up(topology, back, tree)).collect();
     let most = units.all.iter().map(|unit| unit.chunks.len()).max().unwrap_or(0);
@@ -92,7 +92,8 @@ fn messages(topology: &Topology, back: &[LinkId], units: &Units, packing: &Packi
     all
 }
 
-/// The links of a tree away from its middle, each after the one that feeds it, those of high branches first.
+/// The links of a tree, directed away from its middle. Each comes after the link that feeds it, and higher branches
+/// come first.
 fn hung_up(topology: &Topology, back: &[LinkId], tree: &[LinkId]) -> Vec<LinkId> {
     let Some(&first) = tree.first() else { return Vec::new() };
     let mut neighbours: Vec<Vec<LinkId>> = vec![Vec::new(); topology.rank_count()];
@@ -113,7 +114,7 @@ fn hung_up(topology: &Topology, back: &[LinkId], tree: &[LinkId]) -> Vec<LinkId>
         let farthest = ends.max_by(|a, b| distance[a.index()].total_cmp(&distance[b.index()])).unwrap_or(from);
         (farthest, distance, parent)
     };
-    // The middle of a longest path: from one end of it to the other, and half-way back.
+    // The middle of a longest path: from one end of the path to the other, then half-way back.
     let (one_end, ..) = path(topology.link(first).from);
     let (mut middle, distance, parent) = path(one_end);
     let half = distance[middle.index()] / 2.0;
@@ -125,7 +126,7 @@ fn hung_up(topology: &Topology, back: &[LinkId], tree: &[LinkId]) -> Vec<LinkId>
     by_height(topology, walk(topology, &neighbours, middle))
 }
 
-/// How much a hop counts in the height of a tree: what a byte takes, so that slow links hang low.
+/// The length of a hop in the height of a tree: the time per byte, so that slow links are far from the root.
 fn hop(topology: &Topology, link: LinkId) -> f64 {
     topology.link(link).beta.0
 }
@@ -142,7 +143,7 @@ fn walk(topology: &Topology, neighbours: &[Vec<LinkId>], root: Rank) -> Vec<Link
     downward
 }
 
-/// The same links level by level, of each level those first whose branch is the highest.
+/// The same links level by level; on each level the links to the highest branches come first.
 fn by_height(topology: &Topology, downward: Vec<LinkId>) -> Vec<LinkId> {
     let mut height = vec![0.0_f64; topology.rank_count()];
     let mut depth = vec![0_usize; topology.rank_count()];
@@ -185,7 +186,7 @@ mod tests {
         (makespan.0, bound.0)
     }
 
-    /// A switch with ports of so many GB/s, the same in and out.
+    /// A switch whose ports have the given GB/s, the same in and out.
     fn switch(ports: &[f64]) -> Topology {
         let beta = |gigabytes: f64| MicrosPerByte(1e-3 / gigabytes);
         let resource = |name: String, gigabytes: f64| Resource { name, beta: beta(gigabytes) };

@@ -1,10 +1,10 @@
-//! One out-tree at the lowest price.
+//! Grows one out-tree at the lowest price.
 //!
-//! The principal type is [`Grower`]. The tree grows from all holders of a chunk by the cheapest link that leaves it, as Prim's
-//! algorithm would, but late arrivals cost something too, so that trees are shallow where that is cheap. Prices rise
-//! while the tree uses links; entries of the queue are looked at again when they come up. An entry stands for all links of a rank
-//! that keep the same busy: under symmetries those are many. Ranks that only relay are joined by the whole path to the next
-//! rank that wants the chunk.
+//! The principal type is [`Grower`]. Like Prim's algorithm, the tree grows from all holders of a chunk by the cheapest
+//! link that leaves it. Late arrivals cost something too, so that trees are shallow where that is cheap. Prices rise
+//! while the tree uses links, so a queue entry is evaluated again when it reaches the front. An entry stands for all
+//! links of a rank that use the same slots; under symmetries those are many. A relay joins only with the whole path to
+//! the next rank that wants the chunk.
 
 use super::load::Load;
 use super::machine::LoadedMachine;
@@ -16,44 +16,44 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use topology::{Bytes, LinkId, Rank};
 
-/// What a tree carries.
+/// The chunks that one tree carries.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
-    /// The chunks; all start at the same ranks, and are wanted by the same.
+    /// The chunks; all have the same holders and the same receivers.
     pub(super) chunks: Vec<ChunkId>,
-    /// All of them together.
+    /// The bytes of all chunks together.
     pub(super) bytes: Bytes,
-    /// Which of the sizes that the load knows.
+    /// The index of this size in the machine.
     pub(super) size: usize,
 }
 
-/// What an arrival costs for each mean transfer time that it comes later.
+/// The price of an arrival, per mean transfer time that it comes later.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Haste(pub(super) f64);
 
-/// Where the search for a tree stands at one rank.
+/// The state of the search for a tree at one rank.
 #[derive(Clone, Copy)]
 struct Place {
-    /// Over which link it is reached; `None` at a holder.
+    /// The link over which the rank is reached; `None` at a holder.
     parent: Option<LinkId>,
-    /// The price of the path from the tree, for a relay that is not in the tree yet.
+    /// The price of the path from the tree; used for a relay that is not in the tree yet.
     price: f64,
-    /// When the chunk leaves for it and arrives, in µs, if nothing moves but this tree.
+    /// When the chunk leaves for the rank and arrives, in µs, if only this tree is sent.
     departure: f64,
     arrival: f64,
     way: Way,
     in_tree: bool,
 }
 
-/// Links that leave one rank and cost the same as long as they lead somewhere new.
+/// Links of one rank that cost the same as long as they lead to a new rank.
 #[derive(Clone, Debug)]
 struct Bundle {
     links: Vec<LinkId>,
-    /// Those before lead nowhere new.
+    /// The index of the first link that may still lead to a new rank.
     next: usize,
 }
 
-/// The bundles of all links, and where those of each rank are.
+/// The bundles of all links, and for each rank the range of its bundles.
 fn bundles(problem: &Problem, machine: &LoadedMachine) -> (Vec<Bundle>, Vec<Range<usize>>) {
     let topology = &*problem.topology;
     let alike = |&a: &LinkId, &b: &LinkId| {
@@ -81,12 +81,12 @@ fn bundles(problem: &Problem, machine: &LoadedMachine) -> (Vec<Bundle>, Vec<Rang
     (bundles, of_rank)
 }
 
-/// Grows trees; keeps its memory between them.
+/// Grows trees, and reuses its memory for all of them.
 pub(super) struct Grower<'a> {
     problem: &'a Problem,
     machine: &'a LoadedMachine,
     mean_time: f64,
-    /// From when on this tree leaves each slot free, in µs.
+    /// When each slot becomes free again in this tree, in µs.
     free: Vec<f64>,
     places: Vec<Option<Place>>,
     bundles: Vec<Bundle>,
@@ -106,8 +106,8 @@ impl<'a> Grower<'a> {
         Self { problem, machine, mean_time, free, places, bundles, of_rank, queue: BinaryHeap::new() }
     }
 
-    /// The links of a tree for `unit`, each after the one that feeds it, and its price; they are added to `load`.
-    /// `None` if nothing leads from what was reached to the others.
+    /// The links of a tree for `unit`, each after the one that feeds it, and the tree's price; the links are added to
+    /// `load`. `None` if some rank cannot be reached.
     pub(super) fn grow(
         &mut self,
         unit: &Unit,
@@ -151,7 +151,7 @@ impl<'a> Grower<'a> {
         Some((tree, spent))
     }
 
-    /// What it costs to add `tree`, which is added.
+    /// Adds `tree` to `load`, and returns its price.
     pub(super) fn again(&mut self, unit: &Unit, tree: &[LinkId], load: &mut Load<'_>, haste: Haste) -> f64 {
         let topology = &*self.problem.topology;
         let chunk = self.problem.demand.chunk(unit.chunks[0]);
@@ -172,7 +172,7 @@ impl<'a> Grower<'a> {
         price
     }
 
-    /// When a chunk that is there from `held` on can leave over `link`.
+    /// When a chunk that is at the sender from `held` on can leave over `link`.
     fn departure(&self, link: LinkId, held: f64) -> f64 {
         let slots = &self.machine.slots()[self.machine.range(link)];
         slots.iter().map(|&slot| self.free[slot as usize]).fold(held, f64::max)
@@ -198,7 +198,7 @@ impl<'a> Grower<'a> {
         }
     }
 
-    /// What [`Self::look`] says of the first link of a bundle that leads somewhere new.
+    /// The first link of a bundle that leads to a new rank, with its result of [`Self::look`].
     fn look_at_next(&mut self, bundle: usize, step: &Step<'_>, load: &Load<'_>) -> Option<(Key, LinkId, Place)> {
         while let Some(&link) = self.bundles[bundle].links.get(self.bundles[bundle].next) {
             if let Some((key, place)) = self.look(link, step, load) {
@@ -209,7 +209,8 @@ impl<'a> Grower<'a> {
         None
     }
 
-    /// What it costs to reach the end of a link over it, and how it is then reached; `None` if that is useless.
+    /// The price of the end of a link if it is reached over this link, and its place then; `None` if the link is
+    /// useless.
     fn look(&self, id: LinkId, step: &Step<'_>, load: &Load<'_>) -> Option<(Key, Place)> {
         let link = self.problem.topology.link(id);
         if self.places[link.to.index()].is_some() || !self.problem.allows(step.unit.chunks[0], id) {
@@ -225,7 +226,7 @@ impl<'a> Grower<'a> {
         Some((key, Place { parent: Some(id), price, departure, arrival, way, in_tree: false }))
     }
 
-    /// Adds the path to `rank` to the tree; its price, and that of the late arrival.
+    /// Adds the path to `rank` to the tree; returns the price of the path and of the arrival.
     fn join(&mut self, rank: Rank, step: &Step<'_>, load: &mut Load<'_>, tree: &mut Vec<LinkId>) -> f64 {
         let mut path = Vec::new();
         let mut at = rank;
@@ -254,7 +255,7 @@ impl<'a> Grower<'a> {
     }
 }
 
-/// What stays the same while one tree grows.
+/// The parameters that stay the same while one tree grows.
 struct Step<'a> {
     unit: &'a Unit,
     haste: Haste,

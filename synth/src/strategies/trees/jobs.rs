@@ -1,14 +1,13 @@
-//! Messages that are already decided, and what waits for what.
+//! Jobs: messages whose link is planned, and their dependencies.
 //!
-//! The principal type is [`Jobs`]: one message of one chunk over one link each, with those that can leave only once it has
-//! arrived.
+//! The principal type is [`Jobs`]. A job is a message of one chunk over one link. A follower of a job can leave only
+//! after that job has arrived.
 
 use super::packing::{Packing, Units};
 use crate::problem::Problem;
 use schedule::{ChunkId, Message, TransferKind};
 use topology::LinkId;
 
-/// Lists of jobs, one for each job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     first: Vec<u32>,
@@ -16,7 +15,7 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// `pairs` are (of which job, which job).
+    /// Builds the lists from pairs (job, member of its list).
     fn new(count: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
         let mut first = vec![0u32; count + 1];
         pairs.clone().for_each(|(of, _)| first[of as usize + 1] += 1);
@@ -45,24 +44,24 @@ pub(super) struct Job {
     pub(super) kind: TransferKind,
 }
 
-/// Jobs, each after those it waits for.
+/// Jobs, each after the jobs that it waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Jobs {
     pub(super) all: Vec<Job>,
-    /// For each job those that wait for it, and those it waits for.
+    /// For each job, the jobs that wait for it, and the jobs that it waits for.
     pub(super) followers: Lists,
     pub(super) causes: Lists,
 }
 
 impl Jobs {
-    /// The jobs of `all`, where each of `waits` is (the earlier, the later).
+    /// The jobs of `all`; each entry of `waits` is (the earlier job, the later job).
     pub(super) fn new(all: Vec<Job>, waits: &[(u32, u32)]) -> Self {
         let followers = Lists::new(all.len(), waits.iter().copied());
         let causes = Lists::new(all.len(), waits.iter().map(|&(earlier, later)| (later, earlier)));
         Self { all, followers, causes }
     }
 
-    /// Every chunk along its tree.
+    /// The jobs that send every chunk along its tree.
     pub(super) fn spreading(problem: &Problem, units: &Units, packing: &Packing) -> Self {
         let topology = &*problem.topology;
         let (mut all, mut waits) = (Vec::new(), Vec::new());
@@ -84,19 +83,18 @@ impl Jobs {
         Self::new(all, &waits)
     }
 
-    /// Who waits for whom: (the earlier, the later).
+    /// All dependencies, as (the earlier job, the later job).
     pub(super) fn waits(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let of = |job: usize| self.followers.of(job).iter().map(move |&later| (job as u32, later));
         (0..self.all.len()).flat_map(of)
     }
 
-    /// The jobs as messages, in their order.
     pub(super) fn messages(&self) -> Vec<Message> {
         let message = |&Job { link, chunk, kind }: &Job| Message { chunks: [chunk].into_iter().collect(), link, kind };
         self.all.iter().map(message).collect()
     }
 
-    /// The most links from a source to where a chunk ends, over all chunks.
+    /// The most links from a source to the end of a chunk's way, over all chunks.
     pub(super) fn height(&self) -> usize {
         let mut depth = vec![1usize; self.all.len()];
         for job in 0..self.all.len() {

@@ -1,4 +1,4 @@
-//! Plays of given trees, backwards and forwards in turns, the best of which counts.
+//! Justification: plays given trees backwards and forwards in turn, and keeps the best play.
 //!
 //! The principal function is [`justified`].
 
@@ -11,27 +11,27 @@ use rand_pcg::rand_core::Rng;
 use schedule::TransferKind;
 use std::collections::BTreeMap;
 
-/// The most places for chunks at ranks: where there are more, trees are kept as they are.
+/// The most (rank, chunk) pairs for which detours are allowed; for more, chunks keep to their trees.
 const MOST_PLACES: usize = 1 << 25;
-/// How far between the bound and the best so far detours must leave time for what is planned.
+/// Where the horizon of detours lies between the bound (0) and the best makespan so far (1).
 const REACH: [f64; 4] = [0.5, 1.0, 0.25, 0.75];
-/// After so many plays without a gain it goes on from the best again.
+/// After this many plays without a gain, the search continues from the best play.
 const PATIENCE: u32 = 6;
-/// After so many it ends.
+/// After this many plays without a gain, the search ends.
 const MOST_STALE: u32 = 36;
 
-/// How long to look, and when to stop.
+/// The effort of the search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JustifyEffort {
-    /// Pairs of plays, one in each direction.
+    /// The most pairs of plays, one in each direction.
     pub(super) passes: u32,
-    /// No schedule is faster, in µs.
+    /// A makespan that is good enough, in µs.
     pub(super) bound: f64,
-    /// Jobs stand for their images, too.
+    /// Whether each job also stands for its images.
     pub(super) is_symmetric: bool,
 }
 
-/// Jobs in the order of their starts (µs), and when the last has arrived.
+/// Jobs in the order of their starts (µs), and the last arrival.
 #[derive(Clone, Debug)]
 pub(super) struct Timed {
     pub(super) jobs: Jobs,
@@ -39,7 +39,7 @@ pub(super) struct Timed {
     pub(super) makespan: f64,
 }
 
-/// The fastest of some plays of `jobs`; `None` where the time was up and there is another answer.
+/// The fastest of several plays of `jobs`; `None` if the time is up and a schedule exists already.
 pub(super) fn justified(
     problem: &Problem,
     machine: &LoadedMachine,
@@ -51,7 +51,7 @@ pub(super) fn justified(
     let may_detour = !effort.is_symmetric && may_detour(problem, &jobs);
     let horizon = |best: f64, reach: f64| may_detour.then_some(Horizon(effort.bound + (best - effort.bound) * reach));
     let times: Vec<f64> = durations(problem, &jobs, machine).collect();
-    // Longest way to go first.
+    // The longest way to go comes first.
     let urgency = ranked(&tails(&jobs, &times).iter().map(|tail| -tail).collect::<Vec<_>>());
     let detours = horizon(effort.bound * 1.04, 1.0);
     let patient = Deadline::default();
@@ -67,7 +67,7 @@ pub(super) fn justified(
             break;
         }
         let times: Vec<f64> = durations(problem, &last.jobs, machine).collect();
-        // Each in the order in which the other direction ends.
+        // Each direction plays in the order in which the other one ends.
         let ended = |starts: &[f64]| starts.iter().zip(&times).map(|(start, time)| -start - time).collect();
         let ends: Vec<f64> = ended(&last.starts);
         let player = TreePlayer::new(problem, &last.jobs, machine);
@@ -98,7 +98,8 @@ pub(super) fn justified(
     Some(best)
 }
 
-/// Whether chunks may come by other ways than planned: nothing is reduced, no sketch limits ways, and tables are not too large.
+/// Whether chunks may take other links than planned: nothing is reduced, no sketch limits ways, and the tables are not
+/// too large.
 fn may_detour(problem: &Problem, jobs: &Jobs) -> bool {
     let places = problem.topology.rank_count() * problem.demand.chunks().len();
     places <= MOST_PLACES
@@ -111,7 +112,7 @@ impl Timed {
     fn new(problem: &Problem, jobs: &Jobs, played: PlayedTrees) -> Self {
         let PlayedTrees { links, starts, makespan } = played;
         let mut order: Vec<u32> = (0..starts.len() as u32).collect();
-        // Of equal starts the first in the list: nothing comes before what it waits for.
+        // Of equal starts, the first in the list comes first, so that no job comes before one that it waits for.
         order.sort_by(|&a, &b| starts[a as usize].total_cmp(&starts[b as usize]).then(a.cmp(&b)));
         if links.iter().zip(&jobs.all).all(|(&link, job)| link == job.link) {
             let all = order.iter().map(|&job| jobs.all[job as usize]).collect();
@@ -138,7 +139,7 @@ impl Timed {
     }
 }
 
-/// The time from the start of each job until all that it causes could have arrived.
+/// The time from the start of each job until everything that depends on it could have arrived.
 fn tails(jobs: &Jobs, times: &[f64]) -> Vec<f64> {
     let mut tails = times.to_vec();
     for job in (0..jobs.all.len()).rev() {
@@ -148,7 +149,7 @@ fn tails(jobs: &Jobs, times: &[f64]) -> Vec<f64> {
     tails
 }
 
-/// The position of each job when they are sorted by `values`, ascending.
+/// The position of each job in the ascending order of `values`.
 fn ranked(values: &[f64]) -> Vec<u32> {
     let mut order: Vec<u32> = (0..values.len() as u32).collect();
     order.sort_by(|&a, &b| values[a as usize].total_cmp(&values[b as usize]).then(a.cmp(&b)));

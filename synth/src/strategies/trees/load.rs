@@ -1,13 +1,14 @@
-//! How busy links and resources are, and what one more transfer over a link costs.
+//! The loads of links and resources, and the price of one more transfer over a link.
 //!
-//! The principal type is [`Load`]. A price is what a transfer adds to Σ exp(η · (busy / target − 1)) over links and
-//! resources: with a small η everything has a price, with a large one only what is the busiest. That is the potential of
-//! multiplicative-weights packing (Garg and Könemann, 2007), with exact differences because trees are few and whole.
+//! The principal type is [`Load`]. The price of a transfer is what it adds to Σ exp(η · (busy / target − 1)) over links
+//! and resources. With a small η everything has a price, with a large η only the busiest. This is the potential of
+//! multiplicative-weights packing (Garg and Könemann, 2007). The differences are exact, because trees are few and
+//! whole.
 
 use super::machine::LoadedMachine;
 use topology::LinkId;
 
-/// Beyond this, exponents mean the same: much too busy.
+/// The largest exponent: any load beyond it is far too busy.
 const STEEPEST: f64 = 80.0;
 
 /// Busy times under the transfers added so far.
@@ -24,7 +25,7 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Nothing is busy yet; `target` is the busy time (µs) to stay below.
+    /// A load without transfers; `target` is the busy time (µs) to stay below.
     pub(super) fn new(machine: &'a LoadedMachine, target: f64) -> Self {
         let slots = machine.slot_count();
         let growth = (0..machine.sizes()).map(|size| vec![0.0; machine.busy(size).len()]).collect();
@@ -34,7 +35,6 @@ impl<'a> Load<'a> {
         load
     }
 
-    /// Sets η.
     pub(super) fn set_steepness(&mut self, steepness: f64) {
         self.steepness = steepness;
         for (size, growth) in self.growth.iter_mut().enumerate() {
@@ -65,12 +65,10 @@ impl<'a> Load<'a> {
         slots.zip(&self.growth[size][range]).map(|(&slot, growth)| self.weight[slot as usize] * growth).sum()
     }
 
-    /// Adds a transfer.
     pub(super) fn add(&mut self, size: usize, link: LinkId) {
         self.change(size, link, 1.0);
     }
 
-    /// Takes a transfer away.
     pub(super) fn remove(&mut self, size: usize, link: LinkId) {
         self.change(size, link, -1.0);
     }

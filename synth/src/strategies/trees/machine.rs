@@ -1,8 +1,8 @@
-//! What a message keeps busy, of everything that messages take turns at.
+//! How long a message keeps each link and resource busy.
 //!
-//! The principal type is [`LoadedMachine`]. Links and resources are *slots* alike. Under symmetries one slot stands for its orbit, and a
-//! message for all its images: where several of them use one resource they take turns there, so that it is busy for as
-//! many messages.
+//! The principal type is [`LoadedMachine`]. Links and resources are both *slots*. Under symmetries one slot stands for
+//! its orbit, and a message for all its images. If several images use one resource, they take turns there, so that it
+//! is busy for that many messages.
 
 use crate::problem::Problem;
 use crate::problem::sets::by_first;
@@ -11,18 +11,18 @@ use petgraph::unionfind::UnionFind;
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId};
 
-/// Slots, and what messages of some sizes keep busy.
+/// The slots, and how long messages of some sizes keep them busy.
 #[derive(Clone, Debug)]
 pub(super) struct LoadedMachine {
     sizes: Vec<Bytes>,
-    /// Where the slots of each link begin in `slots`; one more entry at the end.
+    /// For each link, where its slots begin in `slots`; one more entry at the end.
     first: Vec<u32>,
     slots: Vec<u32>,
     /// For each size, how long each entry of `slots` is busy, in µs.
     busy: Vec<Vec<f64>>,
-    /// For each size, how long a message takes over each link, with the turns of its images, in µs.
+    /// For each size and link, the time of a message in µs, including the turns of its images.
     durations: Vec<Vec<f64>>,
-    /// For each link, the one that stands for its orbit.
+    /// For each link, the representative of its orbit.
     representative: Vec<LinkId>,
     /// For each slot, the representatives of the links that use it.
     users: Vec<Vec<LinkId>>,
@@ -58,7 +58,7 @@ impl LoadedMachine {
                 .collect();
             let slowest =
                 link.resources.iter().map(|&resource| topology.resource(resource).beta.0).fold(-1.0, f64::max);
-            // A link is never busier than a resource that is no faster.
+            // A link is never busier than one of its resources that is no faster, so it then needs no slot.
             let own = slowest < link.beta.0;
             machine.slots.extend(shared.iter().map(|share| share.0));
             machine.slots.extend(own.then_some(machine.representative[id.index()].0));
@@ -88,12 +88,12 @@ impl LoadedMachine {
         machine
     }
 
-    /// Whether no two images of a message use one resource: then what is planned for one is planned for all.
+    /// Whether no two images of a message use one resource. Then what is planned for one image holds for all.
     pub(super) fn is_free_of_turns(problem: &Problem, mirror: &Mirror) -> bool {
         ResourceOrbits::new(problem, mirror).of.iter().all(|&(_, turns)| turns <= 1.0)
     }
 
-    /// From now on, a message keeps busy whatever one over the link back would, too.
+    /// From now on, a message also occupies the slots of the opposite link.
     pub(super) fn carry_both_ways(&mut self, back: &[LinkId]) {
         let alone = self.clone();
         self.first.clear();
@@ -109,22 +109,19 @@ impl LoadedMachine {
         self.first.push(self.slots.len() as u32);
     }
 
-    /// The number of a size.
     pub(super) fn size(&self, bytes: Bytes) -> usize {
         self.sizes.partition_point(|size| size.total_cmp(&bytes).is_lt())
     }
 
-    /// How many sizes there are.
     pub(super) fn sizes(&self) -> usize {
         self.sizes.len()
     }
 
-    /// How many slots there are.
     pub(super) fn slot_count(&self) -> usize {
         self.users.len()
     }
 
-    /// Where what belongs to a link lies in [`Self::slots`] and [`Self::busy`].
+    /// The range of a link's entries in [`Self::slots`] and [`Self::busy`].
     #[inline]
     pub(super) fn range(&self, link: LinkId) -> std::ops::Range<usize> {
         self.first[link.index()] as usize..self.first[link.index() + 1] as usize
@@ -136,33 +133,34 @@ impl LoadedMachine {
         &self.slots
     }
 
-    /// How long they are busy with a message of a size.
+    /// How long these slots are busy with a message of a size, in µs.
     #[inline]
     pub(super) fn busy(&self, size: usize) -> &[f64] {
         &self.busy[size]
     }
 
-    /// From the start of a message to its arrival.
+    /// The time from the start of a message to its arrival, in µs.
     #[inline]
     pub(super) fn duration(&self, size: usize, link: LinkId) -> f64 {
         self.durations[size][link.index()]
     }
 
-    /// The link that stands for the orbit of `link`.
+    /// The representative of the orbit of `link`.
     #[inline]
     pub(super) fn representative(&self, link: LinkId) -> LinkId {
         self.representative[link.index()]
     }
 
-    /// Who uses a slot.
+    /// The representatives of the links that use a slot.
     pub(super) fn users(&self, slot: usize) -> &[LinkId] {
         &self.users[slot]
     }
 }
 
-/// Resources that symmetries send to each other.
+/// The orbits of resources under the symmetries.
 struct ResourceOrbits {
-    /// For each resource one that stands for its orbit, and how many images of a message meet at one of the orbit.
+    /// For each resource, the representative of its orbit, and how many images of a message meet at one resource of the
+    /// orbit.
     of: Vec<(usize, f64)>,
 }
 

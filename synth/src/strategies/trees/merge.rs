@@ -1,4 +1,4 @@
-//! Messages that follow each other on a link, made one: that saves an α wherever nobody waits for the first.
+//! Merges messages that follow each other on a link, which saves an α where no rank waits for the first.
 //!
 //! The principal function is [`merged`].
 
@@ -7,12 +7,12 @@ use schedule::{Message, Transfer, makespan, replay};
 use std::collections::BTreeMap;
 use topology::{Bytes, Micros};
 
-/// Every round can double the messages; more would make them longer than anybody wants.
+/// Rounds of merging; each can double the length of messages, and longer ones are not useful.
 const ROUNDS: u32 = 5;
-/// The most transfers for which it is worth the time.
+/// The most transfers for which merging is worth the time.
 const MOST: usize = 1 << 17;
 
-/// `transfers` (in the order of their starts) with neighbours made one while that shortens the whole.
+/// `transfers` (in the order of their starts) with neighbours merged as long as that shortens the schedule.
 pub(super) fn merged(problem: &Problem, transfers: Vec<Transfer>) -> Vec<Transfer> {
     let mut best = transfers;
     if best.len() > MOST {
@@ -30,7 +30,7 @@ pub(super) fn merged(problem: &Problem, transfers: Vec<Transfer>) -> Vec<Transfe
     best
 }
 
-/// The messages with each pair of neighbours made one of which the first's chunks have time; `None` if there are none.
+/// The messages with neighbours merged in pairs, where the first's chunks can wait; `None` if there are no such pairs.
 fn pairs_joined(problem: &Problem, transfers: &[Transfer]) -> Option<Vec<Message>> {
     let topology = &*problem.topology;
     let (mut held, mut used): (BTreeMap<_, Micros>, BTreeMap<_, Micros>) = Default::default();

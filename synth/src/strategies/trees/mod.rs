@@ -1,8 +1,8 @@
 //! `trees`: spanning trees packed to the optimal throughput, then scheduled.
 //!
-//! The principal type is [`Trees`]. First it is decided along which trees chunks travel, so that no link and no resource has
-//! more to do than the bound says ([`packing`]); only then when ([`play`]). That wins where the data takes far longer than
-//! α, and machines are too unlike for a search that decides both at once, step by step.
+//! The principal type is [`Trees`]. First, trees are packed such that no link or resource has more to do than the bound
+//! requires ([`packing`]). Then the times of the messages are decided ([`play`]). This is best where the data takes far
+//! longer than α, and machines are too irregular for a search that decides both at once.
 
 mod both_ways;
 mod grow;
@@ -34,27 +34,26 @@ use schedule::{Message, Schedule, replay};
 pub struct Trees;
 
 const NAME: &str = "trees";
-/// With how many groups of symmetries it tries.
+/// The number of symmetry groups that are tried.
 const GROUPS: usize = 2;
-/// A group that leaves more ranks than this different saves too little for what it forbids.
+/// A group with more orbits of ranks than this saves too little for the schedules that it forbids.
 const FEW: usize = 4;
-/// So few messages are scheduled in some milliseconds.
+/// Up to this number, messages are scheduled in some milliseconds.
 const QUICK: usize = 1 << 13;
-/// A gap (relative) that is left to others where it is one of many.
+/// In a portfolio, a gap (relative) up to this is left to other strategies.
 const WORTHWHILE: f64 = 0.01;
-/// The most looks at links in one round of packing, images of others not counted: some tenths of a second.
+/// The most links visited in one round of packing, without images: some tenths of a second.
 const MOST_LOOKS: usize = 60_000_000;
-/// The most messages that are scheduled.
 const MOST_MESSAGES: usize = 1 << 21;
-/// The most where it is one of many, images of others not counted.
+/// The same in a portfolio, without images.
 const MOST_AMONG_OTHERS: usize = 1 << 17;
-/// Looks at links while messages are played, in one call: about a second.
+/// The work of playing messages in one call, in links visited: about a second.
 const WORK: u64 = 60_000_000;
-/// One in so many parts of a limited time is for packing; the others are for what happens when.
+/// Packing may take one part in this many of a limited time; the rest is for scheduling.
 const PACKING_PART: u32 = 3;
-/// A packing this close (relative) to the target is good enough: more trees per root gain less than they cost.
+/// A packing this close (relative) to the target is good enough: more trees per root cost more than they gain.
 const CLOSE: f64 = 0.004;
-/// How free links are for the sake of shallow trees.
+/// The loads (relative to the target) up to which links are used freely, for shallow trees.
 const STYLES: [f64; 3] = [1.1, 1.0, 0.85];
 
 impl Strategy for Trees {
@@ -91,15 +90,15 @@ impl Strategy for Trees {
     }
 }
 
-/// The largest groups of symmetries under which no image waits for another; without symmetries where there are no such, or
-/// that costs little and may be better. Only those under which there is not too much to decide.
+/// The largest groups of symmetries under which no image waits for another. The case without symmetries is added if
+/// there are no such groups, or if it is cheap and may be better. Cases with too much to decide are left out.
 fn mirrors(problem: &Problem, context: &Context<'_>) -> Result<Vec<Mirror>, SynthError> {
     let mut mirrors = Mirror::all(problem, context.symmetries, context.deadline);
     let ranks = problem.topology.rank_count();
     let messages = messages(problem);
     mirrors.retain(|mirror| mirror.order() * FEW >= ranks && LoadedMachine::is_free_of_turns(problem, mirror));
     mirrors.truncate(GROUPS);
-    // Links that share nothing are kept busy without symmetries as well.
+    // Where links share no resources, they are kept busy without symmetries as well.
     if mirrors.is_empty() || problem.topology.resources().is_empty() && messages <= QUICK {
         mirrors.push(Mirror::plain(&problem.topology));
     }
@@ -110,12 +109,12 @@ fn mirrors(problem: &Problem, context: &Context<'_>) -> Result<Vec<Mirror>, Synt
     }
 }
 
-/// How many messages there are, if none brings two chunks.
+/// The number of messages with one chunk each.
 fn messages(problem: &Problem) -> usize {
     problem.demand.chunks().iter().map(|chunk| chunk.lacking().count()).sum()
 }
 
-/// Whether there is not too much to decide; images are decided with what they are images of.
+/// Whether the number of decisions is affordable; images need no decisions.
 fn is_affordable(problem: &Problem, mirror: &Mirror, context: &Context<'_>) -> bool {
     let looks = problem.demand.chunks().chunk_by(|a, b| a == b).count() * problem.topology.links().len();
     let most = if context.is_alone { MOST_MESSAGES } else { MOST_AMONG_OTHERS };
@@ -123,7 +122,7 @@ fn is_affordable(problem: &Problem, mirror: &Mirror, context: &Context<'_>) -> b
     messages <= MOST_MESSAGES && messages / mirror.order() <= most && looks / mirror.order() <= MOST_LOOKS
 }
 
-/// Where they are one of many, whether trees can gain anything: α does not dominate, and there is a gap left.
+/// In a portfolio, whether trees can gain anything: α does not dominate, and there is a gap left.
 fn worthwhile(problem: &Problem, context: &Context<'_>) -> Result<(), SynthError> {
     if context.is_alone {
         return Ok(());
@@ -143,7 +142,7 @@ fn refused(why: String) -> SynthError {
     SynthError::NotApplicable { strategy: NAME, why }
 }
 
-/// Whether the problem is of a kind and size for it.
+/// Checks that the problem is of a kind that this strategy plans.
 fn check(problem: &Problem) -> Result<(), SynthError> {
     let demand = &problem.demand;
     check_copies(problem, NAME)?;
@@ -176,7 +175,7 @@ fn attempt(problem: &Problem, context: &Context<'_>, mirror: &Mirror, idle: f64,
         return None;
     }
     let messages = reflected(mirror, timed.jobs.messages());
-    // Detours may leave a relay with what nobody needs from it any more.
+    // After detours, a relay may have chunks that no rank needs from it any more.
     let messages = without_idle_copies(&messages, &problem.topology, &problem.demand);
     let mut transfers = replay(&problem.demand, &problem.topology, &messages).ok()?;
     transfers.sort_by(|a, b| a.start.total_cmp(&b.start));
@@ -213,7 +212,7 @@ fn reflected(mirror: &Mirror, messages: Vec<Message>) -> Vec<Message> {
     all
 }
 
-/// What one play of `jobs` costs, in looks at links.
+/// The cost of one play of `jobs`, in links visited.
 fn looks(problem: &Problem, machine: &LoadedMachine, jobs: &Jobs) -> u64 {
     let of = |job: &jobs::Job| {
         let slots = &machine.slots()[machine.range(job.link)];
@@ -224,7 +223,7 @@ fn looks(problem: &Problem, machine: &LoadedMachine, jobs: &Jobs) -> u64 {
     jobs.all.iter().map(of).sum::<usize>() as u64
 }
 
-/// As few trees per root as do, of the numbers that divide the number of chunks.
+/// The fewest trees per root that are good enough; their number divides the number of chunks.
 fn few_trees(
     problem: &Problem,
     deadline: &Deadline,
@@ -235,7 +234,7 @@ fn few_trees(
     let chunks = problem.demand.chunks().chunk_by(|a, b| a == b).map(<[_]>::len).max()?;
     let mut best: Option<(Units, Packing)> = None;
     for trees in (1..=chunks).filter(|&trees| chunks.is_multiple_of(trees)) {
-        // On a large machine, to get ready takes longer than the time that may be left.
+        // On a large machine, the preparation may take longer than the time left.
         if deadline.has_passed_for_all() {
             break;
         }
@@ -273,7 +272,7 @@ mod tests {
         Problem::new(topology, Arc::new(demand))
     }
 
-    /// The verified makespan over the bound.
+    /// The verified makespan divided by the bound.
     fn ratio(problem: &Problem) -> Result<f64, SynthError> {
         let options = Options::default();
         let (deadline, bound) = (Deadline::default(), bounds(problem, &Deadline::default()).best().value);

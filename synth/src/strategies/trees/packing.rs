@@ -1,11 +1,12 @@
-//! Many out-trees at once, so that no link and no resource is busy for long.
+//! Packs many out-trees at once, so that no link or resource is busy for long.
 //!
-//! The principal type is [`Packing`]. ForestColl [1] removes switches by splitting edges and packs trees into what is left; here
-//! links share resources of any kind, so trees are packed into those at once: each is grown at the lowest price under the
-//! load of all others, and again, round by round, while prices grow steeper. Trees are whole from the start, so what a
-//! number of trees per root can reach is measured, not rounded.
+//! The principal type is [`Packing`]. ForestColl [1] removes switches by splitting edges and then packs trees. Here
+//! links share resources of any kind, and trees are packed into these directly. Each tree is grown at the lowest price
+//! under the loads of all others, and again, round by round, while prices get steeper. Trees are whole from the start,
+//! so what a number of trees per root can reach is measured, not rounded.
 //!
-//! [1] Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics", NSDI 2026.
+//! [1] Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network
+//! Fabrics", NSDI 2026.
 
 use super::both_ways::ways_back;
 use super::grow::{Grower, Haste, Unit};
@@ -19,24 +20,25 @@ use rand_pcg::rand_core::Rng;
 use schedule::ChunkId;
 use topology::LinkId;
 
-/// The first η, by how much it grows each round, and where it stays.
+/// The first η, its factor of growth per round, and its largest value.
 const STEEPNESS: [f64; 3] = [6.0, 1.5, 90.0];
-/// The most rounds, and how many without a gain (at the last η) end the packing.
+/// The most rounds, and how many rounds without a gain (at the largest η) end the packing.
 const ROUNDS: u32 = 24;
 const PATIENCE: u32 = 3;
 
-/// What is packed: the chunks, tied into the units that travel along one tree each.
+/// What is packed: the chunks, tied into units that travel along one tree each.
 #[derive(Clone, Debug)]
 pub(super) struct Units {
     pub(super) all: Vec<Unit>,
-    /// What their messages keep busy.
+    /// How long their messages keep links and resources busy.
     pub(super) machine: LoadedMachine,
 }
 
 impl Units {
-    /// At most `trees` units for each run of equal chunks; chunks that nobody lacks, and images of others, are left out.
+    /// At most `trees` units for each run of equal chunks. Chunks that no rank lacks, and images of other chunks, are
+    /// left out.
     ///
-    /// With `both_ways`, what a tree carries down goes up it as well.
+    /// With `both_ways`, a tree carries everything up as well as down.
     pub(super) fn new(problem: &Problem, mirror: &Mirror, trees: usize, both_ways: bool) -> Self {
         let demand = &*problem.demand;
         let mut all: Vec<Unit> = Vec::new();
@@ -64,7 +66,7 @@ impl Units {
     }
 }
 
-/// Which chunks are images of earlier ones.
+/// For each chunk, whether it is the image of an earlier one.
 fn images(problem: &Problem, mirror: &Mirror) -> Vec<bool> {
     let mut is_image = vec![false; problem.demand.chunks().len()];
     if mirror.order() == 1 || problem.topology.links().is_empty() {
@@ -88,10 +90,10 @@ pub(super) struct Packing {
     pub(super) peak: f64,
 }
 
-/// How to pack.
+/// Parameters of a packing.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct PackingStyle {
-    /// The load (as a share of the target) up to which links are used freely for the sake of shallow trees.
+    /// The load (relative to the target) up to which links are used freely, for shallow trees.
     pub(super) idle: f64,
     /// The busy time to reach, in µs.
     pub(super) target: f64,
@@ -99,7 +101,8 @@ pub(super) struct PackingStyle {
     pub(super) both_ways: bool,
 }
 
-/// Packs a tree for each of `units`. `None` if one cannot span the ranks that want it, or the time is up before there is any.
+/// Packs a tree for each of `units`. `None` if a tree cannot span the ranks that want its chunks, or if the time is up
+/// before the first packing.
 pub(super) fn pack(
     problem: &Problem,
     units: &Units,
@@ -154,7 +157,7 @@ pub(super) fn pack(
     best
 }
 
-/// So that a hop less is worth a link that is as busy as the style says.
+/// Chosen such that one hop less is worth a link with the load that the style allows.
 fn haste(problem: &Problem, units: &Units, style: PackingStyle, load: &Load<'_>) -> Haste {
     let Some(link) = problem.topology.links().first() else { return Haste(0.0) };
     let bytes = units.all.iter().map(|unit| unit.bytes.0).fold(0.0, f64::max);
@@ -178,14 +181,14 @@ mod tests {
     use std::sync::Arc;
     use topology::{Latency, Link, Micros, MicrosPerByte, Rank, Topology, TopologyParts};
 
-    /// So many bytes that no α matters.
+    /// So many bytes that α does not matter.
     fn problem(topology: Topology, trees: u32) -> Problem {
         let request = Request::new(Collective::AllGather, topology.rank_count(), 100_000_000_000_000);
         let demand = Demand::new(request.with_chunks(trees)).expect("a valid request");
         Problem::new(Arc::new(topology), Arc::new(demand))
     }
 
-    /// The busiest link or port in µs, counted anew, after a look at every tree: it spans all ranks, parents first.
+    /// The busiest link or port in µs, counted again; checks that every tree spans all ranks, parents first.
     fn counted(problem: &Problem, units: &Units, packing: &Packing) -> f64 {
         let topology = &*problem.topology;
         let mut busy = vec![0.0; topology.links().len() + topology.resources().len()];
@@ -207,7 +210,7 @@ mod tests {
         busy.into_iter().fold(0.0, f64::max)
     }
 
-    /// The best share of the optimal throughput that trees reach, so many per root, in any style.
+    /// The largest fraction of the optimal throughput that `trees` trees per root reach, over all styles.
     fn share(topology: &Topology, trees: u32) -> f64 {
         [1.1, 1.0, 0.85, 0.5].map(|idle| share_in(topology.clone(), trees, idle)).into_iter().fold(0.0, f64::max)
     }
@@ -227,7 +230,7 @@ mod tests {
 
     #[test]
     fn machines_reach_the_published_optimum_with_few_trees() {
-        // The optimum itself is a bound; ForestColl needs 13, 1, 83, 2, 10 and 6 trees for all of it.
+        // The target is the bound on the optimum. ForestColl needs 13, 1, 83, 2, 10 and 6 trees to reach all of it.
         for (spec, trees, least) in [
             ("dgx-a100x2", 1, 0.97),
             ("dgx-a100x4", 1, 0.999),

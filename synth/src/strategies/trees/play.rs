@@ -1,9 +1,9 @@
 //! When messages leave: a list scheduler that keeps ports busy, forwards and backwards in time.
 //!
-//! The principal type is [`TreePlayer`]. Played backwards, a delivery gets the latest start that the others leave it; in that
-//! order it is played forwards again (justification [1]). Forwards, trees are a plan, not a law: where a link would stand
-//! idle, it brings a chunk that its receiver would get from elsewhere later, if the busiest that it uses still has time for
-//! what is planned. Trees say how much everything should carry; what is to hand decides the rest.
+//! The principal type is [`TreePlayer`]. A backward play gives each delivery its latest start. The next forward play
+//! uses that order (justification [1]). In a forward play, trees may be left: an idle link may bring a chunk that its
+//! receiver would get later over another link, if the busiest of its slots still has time for what is planned. The
+//! trees decide how much each link carries; the available chunks decide the rest.
 //!
 //! [1] Valls, Ballestín and Quintanilla, "Justification and RCPSP: a technique that pays", EJOR 2005.
 
@@ -15,27 +15,28 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use topology::LinkId;
 
-/// Instants this close (relative to the mean transfer time) are one.
+/// Instants this close (relative to the mean transfer time) count as one.
 const INSTANT: f64 = 1e-7;
-/// How many chunks a link looks at before it brings the most urgent of them.
+/// How many chunks a link examines before it brings the most urgent of them.
 const LOOKS: usize = 24;
-/// Where links have this share of the time left over, they may do more than they were meant to.
+/// Links that are planned to be busy for less than this fraction of the time left may do more than planned.
 const SLACK: f64 = 0.5;
 const NONE: u32 = u32::MAX;
-/// How often the deadline is looked at, in instants.
+/// How often the deadline is checked, in instants.
 const POLLED: u32 = 64;
 
-/// Which way time runs.
+/// The direction of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
-    /// As planned, or by other links where these are idle, and all that is planned still ends before an instant (µs).
+    /// Forwards. With a horizon (µs), idle links may bring chunks that are planned for other links, if everything
+    /// planned still ends before it.
     Forwards {
         detours: Option<Horizon>,
     },
     Backwards,
 }
 
-/// When all should be over.
+/// The time at which everything should have arrived, in µs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Horizon(pub(super) f64);
 
@@ -44,15 +45,13 @@ impl Eq for Horizon {}
 /// What happens at an instant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
-    /// A job waits for nothing any more.
+    /// A job no longer waits for anything.
     Ready(u32),
-    /// A job's chunk has arrived.
     Arrived(u32),
-    /// A slot is free.
     Free(u32),
 }
 
-/// Links and starts (µs) of all jobs, and when the last has arrived.
+/// Links and starts (µs) of all jobs, and the last arrival.
 #[derive(Clone, Debug)]
 pub(super) struct PlayedTrees {
     pub(super) links: Vec<LinkId>,
@@ -60,13 +59,13 @@ pub(super) struct PlayedTrees {
     pub(super) makespan: f64,
 }
 
-/// Which chunks ranks have, and which of their deliveries have not begun: what detours need to know.
+/// The chunks that ranks have, and the deliveries that have not begun; used by detours.
 #[derive(Clone, Debug, Default)]
 struct Holdings {
     words: usize,
     has: Vec<u64>,
     needs: Vec<u64>,
-    /// rank × chunk: the job that delivers it.
+    /// By rank and chunk: the job that delivers the chunk.
     job: Vec<u32>,
 }
 
@@ -91,25 +90,25 @@ impl Holdings {
     }
 }
 
-/// A machine that plays jobs.
+/// Plays the jobs once.
 pub(super) struct TreePlayer<'a> {
     problem: &'a Problem,
     jobs: &'a Jobs,
     machine: &'a LoadedMachine,
     instant: f64,
-    /// From when on each slot is free, in µs.
+    /// When each slot becomes free, in µs.
     free: Vec<f64>,
-    /// For each link (of an orbit, its representative) the jobs that could leave, most urgent first.
+    /// For each link (the representative of its orbit), the jobs that could leave, most urgent first.
     waiting: Vec<BinaryHeap<Reverse<(u32, u32)>>>,
     events: BinaryHeap<Reverse<(Key, Event)>>,
-    /// For each job how many others it waits for.
+    /// For each job, how many jobs it still waits for.
     open: Vec<u32>,
     begun: Vec<bool>,
     detours: Option<f64>,
     holdings: Holdings,
-    /// For each slot, how long what has not begun will keep it busy, as planned.
+    /// For each slot, how long jobs that have not begun will keep it busy, as planned.
     planned: Vec<f64>,
-    /// Links over which something could leave now: with what is planned, and without.
+    /// Links that are free now: those with a planned job, and those without.
     candidates: Vec<(u32, LinkId)>,
     idle: Vec<LinkId>,
     played: PlayedTrees,
@@ -143,8 +142,8 @@ impl<'a> TreePlayer<'a> {
         }
     }
 
-    /// Plays all jobs; of those that can leave at once, the one of the lowest `urgency` does. `None` where the deadline passed
-    /// meanwhile.
+    /// Plays all jobs. Of those that can leave at once, the one of the lowest `urgency` leaves. `None` if the deadline
+    /// passes meanwhile.
     pub(super) fn play(mut self, urgency: &[u32], direction: Direction, deadline: &Deadline) -> Option<PlayedTrees> {
         let (before, after) = match direction {
             Direction::Forwards { .. } => (&self.jobs.causes, &self.jobs.followers),
@@ -184,7 +183,7 @@ impl<'a> TreePlayer<'a> {
         Some(self.played)
     }
 
-    /// Takes all events of this instant, and notes the links over which something could leave now.
+    /// Processes all events of this instant, and collects the links over which something could leave now.
     fn happen(&mut self, now: f64, urgency: &[u32], after: &super::jobs::Lists) {
         let problem = self.problem;
         while let Some(&Reverse((key, event))) = self.events.peek() {
@@ -245,7 +244,7 @@ impl<'a> TreePlayer<'a> {
         Some(start)
     }
 
-    /// Sends the most urgent job of a link, if it still can.
+    /// Sends the most urgent job of a link, if it can still leave.
     fn leave(&mut self, link: LinkId, now: f64) {
         let Some(start) = self.start(link, now) else { return };
         while let Some(Reverse((_, job))) = self.waiting[link.index()].pop() {
@@ -258,7 +257,7 @@ impl<'a> TreePlayer<'a> {
         }
     }
 
-    /// Lets idle links bring what their receivers would get from elsewhere, the most urgent first.
+    /// Lets idle links bring chunks that are planned for other links, the most urgent first.
     fn detour(&mut self, now: f64, horizon: f64, urgency: &[u32]) {
         let mut idle = std::mem::take(&mut self.idle);
         idle.sort_unstable();
@@ -279,7 +278,7 @@ impl<'a> TreePlayer<'a> {
         self.idle = idle;
     }
 
-    /// The most urgent job that `link` could do for another.
+    /// The most urgent job that `link` could take over from another link.
     fn offer(&self, link: LinkId, now: f64, horizon: f64, urgency: &[u32]) -> Option<u32> {
         let ends = self.problem.topology.link(link);
         let Holdings { words, has, needs, job } = &self.holdings;
@@ -308,8 +307,8 @@ impl<'a> TreePlayer<'a> {
         fits.then_some(job)
     }
 
-    /// Whether `link` can do this job now, still do all that is planned for it before the horizon, and is no busier than what
-    /// it relieves.
+    /// Whether `link` can do this job now and still everything planned for it before the horizon, without being busier
+    /// than the links that it relieves.
     fn has_time(&self, link: LinkId, job: usize, now: f64, horizon: f64) -> bool {
         let machine = self.machine;
         let size = self.size(job);
@@ -318,7 +317,7 @@ impl<'a> TreePlayer<'a> {
         let left = horizon - now;
         let (mut busy, mut more): (f64, f64) = (0.0, 0.0);
         for (slot, added) in ours.iter().zip(&machine.busy(size)[machine.range(link)]) {
-            // What both ways use carries no more than before.
+            // Slots that both links use carry no more than before.
             if !theirs.contains(slot) {
                 more = more.max(*added);
                 busy = busy.max(self.planned[*slot as usize] + added);
@@ -333,7 +332,7 @@ impl<'a> TreePlayer<'a> {
         self.machine.size(self.problem.demand.bytes_of(self.jobs.all[job].chunk))
     }
 
-    /// Counts what a job keeps busy as planned, or no longer.
+    /// Adds or removes the planned busy times of a job.
     fn plan(&mut self, job: usize, times: f64) {
         let (machine, size) = (self.machine, self.size(job));
         let range = machine.range(self.jobs.all[job].link);
@@ -342,7 +341,6 @@ impl<'a> TreePlayer<'a> {
         }
     }
 
-    /// Sends a job over `link` at `start`.
     fn send(&mut self, job: usize, link: LinkId, start: f64) {
         let (machine, size) = (self.machine, self.size(job));
         self.begun[job] = true;
@@ -366,7 +364,7 @@ impl<'a> TreePlayer<'a> {
     }
 }
 
-/// From start to arrival of each job, in µs.
+/// The time from start to arrival of each job, in µs.
 pub(super) fn durations<'a>(
     problem: &'a Problem,
     jobs: &'a Jobs,

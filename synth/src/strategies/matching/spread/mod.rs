@@ -1,11 +1,11 @@
 //! One causal matching of links and chunks in time, for chunks that several ranks may need.
 //!
-//! The principal function is [`spread`]. It walks through the instants at which a link becomes free or a chunk
-//! arrives, and at each lets the free links choose among the chunks that their sender *already holds* and their
-//! receiver neither has nor has been promised. TACOS [1] has the same skeleton, but replaces a chunk on arrival
-//! by one that the sender may have got meanwhile; here what leaves is fixed at departure.
+//! The principal function is [`spread`]. It steps through the instants at which a link becomes free or a chunk arrives.
+//! At each instant the free links choose among the chunks that their sender *already holds*, and that their receiver
+//! neither has nor will get. TACOS [1] has the same structure, but on arrival it may replace a chunk by one that the
+//! sender got meanwhile. Here a message is fixed at departure.
 //!
-//! What distinguishes one restart from another is its [`Style`] and its random numbers.
+//! Restarts differ in their [`Style`] and their random numbers.
 //!
 //! [1] Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning".
 
@@ -25,18 +25,18 @@ use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList, Transfer};
 use topology::{LinkId, Micros, Rank};
 
-/// A chunk is at hand where it is nearer than this share of a dear link's duration.
+/// A chunk is at hand if it is nearer to the receiver than this fraction of the duration of a link with large α.
 const AT_HAND: f64 = 0.5;
 
-/// How often the deadline is looked at, in looks of a link at 64 chunks: searches of ordinary size never do.
+/// How often the deadline is checked, in links examined at 64 chunks: searches of ordinary size never check it.
 const POLLED: u64 = 1 << 24;
 
-/// More candidates than this are not counted: a link with so many is not short of them.
+/// Candidates are not counted beyond this number, because such a link does not lack candidates.
 const MANY: u32 = 4096;
 
-/// Spreads every chunk to all who accept it, after `prefix`, whose messages are taken as given.
+/// Spreads every chunk to all ranks that accept it, after the given messages `prefix`.
 ///
-/// No message ends after `cutoff`. `None` if somebody is left without a chunk.
+/// No message ends after `cutoff`. `None` if some rank does not get a chunk.
 pub(super) fn spread(
     instance: &Instance<'_>,
     prefix: &[Transfer],
@@ -52,7 +52,7 @@ pub(super) fn spread(
     (state.missing == 0).then(|| state.calendar.into_transfers())
 }
 
-/// Rows of bits that say together which chunks a link could carry now.
+/// Rows of bits that together give the chunks that a link could carry now.
 struct Candidates<'a> {
     held: &'a [u64],
     accepts: &'a [u64],
@@ -81,31 +81,31 @@ struct State<'a> {
     style: Style,
     cutoff: Micros,
     random: &'a mut Pcg64Mcg,
-    /// rank × chunk: arrived.
+    /// By rank and chunk: arrived.
     held: BitMatrix,
-    /// rank × chunk: held or on its way.
+    /// By rank and chunk: held or on its way.
     promised: BitMatrix,
-    /// (rank, chunk) pairs still without a promise.
+    /// The number of (rank, chunk) pairs that are accepted but not yet promised.
     missing: usize,
     /// How many ranks have or will have each chunk.
     copies: Vec<u32>,
-    /// rank × chunk: when it arrives, kept only for patience.
+    /// By chunk and rank: when the chunk arrives; used only by [`WaitRule::Waits`].
     arrival: Vec<f32>,
-    /// chunk × rank: distance from the nearest rank that has or will have it; kept only for urgency.
+    /// By chunk and rank: the distance from the nearest rank that has or will have the chunk; used only with urgency.
     nearest: Vec<f32>,
-    /// chunk × rank: the way of the copy there; kept only where the sketch limits ways.
+    /// By chunk and rank: the way of the copy there; used only where the sketch limits ways.
     ways: Vec<Way>,
-    /// Links that have sent a relayed chunk, kept only where own chunks go first.
+    /// The links that have sent a relayed chunk; used only where own chunks go first.
     relaying: Vec<bool>,
-    /// What the sketch wishes for each link, and whether it carries anything yet; kept only where it wishes anything.
+    /// For each link, the sketch's wish and whether the link is in use; used only where the sketch has wishes.
     connections: Vec<(Option<Connections>, bool)>,
     calendar: Calendar<'a>,
-    /// Links whose α is dear, kept only where they wait for several chunks.
+    /// The links with large α; used only where they wait for several chunks.
     dear: Vec<bool>,
-    /// Links to look at now.
+    /// The links that choose next.
     awake: Vec<LinkId>,
     is_awake: Vec<bool>,
-    /// How often a link has looked at 64 chunks since the deadline was last thought of.
+    /// How many times a link has examined 64 chunks since the deadline was last polled.
     looks: usize,
 }
 
@@ -146,7 +146,7 @@ impl<'a> State<'a> {
         state
     }
 
-    /// Keeps the optional tables: `rank` has or will have `chunk` at `time`.
+    /// Updates the optional tables: `rank` has or will have `chunk` at `time`.
     fn promise(&mut self, chunk: ChunkId, rank: Rank, time: Micros) {
         let ranks = self.instance.topology.rank_count();
         if !self.arrival.is_empty() {
@@ -173,7 +173,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// `chunk` will arrive over `id` at `end`.
+    /// Records that `chunk` will arrive over `id` at `end`.
     fn carry(&mut self, chunk: ChunkId, id: LinkId, end: Micros) {
         let topology = self.instance.topology;
         let (ranks, link) = (topology.rank_count(), topology.link(id));
@@ -184,7 +184,7 @@ impl<'a> State<'a> {
         if !self.ways.is_empty() {
             let at = |rank: Rank| chunk.index() * ranks + rank.index();
             let way = self.ways[at(link.from)];
-            // What a given prefix does against the sketch is not made worse.
+            // The given prefix may break the sketch; its ways are then kept as they are.
             self.ways[at(link.to)] = self.instance.problem.constraints.after(topology, way, id).unwrap_or(way);
         }
         if !self.relaying.is_empty() {
@@ -204,7 +204,7 @@ impl<'a> State<'a> {
             }
             match self.calendar.next(&mut happened) {
                 Some(next) => now = next,
-                // All wait for more than will come: nobody waits any longer.
+                // All links wait for more chunks than will come, so waiting ends for all.
                 None if !self.dear.is_empty() => {
                     self.dear.clear();
                     self.instance.topology.link_ids().for_each(|link| self.wake(link));
@@ -235,7 +235,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Lets a link, or the one that stands for it, choose next.
+    /// Lets a link, or the representative of its orbit, choose next.
     fn wake(&mut self, link: LinkId) {
         let link = self.instance.mirror.representative(link);
         if !self.is_awake[link.index()] && self.instance.problem.allows_link(link) {
@@ -244,7 +244,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Lets the free links among the awake ones choose, those with the fewest candidates first.
+    /// Lets the free links among the awake ones choose, in the order of the style.
     fn choose(&mut self, now: Micros) {
         let mut ready: Vec<Ready> = Vec::with_capacity(self.awake.len());
         for link in std::mem::take(&mut self.awake) {
@@ -263,7 +263,7 @@ impl<'a> State<'a> {
             ports_first(self.instance.topology, &mut ready);
         }
         for Ready { link, .. } in ready {
-            // What is at hand may have changed since it was counted.
+            // The candidates may have changed since they were counted.
             if self.calendar.is_free(link, now) && !self.is_too_little(link) {
                 let chunks = self.pick(link, now);
                 if !chunks.is_empty() {
@@ -273,12 +273,12 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether a dear link had better wait for more chunks.
+    /// Whether a link with large α should wait for more chunks.
     fn is_too_little(&mut self, link: LinkId) -> bool {
         self.style.choosy && self.dear.get(link.index()) == Some(&true) && self.count(link) < self.style.batch
     }
 
-    /// How many chunks could go over a link now; where there are very many, at least that many.
+    /// How many chunks could go over a link now; if there are very many, a lower bound.
     fn count(&mut self, link: LinkId) -> u32 {
         let mut count = 0;
         let choosy = self.style.choosy && self.dear.get(link.index()) == Some(&true);
@@ -301,7 +301,8 @@ impl<'a> State<'a> {
         count
     }
 
-    /// Whether the receiver of a dear link can get `chunk` from somebody nearer, so that α is not worth paying for it.
+    /// Whether the receiver of a link with large α can get `chunk` from a nearer rank, so that paying α is not
+    /// worthwhile.
     fn is_at_hand(&self, id: LinkId, chunk: ChunkId) -> bool {
         let to = self.instance.topology.link(id).to.index();
         let nearest = self.nearest.get(chunk.index() * self.instance.topology.rank_count() + to);
@@ -309,7 +310,7 @@ impl<'a> State<'a> {
         nearest.is_some_and(|&nearest| f64::from(nearest) < AT_HAND * duration)
     }
 
-    /// The links with the smallest turn choose first.
+    /// The sort key of a link: the links with the smallest key choose first.
     fn turn(&self, link: LinkId, candidates: u32) -> (u32, u32) {
         match self.style.turn {
             TurnOrder::Scarce => (candidates, 0),
@@ -323,8 +324,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The place of a link among those with as many candidates: by chance, but open connections before others where few
-    /// are wanted, and after them where many are.
+    /// A random number that decides between links with equal keys. Links in use come first where few connections are
+    /// wanted, and last where many are.
     fn lot(&mut self, link: LinkId) -> u32 {
         let lot = self.random.next_u32();
         match self.connections.get(link.index()) {
@@ -352,7 +353,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// The wish for every link, none of which is open; empty without wishes.
+/// The wish for every link, with no link in use; empty without wishes.
 fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<Connections>, bool)> {
     let mut wishes = vec![(None, false); if constraints.connections.is_empty() { 0 } else { links }];
     for wish in &constraints.connections {
@@ -361,7 +362,7 @@ fn wished_connections(constraints: &Constraints, links: usize) -> Vec<(Option<Co
     wishes
 }
 
-/// Which links have an α so dear that it pays to wait for a `batch` of chunks; empty where there is no waiting.
+/// The links with an α so large that waiting for `batch` chunks pays; empty if no link waits.
 fn dear_links(instance: &Instance<'_>, batch: u32) -> Vec<bool> {
     let links = instance.topology.links();
     let cheapest = links.iter().map(|link| link.alpha.0).fold(f64::INFINITY, f64::min);

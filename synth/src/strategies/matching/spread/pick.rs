@@ -1,4 +1,4 @@
-//! What a link takes: the best of the chunks that its sender holds and its receiver lacks.
+//! The choice of a link: the best of the chunks that its sender holds and its receiver lacks.
 
 use super::State;
 use crate::problem::merging::merging_pays;
@@ -6,7 +6,7 @@ use rand_pcg::rand_core::Rng;
 use schedule::{ChunkId, ChunkList};
 use topology::{LinkId, Micros};
 
-/// How many candidates a link looks at; more would cost more than they gain.
+/// The most candidates that a link scores; more would cost more than they gain.
 const SAMPLE: usize = 48;
 
 impl State<'_> {
@@ -54,7 +54,7 @@ impl State<'_> {
         chosen
     }
 
-    /// How much a chunk deserves a link; `None` if it should not take it.
+    /// The score of a chunk for a link; `None` if the link should not take it.
     fn score(&mut self, id: LinkId, chunk: ChunkId, now: Micros) -> Option<f64> {
         let (instance, style) = (self.instance, self.style);
         let link = instance.topology.link(id);
@@ -81,7 +81,7 @@ impl State<'_> {
         Some(score)
     }
 
-    /// Whether another link will bring `chunk` to the same receiver before this one could.
+    /// Whether another link could bring `chunk` to the same receiver before this one.
     fn comes_sooner(&self, id: LinkId, chunk: ChunkId, now: Micros) -> bool {
         let topology = self.instance.topology;
         let ranks = topology.rank_count();

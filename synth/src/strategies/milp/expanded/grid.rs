@@ -1,46 +1,44 @@
-//! Time cut into epochs: how many epochs a message travels, and how much a link takes meanwhile.
+//! Time cut into epochs: how many epochs a message travels, and how much a link carries in an epoch.
 //!
-//! The principal type is [`Grid`]. Durations are rounded to the nearest number of epochs, not up: the grid only
-//! guides the search, and every answer is timed again exactly afterwards. A link that is busy for several epochs
-//! has a sliding window; one that is busy for less than an epoch takes several chunks in it. Where α occupies the
-//! link and an epoch holds several chunks, they travel as one message and pay α once (in TE-CCL α never occupies).
+//! The principal type is [`Grid`]. Durations are rounded to the nearest number of epochs, not up: the grid only guides
+//! the search, and every schedule is timed exactly afterwards. A link that is busy for several epochs has a sliding
+//! window. A link that is busy for less than an epoch takes several chunks in it. Where α occupies the link and an
+//! epoch holds several chunks, these travel as one message and pay α once (in TE-CCL α never occupies).
 
 use crate::problem::Problem;
 use std::collections::BTreeSet;
 use topology::{Bytes, Link, Micros, ResourceId, Topology};
 
-/// An epoch may be overfilled by this share of it; exact timing absorbs what was rounded away.
+/// An epoch may be overfilled by this fraction; exact timing corrects the rounding.
 pub(super) const TOLERANCE: f64 = 0.02;
 
 /// An epoch length for one problem.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
-    /// How long an epoch is.
     pub(super) epoch: Micros,
-    /// The size of the largest chunk: windows must hold it.
+    /// The size of the largest chunk, which every window must hold.
     largest: Bytes,
 }
 
-/// In any `epochs` epochs in a row, what departs may occupy `room`.
+/// A limit on departures: in any `epochs` consecutive epochs they may occupy at most `room`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Window {
-    /// Length of the sliding window.
+    /// The length of the sliding window.
     pub(super) epochs: u32,
-    /// What it holds.
+    /// The time that departures in it may occupy.
     pub(super) room: Micros,
     /// The α that chunks of the same epoch and link pay together; `None` if each pays its own.
     pub(super) shared_alpha: Option<Micros>,
 }
 
 impl Grid {
-    /// A grid of epochs of this length.
     pub(super) fn new(problem: &Problem, epoch: Micros) -> Self {
         Self { epoch, largest: largest_chunk(problem) }
     }
 
-    /// The fewest epochs that cover `time`; a hair over a whole number does not cost an epoch.
+    /// The fewest epochs that cover `time`; slightly more than a whole number does not count as another epoch.
     pub(super) fn epochs_over(&self, time: Micros) -> u32 {
-        // The cast saturates; horizons are bounded long before.
+        // The cast saturates; horizons are limited to much smaller values.
         (time / self.epoch - TOLERANCE).ceil().max(0.0) as u32
     }
 
@@ -49,7 +47,6 @@ impl Grid {
         ((link.transfer_time(bytes) / self.epoch).round() as u32).max(1)
     }
 
-    /// The window of a link.
     pub(super) fn link_window(&self, link: &Link) -> Window {
         self.window(link.occupancy(self.largest), link.occupancy(Bytes::ZERO))
     }
@@ -64,7 +61,7 @@ impl Grid {
         self.window(most(self.largest), most(Bytes::ZERO))
     }
 
-    /// A window for chunks that occupy `alone` each, of which chunks that leave together pay `alpha` once.
+    /// A window for chunks that occupy `alone` each; chunks that leave together may pay `alpha` once.
     fn window(&self, alone: Micros, alpha: Micros) -> Window {
         let shortest = self.epochs_over(alone).max(1);
         let chunks = |epochs: u32| (self.epoch * f64::from(epochs) / alone + TOLERANCE).floor();
@@ -73,8 +70,8 @@ impl Grid {
             return Window { epochs: 1, room: self.epoch, shared_alpha: Some(alpha) };
         }
         let rate = |epochs: u32| chunks(epochs) / f64::from(epochs);
-        // Where a chunk takes one and a half epochs, two in three is nearer than one in two. A longer window also
-        // lets bursts through, so it must be worth it.
+        // If a chunk takes one and a half epochs, two chunks in three epochs is closer than one in two. A longer window
+        // also allows bursts, so it must be clearly better.
         let epochs = if rate(shortest + 1) > 1.1 * rate(shortest) { shortest + 1 } else { shortest };
         Window { epochs, room: self.epoch * f64::from(epochs), shared_alpha: None }
     }
@@ -121,7 +118,7 @@ pub(super) fn natural_epochs(problem: &Problem, costs: &[Link]) -> Vec<Micros> {
     let mut lengths: Vec<Micros> = Vec::new();
     for link in costs {
         lengths.extend([link.occupancy(largest), link.transfer_time(largest)]);
-        // Where α weighs, messages of several chunks set the pace.
+        // Where α is large, messages of several chunks determine the times.
         if link.occupancy(Bytes::ZERO) > link.beta * largest * 0.2 {
             lengths.extend([2.0, 4.0, 8.0].map(|chunks| link.occupancy(largest * chunks)));
         }

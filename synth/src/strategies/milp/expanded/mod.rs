@@ -1,12 +1,13 @@
-//! The time-expanded 0/1 formulation: sketches, asymmetric boxes, small and medium sizes.
+//! The time-expanded 0/1 formulation, for sketches, irregular machines, and small to medium sizes.
 //!
-//! The principal function is [`attempt`]. Time is cut into epochs ([`grid`]); which chunk departs on which link in which
-//! epoch is a feasibility model of a fixed horizon ([`model`]), decided by HiGHS; the horizon is searched, coarse grids
-//! first ([`search`]), whole models with evident symmetries merged before those without, then near the best schedule on
-//! fine grids ([`refine`]); every solution is timed exactly by `schedule::replay` ([`crate::epochs::timing`]).
+//! The principal function is [`attempt`]. Time is cut into epochs ([`grid`]). For a fixed horizon, a feasibility model
+//! decides which chunk departs on which link in which epoch ([`model`]); HiGHS solves it. The horizon is searched,
+//! coarse grids first, and models with merged symmetries before whole ones ([`search`]). Then fine grids search near
+//! the best schedule ([`refine`]). `schedule::replay` times every solution exactly ([`crate::epochs::timing`]).
 //!
-//! The best schedule so far is the warm start in three ways: its makespan limits every horizon, models near it keep
-//! its routes and times but for what they free, and those contain it, so that HiGHS starts from it ([`model`]).
+//! The best schedule so far is the warm start in three ways. Its makespan limits every horizon. Models near it keep its
+//! routes and times except for the part that they free. These models contain it, so that HiGHS starts from it
+//! ([`model`]).
 
 mod grid;
 mod model;
@@ -20,7 +21,7 @@ use search::HorizonSearch;
 /// The name in reports and schedules.
 pub(super) const NAME: &str = "milp-expanded";
 
-/// What the formulation finds within the limits.
+/// The best schedule of this formulation within the limits.
 ///
 /// # Errors
 /// Failures of the solver, or of the model.
@@ -52,7 +53,7 @@ mod tests {
         Problem::new(Arc::new(topology), Arc::new(Demand::new(request).unwrap()))
     }
 
-    /// Few enough calls for a test.
+    /// Limits that are low enough for a test.
     fn quick() -> Options {
         let limits = Limits { solver_iterations: 4_000, solver_calls: 8, ..Limits::default() };
         Options { limits, ..Options::default() }
@@ -67,7 +68,7 @@ mod tests {
         super::attempt(problem, &Context { incumbent, ..Context::alone(options, &deadline, bound) }).unwrap()
     }
 
-    /// Plans without an incumbent; the verifier judges.
+    /// The verified makespan of a plan without an incumbent.
     fn makespan(problem: &Problem, options: &Options) -> f64 {
         let schedule = attempt(problem, options, None).schedule.unwrap();
         verify(schedule, &problem.topology).unwrap().schedule().makespan().0
@@ -90,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Five ranks with links of mixed cost, one of them one-way only.
+    /// Five ranks with links of mixed cost; one link has no opposite.
     fn lopsided() -> Topology {
         let template = resolve("clique:5").unwrap();
         let mut links = template.links().to_vec();
@@ -126,7 +127,7 @@ mod tests {
         let problem = problem(resolve("dgx1").unwrap(), Collective::AllGather, 1_000_000_000, 1);
         let best = attempt(&problem, &quick(), None).schedule.unwrap();
         let again = attempt(&problem, &quick(), Some(&best));
-        // Nothing is faster with a chunk a message, but the bound is for merged ones as well.
+        // No schedule with one chunk per message is faster, but the bound also holds for merged messages.
         assert_eq!((again.schedule, again.stop), (None, StopReason::Exhausted));
         let unproven = attempt_from(&problem, &quick(), Some(&best), Micros(7000.0));
         assert!(unproven.schedule.is_none_or(|schedule| schedule.makespan() < best.makespan()));
@@ -148,7 +149,7 @@ mod tests {
     fn what_was_refuted_up_to_the_incumbent_is_told() {
         let problem = problem(resolve("dgx1").unwrap(), Collective::AllGather, 1_000_000_000, 1);
         let best = attempt(&problem, &quick(), None).schedule.unwrap();
-        // Half the bound that holds: every horizon below the optimum's is tried, and none has a schedule.
+        // With half of the true bound, every horizon below the optimum is tried, and none has a schedule.
         let kept = attempt_from(&problem, &quick(), Some(&best), Micros(3751.0));
         assert_eq!(kept.schedule, None);
         assert!(kept.note.as_deref().is_some_and(|note| note.contains("no schedule in")), "{:?}", kept.note);

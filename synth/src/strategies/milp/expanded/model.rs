@@ -1,8 +1,8 @@
 //! The time-expanded 0/1 model: which chunk departs on which link in which epoch.
 //!
-//! The principal type is [`Expansion`]. For a fixed horizon it is a pure feasibility question, which HiGHS
-//! answers far faster than any weighted objective [1]; the horizon is searched from outside. How chunks spread is
-//! told by [`Copies`]; here is what links and a sketch add, each family of constraints as one function with its
+//! The principal type is [`Expansion`]. For a fixed horizon it is a pure feasibility problem, which HiGHS solves far
+//! faster than one with a weighted objective [1]; the caller searches the horizon. [`Copies`] models how chunks spread.
+//! This file adds the limits of links and of a sketch: one function for each family of constraints, with its
 //! inequality.
 //!
 //! | column | meaning |
@@ -24,14 +24,14 @@ use schedule::{ChunkId, Schedule};
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId, Micros, Rank};
 
-/// The model of one horizon, and what its columns mean.
+/// The model of one horizon, and the departures that its columns stand for.
 pub(super) struct Expansion {
     pub(super) model: Model,
     departures: Vec<(Departure, Column)>,
 }
 
 impl Expansion {
-    /// Builds the model of `routes`; with `orbits`, departures that a symmetry maps to each other are one column.
+    /// Builds the model of `routes`. With `orbits`, departures that a symmetry maps to each other share one column.
     pub(super) fn new(
         problem: &Problem,
         grid: &Grid,
@@ -48,7 +48,7 @@ impl Expansion {
         Self { departures: builder.departures, model: builder.model }
     }
 
-    /// minimise Σ x[c,l,t] over the arrivals in the last epoch: what is left there decides the next horizon.
+    /// minimise Σ x[c,l,t] over the arrivals in the last epoch: if none remain, a smaller horizon is possible.
     pub(super) fn empty_the_last_epoch(&mut self, routes: &Routes, horizon: u32) {
         let latency = |departure: &Departure| {
             let at = routes.all.binary_search_by_key(&(departure.chunk, departure.link), |it| (it.chunk, it.link));
@@ -61,12 +61,12 @@ impl Expansion {
         }
     }
 
-    /// A start for the solver: the departures of `schedule`, each in the epoch nearest to its own, none else. On a
-    /// grid that rounds much it may break a rule; the solver then does without.
+    /// A start for the solver: the departures of `schedule`, each in the nearest epoch, and no others. On a coarse grid
+    /// it may break a constraint; then the solver ignores it.
     pub(super) fn start(&self, schedule: &Schedule, grid: &Grid) -> Vec<(Column, f64)> {
         let mut epochs: BTreeMap<(ChunkId, LinkId), u32> = BTreeMap::new();
         for transfer in &schedule.transfers {
-            // The cast saturates; a start is at most the makespan, whose epochs fit.
+            // The cast saturates. A start is at most the makespan, whose epochs fit.
             let epoch = (transfer.start / grid.epoch).round() as u32;
             epochs.extend(transfer.chunks.iter().map(|&chunk| ((chunk, transfer.link), epoch)));
         }
@@ -86,7 +86,7 @@ struct Builder<'a> {
     model: Model,
     departures: Vec<(Departure, Column)>,
     on_link: Vec<Vec<(u32, ChunkId, Column)>>,
-    /// active[l,t], made on demand.
+    /// active[l,t], created on demand.
     active: BTreeMap<(LinkId, u32), Column>,
 }
 
@@ -96,8 +96,8 @@ impl<'a> Builder<'a> {
         Self { problem, grid, model, departures, on_link, active: BTreeMap::new() }
     }
 
-    /// Σ over chunks c and epochs t in a window of occupancy(c,l)·x[c,l,t] ≤ the window's length, for every link.
-    /// Where the chunks of an epoch share one α, the window is one epoch and α is taken off it.
+    /// Σ over chunks c and epochs t in a window of occupancy(c,l)·x[c,l,t] ≤ the window's length, for every link. Where
+    /// the chunks of an epoch share one α, the window is one epoch, and α is subtracted from it.
     fn respect_links(&mut self) {
         for id in self.problem.topology.link_ids() {
             let link = self.problem.topology.link(id);
@@ -117,7 +117,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Σ over links l that use the resource, chunks c and epochs t in a window of (occupancy(c,l)·x[c,l,t] +
+    /// Σ over links l of the resource, chunks c and epochs t in a window of (occupancy(c,l)·x[c,l,t] +
     /// α(l)·active[l,t]) ≤ the window's length, with the resource's own β; active only where messages share α.
     fn respect_resources(&mut self) {
         let topology = &self.problem.topology;
@@ -174,7 +174,7 @@ impl<'a> Builder<'a> {
             let inside = by_epoch[..=last].iter().rev().take_while(|group| group[0].0 + window.epochs > end);
             let terms: Vec<(Column, f64)> =
                 inside.flat_map(|group| group.iter().map(|&(_, column, weight)| (column, weight))).collect();
-            // A window that the next position covers as well adds nothing.
+            // A window whose departures are all in the next window adds nothing.
             let covered = by_epoch.get(last + 1).is_some_and(|next| {
                 let first = end.saturating_sub(window.epochs - 1);
                 let oldest = by_epoch.iter().find(|group| group[0].0 >= first).map_or(end, |group| group[0].0);
@@ -201,8 +201,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// hops[c,to] ≥ hops[c,from] + crosses(l) − (limit + 1)·(1 − Σ_t x[c,l,t]) with 0 ≤ hops ≤ limit: no copy
-    /// crosses between machines more often than the sketch permits.
+    /// hops[c,to] ≥ hops[c,from] + crosses(l) − (limit + 1)·(1 − Σ_t x[c,l,t]) with 0 ≤ hops ≤ limit: no copy crosses
+    /// between machines more often than the sketch permits.
     fn limit_machine_hops(&mut self) {
         let Some((limit, _)) = self.problem.constraints.max_machine_hops else { return };
         let limit = f64::from(limit);
@@ -226,8 +226,9 @@ impl<'a> Builder<'a> {
         self.departures = departures;
     }
 
-    /// Σ_m in[c,l,m] = Σ_t x[c,l,t] with in ∈ {0,1} over the stages m of a link (Σ_t x itself where it has one), and where
-    /// in[c,l,m] = 1, stage[c,from] ≤ m ≤ stage[c,to]: every way of a chunk goes through the stages in their order.
+    /// Every way of a chunk goes through the stages in their order. Σ_m in[c,l,m] = Σ_t x[c,l,t] with in ∈ {0,1} over
+    /// the stages m of a link (or Σ_t x itself if it has one stage). Where in[c,l,m] = 1, stage[c,from] ≤ m ≤
+    /// stage[c,to].
     fn keep_to_stages(&mut self) {
         let Some(stages) = self.problem.constraints.stages.as_ref().filter(|stages| stages.count > 1) else { return };
         let topology = &self.problem.topology;
@@ -262,8 +263,8 @@ impl<'a> Builder<'a> {
         self.departures = departures;
     }
 
-    /// x[own,l,t] ≤ 1 − relaying[l,t], x[other,l,t] ≤ relaying[l,t], relaying[l,t] ≤ relaying[l,t+1]: on a link
-    /// between machines, the sender's own chunks leave before those it relays.
+    /// On a link between machines, the sender's own chunks leave before relayed ones: x[own,l,t] ≤ 1 − relaying[l,t],
+    /// x[other,l,t] ≤ relaying[l,t], relaying[l,t] ≤ relaying[l,t+1].
     fn own_chunks_leave_first(&mut self) {
         if self.problem.constraints.own_chunks_first.is_none() {
             return;
@@ -326,7 +327,7 @@ mod tests {
         Problem::new(Arc::new(Topology::new(parts).unwrap()), Arc::new(Demand::new(request).unwrap()))
     }
 
-    /// Whether the model of `horizon` epochs of 1 µs admits exactly these (chunk, link, epoch).
+    /// Whether the model of `horizon` epochs of 1 µs admits exactly these departures (chunk, link, epoch).
     fn admits(problem: &Problem, horizon: u32, schedule: &[(u32, u32, u32)]) -> bool {
         let grid = Grid::new(problem, Micros(1.0));
         let free = vec![Leeway::Free; problem.demand.chunks().len()];
@@ -403,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_copy_crosses_between_machines_only_so_often() {
-        // Machines 0 1 | 2 3 | 4; rank 4 can be reached over machine 1 or from rank 1.
+        // Machines 0 1 | 2 3 | 4. Rank 4 can be reached over the machine of ranks 2 and 3, or directly from rank 1.
         let wires = [(0, 1), (0, 2), (2, 3), (3, 4), (1, 4)].map(|(from, to)| (from, to, 1.0, None));
         let mut problem = broadcast(5, 2, &wires, 1);
         let over_the_middle = [(0, 0, 0), (0, 1, 0), (0, 2, 1), (0, 3, 2)];
@@ -421,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_detour_does_not_hide_a_crossing() {
-        // Rank 2 is in the middle machine on either path, but only the one over rank 1 has crossings left to spend.
+        // Both paths lead through rank 2. Only the path over rank 1 leaves enough crossings.
         let wires = [(0, 1), (1, 0), (0, 2), (2, 3), (3, 1), (1, 4)].map(|(from, to)| (from, to, 1.0, None));
         let mut problem = broadcast(5, 2, &wires, 1);
         let back_and_forth = [(0, 2, 0), (0, 3, 1), (0, 4, 2), (0, 5, 3)];
@@ -433,7 +434,7 @@ mod tests {
 
     #[test]
     fn a_copy_goes_through_the_stages_in_their_order() {
-        // Machines 0 1 | 2 3; rank 3 may be reached over rank 2, or by its own link from rank 1.
+        // Machines 0 1 | 2 3. Rank 3 can be reached over rank 2, or by a direct link from rank 1.
         let wires = [(0, 1), (0, 2), (2, 3), (1, 3), (1, 2)].map(|(from, to)| (from, to, 1.0, None));
         let mut problem = broadcast(4, 2, &wires, 1);
         let spread_there = [(0, 0, 0), (0, 1, 0), (0, 2, 1)];
@@ -450,13 +451,13 @@ mod tests {
         assert!(!admits(&problem, 3, &spread_there) && admits(&problem, 3, &relayed_here));
         problem.constraints = staged(0b101, 0b010, 3);
         assert!(admits(&problem, 3, &spread_there) && admits(&problem, 3, &relayed_here));
-        // Inside, across, inside.
+        // Inside, between machines, inside.
         assert!(admits(&problem, 3, &[(0, 0, 0), (0, 4, 1), (0, 2, 2)]));
     }
 
     #[test]
     fn own_chunks_leave_a_machine_before_relayed_ones() {
-        // Chunk 0 is rank 0's and passes through rank 1; chunk 1 is rank 1's; both go on to rank 2 elsewhere.
+        // Chunk 0 belongs to rank 0 and passes through rank 1; chunk 1 belongs to rank 1. Both then cross to rank 2.
         let wires = [(0, 1, 1.0, None), (1, 0, 1.0, None), (1, 2, 1.0, None), (2, 1, 1.0, None)];
         let mut problem = broadcast(3, 2, &wires, 1);
         problem.demand = Arc::new(Demand::new(Request::new(Collective::AllGather, 3, 3)).unwrap());
@@ -471,8 +472,8 @@ mod tests {
 
     #[test]
     fn messages_on_a_shared_resource_pay_their_own_alpha() {
-        // α 0.4 and 0.1 a chunk: one link takes six chunks in an epoch, but two links on one resource only two
-        // messages with two chunks.
+        // α is 0.4 epochs, and each chunk takes 0.1: one link carries six chunks in an epoch. Two links on one resource
+        // carry only two messages with two chunks in all.
         let problem = |links: u32| {
             let wires: Vec<Wire> = (0..links).map(|_| (0, 1, 1.0, Some(0))).collect();
             let problem = broadcast(2, 2, &wires, 6);

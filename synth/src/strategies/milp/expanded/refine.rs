@@ -1,10 +1,10 @@
-//! Improvement around the best schedule: free a part of it, keep the rest nearly as it is, solve, repeat.
+//! Improvement near the best schedule: free a part of it, keep the rest nearly as it is, solve, repeat.
 //!
-//! The principal function is [`improve`]. A fine grid over the whole problem has too many columns, but most of a
-//! good schedule is right: each round keeps every transfer on its link within a few epochs of its time, frees the
-//! end of the schedule or some chunks altogether, and asks for as little as possible in the last epoch that it takes: the
-//! schedule itself is an answer, from which HiGHS starts. Exact timing judges the answer, so a
-//! round that only seems better on the grid changes nothing.
+//! The principal function is [`improve`]. A fine grid over the whole problem has too many columns, but most of a good
+//! schedule is right. Each round keeps every transfer on its link within a few epochs of its time, and frees either the
+//! end of the schedule or some chunks. It minimises the arrivals in the last epoch of the schedule. The schedule itself
+//! is a solution, from which HiGHS starts. Exact timing judges the result, so a round that is better on the grid only
+//! changes nothing.
 
 use super::grid::Grid;
 use super::search::{HorizonSearch, Scope};
@@ -17,30 +17,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use topology::LinkId;
 
-/// What a round sets free; as much of it as the size of its model permits.
+/// What a round frees, reduced until its model is small enough.
 #[derive(Clone, Debug)]
 enum Freed {
-    /// Everything that departs in the last share of the schedule.
+    /// Everything that departs in the last part of the schedule; the value is the fraction.
     Ending(f64),
-    /// These chunks, from the start.
+    /// These chunks, during the whole schedule.
     Chunks(Vec<ChunkId>),
 }
 
-/// At most this many turns over all grids may fail in a row.
+/// The search ends after this many failures in a row for each grid.
 const PATIENCE: usize = 4;
-/// A round's model should be quick to decide.
+/// The most columns of a round's model, so that it is solved quickly.
 const MAX_COLUMNS: usize = 5_000;
-/// How many chunks a round frees at most, besides one that arrives last.
+/// The most chunks that a round frees, besides the one that arrives last.
 const OTHERS: usize = 7;
 
-/// Improves the best schedule until the bound, the limits, or too many rounds in a row without success.
+/// Improves the best schedule until the bound, the limits, or too many failures in a row.
 pub(super) fn improve(search: &mut HorizonSearch<'_>, grids: &[Grid]) -> Result<(), SynthError> {
     let mut random = Pcg64Mcg::seed_from_u64(search.seed());
     let mut failures = 0;
     while failures < PATIENCE * grids.len() && !search.is_over() {
         let Some(schedule) = search.best_schedule() else { return Ok(()) };
         let grid = grids[failures % grids.len()];
-        // Little slack leaves room to free much, and the other way round.
+        // With little slack, more can be freed.
         let (freed, slack) = match failures / grids.len() {
             0 => (Freed::Ending(0.75), 1),
             1 => (Freed::Chunks(late_and_random_chunks(&schedule, &mut random)), 4),
@@ -58,7 +58,7 @@ pub(super) fn improve(search: &mut HorizonSearch<'_>, grids: &[Grid]) -> Result<
     Ok(())
 }
 
-/// A chunk that arrives last, and others by chance.
+/// A chunk that arrives last, and random others.
 fn late_and_random_chunks(schedule: &Schedule, random: &mut Pcg64Mcg) -> Vec<ChunkId> {
     let all = schedule.demand.chunks().len() as u32;
     let last = schedule.transfers.iter().max_by(|a, b| a.end.total_cmp(&b.end));
@@ -68,7 +68,7 @@ fn late_and_random_chunks(schedule: &Schedule, random: &mut Pcg64Mcg) -> Vec<Chu
     last.into_iter().chain(others).filter(|chunk| seen.insert(*chunk)).collect()
 }
 
-/// What one round keeps.
+/// One round: the schedule, the grid, and the slack that transfers keep.
 struct Round<'a, 'b> {
     search: &'a HorizonSearch<'b>,
     grid: Grid,
@@ -82,7 +82,7 @@ impl<'a, 'b> Round<'a, 'b> {
         Self { search, grid, horizon: grid.epochs_over(schedule.makespan()), schedule, slack }
     }
 
-    /// The leeway of the round: as much of what `freed` names as fits; `None` if even the least is too much.
+    /// The leeway of the round, with as much of `freed` as fits; `None` if even the least is too much.
     fn neighbourhood(&self, mut freed: Freed) -> Option<Vec<Leeway>> {
         loop {
             let leeway = self.leeway(&freed);
@@ -103,7 +103,7 @@ impl<'a, 'b> Round<'a, 'b> {
         let problem = self.search.problem;
         let mut near: Vec<BTreeMap<LinkId, RangeInclusive<u32>>> = vec![BTreeMap::new(); problem.demand.chunks().len()];
         for transfer in &self.schedule.transfers {
-            // The cast saturates; a start is at most the makespan, whose epochs fit.
+            // The cast saturates. A start is at most the makespan, whose epochs fit.
             let epoch = (transfer.start / self.grid.epoch).round() as u32;
             for chunk in &transfer.chunks {
                 let window = epoch.saturating_sub(self.slack)..=epoch + self.slack;

@@ -1,8 +1,8 @@
 //! The search over horizons: coarse grids first, each from its lowest possible horizon upward.
 //!
-//! The principal type is [`HorizonSearch`], which keeps the best schedule so far and counts solver calls. On one grid the
-//! horizon gallops upward from the bound while models are infeasible or undecided, then closes in on the smallest
-//! one that has a schedule. Finer grids follow while their models stay small enough.
+//! The principal type is [`HorizonSearch`], which keeps the best schedule so far and counts solver calls. On one grid,
+//! the horizon grows from the bound with doubling steps, as long as models are infeasible or undecided. Then bisection
+//! finds the smallest horizon with a schedule. Finer grids follow as long as their models are small enough.
 
 use super::NAME;
 use super::grid::{Grid, distinct_costs, natural_epochs};
@@ -19,45 +19,45 @@ use schedule::Schedule;
 use std::ops::RangeInclusive;
 use topology::Micros;
 
-/// The most 0/1 columns of a model: HiGHS decides up to about so many in seconds, and hopelessly few beyond.
+/// The most 0/1 columns of a model. HiGHS solves models up to about this size in seconds, and hardly any larger ones.
 const MAX_BINARIES: usize = 15_000;
-/// A model of this many columns gets all the iterations of a call; an iteration on a larger one takes longer, so it
-/// gets proportionally fewer.
+/// A model of at most this many columns gets all iterations of a call. Iterations on larger models take longer, so
+/// these get proportionally fewer.
 const FULL_COLUMNS: u64 = 500;
-/// A model whose share is fewer iterations than this is not tried: they would not decide it, and what HiGHS does
-/// before the first of them (presolve, probing) is not counted and takes seconds where columns are many.
+/// A model that would get fewer iterations than this is not tried. They would not solve it. The work of HiGHS before
+/// the first iteration (presolve, probing) is not counted, and takes seconds on large models.
 const FEWEST_ITERATIONS: u64 = 400;
-/// All calls together may do as much work as this many that use up their iterations.
+/// All calls together may do as much work as this many calls that use all their iterations.
 const FULL_CALLS: u64 = 6;
-/// One grid is picked per range of horizons, so that each is about twice as fine as the one before.
+/// The ranges of horizons; one grid is picked from each, so that each is about twice as fine as the one before.
 const HORIZON_RANGES: [RangeInclusive<u32>; 5] = [2..=5, 6..=11, 12..=23, 24..=47, 48..=96];
 
-/// What became of one model.
+/// The result of one model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ModelVerdict {
     /// It has a schedule, which was timed and compared with the best.
     Feasible,
-    /// It has none.
+    /// It has no schedule.
     Infeasible,
-    /// The limits came before the answer.
+    /// A limit was reached before the answer.
     Undecided,
-    /// It was not tried: too large for the limits, or no solver calls are left.
+    /// It was not tried: it is too large for the limits, or no solver calls are left.
     Skipped,
 }
 
-/// The state of the strategy on one problem.
+/// The state of the search on one problem.
 pub(super) struct HorizonSearch<'a> {
     pub(super) problem: &'a Problem,
     context: &'a Context<'a>,
     orbits: Option<PairOrbits>,
-    /// Our schedule, if it is better than the one to beat.
+    /// The best schedule found, if it is better than the incumbent.
     pub(super) found: Option<Schedule>,
     /// The makespan to beat.
     pub(super) best: Option<Micros>,
     calls_left: u32,
-    /// Iterations × columns that may still be spent.
+    /// The work that is left, in iterations × columns.
     work_left: u64,
-    /// What was learnt, for the report.
+    /// Findings for the report.
     pub(super) findings: Vec<String>,
 }
 
@@ -75,17 +75,17 @@ impl<'a> HorizonSearch<'a> {
         }
     }
 
-    /// Whether nothing more can or may be gained.
+    /// Whether the search ends: the schedule is good enough, or a limit is reached.
     pub(super) fn is_over(&self) -> bool {
         self.is_good_enough() || self.calls_left == 0 || self.work_left == 0 || self.context.deadline.has_passed()
     }
 
-    /// Whether the bound is reached.
+    /// Whether the best makespan is good enough.
     pub(super) fn is_good_enough(&self) -> bool {
         self.best.is_some_and(|best| self.context.is_enough(best))
     }
 
-    /// The best schedule so far: ours, or the one to beat.
+    /// The best schedule so far: one found here, or the incumbent.
     pub(super) fn best_schedule(&self) -> Option<Schedule> {
         self.found.clone().or_else(|| self.context.incumbent.cloned())
     }
@@ -113,14 +113,14 @@ impl<'a> HorizonSearch<'a> {
         improve(self, &grids)
     }
 
-    /// Half of the limits are for whole models, half for improving what they found.
+    /// Grants half of the limits: the first half is for whole models, the second for improving their schedules.
     fn grant_half(&mut self) {
         let limits = self.context.options.limits;
         self.calls_left += limits.solver_calls.div_ceil(2);
         self.work_left += limits.solver_iterations.saturating_mul(FULL_COLUMNS * FULL_CALLS / 2);
     }
 
-    /// The grids to try: of each range of horizons the one that fits the durations best.
+    /// The grids to try: for each range of horizons, the one that fits the durations best.
     fn grids(&self) -> Vec<Grid> {
         let costs = distinct_costs(self.problem);
         let epochs = natural_epochs(self.problem, &costs);
@@ -136,12 +136,12 @@ impl<'a> HorizonSearch<'a> {
         grids
     }
 
-    /// Looks for the smallest horizon with a schedule on one grid.
+    /// Searches the smallest horizon with a schedule on one grid.
     fn search_horizon(&mut self, grid: &Grid, scope: Scope) -> Result<(), SynthError> {
         let free = vec![Leeway::Free; self.problem.demand.chunks().len()];
         let lowest = grid.epochs_over(self.context.bound * 0.9).max(1);
-        // Not below the best: durations are rounded to the nearest epoch, so that a schedule of as many epochs as the
-        // best takes can still be faster.
+        // The horizon of the best itself is included: durations are rounded to the nearest epoch, so a schedule with as
+        // many epochs can still be faster.
         let highest = self.best.map_or(lowest.saturating_mul(4).max(16), |best| grid.epochs_over(best));
         let (mut below, mut above, mut refuted) = (lowest - 1, None, None);
         let (mut horizon, mut step) = (lowest, 1);
@@ -158,14 +158,14 @@ impl<'a> HorizonSearch<'a> {
             };
             step = step.saturating_mul(2);
         }
-        // Only a fact about this grid: rounding may have made the true problem harder, or easier.
+        // This holds for this grid only: rounding may have made the problem harder or easier.
         if let Some(refuted) = refuted {
             self.findings.push(format!("no schedule in {refuted} epochs of {:.3}", grid.epoch));
         }
         Ok(())
     }
 
-    /// Builds and solves one model, times what it finds, and keeps it if it is the best so far.
+    /// Builds and solves one model, times its schedule, and keeps it if it is the best so far.
     pub(super) fn attempt(
         &mut self,
         grid: &Grid,
@@ -202,7 +202,7 @@ impl<'a> HorizonSearch<'a> {
             seed: options.seed,
             deadline: self.context.deadline,
         };
-        // The models around the best schedule contain it; the others are to find another.
+        // Only the models near the best schedule contain it.
         let best = self.found.as_ref().or(self.context.incumbent).filter(|_| scope == Scope::Nearby);
         let start = best.map_or_else(Vec::new, |best| expansion.start(best, grid));
         let outcome = solve(&expansion.model, &start, &controls, &mut |found| {
@@ -234,13 +234,12 @@ impl<'a> HorizonSearch<'a> {
     }
 }
 
-/// How much of the problem a model covers.
+/// The part of the problem that a model covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
     /// All of it, with symmetric departures merged.
     Symmetric,
-    /// All of it.
     Whole,
-    /// What is near the best schedule.
+    /// The neighbourhood of the best schedule.
     Nearby,
 }

@@ -1,16 +1,16 @@
 //! The periods into which the models of this formulation cut time.
 //!
-//! The principal type is [`Calendar`]. Crossings take long and leave and arrive when they do; what happens around them
-//! takes little. So periods are not counted from zero: those before the first crossing that waits for something end
-//! when it leaves, and the others are counted back from the end, which leaves no fraction of a period between the
-//! last arrivals and the end, where there is no time to lose.
+//! The principal type is [`Calendar`]. Crossings are long, and leave and arrive at given times; what happens around
+//! them is short. So periods are not counted from zero. The early periods end when the first crossing leaves that waits
+//! for a chunk. The late periods are counted back from the end. So no fraction of a period is lost between the last
+//! arrivals and the end, where time is short.
 
 use topology::Micros;
 
 /// Times this close (relative to a period) are equal.
 const TOLERANCE: f64 = 1e-6;
 
-/// Periods in order of time; there may be gaps between them, in which nothing starts.
+/// Periods in order of time. Nothing starts in the gaps between them.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Calendar {
     periods: Vec<(Micros, Micros)>,
@@ -18,9 +18,9 @@ pub(super) struct Calendar {
 }
 
 impl Calendar {
-    /// As many periods of `early` as fit before `anchor`, then as many of `late` as fit between it and `end`.
+    /// As many periods of `early` as fit before `anchor`, then as many of `late` as fit between `anchor` and `end`.
     ///
-    /// `None` if they are more than `most`.
+    /// `None` if there are more than `most`.
     pub(super) fn new(anchor: Micros, early: Micros, end: Micros, late: Micros, most: usize) -> Option<Self> {
         let tolerance = early.min(late) * TOLERANCE;
         // The casts saturate.
@@ -39,27 +39,25 @@ impl Calendar {
         Some(Self { periods, tolerance })
     }
 
-    /// How many periods there are.
     pub(super) fn len(&self) -> usize {
         self.periods.len()
     }
 
-    /// When a period starts.
     pub(super) fn start(&self, period: usize) -> Micros {
         self.periods[period].0
     }
 
-    /// From the start of one period to the end of another.
+    /// The time from the start of one period to the end of another.
     pub(super) fn between(&self, first: usize, last: usize) -> Micros {
         self.periods[last].1 - self.periods[first].0
     }
 
-    /// The period in which something ends that starts with `first` and takes `time`; `None` if that is after the end.
+    /// The period in which a message ends that starts with `first` and takes `time`; `None` if that is after the end.
     pub(super) fn last_of(&self, first: usize, time: Micros) -> Option<usize> {
         (first..self.len()).find(|&last| self.between(first, last) + self.tolerance >= time)
     }
 
-    /// The last period with which something can start that takes `time` and is over before period `before` starts.
+    /// The last period with which a message of length `time` can start and end before period `before` starts.
     pub(super) fn latest_start(&self, before: usize, time: Micros) -> Option<usize> {
         (0..before).rev().find(|&first| self.between(first, before - 1) + self.tolerance >= time)
     }
@@ -69,7 +67,7 @@ impl Calendar {
         self.periods.partition_point(|&(start, _)| start + self.tolerance < time)
     }
 
-    /// How many periods are over at `time`.
+    /// The number of periods that have ended by `time`.
     pub(super) fn over_by(&self, time: Micros) -> usize {
         self.periods.partition_point(|&(_, end)| end <= time + self.tolerance)
     }

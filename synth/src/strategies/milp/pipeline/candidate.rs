@@ -1,4 +1,4 @@
-//! What the second stage tries: a plan of crossings, periods, and an end.
+//! The candidates of the second stage: a plan of crossings, periods, and an end.
 //!
 //! The principal type is [`CrossingCandidate`].
 
@@ -6,31 +6,30 @@ use super::calendar::Calendar;
 use super::crossings::{CrossingPlan, FastComponents, Timed, distinct, stretched};
 use topology::Micros;
 
-/// The most periods of a calendar.
 const MAX_PERIODS: usize = 240;
-/// How many periods later than it could a chunk may come to where it must be: the first that makes the model small
-/// enough.
+/// By how many periods a chunk may arrive later than possible where it must be. The values are tried in turn, until the
+/// model is small enough.
 pub(super) const PATIENCE: [usize; 3] = [12, 6, 3];
-/// A crossing plan, periods, and the end they are counted back from.
+/// A crossing plan, periods, and the end from which they are counted back.
 #[derive(Clone)]
 pub(super) struct CrossingCandidate {
     pub(super) crossings: Vec<Timed>,
-    /// When the first crossing leaves that waits for something.
+    /// When the first crossing leaves that waits for a chunk.
     anchor: Micros,
     /// When the last crossing arrives.
     pub(super) arrival: Micros,
-    /// Periods before the anchor, and after it.
+    /// The length of periods before the anchor, and after it.
     early: Micros,
     pub(super) late: Micros,
-    /// Periods from the last arrival to the end.
+    /// The number of periods from the last arrival to the end.
     pub(super) rounds: f64,
     pub(super) end: Micros,
-    /// How often the end has moved on.
+    /// How often the end was moved on.
     pub(super) moves: usize,
 }
 
 impl CrossingCandidate {
-    /// Every choice of periods for a plan, at the earliest end each.
+    /// All choices of periods for a plan, each with its earliest end.
     pub(super) fn all(enclaves: &FastComponents<'_>, plan: &CrossingPlan, bound: Micros) -> Vec<Self> {
         let mut candidates = Vec::new();
         for fetching in enclaves.single_units() {
@@ -49,7 +48,7 @@ impl CrossingCandidate {
         candidates
     }
 
-    /// The periods; `None` if they are too many.
+    /// The periods; `None` if there are too many.
     pub(super) fn calendar(&self) -> Option<Calendar> {
         Calendar::new(self.anchor, self.early, self.end, self.late, MAX_PERIODS)
     }
@@ -60,7 +59,7 @@ impl CrossingCandidate {
         self.moves += 1;
     }
 
-    /// Whether what is infeasible for `other` is so for this one: the same crossings, no more rounds, of no longer periods.
+    /// Whether this candidate is infeasible if `other` is: the same last arrival, no more rounds, no longer periods.
     pub(super) fn holds_no_more_than(&self, other: &Self) -> bool {
         self.arrival == other.arrival && self.late <= other.late && self.rounds <= other.rounds
     }

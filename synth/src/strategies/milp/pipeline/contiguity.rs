@@ -1,16 +1,16 @@
 //! The third stage: which neighbours on a link travel as one message, and when each message leaves.
 //!
-//! The principal function is [`tighten`]. Routes and orders are given by a schedule; what is open is where messages are
-//! split and joined, so that α is paid as seldom as waiting for company allows. Unlike TACCL's third stage [1], any
-//! link may merge, members of a message do leave and arrive together, a message may overtake those of other
-//! links at a shared port to do so, and no big M exceeds what the best schedule so far leaves open. Large schedules
-//! are worked on in windows of time; what is outside of a window keeps its messages, and its times follow.
+//! The principal function is [`tighten`]. A schedule gives the routes and orders. Open is where messages are split and
+//! joined, so that α is paid as seldom as waiting allows. There are four differences to TACCL's third stage [1]. Any
+//! link may merge. Members of a message leave and arrive together. A message that is joined may let those of other
+//! links at a shared port go first. No big M is larger than what the best schedule so far leaves open. Large schedules
+//! are processed in windows of time. Messages outside of a window stay as they are, and their times follow.
 //!
 //! | column | meaning |
 //! |---|---|
 //! | start[i], end[i] ≥ 0 | departure and arrival of unit i: a chunk, or a message that is not split |
-//! | join[i] ∈ {0,1} | unit i and the next one on its link are in one message |
-//! | with[i,j] ∈ [0,1] | units i and j are |
+//! | join[i] ∈ {0,1} | unit i and the next unit on its link are in one message |
+//! | with[i,j] ∈ [0,1] | units i and j are in one message |
 //! | T | the last arrival |
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.3.
@@ -23,22 +23,21 @@ use schedule::{Message, Schedule, replay};
 use std::collections::BTreeMap;
 use topology::{Bytes, LinkId, Micros, ResourceId};
 
-/// The most units that are split off or joined in one model.
+/// The most units that may be split off or joined in one model.
 const MOST_OPEN: usize = 60;
-/// What all arrivals together weigh against the last: enough to prefer early ones where the last stays.
+/// The weight of all arrivals together, relative to the last: it prefers early ones among equal makespans.
 const WEIGHT_OF_ARRIVALS: f64 = 1e-3;
 
-/// What became of the third stage.
+/// The result of the third stage.
 pub(super) struct Tightened {
     /// A faster schedule of the same routes, if there is one.
     pub(super) schedule: Option<Schedule>,
-    /// Models that a limit left without an answer.
+    /// The number of models that a limit left undecided.
     pub(super) undecided: u32,
-    /// Solver calls made.
     pub(super) calls: u32,
 }
 
-/// Joins and splits the messages of `schedule` window by window, until no window gains or `calls` are used up.
+/// Joins and splits the messages of `schedule` window by window, until no window gains or all `calls` are used.
 ///
 /// # Errors
 /// Failures of the solver.
@@ -63,7 +62,7 @@ pub(super) fn tighten(
         if stale >= windows {
             break;
         }
-        // The last window first: there is least time to make good.
+        // The last window first, because delays there are hardest to make up for.
         let last = openings.len() - (from % windows) * (MOST_OPEN / 2);
         let window = (openings[last.saturating_sub(MOST_OPEN)], openings[last - 1]);
         let contiguity = Contiguity::new(problem, &best, window);
@@ -89,13 +88,13 @@ pub(super) fn tighten(
     Ok(tightened)
 }
 
-/// Messages with their times; `None` where the order cannot be played.
+/// Messages with their times; `None` if the order cannot be replayed.
 fn timed(problem: &Problem, messages: &[Message], strategy: &str) -> Option<Schedule> {
     let transfers = replay(&problem.demand, &problem.topology, messages).ok()?;
     Some(Schedule::new(&problem.topology, problem.demand.clone(), transfers, strategy))
 }
 
-/// Done sooner, or as soon with earlier arrivals.
+/// Whether the makespan is smaller, or equal with earlier arrivals.
 fn is_better(new: &Schedule, old: &Schedule) -> bool {
     let arrivals = |schedule: &Schedule| {
         let weighed = |it: &schedule::Transfer| it.end.0 * it.chunks.len() as f64;
@@ -105,7 +104,7 @@ fn is_better(new: &Schedule, old: &Schedule) -> bool {
     now < before * (1.0 - EQUAL) || (now <= before && arrivals(new) < arrivals(old) * (1.0 - 1e-6))
 }
 
-/// When each chunk leaves that could join another, or part from it.
+/// The departures of all chunks that could join another chunk or be split off.
 fn openings(problem: &Problem, schedule: &Schedule) -> Vec<Micros> {
     let costly = |link: LinkId| problem.topology.link(link).alpha > Micros::ZERO;
     let mut on_link: BTreeMap<LinkId, usize> = BTreeMap::new();
@@ -116,7 +115,7 @@ fn openings(problem: &Problem, schedule: &Schedule) -> Vec<Micros> {
     open.flat_map(|it| std::iter::repeat_n(it.start, it.chunks.len())).collect()
 }
 
-/// The model of one window, and what its columns mean.
+/// The model of one window, and the units that its columns stand for.
 struct Contiguity<'a> {
     problem: &'a Problem,
     units: Units,
@@ -125,7 +124,7 @@ struct Contiguity<'a> {
     ends: Vec<Column>,
     /// join[i], where it is open.
     joins: BTreeMap<usize, Column>,
-    /// with[i,j], i before j on one link.
+    /// with[i,j] for i before j on one link.
     with: BTreeMap<(usize, usize), Column>,
     makespan: Column,
 }
@@ -156,8 +155,9 @@ impl<'a> Contiguity<'a> {
         contiguity
     }
 
-    /// with[i,j] ≥ Σ of join over the units from i up to j − (their number − 1), for every j that i can share a
-    /// message with, and no message of more than that: Σ join over [`Units::MOST_TOGETHER`] units in a row is less.
+    /// with[i,j] ≥ Σ of join over the units from i up to j − (their number − 1), for every j that can share a message
+    /// with i. The size of a message is limited: Σ join over [`Units::MOST_TOGETHER`] consecutive units is less than
+    /// that number.
     fn count_members(&mut self) {
         for first in 0..self.units.list.len() {
             let mut path: Vec<(Column, f64)> = Vec::new();
@@ -190,7 +190,8 @@ impl<'a> Contiguity<'a> {
         company
     }
 
-    /// β·Σ over the company j of i of bytes[j]·with[i,j], the most that can be, and β·bytes[i].
+    /// β·Σ over the units j that may share a message with i of bytes[j]·with[i,j]; the largest value of this sum; and
+    /// β·bytes[i].
     fn load(&self, unit: usize, beta: f64) -> (Vec<(Column, f64)>, f64, f64) {
         let time = |unit: usize| beta * self.units.list[unit].bytes.0;
         let terms: Vec<(Column, f64)> =
@@ -210,7 +211,7 @@ impl<'a> Contiguity<'a> {
         }
     }
 
-    /// start[k] ≥ end[i], where i brings what k sends.
+    /// start[k] ≥ end[i], where i brings a chunk that k sends.
     fn send_what_has_arrived(&mut self) {
         for unit in 0..self.units.list.len() {
             for &from in &self.units.list[unit].brought_by {
@@ -219,7 +220,8 @@ impl<'a> Contiguity<'a> {
         }
     }
 
-    /// start[i] ≤ start[j] ≤ start[i] + (latest[j] − head[i])·(1 − join[i]), for j the next of i on its link.
+    /// start[i] ≤ start[j] ≤ start[i] + (latest[j] − head[i])·(1 − join[i]), where j is the next unit after i on its
+    /// link.
     fn leave_together(&mut self) {
         for (&unit, &join) in &self.joins {
             let Some(next) = self.units.list[unit].next else { continue };
@@ -230,7 +232,7 @@ impl<'a> Contiguity<'a> {
         }
     }
 
-    /// start[j] ≥ start[i] + how long the message of i keeps the link busy − (the most that can be)·join[i].
+    /// start[j] ≥ start[i] + the time for which the message of i keeps the link busy − (its largest value)·join[i].
     fn leave_in_turn(&mut self) {
         for unit in 0..self.units.list.len() {
             let Some(next) = self.units.list[unit].next else { continue };
@@ -246,8 +248,8 @@ impl<'a> Contiguity<'a> {
         }
     }
 
-    /// The same at every resource, with its own β, between units of different links. What joins a later one lets
-    /// those between them go first: start[k] ≥ start[i] + busy − (latest[i] + most busy − head[k])·join[i].
+    /// The same at every resource, with its own β, between units of different links. A unit that joins a later one lets
+    /// the units between them go first: start[k] ≥ start[i] + busy − (latest[i] + most busy − head[k])·join[i].
     fn take_turns_at_resources(&mut self) {
         for index in 0..self.problem.topology.resources().len() {
             let id = ResourceId::from_index(index);
@@ -272,12 +274,12 @@ impl<'a> Contiguity<'a> {
         }
     }
 
-    /// How long after `second` may start `first` can at most.
+    /// The most by which the start of `first` can be later than that of `second`.
     fn apart(&self, first: usize, second: usize) -> Micros {
         (self.units.list[first].latest - self.units.list[second].head).max(Micros::ZERO)
     }
 
-    /// start[second] ≥ start[first] + α + β·(bytes of its message) − (apart + the most of it)·join.
+    /// start[second] ≥ start[first] + α + β·(bytes of its message) − (apart + its largest value)·join.
     fn follow(&mut self, first: usize, second: usize, alpha: Micros, beta: f64, apart: Micros, join: Option<Column>) {
         let (company, most, own) = self.load(first, beta);
         let company = company.into_iter().map(|(with, time)| (with, -time));
@@ -294,7 +296,7 @@ impl<'a> Contiguity<'a> {
         }
     }
 
-    /// The schedule that the units come from, as a start for the solver.
+    /// A start for the solver: the schedule that the units come from.
     fn start(&self, schedule: &Schedule) -> Vec<(Column, f64)> {
         let is_joined = |unit: usize| {
             let list = &self.units.list;
@@ -311,7 +313,7 @@ impl<'a> Contiguity<'a> {
         joins.chain(starts).chain(ends).chain(with).chain(makespan).collect()
     }
 
-    /// The messages of a solution: units that leave together, and when.
+    /// The messages of a solution: their starts, and the units that leave together.
     fn groups(&self, solution: &Solution) -> Vec<(Micros, Vec<usize>)> {
         let mut groups = Vec::new();
         for first in 0..self.units.list.len() {
@@ -342,10 +344,10 @@ mod tests {
 
     use topology::Latency;
 
-    /// From, to, whether it uses the shared port; α is 2 µs, a chunk of one byte takes 1 µs more.
+    /// From, to, whether it uses the shared port; α is 2 µs, and a chunk of one byte takes 1 µs more.
     type Wire = (u32, u32, bool);
 
-    /// A broadcast from rank 0, and the schedule of these (chunks, link) one after the other.
+    /// A broadcast from rank 0, and the schedule of these messages (chunks, link), one after the other.
     fn played(ranks: usize, wires: &[Wire], chunks: u32, messages: &[(&[u32], u32)]) -> (Problem, Schedule) {
         let wires: Vec<_> = wires.iter().map(|&(from, to, shared)| (from, to, 2.0, 1.0, shared)).collect();
         let problem = broadcast(wired(ranks, &wires, Latency::Occupies, 1.0), chunks);
@@ -359,7 +361,7 @@ mod tests {
         (problem, schedule)
     }
 
-    /// Whether the model admits these units as joined to their next ones, these starts, and this end.
+    /// Whether the model admits these units joined to their next ones, with these starts and this end.
     fn admits((problem, schedule): &(Problem, Schedule), joined: &[usize], starts: &[f64], end: f64) -> bool {
         let mut contiguity = Contiguity::new(problem, schedule, (Micros::ZERO, Micros(f64::MAX)));
         assert_eq!(starts.len(), contiguity.starts.len());
@@ -420,7 +422,7 @@ mod tests {
         let fork = played(3, &fork, 3, &[(&[0], 0), (&[1], 1), (&[2], 0), (&[1], 3), (&[2], 2)]);
         assert!(admits(&fork, &[], &[0.0, 3.0, 6.0, 6.0, 9.0], 12.0));
         assert!(!admits(&fork, &[], &[0.0, 2.0, 6.0, 6.0, 9.0], 12.0), "both at the port");
-        // Together with the third, the first leaves after the second.
+        // Joined with the third unit, the first leaves after the second.
         assert!(admits(&fork, &[0], &[3.0, 0.0, 3.0, 3.0, 7.0], 10.0));
         assert!(!admits(&fork, &[0], &[2.0, 0.0, 2.0, 3.0, 7.0], 10.0), "both at the port");
         assert!(!admits(&fork, &[0], &[0.0, 4.0, 0.0, 7.0, 4.0], 10.0), "who is overtaken goes first");
@@ -434,7 +436,8 @@ mod tests {
             verify(found.schedule.unwrap(), &problem.topology).unwrap().schedule().makespan()
         };
         assert_eq!(best(&three_on_a_wire()), Micros(5.0));
-        // All together on both wires take 2·(2 + 8); in two messages of four the second wire starts early.
+        // Everything together on both links takes 2·(2 + 8). With two messages of four chunks, the second link starts
+        // early.
         let line = [(0, 1, false), (1, 2, false)];
         let all: Vec<u32> = (0..8).collect();
         let merged = played(3, &line, 8, &[(&all, 0), (&all, 1)]);

@@ -1,13 +1,13 @@
-//! Routes over the links that take long: who relays, what travels together, and in which order.
+//! Routes over slow links: which ranks relay, which chunks travel together, and in which order.
 //!
-//! The principal types are [`FastComponents`], what is left of the machine without its slow links, and [`CrossingPlan`], the messages
-//! between enclaves. This is TACCL's relay routing [1] with two differences: α is paid per message, so that what
-//! travels together is decided here, and a NIC that several links share is one queue, whose order is decided here as
-//! well, rather than a fraction of the NIC for each link.
+//! The principal types are [`FastComponents`], which remain of the machine without its slow links, and
+//! [`CrossingPlan`], the messages between fast components. This is TACCL's relay routing [1] with two differences.
+//! First, α is paid per message, so it is decided here which chunks travel together. Second, a NIC that several links
+//! share is one queue, and its order is decided here too. It is not split into fractions, one for each link.
 //!
-//! The choice is small and made by enumeration: whether the queue's chunks use the link nearest to each or all the same
-//! one, and in which messages they leave. Waiting for all saves α; leaving first with what is there wastes no time;
-//! what goes last should be little and have a short way to go.
+//! There are few choices, so they are enumerated: whether each chunk of a queue uses the link nearest to it or all use
+//! the same link, and how they are divided into messages. One message for all chunks saves α. A first message with the
+//! chunks that are there already wastes no time. The last message should be short, with a short way after it.
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
 
@@ -18,33 +18,32 @@ use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, FreeTimes, LinkId, Micros, Rank};
 
-/// More chunks × slow links than this are not enumerated.
+/// The most chunks × slow links for which plans are enumerated.
 const MAX_CHOICES: usize = 20_000;
-/// A link is slow if it takes this many times as long as the next faster kind.
+/// A link is slow if it takes at least this many times as long as the next faster kind.
 const GAP: f64 = 2.0;
 
 /// The machine without its slow links.
 pub(super) struct FastComponents<'a> {
     pub(super) problem: &'a Problem,
-    /// For each link: whether the sketch allows it and it is not slow.
+    /// For each link, whether the sketch allows it and it is fast.
     pub(super) fast: Vec<bool>,
-    /// The slow links that the sketch allows.
+    /// The slow links that the sketch allows and that join two fast components.
     slow: Vec<LinkId>,
-    /// For each rank, the number of its enclave.
+    /// For each rank, the index of its fast component.
     of: Vec<usize>,
 }
 
-/// A message between enclaves.
+/// A message between fast components.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Crossing {
     pub(super) link: LinkId,
     pub(super) chunks: Vec<ChunkId>,
 }
 
-/// Messages between enclaves, in the order in which they leave.
+/// Messages between fast components, in the order in which they leave.
 pub(super) type CrossingPlan = Vec<Crossing>;
 
-/// A crossing with its times.
 #[derive(Clone, Debug)]
 pub(super) struct Timed {
     pub(super) crossing: Crossing,
@@ -52,22 +51,22 @@ pub(super) struct Timed {
     pub(super) end: Micros,
 }
 
-/// In which messages the chunks of a queue leave.
+/// How the chunks of a queue are divided into messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shape {
-    /// All of a link together.
+    /// All chunks of a link in one message.
     Whole,
-    /// First what the sender holds, then the rest.
+    /// First the chunks that the sender holds, then the rest.
     HeadBulk,
-    /// The same, but the last that go are few.
+    /// The same, with a few chunks of the rest in a last message.
     HeadBulkTail,
-    /// One by one.
+    /// Every chunk in its own message.
     Singles,
 }
 
 impl<'a> FastComponents<'a> {
-    /// Splits the machine at the largest gap between the times of its links. If no kind of link is much slower than
-    /// the next faster one, or no enclave would have two ranks, all of it is one enclave.
+    /// Splits the machine at the largest gap between the times of its links. The machine is one component if no kind of
+    /// link is much slower than the next faster one, or if every component would be a single rank.
     pub(super) fn new(problem: &'a Problem) -> Self {
         let topology = &problem.topology;
         let bytes = problem.demand.chunk_ids().map(|id| problem.demand.bytes_of(id)).fold(Bytes::ZERO, Bytes::max);
@@ -93,23 +92,23 @@ impl<'a> FastComponents<'a> {
         Self { problem, fast, slow, of }
     }
 
-    /// The split that `fast` makes.
+    /// The components with the given fast links.
     #[cfg(test)]
     pub(super) fn of_fast(problem: &'a Problem, fast: impl Fn(LinkId) -> bool) -> Self {
         Self::split(problem, &problem.topology.link_ids().collect::<Vec<_>>(), fast)
     }
 
-    /// The slow links that the sketch allows and that leave an enclave, ascending.
+    /// The slow links that the sketch allows and that leave a fast component, ascending.
     pub(super) fn slow(&self) -> &[LinkId] {
         &self.slow
     }
 
-    /// The number of a rank's enclave.
+    /// The index of a rank's fast component.
     pub(super) fn of(&self, rank: Rank) -> usize {
         self.of[rank.index()]
     }
 
-    /// Whether some fast link costs an α.
+    /// Whether some fast link has an α.
     pub(super) fn shares_alpha(&self) -> bool {
         self.fast_links().any(|id| self.problem.topology.link(id).alpha > Micros::ZERO)
     }
@@ -118,13 +117,13 @@ impl<'a> FastComponents<'a> {
         self.problem.topology.link_ids().filter(|id| self.fast[id.index()])
     }
 
-    /// The times of one chunk on fast links: periods for fetching.
+    /// The times of one chunk on fast links, as periods for fetching.
     pub(super) fn single_units(&self) -> Vec<Micros> {
         let bytes = self.problem.demand.chunk_bytes();
         distinct(self.fast_links().map(|id| self.problem.topology.link(id).transfer_time(bytes)).collect())
     }
 
-    /// Periods for spreading: the times of one chunk on fast links, and where α weighs those of several together.
+    /// Periods for spreading: the times of one chunk on fast links, and those of several chunks where α is large.
     pub(super) fn shared_units(&self) -> Vec<Micros> {
         let bytes = self.problem.demand.chunk_bytes();
         let mut lengths = Vec::new();
@@ -136,7 +135,7 @@ impl<'a> FastComponents<'a> {
         distinct(lengths)
     }
 
-    /// How long it takes over fast links, each rounded up to whole `unit`s, from any of `from` to every rank.
+    /// The time over fast links from any of `from` to every rank, with each link rounded up to whole `unit`s.
     pub(super) fn distance(&self, from: &[Rank], chunk: ChunkId, unit: Micros) -> Vec<f64> {
         let bytes = self.problem.demand.bytes_of(chunk);
         let length = |id: LinkId| {
@@ -147,7 +146,7 @@ impl<'a> FastComponents<'a> {
         PathTree::new(&self.problem.topology, from.iter().copied(), length).distance
     }
 
-    /// From `rank` to the farthest that wants `chunk` on its enclave, likewise.
+    /// The time from `rank` to the farthest rank of its component that wants `chunk`, rounded likewise.
     fn spread_time(&self, rank: Rank, chunk: ChunkId, unit: Micros) -> f64 {
         let distance = self.distance(&[rank], chunk, unit);
         let wanting = self.problem.demand.chunk(chunk).wanted_by.iter();
@@ -155,7 +154,7 @@ impl<'a> FastComponents<'a> {
         here.map(|other| distance[other.index()]).fold(0.0, f64::max)
     }
 
-    /// Every plan worth trying; none where a chunk has no single slow link to an enclave that wants it.
+    /// All plans worth trying; empty if a chunk has no direct slow link to a component that wants it.
     pub(super) fn plans(&self) -> Vec<CrossingPlan> {
         let choices = self.problem.demand.chunks().len().saturating_mul(self.slow.len());
         if choices == 0 || choices > MAX_CHOICES {
@@ -172,14 +171,14 @@ impl<'a> FastComponents<'a> {
         plans
     }
 
-    /// Ways to divide what each slow link carries into messages.
+    /// The ways to divide the chunks of each slow link into messages.
     pub(super) fn divisions(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>) -> Vec<CrossingPlan> {
         let shapes = [Shape::Whole, Shape::HeadBulk, Shape::HeadBulkTail, Shape::Singles];
         let plans = shapes.iter().map(|&shape| self.sequence(loads, shape));
         plans.filter(|plan| !plan.is_empty()).collect()
     }
 
-    /// The chunks of every slow link; with `together`, all that a queue carries from one enclave to another go over one.
+    /// The chunks of every slow link. With `together`, all chunks of a queue between two components use one link.
     fn assign(&self, together: bool) -> Option<BTreeMap<LinkId, Vec<ChunkId>>> {
         let (topology, demand) = (&self.problem.topology, &self.problem.demand);
         let unit = Micros(1e-9);
@@ -228,7 +227,7 @@ impl<'a> FastComponents<'a> {
         Some(loads)
     }
 
-    /// For each slow link, the number of its queue: links that leave one enclave and share a resource.
+    /// For each slow link, the index of its queue: links that leave one component and share a resource.
     fn queues(&self) -> BTreeMap<LinkId, usize> {
         let topology = &self.problem.topology;
         let mut first: BTreeMap<(usize, u32), usize> = BTreeMap::new();
@@ -245,7 +244,8 @@ impl<'a> FastComponents<'a> {
         self.slow.iter().copied().zip(number).collect()
     }
 
-    /// The messages of all queues, each queue's in the order of `shape`; the n-th of all before the next of any.
+    /// The messages of all queues, each divided by `shape`: the n-th messages of all queues come before the next ones
+    /// of any.
     fn sequence(&self, loads: &BTreeMap<LinkId, Vec<ChunkId>>, shape: Shape) -> CrossingPlan {
         let (queue, topology) = (self.queues(), &self.problem.topology);
         let mut queues: BTreeMap<usize, Vec<LinkId>> = BTreeMap::new();
@@ -253,7 +253,7 @@ impl<'a> FastComponents<'a> {
         let enclaves = self.of.iter().max().map_or(1, |most| most + 1);
         let mut placed: Vec<(usize, usize, Crossing)> = Vec::new();
         for (number, mut links) in queues {
-            // Every enclave begins with the one after it, so that no two begin with the same.
+            // Every component begins with the component after it, so that no two begin with the same.
             let turn = |id: LinkId| {
                 let link = topology.link(id);
                 (self.of[link.to.index()] + enclaves - self.of[link.from.index()]) % enclaves
@@ -267,7 +267,8 @@ impl<'a> FastComponents<'a> {
                     messages.extend(nth);
                 }
             } else {
-                // Only the first link's chunks are split: the others leave whole, between its head and its rest.
+                // Only the chunks of the first link are divided. Those of other links leave whole, between its head and
+                // its rest.
                 let mut first = parts[0].iter().cloned().map(|chunks| (links[0], chunks));
                 messages.extend(first.next());
                 messages.extend(links.iter().zip(&parts).skip(1).map(|(&id, parts)| (id, parts.concat())));
@@ -280,14 +281,13 @@ impl<'a> FastComponents<'a> {
         placed.into_iter().map(|(.., crossing)| crossing).collect()
     }
 
-    /// The messages of one link.
     fn parts(&self, link: LinkId, chunks: &[ChunkId], shape: Shape) -> Vec<Vec<ChunkId>> {
         let ends = self.problem.topology.link(link);
         let unit = Micros(1e-9);
         let holders = |chunk: ChunkId| &self.problem.demand.chunk(chunk).holders;
         let gather = |chunk: ChunkId| self.distance(holders(chunk), chunk, unit)[ends.from.index()];
         let tail = |chunk: ChunkId| self.spread_time(ends.to, chunk, unit);
-        // Near ones first; of equally near ones those with the longest way to go.
+        // Near chunks come first; of equally near ones, those with the longest way to go.
         let mut order: Vec<(f64, f64, ChunkId)> =
             chunks.iter().map(|&chunk| (gather(chunk), tail(chunk), chunk)).collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(&b.2)));
@@ -309,7 +309,7 @@ impl<'a> FastComponents<'a> {
         parts.into_iter().filter(|part| !part.is_empty()).collect()
     }
 
-    /// When the crossings of a plan leave and arrive, if what must be fetched for them comes at its distance in `unit`s.
+    /// When the crossings of a plan leave and arrive, if fetched chunks arrive at their distance in `unit`s.
     pub(super) fn time(&self, plan: &CrossingPlan, unit: Micros) -> Vec<Timed> {
         let (topology, demand) = (&self.problem.topology, &self.problem.demand);
         let mut free = FreeTimes::new(topology);
@@ -327,7 +327,7 @@ impl<'a> FastComponents<'a> {
         plan.iter().map(timed).collect()
     }
 
-    /// The earliest end: every crossing arrives and is spread, at its distance in `unit`s.
+    /// The earliest end at which every crossing has arrived and is spread, at distances in `unit`s.
     pub(super) fn earliest_end(&self, crossings: &[Timed], unit: Micros) -> Micros {
         let end = |timed: &Timed| {
             let to = self.problem.topology.link(timed.crossing.link).to;
@@ -337,7 +337,7 @@ impl<'a> FastComponents<'a> {
         crossings.iter().map(end).fold(Micros::ZERO, Micros::max)
     }
 
-    /// When the first crossing leaves that carries what its sender does not hold from the start.
+    /// When the first crossing leaves that carries a chunk which its sender does not hold from the start.
     pub(super) fn first_fetching(&self, crossings: &[Timed]) -> Option<Micros> {
         let fetches = |timed: &&Timed| {
             let from = self.problem.topology.link(timed.crossing.link).from;
@@ -347,7 +347,7 @@ impl<'a> FastComponents<'a> {
     }
 }
 
-/// `length`, doubled until no more than `most` of it pass in `time`.
+/// `length`, doubled until at most `most` of it fit into `time`.
 pub(super) fn stretched(mut length: Micros, time: Micros, most: usize) -> Micros {
     while length > Micros::ZERO && time / length > most as f64 {
         length = length * 2.0;
@@ -355,7 +355,7 @@ pub(super) fn stretched(mut length: Micros, time: Micros, most: usize) -> Micros
     length
 }
 
-/// The lengths without repetitions, shortest first; nearly equal ones are one.
+/// The lengths in ascending order, without nearly equal ones.
 pub(super) fn distinct(mut lengths: Vec<Micros>) -> Vec<Micros> {
     lengths.retain(|length| *length > Micros::ZERO);
     lengths.sort_by(Micros::total_cmp);
@@ -363,7 +363,7 @@ pub(super) fn distinct(mut lengths: Vec<Micros>) -> Vec<Micros> {
     lengths
 }
 
-/// For each of `count` things, the number of its set after joining `pairs`; numbers are dense, in order of appearance.
+/// For each of `count` items, the number of its set after joining `pairs`; sets are numbered in order of appearance.
 fn joined(count: usize, pairs: impl Iterator<Item = (Rank, Rank)>) -> Vec<usize> {
     let mut joined = UnionFind::new(count);
     for (a, b) in pairs {

@@ -1,9 +1,9 @@
-//! When a chunk could be where: the release times that the routing model knows.
+//! When a chunk could be where: the release times in the routing model.
 //!
-//! The principal type is [`Labels`]. A label is an entry: a rank at which a chunk may have come over a slow link, the
-//! time at which it would, and what a sketch counts of its way (crossings between machines, the stage). Inside an
-//! enclave it is everywhere at its distance. As labels of different times are different, a model over them needs no big M
-//! to say that a link that is only fed late is no free capacity early.
+//! The principal type is [`Labels`]. A label is an entry of a chunk into a fast component: the rank that it reaches
+//! over a slow link, the time, and what a sketch counts on its way (crossings between machines, the stage). Inside the
+//! component it arrives everywhere at its distance. Labels with different times are different. So the model needs no
+//! big M to exclude early use of a link whose chunks arrive late.
 
 use super::crossings::FastComponents;
 use crate::problem::{Problem, Way};
@@ -11,40 +11,39 @@ use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{LinkId, Micros, Rank};
 
-/// A chunk leaves by a slow link.
+/// The departure of a chunk on a slow link.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Use {
     pub(super) chunk: ChunkId,
     pub(super) link: LinkId,
-    /// The label it leaves from; `None` in an enclave that has it from the start.
+    /// The label that it leaves from; `None` in a component that holds it from the start.
     pub(super) from: Option<usize>,
-    /// The label it arrives at.
     pub(super) to: usize,
     pub(super) departure: Micros,
 }
 
-/// Where a chunk has entered an enclave, and when.
+/// The entry of a chunk into a fast component, and its time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Label {
     pub(super) rank: Rank,
     pub(super) time: Micros,
     pub(super) way: Way,
-    /// From there to the farthest of its enclave that wants it, on empty links.
+    /// The time from there to the farthest rank of the component that wants it, on empty links.
     pub(super) tail: Micros,
 }
 
-/// How the model sees time.
+/// How the model divides time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Fineness<'a> {
     /// The last useful arrival.
     pub(super) horizon: Micros,
-    /// No schedule ends sooner.
+    /// The lower bound on the makespan.
     pub(super) bound: Micros,
-    /// When the first turn of each slow link is.
+    /// The time of the first turn of each slow link.
     pub(super) first_turns: &'a BTreeMap<LinkId, Micros>,
-    /// Between the turns of a slow link.
+    /// The time between the turns of a slow link.
     pub(super) turn: Micros,
-    /// Whether a chunk may cross more often than it must, over enclaves beside its way.
+    /// Whether a chunk may cross more often than necessary, over components beside its shortest way.
     pub(super) detours: bool,
 }
 
@@ -52,12 +51,12 @@ pub(super) struct Fineness<'a> {
 #[derive(Default)]
 pub(super) struct Labels {
     pub(super) labels: Vec<Label>,
-    /// What brings a chunk to a label comes before what takes it on from there.
+    /// The uses. A use that brings a chunk to a label comes before those that leave from it.
     pub(super) uses: Vec<Use>,
 }
 
 impl Labels {
-    /// All labels of `chunk` that can be of use; `None` if they come to more than `most` uses.
+    /// All useful labels of `chunk`; `None` if they have more than `most` uses.
     pub(super) fn new(
         enclaves: &FastComponents<'_>,
         chunk: ChunkId,
@@ -78,17 +77,17 @@ impl Labels {
     }
 }
 
-/// Labels being made.
+/// Labels under construction.
 struct Growth<'a> {
     problem: &'a Problem,
     enclaves: &'a FastComponents<'a>,
     chunk: ChunkId,
     fineness: Fineness<'a>,
-    /// The enclaves that have the chunk from the start.
+    /// The components that hold the chunk from the start.
     home: BTreeSet<usize>,
-    /// For each enclave, the fewest slow links on the way there.
+    /// For each component, the fewest slow links on the way to it.
     crossings: BTreeMap<usize, usize>,
-    /// For each entry, how far everybody is from there.
+    /// For each entry, the distances from there to all ranks.
     distances: BTreeMap<Option<Rank>, Vec<f64>>,
     known: BTreeMap<(Rank, u64, Way), usize>,
     grown: Labels,
@@ -132,7 +131,7 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// A number that times have in common which differ by rounding alone.
+    /// A key that is equal for times that differ only by rounding.
     fn instant(&self, time: Micros) -> u64 {
         // The cast saturates.
         (time / self.fineness.horizon * 1e9).round() as u64
@@ -146,7 +145,8 @@ impl<'a> Growth<'a> {
         known.or_insert_with(|| enclaves.distance(&from, chunk, Micros(1e-9))).clone()
     }
 
-    /// Every slow link that a chunk can leave by which has entered at label `from`, or has not left home.
+    /// Adds every slow link over which a chunk can leave that entered at label `from`, or that has not left its
+    /// holders.
     fn leave(&mut self, from: Option<usize>) {
         let label = from.map(|from| self.grown.labels[from]);
         let (since, way) = label.map_or((Micros::ZERO, Way::default()), |label| (label.time, label.way));
@@ -172,7 +172,7 @@ impl<'a> Growth<'a> {
         }
     }
 
-    /// When a chunk that is there at `ready` may leave: then, or when its turn comes.
+    /// When a chunk that is ready at `ready` may leave: at once, or at a later turn.
     fn turns(&self, link: LinkId, ready: Micros, time: Micros) -> Vec<Micros> {
         let turn = self.fineness.turn;
         let zero = self.fineness.first_turns.get(&link).copied().unwrap_or_default();
@@ -198,7 +198,7 @@ impl<'a> Growth<'a> {
         self.grown.uses.push(Use { chunk: self.chunk, link, from, to, departure });
     }
 
-    /// Without what enters where nobody wants it and nothing leaves.
+    /// Removes entries into components where the chunk is neither wanted nor sent on.
     fn useful(mut self) -> Labels {
         let wanting = self.problem.demand.chunk(self.chunk).wanted_by.iter();
         let wanting: BTreeSet<usize> = wanting.map(|rank| self.enclaves.of(*rank)).collect();

@@ -1,18 +1,19 @@
 //! The second formulation, in TACCL's three stages: routing, ordering, contiguity and exact timing [1].
 //!
-//! The principal function is [`attempt`]. Each stage is a model without a large big M, because TACCL's own have no usable
-//! relaxation: on two machines of eight ranks HiGHS finds nothing in its routing.
+//! The principal function is [`attempt`]. Each stage is a model without a large big M. TACCL's own models have a weak
+//! relaxation: on two machines of eight ranks, HiGHS finds no solution of its routing model.
 //!
-//! 1. *Routing* ([`routing`] over [`labels`]): which slow link brings which chunk to which enclave of fast links, over
-//!    which relays, in whose company and in whose turn ([`crossings`] adds the plans that are worth trying anyway).
-//! 2. *Ordering* ([`search`]): for a plan of crossings and an end, a 0/1 model in periods ([`spreading`]) says which chunk
-//!    leaves on which fast link when, or that it cannot be done by then; so routes inside an enclave and their order
-//!    are one decision. Plans are tried in the order of their ends, the end moves on while there is none.
-//! 3. *Contiguity* ([`contiguity`]): which neighbours on a link are one message; `schedule::replay` has the last word on
+//! 1. *Routing* ([`routing`] over [`labels`]): which slow link brings which chunk to which fast component, over which
+//!    relays, in which message and in which turn. [`crossings`] adds plans that are always worth trying.
+//! 2. *Ordering* ([`search`]): for a plan of crossings and an end, a 0/1 model in periods ([`spreading`]) decides which
+//!    chunk leaves on which fast link when, or that this end is impossible. So routes inside a component and their
+//!    order are one decision. Plans are tried in the order of their ends. The end is moved on as long as there is no
+//!    schedule.
+//! 3. *Contiguity* ([`contiguity`]): which neighbours on a link are one message. `schedule::replay` computes the final
 //!    times.
 //!
-//! The incumbent is the horizon of the first stage, the end to undercut of the second, and where the third starts
-//! if the others find nothing better. Whatever breaks a sketch is dropped.
+//! The incumbent is the horizon of the first stage and the end to beat in the second. The third stage starts from it if
+//! the others find nothing better. Schedules that break a sketch are dropped.
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
 
@@ -38,7 +39,7 @@ use search::PipelineSearch;
 /// The name in reports and schedules.
 pub(super) const NAME: &str = "milp-routing";
 
-/// What the formulation finds within the limits.
+/// The best schedule of this formulation within the limits.
 ///
 /// # Errors
 /// Failures of the solver, or of the model.
@@ -70,7 +71,7 @@ mod tests {
         Problem::new(topology, Arc::new(Demand::new(request).unwrap()))
     }
 
-    /// The same, where of the links between machines of `ranks` each only 0 → 1 may be used.
+    /// The same problem, where only 0 → 1 of the links between machines of `ranks` ranks may be used.
     fn relayed(spec: &str, ranks: u32, collective: Collective, size: u64) -> Problem {
         let mut problem = problem(spec, collective, size);
         let (topology, line) = (&problem.topology, 1);
@@ -83,7 +84,7 @@ mod tests {
         problem
     }
 
-    /// Plans without an incumbent; the verifier judges.
+    /// The verified makespan of a plan without an incumbent.
     fn makespan(problem: &Problem) -> f64 {
         let (options, deadline) = (Options::default(), Deadline::default());
         let context = Context::alone(&options, &deadline, bounds(problem, &deadline).best().value);
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_relay_between_two_boxes_waits_for_nothing_and_ends_with_little() {
-        // Three messages: eight chunks of 105 µs, three α of 2.6 µs, three hops of 23 µs after the last.
+        // Three messages: eight chunks of 105 µs, three α of 2.6 µs, and three hops of 23 µs after the last.
         let boxes = relayed("ndv2x2,costs=taccl-1mb", 8, Collective::AllGather, 16_000_000);
         assert!(makespan(&boxes) <= 916.8 + 1e-6);
     }

@@ -1,4 +1,4 @@
-//! From the routes of the first stage to the plans of the second: which messages cross, in which order.
+//! From the routes of the first stage to the plans of the second: which messages cross, and in which order.
 
 use super::crossings::{Crossing, CrossingPlan, FastComponents, distinct};
 use super::routed::Routed;
@@ -7,12 +7,12 @@ use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros, MicrosPerByte, Rank};
 
-/// The most turns of a slow link.
+/// The most turns of a slow link within the horizon.
 const MOST_TURNS: f64 = 24.0;
 
 impl FastComponents<'_> {
-    /// How long the turns of slow links may be: of a chunk with its α, or without it where it is shared; several chunks
-    /// where there are many.
+    /// Possible times between the turns of slow links: the time of a chunk with its α, or without it where α is shared;
+    /// with very many turns, that of several chunks.
     pub(super) fn turns(&self, horizon: Micros) -> Vec<Micros> {
         let bytes = self.problem.demand.chunk_bytes();
         let links = self.slow().iter().map(|&id| self.problem.topology.link(id));
@@ -37,7 +37,7 @@ impl FastComponents<'_> {
         first
     }
 
-    /// The time per byte of all fast links into a rank together; `None` without any limit.
+    /// The time per byte of all fast links into a rank together; `None` if there is no limit.
     pub(super) fn ingress(&self, rank: Rank) -> Option<MicrosPerByte> {
         let incoming = self.problem.topology.incoming(rank).iter().copied();
         let fast: Vec<LinkId> = incoming.filter(|id| self.fast[id.index()]).collect();
@@ -45,7 +45,7 @@ impl FastComponents<'_> {
         (rate > 0.0 && rate.is_finite()).then(|| MicrosPerByte(1.0 / rate))
     }
 
-    /// The crossings as routed, those of one turn in one message, and other divisions of the same into messages.
+    /// The crossings as routed, with those of one turn in one message, and other divisions of them into messages.
     pub(super) fn plans_of(&self, routes: &[Routed]) -> Vec<CrossingPlan> {
         let mut loads: BTreeMap<LinkId, Vec<Routed>> = BTreeMap::new();
         routes.iter().for_each(|it| loads.entry(it.link).or_default().push(*it));
@@ -60,7 +60,8 @@ impl FastComponents<'_> {
         plans
     }
 
-    /// Messages by link and turn, in the order of their turns; own chunks before relayed ones where the sketch says so.
+    /// Messages by link and turn, in the order of their turns; own chunks before relayed ones if the sketch asks for
+    /// it.
     fn plan_of(&self, loads: &BTreeMap<LinkId, Vec<Routed>>) -> CrossingPlan {
         let mut plan: Vec<(Micros, Crossing)> = Vec::new();
         for (&link, load) in loads {

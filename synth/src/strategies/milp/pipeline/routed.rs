@@ -1,4 +1,4 @@
-//! What the routing model answers, and what it starts from.
+//! The solution of the routing model, and its start.
 
 use super::routing::Routing;
 use crate::problem::SynthError;
@@ -7,21 +7,20 @@ use schedule::{ChunkId, Schedule};
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{LinkId, Micros};
 
-/// A chunk takes a slow link in a routing.
+/// A chunk on a slow link in a routing.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Routed {
     pub(super) chunk: ChunkId,
     pub(super) link: LinkId,
-    /// The turn in which it leaves.
     pub(super) departure: Micros,
 }
 
-/// How a model ended.
+/// The result of a routing model.
 pub(super) struct Found {
     pub(super) routes: Option<Vec<Routed>>,
-    /// Whether a limit came before the answer.
+    /// Whether a limit was reached before the answer.
     pub(super) stopped: bool,
-    /// For the report.
+    /// A finding for the report.
     pub(super) finding: String,
 }
 
@@ -58,8 +57,8 @@ impl Routing<'_> {
         taken.map(|(it, _)| Routed { chunk: it.chunk, link: it.link, departure: it.departure }).collect()
     }
 
-    /// A start for the solver: the ways of `schedule`, each use no later than there. Where its ways are not
-    /// symmetric, or two messages would have the same turn, it may break a rule; the solver then does without.
+    /// A start for the solver: the ways of `schedule`, with each use no later than there. If its ways are not
+    /// symmetric, or two messages fall into one turn, it may break a constraint; then the solver ignores it.
     pub(super) fn start(&self, schedule: &Schedule) -> Vec<(Column, f64)> {
         let mut left: BTreeMap<(ChunkId, LinkId), Micros> = BTreeMap::new();
         for transfer in &schedule.transfers {
@@ -67,7 +66,8 @@ impl Routing<'_> {
         }
         let mut reached: BTreeSet<(ChunkId, usize)> = BTreeSet::new();
         let mut taken: BTreeMap<Column, bool> = self.uses.iter().map(|(_, column)| (*column, false)).collect();
-        // Uses of a chunk are in the order of their labels, so that what brings a chunk comes before what takes it on.
+        // The uses of a chunk are in the order of their labels, so a use that brings it comes before those that send it
+        // on.
         for of_chunk in self.uses.chunk_by(|a, b| a.0.chunk == b.0.chunk) {
             for leaving in of_chunk.chunk_by(|a, b| (a.0.from, a.0.link) == (b.0.from, b.0.link)) {
                 let Some(start) = left.get(&(leaving[0].0.chunk, leaving[0].0.link)) else { continue };

@@ -1,19 +1,20 @@
-//! The first stage: by which slow links each chunk comes to which enclave, who relays it, and what shares a message.
+//! The first stage: by which slow links each chunk comes to which fast component, which ranks relay it, and which
+//! chunks share a message.
 //!
 //! The principal type is [`Routing`], a 0/1 model over the labels of [`labels`](super::labels). It is TACCL's routing
-//! [1] with its weaknesses repaired: release times are part of the columns, so that a link or a port
-//! that is only fed late is no free capacity early, and no big M is needed; α is paid per message rather than per chunk;
-//! a NIC that several links share is a resource like any other rather than a share for each; and what a rank has to
-//! receive after the last crossings counts. Inside an enclave a chunk is at its distance here; which links it uses there
-//! is decided together with their order, by the second stage.
+//! [1] with four changes. Release times are part of the columns, so no big M is needed to exclude early use of a link
+//! or port whose chunks arrive late. α is paid per message, not per chunk. A NIC that several links share is a resource
+//! like any other, not split into a share for each. And the time that a rank needs to receive its chunks after the last
+//! crossings is counted. Inside a fast component, a chunk simply arrives at its distance here. The second stage decides
+//! its links there together with their order.
 //!
 //! | column | meaning |
 //! |---|---|
 //! | x[u] ∈ {0,1} | a chunk leaves by a slow link at a label's time (a use u) |
-//! | message[l,t] ∈ {0,1} | something leaves on l at t, where a message costs an α |
-//! | open[l] ∈ {0,1} | something leaves on l at all, where few or many connections are wished (switch-hyperedges) |
-//! | rest[u,t] ≥ 0 | the time that all takes which leaves on a link or resource u, or enters for a rank, at t or later |
-//! | backlog[u,t] ≥ 0 | what is still to be sent on u when a turn begins, where messages cost no α |
+//! | message[l,t] ∈ {0,1} | some chunk leaves on l at t, where a message costs an α |
+//! | open[l] ∈ {0,1} | some chunk leaves on l at all, where few or many connections are wished (switch-hyperedges) |
+//! | rest[u,t] ≥ 0 | the time of everything that leaves on a link or resource u, or enters for a rank, at t or later |
+//! | backlog[u,t] ≥ 0 | the time of what is still to be sent on u when a turn begins, where messages cost no α |
 //! | T | the end |
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.1.
@@ -29,20 +30,20 @@ use schedule::ChunkId;
 use std::collections::{BTreeMap, BTreeSet};
 use topology::{Bytes, LinkId, Micros, ResourceId};
 
-/// What all wished connections weigh against the end, in parts of the horizon.
+/// The weight of all wished connections together, relative to the end, in parts of the horizon.
 const WEIGHT_OF_WISHES: f64 = 1e-2;
-/// What the mean arrival weighs against the end.
+/// The weight of the mean arrival, relative to the end.
 const WEIGHT_OF_ARRIVALS: f64 = 1e-2;
 
-/// The column of an orbit of uses: by (chunk, link), when it came, when it leaves, and its way.
+/// The column of an orbit of uses, by (orbit of chunk and link, instant of arrival, instant of departure, way).
 type Shared = BTreeMap<(usize, u64, u64, Way), Column>;
-/// What happens at an instant: its time, and the time that each 0/1 column takes.
+/// For each instant, its time, and the time that each 0/1 column occupies.
 type Load = BTreeMap<u64, (Micros, Terms)>;
 type Terms = Vec<(Column, f64)>;
-/// The same to compare with: instants, columns, and the bits of their times.
+/// A load as a key for comparison: instants, columns, and the bits of their times.
 type LoadKey = Vec<(u64, Column, u64)>;
 
-/// The model, and what its columns mean.
+/// The model, and the uses that its columns stand for.
 pub(super) struct Routing<'a> {
     enclaves: &'a FastComponents<'a>,
     problem: &'a Problem,
@@ -50,18 +51,19 @@ pub(super) struct Routing<'a> {
     orbits: Option<&'a PairOrbits>,
     pub(super) fineness: Fineness<'a>,
     pub(super) uses: Vec<(Use, Column)>,
-    /// By link: when a chunk leaves, its least way to go after that, its bytes.
+    /// For each link: when a chunk leaves, its least time after the crossing, its bytes, and its column.
     on_link: Vec<Vec<(Micros, Micros, Bytes, Column)>>,
-    /// By rank: when a chunk enters the enclave for it, but by another rank.
+    /// For each rank: the chunks that it wants and that enter its component at another rank, with time, bytes and
+    /// column.
     for_rank: Vec<Vec<(Micros, Bytes, Column)>>,
     messages: BTreeMap<(usize, u64), Column>,
     pub(super) end: Column,
-    /// Loads that have their rows: links and ports of an orbit have the same.
+    /// Loads that have their rows already: links and ports of one orbit have the same.
     known: BTreeSet<(u8, LoadKey)>,
 }
 
 impl<'a> Routing<'a> {
-    /// Builds the model of schedules up to `horizon`; `None` if it has more than `most` 0/1 columns for uses.
+    /// Builds the model of schedules up to `horizon`; `None` if it needs more than `most` 0/1 columns for uses.
     pub(super) fn new(
         enclaves: &'a FastComponents<'a>,
         fineness: Fineness<'a>,
@@ -70,7 +72,8 @@ impl<'a> Routing<'a> {
     ) -> Option<Self> {
         let problem = enclaves.problem;
         let mut model = Model::default();
-        // A routing is a bound; one of a schedule as long as the horizon must remain possible in spite of rounding.
+        // A routing gives a lower bound. The tolerance keeps a schedule as long as the horizon feasible despite
+        // rounding.
         let end = model.continuous(0.0, fineness.horizon.0 * (1.0 + 1e-6));
         model.set_cost(end, 1.0);
         let mut routing = Self {
@@ -103,7 +106,7 @@ impl<'a> Routing<'a> {
         Some(routing)
     }
 
-    /// Whether what it refutes is refuted for symmetric routings alone.
+    /// Whether the model only covers symmetric routings, so that a refutation holds for these only.
     pub(super) fn is_symmetric(&self) -> bool {
         self.orbits.is_some()
     }
@@ -135,7 +138,7 @@ impl<'a> Routing<'a> {
                 departures.entry((from, it.link)).or_default().push(column);
             }
         }
-        // What a symmetry maps to this chunk has the same rows.
+        // Chunks that a symmetry maps to this one have the same rows.
         if self.orbits.is_some_and(|orbits| !orbits.represents(chunk)) {
             return;
         }
@@ -152,8 +155,8 @@ impl<'a> Routing<'a> {
         }
     }
 
-    /// Σ of x over all uses into an enclave = 1 where the chunk is wanted and not held, else ≤ 1; and where it is
-    /// wanted T ≥ Σ of (time + tail)·x.
+    /// Σ of x over all uses into a component is 1 if it wants the chunk and does not hold it, else ≤ 1. If it wants the
+    /// chunk, T ≥ Σ of (time + tail)·x.
     fn enter_once(&mut self, chunk: ChunkId, arrivals: &BTreeMap<usize, Vec<(Label, Column)>>) {
         let described = self.problem.demand.chunk(chunk);
         let held: BTreeSet<usize> = described.holders.iter().map(|rank| self.enclaves.of(*rank)).collect();
@@ -172,7 +175,7 @@ impl<'a> Routing<'a> {
         }
     }
 
-    /// Σ over departures of x from a label by one link ≤ Σ of x over the uses that arrive at that label.
+    /// Σ of x over the departures from a label by one link ≤ Σ of x over the uses that arrive at that label.
     fn leave_where_it_came(
         &mut self,
         departures: &BTreeMap<(usize, LinkId), Vec<Column>>,
@@ -204,7 +207,7 @@ impl<'a> Routing<'a> {
         self.orbits.map_or(link.index(), |orbits| orbits.of_link(link))
     }
 
-    /// For every slow link: what leaves on it does so in time, and in turns where nothing is saved by leaving together.
+    /// For every slow link: its chunks leave in time, and in turns where leaving together saves nothing.
     fn respect_links(&mut self) {
         for &id in self.enclaves.slow() {
             self.fit(&[Occupant::of_itself(&self.problem.topology, id)]);
@@ -226,12 +229,12 @@ impl<'a> Routing<'a> {
         let load = self.load(users);
         let tails = users.iter().flat_map(|user| &self.on_link[user.link.index()]).map(|it| it.1);
         let Some(tail) = tails.min_by(Micros::total_cmp) else { return };
-        // The last message arrives α after it has left the link, where α does not keep the link busy.
+        // The last message arrives α after it has left the link, if α does not keep the link busy.
         let flight = users.iter().map(|user| self.problem.topology.link(user.link).alpha - user.alpha);
         let flight = flight.min_by(Micros::total_cmp).unwrap_or_default();
         if self.is_new(&load, 0) {
             self.end_after(&load, tail + flight);
-            // Where α is worth saving, all that waits may leave in one turn.
+            // Where α can be saved, all waiting chunks may leave in one turn, so turns are used only without α.
             if users.iter().all(|user| user.alpha == Micros::ZERO) {
                 self.take_turns(users, &load);
             }
@@ -246,7 +249,7 @@ impl<'a> Routing<'a> {
         self.orbits.is_none() || self.known.insert(key)
     }
 
-    /// β·bytes·x and α·message of everything that leaves, by instant.
+    /// For each instant, β·bytes·x and α·message of everything that leaves.
     fn load(&self, users: &[Occupant]) -> Load {
         let mut load: Load = BTreeMap::new();
         let mut messages: BTreeSet<(u64, LinkId)> = BTreeSet::new();
@@ -264,23 +267,23 @@ impl<'a> Routing<'a> {
         sorted(load)
     }
 
-    /// rest[u,t] = rest[u, next t] + Σ over what leaves at t of (β·bytes·x + α·message), T ≥ t + rest[u,t] + the least
-    /// way to go: what leaves late has only the time that is left.
+    /// rest[u,t] = rest[u, next t] + Σ over departures at t of (β·bytes·x + α·message), and T ≥ t + rest[u,t] + the
+    /// least time after u: late departures have only the time that is left.
     fn end_after(&mut self, load: &Load, tail: Micros) {
         let mut later: Option<Column> = None;
         for (time, at) in load.values().rev() {
             let rest = self.model.continuous(0.0, f64::INFINITY);
             let terms = at.iter().map(|&(column, time)| (column, -time)).chain(later.map(|later| (later, -1.0)));
             self.model.equal(terms.chain([(rest, 1.0)]).collect::<Vec<_>>(), 0.0);
-            // Where nothing is left the end may be earlier: only what is sure counts.
+            // If nothing departs at this instant or later, the end may be earlier; so at most the bound is added.
             let sure = (*time + tail).min(self.fineness.bound);
             self.model.at_most([(rest, 1.0), (self.end, -1.0)], -sure.0);
             later = Some(rest);
         }
     }
 
-    /// backlog[u,t] + Σ over what leaves at t ≤ a turn, or a chunk, backlog[u, next t] ≥ that sum − (next t − t): a turn
-    /// begins when all but the last message before it are over.
+    /// backlog[u,t] + Σ over departures at t ≤ a turn, or a chunk; backlog[u, next t] ≥ that sum − (next t − t). So a
+    /// turn begins when all but the last message of the turns before have been sent.
     fn take_turns(&mut self, users: &[Occupant], load: &Load) {
         let bytes = self.problem.demand.chunk_bytes();
         let chunk = users.iter().map(|user| user.byte_time(bytes));
@@ -298,8 +301,8 @@ impl<'a> Routing<'a> {
         }
     }
 
-    /// The same as [`Self::end_after`] for every rank: what enters its enclave by another at t or later has to come to it
-    /// over its fast links, in Σ bytes·x / (their throughput together).
+    /// Like [`Self::end_after`] for every rank: chunks that enter its component at another rank at t or later must
+    /// reach it over its fast links, which takes Σ bytes·x over their joint throughput.
     fn receive_in_time(&mut self) {
         for rank in self.problem.topology.ranks() {
             let Some(per_byte) = self.enclaves.ingress(rank) else { continue };
@@ -315,8 +318,8 @@ impl<'a> Routing<'a> {
         }
     }
 
-    /// open[l] ≥ x of every chunk on l where few connections are wished, open[l] ≤ Σ of x on l where many are; they
-    /// cost or gain a little (TACCL's `uc-min` and `uc-max`).
+    /// open[l] ≥ x of every chunk on l where few connections are wished, open[l] ≤ Σ of x on l where many are; the
+    /// objective counts open[l] with a small weight (TACCL's `uc-min` and `uc-max`).
     fn open_connections(&mut self) {
         let wishes = &self.problem.constraints.connections;
         let count = wishes.iter().map(|wish| wish.links.len()).sum::<usize>().max(1);
@@ -363,14 +366,15 @@ mod tests {
     use std::sync::Arc;
     use topology::{Latency, Rank, TopologyParts};
 
-    /// A broadcast of `chunks` chunks of one byte from rank 0, on machines of two ranks; the shared port takes 9 µs per byte.
+    /// A broadcast of `chunks` chunks of one byte from rank 0, on machines of two ranks; the shared port takes 9 µs per
+    /// byte.
     fn broadcast(ranks: usize, wires: &[Wire], chunks: u32) -> Problem {
         let all: Vec<Rank> = (0..ranks).map(Rank::from_index).collect();
         let machines = all.chunks(2).map(<[Rank]>::to_vec).collect();
         by_hand::broadcast(TopologyParts { machines, ..wired(ranks, wires, Latency::Occupies, 9.0) }, chunks)
     }
 
-    /// All links that take less than 5 µs are fast.
+    /// The components in which links below 5 µs are fast.
     fn enclaves(problem: &Problem) -> FastComponents<'_> {
         let time = |id: LinkId| problem.topology.link(id).transfer_time(Bytes(1.0));
         FastComponents::of_fast(problem, |id| time(id) < Micros(5.0))
@@ -381,7 +385,7 @@ mod tests {
         Routing::new(enclaves, Fineness { horizon, bound, first_turns, turn, detours: true }, None, 999).unwrap()
     }
 
-    /// Whether the model admits exactly these (chunk, link, departure) and this end.
+    /// Whether the model admits exactly these uses (chunk, link, departure) and this end.
     fn admits(problem: &Problem, uses: &[(u32, u32, f64)], end: f64) -> bool {
         let enclaves = enclaves(problem);
         let turns = enclaves.first_turns();
@@ -405,7 +409,7 @@ mod tests {
 
     const FAST: f64 = 1.0;
 
-    /// 0 → 1 ⇒ 2 → 3.
+    /// The links 0 → 1 ⇒ 2 → 3, where ⇒ is slow.
     fn bridge(alpha: f64, chunks: u32) -> Problem {
         broadcast(4, &[(0, 1, 0.0, FAST, false), (1, 2, alpha, 9.0, false), (2, 3, 0.0, FAST, false)], chunks)
     }
@@ -425,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_fed_late_is_no_free_capacity_early() {
-        // Both come to rank 1 after a microsecond, and have one to go after that.
+        // Both chunks come to rank 1 after 1 µs, and need one hop after the crossing.
         let both = [(0, 1, 1.0), (1, 1, 10.0)];
         assert!(admits(&bridge(0.0, 2), &both, 20.0));
         assert!(!admits(&bridge(0.0, 2), &both, 19.9));
@@ -457,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_rank_receives_what_enters_late_in_the_time_that_is_left() {
-        // Two bridges bring a chunk each at the same time; rank 2 has one link to get both from rank 3.
+        // Two bridges bring one chunk each at the same time; rank 2 gets both over its one link from rank 3.
         let wires =
             [(0, 1, 0.0, FAST, false), (0, 3, 0.0, 9.0, false), (1, 3, 0.0, 9.0, false), (3, 2, 0.0, 4.0, false)];
         let problem = broadcast(4, &wires, 2);
@@ -492,7 +496,7 @@ mod tests {
             let enclaves = enclaves(&problem);
             let turns = enclaves.first_turns();
             let mut routing = routing(&enclaves, &turns);
-            // Long enough for either, so that only the wish decides.
+            // Long enough for one link or two, so that only the wish decides.
             routing.model.fix(routing.end, 40.0);
             let Ending::Optimal(solution) = solved(&routing.model, &[]) else { panic!("the wish made it infeasible") };
             routing.routes(&solution).iter().map(|it| it.link).collect::<BTreeSet<_>>().len()

@@ -1,6 +1,7 @@
-//! The three stages in turn: routes, candidates in the order of their ends, contiguity of what is found.
+//! The three stages in turn: routes, candidates in the order of their ends, contiguity of the schedules found.
 //!
-//! The principal type is [`PipelineSearch`]. It counts solver calls, and remembers for the report which models a limit left open.
+//! The principal type is [`PipelineSearch`]. It counts solver calls, and records for the report which models a limit
+//! left undecided.
 
 use super::NAME;
 use super::calendar::Calendar;
@@ -26,29 +27,28 @@ use topology::{LinkId, Micros};
 const MAX_RIDES: usize = 15_000;
 /// The most 0/1 columns for uses of slow links in a model of the first stage.
 const MAX_USES: usize = 5_000;
-/// More chunks × links than this are not ordered in one model where no slow links divide the machine.
+/// The most chunks × links of a machine without slow links; a larger one is not ordered in one model.
 const MAX_WHOLE: usize = 20_000;
-/// A call gets one in so many of the iterations that the limits give it: a model that has a schedule
-/// shows it soon.
+/// A call gets one part in this many of the iterations in the limits: a model that has a schedule finds it soon.
 const CALL_SHARE: u64 = 8;
-/// A model of this many columns gets all the iterations of a call, a larger one proportionally fewer.
+/// A model of at most this many columns gets all iterations of a call, a larger one proportionally fewer.
 const FULL_COLUMNS: u64 = 500;
-/// The end of a plan moves on by this many periods in turn, while there is no schedule.
+/// By how many periods the end of a plan is moved on, one entry after the other, as long as there is no schedule.
 const STEPS: [u32; 6] = [1, 1, 2, 2, 4, 4];
-/// Exact times are shorter than periods where α is shared; ends up to this much above the best may still beat it.
+/// Where α is shared, exact times are shorter than periods. So ends up to this factor above the best may still beat it.
 const SHRINKAGE: f64 = 1.08;
-/// What is not longer than the best by more than this goes through the third stage.
+/// Schedules up to this factor above the best go through the third stage.
 const PROMISING: f64 = 1.1;
-/// Solver calls that the third stage may spend on one such schedule.
+/// The most solver calls of the third stage for one such schedule.
 const CALLS_TO_TIGHTEN: u32 = 4;
 
-/// What became of a candidate.
+/// The result of a candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CandidateVerdict {
     Feasible,
     Infeasible,
     Undecided,
-    /// Its model would be too large, whatever the end.
+    /// Its model would be too large for any end.
     TooLarge,
 }
 
@@ -85,7 +85,7 @@ impl<'a> PipelineSearch<'a> {
         self.is_good_enough() || self.calls_left == 0 || self.context.deadline.has_passed()
     }
 
-    /// What a person should know: what was refuted or left open, and by which limit.
+    /// A note for the user: what was refuted or left open, and by which limit.
     pub(super) fn note(&self) -> Option<String> {
         let open = (self.undecided > 0).then(|| format!("{} models left undecided at their limits", self.undecided));
         let calls = (self.calls_left == 0 && !self.is_good_enough()).then(|| "no solver calls left".to_owned());
@@ -93,7 +93,8 @@ impl<'a> PipelineSearch<'a> {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// Tries candidates in the order of [`PipelineSearch::sooner`], and moves their ends on while they have no schedule.
+    /// Tries candidates in the order of [`PipelineSearch::sooner`], and moves their ends on as long as they have no
+    /// schedule.
     pub(super) fn run(&mut self) -> Result<(), SynthError> {
         if self.is_over() {
             return Ok(());
@@ -134,7 +135,8 @@ impl<'a> PipelineSearch<'a> {
         CrossingCandidate::all(self.enclaves, plan, self.context.bound)
     }
 
-    /// Where nothing crosses, the second stage has all to decide, if it is not too much.
+    /// The plan for a machine without slow links: one model in the second stage decides everything, if it is small
+    /// enough.
     fn whole(&mut self) -> Vec<CrossingPlan> {
         let Problem { topology, demand, .. } = self.enclaves.problem;
         if demand.chunks().len().saturating_mul(topology.links().len()) <= MAX_WHOLE {
@@ -144,8 +146,8 @@ impl<'a> PipelineSearch<'a> {
         Vec::new()
     }
 
-    /// The first stage: what crosses as the routing model says, and other divisions of that into messages. With
-    /// the symmetries merged, or without them where that has no answer.
+    /// The first stage: the crossings of the routing model, and other divisions of them into messages. Symmetries are
+    /// merged first; the whole model is solved only if that gives no routes.
     fn route(&mut self) -> Result<Vec<CrossingPlan>, SynthError> {
         if self.enclaves.slow().is_empty() {
             return Ok(self.whole());
@@ -186,7 +188,7 @@ impl<'a> PipelineSearch<'a> {
         Ok(plans)
     }
 
-    /// Which candidate to try first. Where α is shared, exact times say more than the end does: few rounds of long
+    /// Which candidate to try first. Where α is shared, the end says little about exact times: few rounds of long
     /// periods, which hold many chunks, are most likely to have a schedule. Otherwise the earlier end is better.
     fn sooner(&self, a: &CrossingCandidate, b: &CrossingCandidate) -> Ordering {
         if !self.enclaves.shares_alpha() {
@@ -196,18 +198,18 @@ impl<'a> PipelineSearch<'a> {
         a.arrival.total_cmp(&b.arrival).then(rounds).then(b.late.total_cmp(&a.late))
     }
 
-    /// Whether a schedule of periods up to `end` cannot be better than the best.
+    /// Whether a schedule of periods up to `end` cannot beat the best.
     fn is_late(&self, end: Micros) -> bool {
         let factor = if self.enclaves.shares_alpha() { SHRINKAGE } else { 1.0 - EQUAL };
         self.best.is_some_and(|best| end.0 >= best.0 * factor)
     }
 
-    /// The symmetries that the crossings have, too.
+    /// The symmetries, if the crossings have them too.
     fn orbits_for(&self, candidate: &CrossingCandidate) -> Option<&PairOrbits> {
         self.orbits.as_ref().filter(|orbits| orbits.agree(&tags(&candidate.crossings)))
     }
 
-    /// The model of a candidate, with as much patience as makes it small enough.
+    /// The model of a candidate, with the largest patience that makes it small enough.
     fn model(&self, candidate: &CrossingCandidate) -> Option<(Calendar, Result<SpreadModel, Refusal>)> {
         let calendar = candidate.calendar()?;
         let orbits = self.orbits_for(candidate);
@@ -254,7 +256,7 @@ impl<'a> PipelineSearch<'a> {
         Ok(verdict)
     }
 
-    /// Keeps a schedule if it is the best so far; the third stage works on it if it nearly is.
+    /// Keeps a schedule if it is the best so far; a schedule near the best goes through the third stage.
     fn consider(&mut self, schedule: Schedule) -> Result<(), SynthError> {
         let makespan = schedule.makespan();
         tracing::debug!(considered = makespan.0, best = ?self.best);
@@ -269,7 +271,6 @@ impl<'a> PipelineSearch<'a> {
         }
     }
 
-    /// The third stage on a schedule.
     fn tighten(&mut self, schedule: &Schedule, calls: u32) -> Result<(), SynthError> {
         let controls = self.controls(FULL_COLUMNS as usize, CALL_SHARE);
         let tightened = tighten(self.enclaves.problem, schedule, &controls, calls, NAME)?;
@@ -302,7 +303,8 @@ impl<'a> PipelineSearch<'a> {
         }
     }
 
-    /// A schedule as fast as `schedule`, which `rides` make, with fewer or more connections where the sketch wishes so.
+    /// A schedule as fast as `schedule`, which is made of `rides`, with fewer or more connections if the sketch wishes
+    /// so.
     fn with_wished_connections(
         &self,
         mut spreading: SpreadModel,
@@ -324,15 +326,15 @@ impl<'a> PipelineSearch<'a> {
         Ok(if as_fast { wished } else { schedule })
     }
 
-    /// Whether a schedule is faster than the best, and one that the sketch permits.
+    /// Whether a schedule is faster than the best, and obeys the sketch.
     fn is_better(&self, schedule: &Schedule) -> bool {
         let Problem { topology, constraints, .. } = self.enclaves.problem;
         self.best.is_none_or(|best| beats(schedule.makespan(), best))
             && obey(schedule, topology, constraints).is_empty()
     }
 
-    /// The messages of crossings and rides in the order of their starts, with exact times. Where a message costs α, the
-    /// chunks that leave together on a link are one.
+    /// The messages of crossings and fast departures in the order of their starts, with exact times. Where a message
+    /// costs α, chunks that leave together on a link are one message.
     fn assemble(
         &self,
         calendar: &Calendar,
@@ -364,8 +366,8 @@ impl<'a> PipelineSearch<'a> {
     }
 }
 
-/// Moves an infeasible candidate on, and those of the same crossings that hold even less: as many rounds of shorter
-/// periods.
+/// Moves an infeasible candidate on. Candidates with the same last arrival that hold even less are moved on too: at
+/// most as many rounds, of no longer periods.
 fn move_on_like(open: &mut [CrossingCandidate], infeasible: usize) {
     let failed = open[infeasible].clone();
     for candidate in open.iter_mut().filter(|other| other.holds_no_more_than(&failed)) {
@@ -373,7 +375,7 @@ fn move_on_like(open: &mut [CrossingCandidate], infeasible: usize) {
     }
 }
 
-/// The times of every crossing chunk, bit by bit.
+/// The times of every crossing chunk, as bits.
 fn tags(crossings: &[Timed]) -> BTreeMap<(ChunkId, LinkId), (u64, u64)> {
     let of = |timed: &Timed| {
         let (link, times) = (timed.crossing.link, (timed.start.0.to_bits(), timed.end.0.to_bits()));

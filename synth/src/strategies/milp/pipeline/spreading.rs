@@ -1,16 +1,16 @@
-//! The 0/1 model of what happens around the crossings: chunks spread over fast links, in periods of a calendar.
+//! The 0/1 model of everything around the crossings: chunks spread over fast links, in the periods of a calendar.
 //!
-//! The principal type is [`SpreadModel`]. The crossings are data: what they carry has to be at their sender when they
-//! leave and is at their receiver when they arrive. Whether the rest fits into the calendar is a feasibility question
-//! without a single big M; the release times that TACCL's routing ignores [1] are the periods themselves. α is
-//! paid once by all chunks that leave together, on every link and every port.
+//! The principal type is [`SpreadModel`]. The crossings are given. Their chunks must be at the sender when they leave,
+//! and are at the receiver when they arrive. Whether the rest fits into the calendar is a feasibility problem without
+//! any big M. Release times, which TACCL's routing ignores [1], are the periods themselves. On every link and every
+//! port, chunks that leave together pay α once.
 //!
 //! | column | meaning |
 //! |---|---|
 //! | x[c,l,p] ∈ {0,1} | chunk c leaves on fast link l when period p starts; it takes as many periods as it needs |
 //! | have[c,r,p] ∈ [0,1] | rank r holds chunk c when period p starts |
-//! | message[l,p] ∈ {0,1} | something leaves on l in p, where a message costs an α |
-//! | connected[l] ∈ {0,1} | something leaves on l at all, where few or many connections are wished |
+//! | message[l,p] ∈ {0,1} | some chunk leaves on l in p, where a message costs an α |
+//! | connected[l] ∈ {0,1} | some chunk leaves on l at all, where few or many connections are wished |
 //!
 //! [1] Shah et al., "TACCL: Guiding Collective Algorithm Synthesis using Communication Sketches", NSDI 2023, §4.
 
@@ -34,33 +34,32 @@ const TOLERANCE: f64 = 1e-6;
 pub(super) struct FastDeparture {
     pub(super) chunk: ChunkId,
     pub(super) link: LinkId,
-    /// The period with which it starts.
+    /// The period with whose start it leaves.
     pub(super) first: usize,
-    /// The period before whose end it arrives.
+    /// The period by whose end it has arrived.
     pub(super) last: usize,
 }
 
-/// The model, and what its columns mean.
+/// The model, and the departures that its columns stand for.
 pub(super) struct SpreadModel {
     pub(super) model: Model,
     rides: Vec<(FastDeparture, Column)>,
 }
 
-/// What chunks may do, and how large a model may be.
+/// The freedom of chunks, and the limit on the size of the model.
 #[derive(Clone, Copy)]
 pub(super) struct Freedom {
-    /// How many periods later than it could a chunk may come to where it must be.
+    /// By how many periods a chunk may arrive later than possible where it must be.
     pub(super) patience: usize,
-    /// The most 0/1 columns.
     pub(super) columns: usize,
 }
 
 /// Why there is no model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
-    /// Some chunk cannot be where it must be by then, however empty the links are.
+    /// Some chunk cannot be where it must be in time, even on empty links.
     TooLate,
-    /// More 0/1 columns than are allowed.
+    /// There would be more 0/1 columns than allowed.
     TooLarge,
 }
 
@@ -68,7 +67,7 @@ impl SpreadModel {
     /// Builds the model.
     ///
     /// # Errors
-    /// [`Refusal`] instead of a model that would be pointless or too large.
+    /// [`Refusal`] if the model would be infeasible or too large.
     pub(super) fn new(
         enclaves: &FastComponents<'_>,
         calendar: &Calendar,
@@ -102,8 +101,9 @@ impl SpreadModel {
         Ok(Self { model: builder.model, rides: builder.rides })
     }
 
-    /// connected[l] ≥ Σ_p x[c,l,p] for every chunk where few connections are wanted, connected[l] ≤ Σ_{c,p} x[c,l,p]
-    /// where many are; the objective counts them (TACCL's `uc-min` and `uc-max`). False if nothing is wished.
+    /// Adds the wishes for connections; `false` if there are none. connected[l] ≥ Σ_p x[c,l,p] for every chunk where
+    /// few are wanted, connected[l] ≤ Σ_{c,p} x[c,l,p] where many are; the objective counts them (TACCL's `uc-min` and
+    /// `uc-max`).
     pub(super) fn wish_connections(&mut self, problem: &Problem, orbits: Option<&PairOrbits>) -> bool {
         let mut on_link: BTreeMap<LinkId, Vec<(FastDeparture, Column)>> = BTreeMap::new();
         self.rides.iter().for_each(|&(ride, column)| on_link.entry(ride.link).or_default().push((ride, column)));
@@ -134,7 +134,7 @@ impl SpreadModel {
         !connected.is_empty()
     }
 
-    /// A start for the solver: the rides of a solution, and no others.
+    /// A start for the solver: the departures of a solution, and no others.
     pub(super) fn start(&self, rides: &[FastDeparture]) -> Vec<(Column, f64)> {
         let taken: BTreeSet<(ChunkId, LinkId, usize)> =
             rides.iter().map(|ride| (ride.chunk, ride.link, ride.first)).collect();
@@ -142,7 +142,7 @@ impl SpreadModel {
         self.rides.iter().map(|(ride, column)| (*column, f64::from(is_taken(ride)))).collect()
     }
 
-    /// The rides of a solution, by period.
+    /// The departures of a solution, by period.
     pub(super) fn rides(&self, solution: &Solution) -> Vec<FastDeparture> {
         let taken = self.rides.iter().filter(|(_, column)| solution.is_set(*column));
         let mut rides: Vec<FastDeparture> = taken.map(|(ride, _)| *ride).collect();
@@ -156,21 +156,22 @@ struct Builder<'a> {
     calendar: &'a Calendar,
     orbits: Option<&'a PairOrbits>,
     model: Model,
-    /// The column of an orbit of rides.
+    /// The column of an orbit of departures.
     shared: BTreeMap<(usize, usize), Column>,
     rides: Vec<(FastDeparture, Column)>,
     on_link: Vec<Vec<(FastDeparture, Column)>>,
-    /// message[l,p], made on demand.
+    /// message[l,p], created on demand.
     messages: BTreeMap<(usize, usize), Column>,
-    /// Capacity rows that there are: links and ports of an orbit have the same.
+    /// Capacity rows that exist already: links and ports of one orbit have the same.
     known: BTreeSet<CapacityRow>,
 }
 
-/// Columns with the bits of their weights, and those of the room.
+/// The columns with the bits of their weights, and the bits of the room.
 type CapacityRow = (Vec<(Column, u64)>, u64);
 
 impl Builder<'_> {
-    /// The rows of one chunk: it spreads from its sources to all that want it, and to where crossings fetch it.
+    /// The rows of one chunk: it spreads from its sources to all ranks that want it, and to the senders of its
+    /// crossings.
     fn spread_chunk(&mut self, chunk: ChunkId, stay: &Stay, rides: &[FastDeparture]) {
         let mut incoming: BTreeMap<Rank, Vec<(FastDeparture, Column)>> = BTreeMap::new();
         let mut outgoing: BTreeMap<Rank, Vec<(FastDeparture, Column)>> = BTreeMap::new();
@@ -185,7 +186,7 @@ impl Builder<'_> {
             incoming.entry(link.to).or_default().push((ride, column));
             outgoing.entry(link.from).or_default().push((ride, column));
         }
-        // What a symmetry maps to this chunk has the same rows.
+        // Chunks that a symmetry maps to this one have the same rows.
         if self.orbits.is_some_and(|orbits| !orbits.represents(chunk)) {
             return;
         }
@@ -203,8 +204,9 @@ impl Builder<'_> {
         }
     }
 
-    /// have[c,r,p] = have[c,r,p−1] + Σ over rides into r that are over when p starts, and have ≤ 1: at most one copy of
-    /// a chunk comes to a rank. Where it is wanted, it is there at the end, and where a crossing fetches it, by then.
+    /// have[c,r,p] = have[c,r,p−1] + Σ over departures to r that have arrived when p starts, and have ≤ 1: at most one
+    /// copy of a chunk comes to a rank. The chunk is there at the end where it is wanted, and in time where a crossing
+    /// sends it.
     fn holding_follows_arrivals(
         &mut self,
         arrivals: &[(FastDeparture, Column)],
@@ -231,8 +233,8 @@ impl Builder<'_> {
         have
     }
 
-    /// Σ over rides into r of x[c,l,p] = 1 where c is wanted at r, else ≤ 1: the same for a rank that the chunk never
-    /// leaves, without columns.
+    /// The same for a rank that the chunk never leaves, without columns: Σ over departures to r of x[c,l,p] is 1 where
+    /// c is wanted at r, else ≤ 1.
     fn receive_once(&mut self, arrivals: &[(FastDeparture, Column)], wanted: bool) {
         let terms: Vec<_> = arrivals.iter().map(|(_, column)| (*column, 1.0)).collect();
         self.model.row(if wanted { 1.0 } else { 0.0 }, terms, 1.0);
@@ -247,7 +249,7 @@ impl Builder<'_> {
     }
 
     /// Σ over messages on l within periods p…q of (α + β·bytes) ≤ the time from p to q, for every fast link. Where α
-    /// pipelines it does not count, but what leaves together is late by it.
+    /// pipelines it is not counted here, but it delays chunks that leave together.
     fn respect_links(&mut self) {
         for id in self.problem.topology.link_ids() {
             let link = self.problem.topology.link(id);
@@ -258,7 +260,7 @@ impl Builder<'_> {
         }
     }
 
-    /// β·Σ_c b(c)·x[c,l,p] ≤ the time of the periods that a single chunk takes, less α.
+    /// β·Σ_c b(c)·x[c,l,p] ≤ the length of the periods that a single chunk takes, minus α.
     fn arrive_in_time(&mut self, id: LinkId) {
         let link = self.problem.topology.link(id);
         let mut rides = self.on_link[id.index()].clone();
@@ -282,7 +284,8 @@ impl Builder<'_> {
         }
     }
 
-    /// For every interval that begins with a ride and ends with it, or a little later: what is within it fits into it.
+    /// For every interval from the start of some departure to its end, or slightly longer: everything within it must
+    /// fit.
     fn fit(&mut self, users: &[Occupant]) {
         let mut rides: Vec<(FastDeparture, Column, Occupant)> = Vec::new();
         for user in users {
@@ -292,7 +295,7 @@ impl Builder<'_> {
         let spans: BTreeSet<(usize, usize)> = rides.iter().map(|(ride, ..)| (ride.first, ride.last)).collect();
         let mut intervals: BTreeSet<(usize, usize)> = BTreeSet::new();
         for &(first, last) in &spans {
-            // Up to where one that begins last within it would end.
+            // Up to the end of a departure that begins with the last period of the interval.
             intervals.extend(
                 (last..=last + (last - first)).filter(|&end| end < self.calendar.len()).map(|end| (first, end)),
             );
@@ -313,14 +316,15 @@ impl Builder<'_> {
         }
     }
 
-    /// Σ message[l,p] ≤ how many messages of the least load fit: implied for whole columns, and tight for others.
+    /// Σ message[l,p] ≤ the number of messages of the least load that fit. This is implied for whole columns, and
+    /// tightens fractional ones.
     fn count_messages(&mut self, messages: &[(Column, f64)], least: f64, room: Micros) {
         let Some(alpha) = messages.iter().map(|it| it.1).min_by(f64::total_cmp) else { return };
         let terms = messages.iter().map(|&(column, _)| (column, alpha + least)).collect();
         self.share(terms, room);
     }
 
-    /// α·message[l,p] of every message of `users` within an interval.
+    /// The terms α·message[l,p] of all messages of `users` within an interval.
     fn alphas(&self, users: &[Occupant], first: usize, last: usize) -> Vec<(Column, f64)> {
         let mut terms = Vec::new();
         for user in users.iter().filter(|user| user.alpha > Micros::ZERO) {
@@ -384,8 +388,8 @@ mod tests {
         by_hand::broadcast(wired(ranks, wires, latency, 1.0), chunks)
     }
 
-    /// Whether the model of `periods` periods of `length` admits exactly these (chunk, link, period). Every link but
-    /// the one of `crossing` (link, chunks, start, end) is fast.
+    /// Whether the model of `periods` periods of `length` admits exactly these departures (chunk, link, period). Every
+    /// link is fast except that of `crossing` (link, chunks, start, end).
     fn admits(
         problem: &Problem,
         (periods, length): (usize, f64),
@@ -424,7 +428,7 @@ mod tests {
         let chain =
             broadcast(3, &[(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (0, 2, 0.0, 1.0, false)], OCCUPIES, 1);
         assert!(admits(&chain, (3, 1.0), None, &[(0, 0, 0), (0, 1, 1)]));
-        // Rank 1 gets it in the third period, and would send it in the second.
+        // Rank 1 gets the chunk in the third period, but would send it in the second.
         assert!(!admits(&chain, (3, 1.0), None, &[(0, 0, 2), (0, 1, 1)]));
     }
 
@@ -459,7 +463,7 @@ mod tests {
     #[test]
     fn where_alpha_pipelines_it_delays_what_leaves_together() {
         let wire = broadcast(2, &[(0, 1, 2.0, 1.0, false)], Latency::Pipelines, 3);
-        // One chunk takes three periods of one; the link is free after one.
+        // One chunk takes three periods of 1 µs; the link is free after one.
         assert!(admits(&wire, (5, 1.0), None, &[(0, 0, 0), (1, 0, 1), (2, 0, 2)]));
         assert!(!admits(&wire, (5, 1.0), None, &[(0, 0, 0), (1, 0, 0), (2, 0, 2)]), "two at once take four");
     }
@@ -475,7 +479,7 @@ mod tests {
 
     #[test]
     fn crossings_fetch_in_time_and_bring_what_goes_on() {
-        // 0 → 1 ⇒ 2 → 3.
+        // The links 0 → 1 ⇒ 2 → 3, where ⇒ is slow.
         let bridge = [(0, 1, 0.0, 1.0, false), (1, 2, 0.0, 9.0, false), (2, 3, 0.0, 1.0, false)];
         let bridge = broadcast(4, &bridge, OCCUPIES, 1);
         let crossing = |start: f64| Some((1, &[0][..], start, start + 9.0));
@@ -496,7 +500,7 @@ mod tests {
 
     #[test]
     fn few_and_many_connections() {
-        // Over 1 or directly: the wish decides.
+        // Over rank 1 or directly: the wish decides.
         let fork = [(0, 1, 0.0, 1.0, false), (0, 2, 0.0, 1.0, false), (1, 2, 0.0, 1.0, false), (2, 1, 0.0, 1.0, false)];
         let used = |wish| {
             let mut problem = broadcast(3, &fork, OCCUPIES, 2);

@@ -1,4 +1,4 @@
-//! Where a chunk is inside an enclave, and which rides can be of use to it.
+//! Where a chunk is inside a fast component, and which departures can be useful to it.
 
 use super::calendar::Calendar;
 use super::crossings::{FastComponents, Timed};
@@ -7,12 +7,12 @@ use schedule::ChunkId;
 use std::collections::BTreeMap;
 use topology::{LinkId, Micros, Rank};
 
-/// Where a chunk comes from and where it must be.
+/// The ranks where a chunk starts, and the ranks where it must be.
 pub(super) struct Stay {
     pub(super) chunk: ChunkId,
-    /// For each rank that gets the chunk without a fast link: from which period on.
+    /// For each rank that gets the chunk without a fast link, the period from which on it has the chunk.
     pub(super) sources: BTreeMap<Rank, usize>,
-    /// For each rank at which a crossing fetches it: before which period.
+    /// For each rank that must send the chunk on a crossing, the period before which it must have the chunk.
     pub(super) fetched: BTreeMap<Rank, usize>,
 }
 
@@ -33,7 +33,7 @@ impl Stay {
         Self { chunk, sources, fetched }
     }
 
-    /// Every ride that is in time and of use; `None` if the chunk cannot be somewhere in time.
+    /// All departures that are possible in time and useful; `None` if the chunk cannot be where it must be in time.
     pub(super) fn rides(
         &self,
         enclaves: &FastComponents<'_>,

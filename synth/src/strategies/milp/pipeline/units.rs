@@ -1,8 +1,8 @@
-//! A schedule taken apart into what the third stage may join: units in an order that can be played.
+//! A schedule divided into the units that the third stage may join, in an order that can be replayed.
 //!
-//! The principal type is [`Units`]. A unit is one chunk on one link where its message is within the window and α is
-//! worth saving, otherwise a whole message. What is known of it without solving anything (who brings it, the earliest
-//! and the latest it can leave) is what keeps every big M of the model small.
+//! The principal type is [`Units`]. A unit is one chunk on one link if its message is within the window and α can be
+//! saved; otherwise it is a whole message. Some facts about a unit need no solver: the units that bring its chunks, and
+//! its earliest and latest start. They keep every big M of the model small.
 
 use crate::problem::Problem;
 use crate::problem::distance::Key;
@@ -16,17 +16,14 @@ pub(super) struct Unit {
     pub(super) chunks: ChunkList,
     pub(super) link: LinkId,
     pub(super) bytes: Bytes,
-    /// The transfer it comes from.
     pub(super) transfer: usize,
-    /// The units that bring what it carries to its sender.
+    /// The units that bring its chunks to its sender.
     pub(super) brought_by: Vec<usize>,
-    /// Before it on its link.
     pub(super) previous: Option<usize>,
-    /// After it on its link.
     pub(super) next: Option<usize>,
-    /// The earliest start: along the fastest way here, on empty links.
+    /// The earliest start: along the fastest way to its sender, on empty links.
     pub(super) head: Micros,
-    /// The latest start with which the schedule does not become longer.
+    /// The latest start that does not make the schedule longer.
     pub(super) latest: Micros,
     is_open: bool,
 }
@@ -37,12 +34,12 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// The most units of a message that is open; longer ones stay whole.
+    /// The most units of a message that is open; longer messages stay whole.
     pub(super) const MOST_TOGETHER: usize = 8;
-    /// What joins a later unit of its link may let so many others at a resource go first.
+    /// The most units of a resource between a unit and the next on its link, if the unit may join the next.
     const MOST_OVERTAKEN: usize = 8;
 
-    /// Takes `schedule` apart; only what starts within `window` is open.
+    /// Divides `schedule` into units; only messages that start within `window` are open.
     pub(super) fn new(problem: &Problem, schedule: &Schedule, window: (Micros, Micros)) -> Self {
         let tails = tails(problem, schedule);
         let mut list: Vec<Unit> = Vec::new();
@@ -109,7 +106,7 @@ impl Units {
         }
     }
 
-    /// Fills in heads and latest starts from causes alone.
+    /// Computes heads and latest starts from dependencies alone.
     fn find_room(&mut self, problem: &Problem, makespan: Micros) {
         let time = |unit: &Unit| problem.topology.link(unit.link).transfer_time(unit.bytes);
         for index in 0..self.list.len() {
@@ -125,7 +122,7 @@ impl Units {
         }
     }
 
-    /// Units that would let too many others go first do not join the next on their link.
+    /// Closes units that would let too many others go first if they joined the next unit on their link.
     fn close_what_overtakes_many(&mut self, problem: &Problem) {
         for index in 0..problem.topology.resources().len() {
             let users = self.at_resource(problem, ResourceId::from_index(index));
@@ -140,8 +137,8 @@ impl Units {
         }
     }
 
-    /// The messages of `groups` (start, units) in an order that can be played: by start, causes first. `None` where
-    /// they wait for each other.
+    /// The messages of `groups` (start, units) in an order that can be replayed: by start, dependencies first. `None`
+    /// if groups wait for each other.
     pub(super) fn in_order(&self, groups: &[(Micros, Vec<usize>)]) -> Option<Vec<Message>> {
         let mut group_of = vec![0; self.list.len()];
         for (index, (_, members)) in groups.iter().enumerate() {
@@ -174,7 +171,7 @@ impl Units {
     }
 }
 
-/// The units of one transfer: each chunk by itself if it is divided, those with the longest way to go first.
+/// The units of one transfer: if it is divided, its chunks one by one, those with the longest way to go first.
 fn parts(transfer: &Transfer, divided: bool, tails: &BTreeMap<(ChunkId, Rank), Micros>) -> Vec<ChunkList> {
     if !divided {
         return vec![transfer.chunks.clone()];
@@ -185,7 +182,7 @@ fn parts(transfer: &Transfer, divided: bool, tails: &BTreeMap<(ChunkId, Rank), M
     chunks.into_iter().map(|chunk| ChunkList::from_slice(&[chunk])).collect()
 }
 
-/// For each chunk and rank, how long its onward journey from there takes on empty links.
+/// For each chunk and rank, the time of the chunk's further way from there on empty links.
 fn tails(problem: &Problem, schedule: &Schedule) -> BTreeMap<(ChunkId, Rank), Micros> {
     let mut tails: BTreeMap<(ChunkId, Rank), Micros> = BTreeMap::new();
     for transfer in schedule.transfers.iter().rev() {
