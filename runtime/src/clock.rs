@@ -56,8 +56,7 @@ impl Moment {
         Self(self.0.saturating_add(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// Waits until this moment and returns the present. Yields instead of sleeping near the end, because a wake-up is
-    /// late.
+    /// Waits until this moment and returns the present. Near the end it yields, because a wake-up from sleep is late.
     pub(crate) fn wait(self) -> Self {
         loop {
             let now = Self::now();

@@ -33,7 +33,7 @@ pub(crate) struct Kernel {
     pub(crate) combine: fn(&mut [u8], &[u8], &[u8]),
 }
 
-/// Picks the kernel of an operator. `$make` builds a kernel for `$type` from an operation on `$wide`, the type of the
+/// Picks the kernel of an operator. `$make` builds one for `$type` from an operation on `$wide`, the type of the
 /// computation.
 macro_rules! by_operator {
     ($make:ident, $type:ty, $wide:ty, $op:expr) => {
@@ -286,8 +286,7 @@ macro_rules! dtypes {
                 })+ }
             }
 
-            /// Writes as many elements as fit into `buffer`. Each value is an integer that this type represents
-            /// exactly, or that wraps.
+            /// Writes as many elements as fit into `buffer`. Each value is exact in this type, or wraps.
             pub(crate) fn store(self, buffer: &mut [u8], mut value: impl FnMut(usize) -> i64) {
                 match self { $(Self::$name => {
                     let elements = buffer.as_chunks_mut::<{ size_of::<$type>() }>().0;
@@ -473,8 +472,7 @@ mod tests {
             if bits & self.sign() == 0 { magnitude } else { -magnitude }
         }
 
-        /// The bits of the value nearest to `number`; ties go to even. `number` is exact, or close enough for this
-        /// rounding.
+        /// The bits of the value nearest to `number`; ties go to even. `number` is exact, or close enough.
         fn nearest(&self, number: f64) -> u64 {
             let sign = if number.is_sign_negative() { self.sign() } else { 0 };
             let (mut low, mut high) = (0, self.infinity());

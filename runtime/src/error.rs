@@ -26,8 +26,7 @@ impl Stamp {
         Self { call, plan, work: work as u16 }
     }
 
-    /// The stamp as two words on the wire. The second word has the hash in its upper 48 bits and `work` in its lower 16
-    /// bits.
+    /// The stamp as two words on the wire. The second word has the hash in the upper 48 bits and `work` below.
     pub(crate) fn words(self) -> [u64; 2] {
         [self.call.0, self.plan << 16 | u64::from(self.work)]
     }

@@ -47,8 +47,7 @@ impl Group {
         }
     }
 
-    /// The groups of a split, ordered by color: number r chooses `choices[r]`. A rank whose choice is `None` or missing
-    /// joins no group.
+    /// The groups of a split, ordered by color: number r chooses `choices[r]`. A rank without a choice joins none.
     #[must_use]
     pub fn split(&self, choices: &[Option<Choice>]) -> Vec<Self> {
         let mut groups: BTreeMap<u32, Vec<(i64, usize)>> = BTreeMap::new();

@@ -100,8 +100,7 @@ impl Verdict {
         1 + ((u64::from(self.rank.0) * 16 + self.cause as u64) * 16 + self.phase as u64)
     }
 
-    /// The verdict of a word of shared memory. Any other word than zero gives a verdict, also one that a faulty process
-    /// wrote.
+    /// The verdict of a word of shared memory. Any word but zero gives one, also a word that a faulty process wrote.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         let code = word.checked_sub(1)?;
         let cause = CAUSES[(code / 16 % 16) as usize % CAUSES.len()];

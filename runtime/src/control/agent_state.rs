@@ -109,8 +109,7 @@ impl AgentState {
         actions
     }
 
-    /// The message, if it counts. A message of another epoch, a repeated one, or one after the verdict does not count
-    /// and changes nothing.
+    /// The message, if it counts. A message of another epoch, a repeated one, or one after the verdict changes nothing.
     fn admit(&mut self, now: Moment, message: ToAgent) -> Option<ToAgent> {
         let is_open = |epoch: &Epoch| *epoch == self.epoch && self.sentence.is_none();
         match &message {
@@ -157,8 +156,7 @@ impl AgentState {
         is_over.then_some(AgentAction::EndWorker(Duration::ZERO)).into_iter().collect()
     }
 
-    /// Leaves and ends the worker, which has time to report its error. The verdict on the last epoch says more than the
-    /// end of the job.
+    /// Leaves and ends the worker, which has time to report its error. An earlier verdict says more than the job's end.
     fn leave(&mut self, otherwise: Parting) -> Vec<AgentAction> {
         let sentence = self.sentence.take();
         let parting = sentence.map_or(otherwise, |(verdict, evidence)| Parting::Ended(verdict, evidence));

@@ -41,8 +41,7 @@ fn framed(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Sends one message. After a partial failure the stream is closed for writing: later bytes would be taken for the rest
-/// of this message.
+/// Sends one message. After a partial failure the stream is closed for writing: later bytes would count as the rest.
 pub(crate) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let frame = framed(message)?;
     // It fails only if the other end is gone.

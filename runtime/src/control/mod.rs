@@ -2,8 +2,7 @@
 //!
 //! The principal types are [`Judge`](judge::Judge), [`AgentState`](agent_state::AgentState) and
 //! [`WorkerState`](worker_state::WorkerState). They know no sockets, threads or clocks. Each has a function `step`: an
-//! event and its moment go in, and actions come out. A real job and the simulation of the protocol call the same
-//! functions.
+//! event and its moment go in, and actions come out. A real job and the simulation call the same functions.
 
 pub(crate) mod agent_state;
 pub(crate) mod clocks;

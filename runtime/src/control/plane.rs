@@ -2,8 +2,7 @@
 //!
 //! The principal type is [`Plane`]. It has one thread for each agent, which handles urgent messages at once: it records
 //! signs of life in the coordinator's segment and reads clocks. When all machines have arrived at a round, it releases
-//! them, each with the start in its own clock. Every other message becomes an event for the [`Job`](crate::Job). One
-//! more thread sends pings.
+//! them, each with the start in its own clock. Other messages become events for the [`Job`](crate::Job).
 
 use crate::clock::Moment;
 use crate::control::clocks::Clock;

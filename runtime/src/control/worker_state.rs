@@ -76,8 +76,7 @@ pub(crate) struct WorkerState {
 }
 
 impl WorkerState {
-    /// Before the first task. All ranks have `ready_limit` for each of three answers, and the coordinator needs time to
-    /// decide.
+    /// Before the first task. Ranks have `ready_limit` for each of three answers, then the coordinator decides.
     pub(crate) fn new(ready_limit: Duration) -> Self {
         Self { task: TaskNumber::default(), stage: Stage::Done, answer: None, limit: 3 * ready_limit + BACKSTOP }
     }
@@ -92,8 +91,7 @@ impl WorkerState {
         }
     }
 
-    /// The action that follows from a command. A repeated or late command changes nothing; an obeyed command is
-    /// recorded.
+    /// The action that follows from a command. A repeated or late one changes nothing; an obeyed one is recorded.
     fn heed(&mut self, command: Command) -> WorkerAction {
         let (task, stage, before) = match &command {
             Command::Welcome(_) => return WorkerAction::Refuse(command),

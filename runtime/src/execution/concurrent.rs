@@ -106,8 +106,7 @@ impl<'a> Work<'a> {
             });
             largest = largest.max(bytes.max().unwrap_or(0));
         }
-        // Tiles of a slot differ by at most one element, so tiles of a slice by at most one element for each of its
-        // slots.
+        // Tiles of a slot differ by at most one element, so tiles of a slice by at most one per slot.
         let spare = 8 * self.sends().map(|(_, slice)| slice.count as usize).max().unwrap_or(0);
         Ok(self.window as usize * (largest + spare))
     }
@@ -184,8 +183,7 @@ impl<'a> Concurrent<'a> {
     /// # Errors
     /// [`RunError::TooManyConnections`] if the shared memory is too small; those of [`Geometry::new`].
     pub(crate) fn arenas(&self, segment: &Segment, options: &Options) -> RunResult<(Vec<Arena>, Arena)> {
-        // With the lanes of all machines: in a local launch, ranks that are treated as being on several share one
-        // memory.
+        // With the lanes of all machines: in a local launch, ranks with different `hosts` share one memory.
         let is_ring = |lane: &Connection| !options.hosts.apart(lane.from, lane.to);
         let rings: Vec<bool> = self.connections.iter().map(is_ring).collect();
         let flags = |work: &Work<'_>| if options.emulation.is_some() { transfer_count(work.program) } else { 0 };

@@ -217,7 +217,7 @@ struct Player<'a> {
     end: Option<Moment>,
 }
 
-/// Runs all programs from `start` to their ends. `limit` is the longest time without progress of one of them and of all
+/// Runs all programs from `start` to their ends. `limit` is the longest time without progress of one of them and of
 /// other ranks.
 ///
 /// # Errors

@@ -54,8 +54,7 @@ pub(crate) struct Flows {
     program: Program,
 }
 
-/// What one rank received in each repetition: the index of the exchange, and the time from the common start until its
-/// last byte had arrived.
+/// What one rank received in each repetition: the exchange, and the time from the common start to its last byte.
 pub(crate) type Arrivals = Vec<Vec<(usize, Micros)>>;
 
 impl Flows {

@@ -26,8 +26,8 @@ pub struct Options {
     pub emulation: Option<Emulation>,
     /// Which ranks share memory. Ranks that are threads always share memory.
     pub hosts: Hosts,
-    /// The addresses at which a rank listens for ranks of other computers while a job connects. Data to the rank is
-    /// spread over all of them.
+    /// The addresses at which a rank listens for ranks of other computers while a job connects. Data is spread over all
+    /// of them.
     pub interfaces: Vec<IpAddr>,
     /// Whether ranks do without an address, other than the first, that does not answer.
     pub spare_interfaces: bool,

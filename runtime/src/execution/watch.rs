@@ -79,8 +79,7 @@ mod tests {
             let _watch = Watch::new(&segment, Rank(0), None);
             Moment::now().since(begin)
         };
-        // The best of many, because other tests share the cores. Counting the cores would read files, for tens of
-        // microseconds.
+        // The best of many, because other tests share the cores. Counting cores reads files: tens of µs.
         let best = (0..200).map(make).min().unwrap();
         assert!(best < Duration::from_micros(10), "{best:?}");
     }

@@ -50,8 +50,7 @@ impl Interpreter<'_> {
                 last => self.plan.geometry.piece(shape, last, tile).start + to.offset,
             };
             let length = end - slot.start - at.offset;
-            // A send may take everything at once. The other instructions are limited, because other threadblocks wait
-            // meanwhile.
+            // A send may take everything at once. Others are limited, because other threadblocks wait.
             let length = if together && !is_send { length.min(PIECE) } else { length };
             let take = if length == 0 { 0 } else { self.execute(instruction, tile, at.slot, at.offset, length)? };
             if take < length && take == 0 {
@@ -87,8 +86,7 @@ impl Interpreter<'_> {
         apart || from == to || from.end <= to.start || to.end <= from.start
     }
 
-    /// Executes one instruction on at most `length` bytes of a slot, from `offset` on. Returns how many bytes were
-    /// done.
+    /// Executes one instruction on at most `length` bytes of a slot, from `offset` on. Returns how many.
     fn execute(
         &mut self,
         instruction: &Instruction,

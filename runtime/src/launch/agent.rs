@@ -33,8 +33,7 @@ use std::time::Duration;
 /// How much later than its channel a worker's process may end.
 pub(super) const ENDING: Duration = Duration::from_millis(200);
 
-/// Serves a job as a rank other than 0, until the coordinator ends it. `command` gives the command that starts a
-/// worker.
+/// Serves a job as a rank other than 0, until the coordinator ends it. `command` gives the workers' command.
 ///
 /// # Errors
 /// [`RunError::Unreachable`] if the coordinator cannot be joined within `limit`; the verdict that ended the job; or

@@ -16,8 +16,7 @@ use std::time::Duration;
 use topology::Rank;
 
 impl Job {
-    /// Starts the workers of an epoch and waits until all have joined. Machines come first, so that their memory
-    /// exists.
+    /// Starts the workers of an epoch and waits until all have joined. Machines come first: their memory must exist.
     pub(crate) fn set_up_epoch(&mut self, mut command: impl FnMut(Rank) -> Command) -> RunResult<()> {
         let ranks = self.segment.rank_count();
         let limit = self.options.ready_limit;

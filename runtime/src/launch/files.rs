@@ -1,8 +1,7 @@
 //! Files that all workers read, such as plans, on all machines.
 //!
 //! The principal types are [`SharedFile`] and [`Library`]. The workers of this machine open a shared file in place.
-//! Agents of other machines receive it as a file without a name, which their workers open in the same way; the library
-//! knows where.
+//! Agents of other machines receive it as a file without a name, which their workers open in the same way.
 
 use crate::control::messages::ToAgent;
 use crate::error::{RunError, RunResult};

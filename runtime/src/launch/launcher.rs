@@ -241,8 +241,8 @@ impl Job {
         self.run_together(&[(Source { words: source, files }, assignment)]).map(|mut reports| reports.remove(0))
     }
 
-    /// Runs trials at the same time, each in its group of ranks and with its own lanes. Returns a report for each.
-    /// Groups may overlap.
+    /// Runs trials at the same time, each in its group, with its own lanes. Returns a report for each. Groups may
+    /// overlap.
     ///
     /// # Errors
     /// As for [`Self::run`]. An error in one trial ends all of them, and the evidence names the trial.
@@ -287,8 +287,7 @@ impl Job {
         Ok((probed, arrivals))
     }
 
-    /// PREPARE → READY → RUN → DONE. Every rank prepares the task and must compute the digest of `concurrent` by
-    /// itself.
+    /// PREPARE → READY → RUN → DONE. Every rank must compute the digest of `concurrent` by itself.
     fn perform<T>(
         &mut self,
         files: &[&SharedFile],

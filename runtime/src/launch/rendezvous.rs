@@ -36,8 +36,7 @@ pub struct Rendezvous {
     pub rank: Rank,
     /// The number of ranks.
     pub ranks: usize,
-    /// The addresses of rank 0, `HOST:PORT`. The other ranks try them in turn. Rank 0 listens at all of them that are
-    /// its own.
+    /// The addresses of rank 0, `HOST:PORT`. Other ranks try them in turn. Rank 0 listens at those that it has.
     pub masters: Vec<String>,
     /// The secret of the job.
     pub secret: Secret,
@@ -328,8 +327,7 @@ fn everywhere(port: u16) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Refuses link-local addresses. They are valid only together with a link, and every machine names its links
-/// differently.
+/// Refuses link-local addresses. They need the name of a link, which differs between machines.
 fn general(address: IpAddr) -> io::Result<()> {
     match address {
         IpAddr::V6(address) if address.is_unicast_link_local() => {

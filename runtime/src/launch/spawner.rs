@@ -90,8 +90,7 @@ fn ends_within(limit: Duration, mut has_ended: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Lets the kernel kill this process when its [`Spawner`] ends. If the spawner has already ended, the channel is
-/// closed.
+/// Lets the kernel kill this process when its [`Spawner`] ends. If it has already ended, the channel is closed.
 pub(crate) fn end_with_parent() {
     // If this is forbidden, the end of the channel still ends every worker that runs.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));

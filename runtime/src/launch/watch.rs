@@ -12,8 +12,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// How many steps a rank has finished since the epoch began. For ranks of other machines, as far as reports have
-    /// arrived.
+    /// How many steps a rank has finished since the epoch began. On other machines, as far as reports have arrived.
     pub fn steps(&self, rank: Rank) -> u64 {
         self.segment.activity.progress(rank).load(Ordering::Relaxed)
     }

@@ -114,8 +114,7 @@ pub fn serve(control: UnixStream, loader: &dyn Loader) -> RunResult<()> {
     .work(loader)
 }
 
-/// The options of this worker. It loads the emulated machine by itself, and waits longer so that the launcher decides
-/// first.
+/// The options of this worker. It loads the emulated machine by itself, and lets the launcher's deadline pass first.
 fn options(terms: Terms, loader: &dyn Loader) -> RunResult<Options> {
     let emulation = terms.emulation.map(|(source, slowdown)| {
         let topology = loader.topology(&source).map_err(|what| RunError::Mismatch { what })?;

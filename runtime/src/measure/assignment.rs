@@ -16,8 +16,7 @@ pub struct Assignment<'a> {
     pub program: &'a VerifiedProgram,
     /// The ranks that run it: the program's rank r is number r of the group.
     pub group: Group,
-    /// How often it runs, and on which data. Collectives that are tried together have equal numbers of repetitions and
-    /// of warm-ups.
+    /// How often it runs, and on which data. Collectives tried together have equal repetitions and warm-ups.
     pub trial: Trial,
 }
 

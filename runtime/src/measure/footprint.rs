@@ -1,5 +1,4 @@
-//! Checks, before anything is allocated, whether trials that run together fit into this machine's memory and their
-//! report into a message.
+//! Checks, before any allocation, whether trials fit into this machine's memory and their report into a message.
 
 use crate::error::{RunError, RunResult};
 use crate::execution::concurrent::{Concurrent, Work};

@@ -27,8 +27,7 @@ pub enum Check {
     Skip,
 }
 
-/// The most timed repetitions of all trials that run together. Every rank must be able to report that many samples at
-/// the end.
+/// The most timed repetitions of all trials that run together. Every rank must be able to report that many samples.
 pub(crate) const MOST_REPETITIONS: u32 = 1 << 20;
 
 /// How often a program runs, on which data, and whether its results are checked.

@@ -7,8 +7,7 @@ use crate::verdict::Phase;
 use std::sync::atomic::{AtomicU64, Ordering};
 use topology::Rank;
 
-/// Counters of all ranks. They serve messages and deadlines only. No data depends on them, so relaxed ordering is
-/// enough.
+/// Counters of all ranks. Only messages and deadlines use them, so relaxed ordering is enough.
 #[derive(Clone)]
 pub(crate) struct Activity {
     words: Words,
@@ -57,8 +56,7 @@ impl Activity {
         self.words.of_all(ELSEWHERE).store(activity, Ordering::Relaxed);
     }
 
-    /// A number that changes when any rank moves bytes or enters a phase. A change on another machine shows when its
-    /// report arrives.
+    /// A number that changes when any rank moves bytes or enters a phase. Changes on other machines arrive as reports.
     pub(crate) fn sum(&self) -> u64 {
         let phase = |rank| self.words.of_rank(rank, PHASE).load(Ordering::Relaxed);
         let of = |rank| self.moves(rank).load(Ordering::Relaxed) * 8 + phase(rank);

@@ -1,8 +1,7 @@
 //! The barrier of a job's ranks, and the common moment at which they start.
 //!
 //! The principal type is [`Barrier`]. On one machine rank 0 releases the ranks. With several machines, a relay on each
-//! machine tells the coordinator when all ranks of that machine have arrived, and the coordinator releases all
-//! machines.
+//! machine tells the coordinator when all ranks of that machine have arrived, and the coordinator releases all.
 
 use crate::clock::Moment;
 use crate::error::{RunError, RunResult};

@@ -168,8 +168,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Call after a poll that found nothing. Spins, yields, or sleeps until the bell rings, until `until`, or for 50
-    /// ms.
+    /// Call after a poll that found nothing. Spins, yields, or sleeps until a ring, `until`, or for 50 ms.
     pub(crate) fn idle(&mut self, now: Moment, until: Moment) {
         let idle = now.since(*self.idle_since.get_or_insert(now));
         if idle < self.patience.spinning {

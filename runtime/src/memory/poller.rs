@@ -3,8 +3,7 @@
 //! The principal type is [`Poller`]. A thread cannot wait for a futex and a socket together. So a rank with sockets has
 //! a [`Pipe`], and ranks of its computer write to the pipe instead of waking the futex. They open the pipe under
 //! `/proc`, which only processes of the same user may do, and keep it open ([`Ringer`]). If a wake-up fails, the
-//! sleeper still polls again soon. An eventfd would be smaller, but a process of another agent could not open it by
-//! name.
+//! sleeper still polls again soon. An eventfd would be smaller, but other processes could not open it.
 //!
 //! Events are edge-triggered: a rank tries all lanes before it sleeps, so only later changes matter. With more than
 //! [`FEW`] sockets, the events also tell which sockets to try ([`Socket`]).

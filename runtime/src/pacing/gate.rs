@@ -14,8 +14,7 @@ use program::ConnectionId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The next message begins this many bytes before a lane has sent the last one completely, so that waking up leaves no
-/// gap.
+/// The next message begins this many bytes before a lane has sent all of the last one, so that waking up leaves no gap.
 const EARLY: f64 = 16384.0;
 
 /// A message that has begun and has not passed completely.

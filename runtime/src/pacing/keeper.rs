@@ -170,8 +170,7 @@ mod tests {
         });
     }
 
-    /// A message does not wait for messages of another queue that are not ready. Messages that are ready keep the
-    /// order.
+    /// A message does not wait for messages of another queue that are not ready. Ready messages keep the order.
     #[test]
     fn queues_wait_for_their_own() {
         let program = |sends: bool| {

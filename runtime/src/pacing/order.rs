@@ -1,8 +1,8 @@
 //! The order of messages on the resources of an emulated machine.
 //!
 //! The principal type is [`ResourceOrder`]. A schedule says which message passes a shared port first, but a program
-//! keeps that order only within a rank. So a message waits until the message before it on each of its resources has
-//! claimed them.
+//! keeps that order only within a rank. So a message waits until the previous one on each of its resources has claimed
+//! them.
 //!
 //! These waits must form no cycle with those of the program. Transfers are numbered by their start, but waits follow
 //! arrivals: on links with different costs a message may start first and arrive last, and its receiver may wait for a
@@ -80,9 +80,8 @@ fn senders(program: &Program) -> BTreeMap<u32, ConnectionId> {
 
 /// All transfers in an order in which they can take place one after the other, each sent and received at once. Among
 /// the transfers that can be next, those that are first on all their resources go first, or all of them if there are
-/// none. Of these, the schedule's first start decides. Transfers that wait in a cycle are left out. Only a program that
-/// was not lowered from a schedule has such a cycle, and no order resolves it. `shared` has the resources of each
-/// connection.
+/// none. Of these, the schedule's first start decides. Transfers that wait in a cycle are left out. Only a program
+/// without a schedule has such a cycle, and no order resolves it. `shared` has the resources of each connection.
 pub(crate) fn line_up(program: &Program, shared: &[Vec<usize>]) -> Vec<(u32, ConnectionId)> {
     let waits = Waits::of(program);
     let mut open = vec![0u32; waits.nodes];
@@ -207,8 +206,7 @@ mod tests {
     /// The ends of each link. They are also the connections of the programs.
     const LINKS: [(u32, u32); 4] = [(0, 2), (1, 2), (2, 1), (0, 1)];
 
-    /// One step of a threadblock: whether it sends, its transfer, its link, and the step of the same rank that it waits
-    /// for.
+    /// One step of a threadblock: whether it sends, its transfer, its link, and the step of its rank that it waits for.
     type Move = (bool, u32, u32, Option<(u32, u32)>);
 
     fn send(transfer: u32, link: u32) -> Move {

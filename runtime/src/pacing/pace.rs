@@ -279,8 +279,8 @@ impl<'a> Pacer<'a> {
         Ok(departure)
     }
 
-    /// Records that a step is complete at `ready`, or later if it ends a message that is still on its link. Returns the
-    /// time of completion.
+    /// Records that a step is complete at `ready`, or later if it ends a message that is still on its link. Returns
+    /// this moment.
     pub(crate) fn finish(&mut self, block: usize, index: usize, ready: Moment) -> Moment {
         let last = self.is_last(block, index);
         let state = &mut self.in_flight[block];

@@ -10,7 +10,7 @@ const FASTEST_PACED: f64 = 2.5e9;
 /// A lane counts as slower than another below this share of the other's rate, because measured rates differ a little.
 const SLOWER: f64 = 0.8;
 
-/// A lane may be faster than its plan by this factor: the plan's rates were measured, and a lane must catch up after a
+/// A lane may be faster than its plan by this factor: the plan's rates were measured, and a lane must recover from a
 /// pause.
 pub(super) const HEADROOM: f64 = 1.05;
 
@@ -42,8 +42,7 @@ pub(super) fn rates(
     lanes.iter().filter_map(pace).collect()
 }
 
-/// Whether two lanes ever have messages on their way at the same time. Messages of one lane follow each other, in this
-/// order.
+/// Whether two lanes ever have messages on their way at the same time. Messages of one lane are in order.
 fn overlap(one: &[[Micros; 2]], other: &[[Micros; 2]]) -> bool {
     let mut other = other.iter().peekable();
     one.iter().any(|one| {

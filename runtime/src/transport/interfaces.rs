@@ -22,8 +22,7 @@ pub struct Interface {
     pub address: IpAddr,
     /// How many bits of the address are the network's.
     pub prefix: u8,
-    /// The devices through which its frames leave: the interface itself, or the devices below a bridge, a bond or a
-    /// VLAN.
+    /// The devices through which its frames leave: itself, or the devices below a bridge, a bond or a VLAN.
     pub devices: Vec<String>,
     /// Its nominal rate in Mbit/s, if it has one.
     pub mbits: Option<u32>,
@@ -35,8 +34,7 @@ impl Interface {
         IpNet::new(self.address, self.prefix).unwrap_or(self.address.into()).trunc()
     }
 
-    /// Whether two interfaces share what limits them: a device, or a network, for which the system uses only one of
-    /// them.
+    /// Whether two interfaces share what limits them: a device, or a network, in which the system uses only one.
     fn shares_with(&self, other: &Self) -> bool {
         self.shares_device_with(other) || self.network() == other.network()
     }

@@ -72,7 +72,7 @@ pub(crate) enum MemoryKind {
 pub(crate) enum Readiness<'a> {
     /// The peer rings the rank's bell.
     Bell,
-    /// The kernel tells a poller, which also wakes up for the bell. Such a lane may keep what was sent until it is
+    /// The kernel tells a poller, which also wakes up for the bell. Such a lane may keep sent bytes until it is
     /// flushed.
     Poll(&'a Poller),
 }

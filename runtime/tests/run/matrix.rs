@@ -1,5 +1,5 @@
 //! Many kinds of faults in every phase of a job: the right verdict comes in time, no process is left, and a new epoch
-//! works afterwards.
+//! works.
 
 use crate::agents::{Spread, endless, kill, plan, run, signal, when_it_works};
 use crate::cut::cut;
@@ -129,8 +129,7 @@ fn check(kind: Kind, phase: Phase, victim: usize) {
     }
 }
 
-/// A worker is stopped for less than the limit, but longer than the time after which a rank counts as silent. The job
-/// waits for it.
+/// A worker is stopped for less than the limit, but longer than silent ranks may be. The job waits for it.
 fn check_nap(phase: Phase, victim: usize) {
     const NAP: Duration = Duration::from_millis(1200);
     let mut spread = Spread::with(&["a", "b", "c"], Duration::from_secs(8), Duration::from_secs(20));

@@ -1,5 +1,4 @@
-//! Every collective in threads: numbers of ranks, counts, types, operators, in place and not, tiles, and very small
-//! rings.
+//! Every collective in threads: numbers of ranks, counts, types, operators, in place and not, tiles, and tiny rings.
 
 use crate::plans::{COLLECTIVES, PlanSpec, doubling, one_shot};
 use program::{

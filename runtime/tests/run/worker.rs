@@ -16,8 +16,7 @@ const ROLE: &str = "RUNTIME_TEST_WORKER";
 /// Set for launchers that a test will kill: the plan to run.
 const LAUNCHER: &str = "RUNTIME_TEST_LAUNCHER";
 
-/// Set for agents only: rank, number of ranks, address of rank 0, name of the machine, and the [`Mischief`] of its
-/// worker.
+/// Set for agents only: rank, number of ranks, address of rank 0, name of the machine, and the worker's [`Mischief`].
 const AGENT: &str = "RUNTIME_TEST_AGENT";
 
 /// How a worker of a test misbehaves.

@@ -37,8 +37,7 @@ impl Judge {
         self.silence(rank, now) > self.patience(rank)
     }
 
-    /// The rank that has been silent for longest, if any is silent. On a busy computer, live ranks may give signs of
-    /// life late.
+    /// The rank that has been silent for longest, if any is. On a busy computer, signs of life may be late.
     fn most_silent(&self, ranks: impl Iterator<Item = Rank>, now: Moment) -> Option<Rank> {
         let silent = ranks.filter(|&rank| self.is_silent(rank, now));
         silent.min_by_key(|&rank| self.last_sign(rank))
@@ -124,8 +123,8 @@ impl Judge {
         self.end(Verdict { rank, cause: Cause::Cut, phase }, evidence)
     }
 
-    /// The verdict if ranks make progress, but an agent has been silent for longer than any may be. Its worker goes on,
-    /// but could not be ended.
+    /// The verdict if ranks make progress, but an agent has been silent for too long. Its worker goes on, but could not
+    /// be ended.
     pub(super) fn unheard(&mut self, now: Moment, limit: Duration, sight: &dyn Sight) -> Decision {
         let limit = limit.max(LEAST_SILENCE);
         let is_unheard =
@@ -204,8 +203,7 @@ mod tests {
         }
     }
 
-    /// The verdict on ranks of four machines, and its time. Each complaint: milliseconds, the rank, and the ranks that
-    /// it lost.
+    /// The verdict on ranks of four machines, and its time. A complaint: milliseconds, rank, and the ranks it lost.
     fn verdict(complaints: &[(u64, u32, &[u32])]) -> (Rank, u64) {
         let (begin, sight) = (Moment(1_000_000_000), Alive::default());
         let at = |millis| begin.after(Duration::from_millis(millis));

@@ -153,8 +153,7 @@ impl Judge {
         Self { epoch, states, inquiry, closing, looked: now, slept, reports: Vec::new() }
     }
 
-    /// The state at the begin of the next epoch. It remembers that the coordinator has not run, because ranks may still
-    /// report the consequences.
+    /// The state at the begin of the next epoch. It remembers a pause of the coordinator.
     pub(crate) fn next(&self, epoch: Epoch, now: Moment, machines: impl IntoIterator<Item = Option<usize>>) -> Self {
         Self { slept: self.slept, ..Self::new(epoch, now, machines) }
     }
@@ -250,8 +249,7 @@ impl Judge {
         }
     }
 
-    /// An agent has left, and its worker with it. If all others leave too, the coordinator itself is cut off, which
-    /// shows in a moment.
+    /// An agent has left, and its worker with it. If all leave, the coordinator itself is cut off.
     fn left(&mut self, now: Moment, rank: Rank, how: String) -> Decision {
         let state = &mut self.states[rank.index()];
         let known = std::mem::replace(&mut state.gone, true) || state.said;
@@ -348,8 +346,7 @@ impl Judge {
         }
     }
 
-    /// Closes the question. If the coordinator did not run for longer than ranks wait, it is the cause of everything
-    /// that they report.
+    /// Closes the question. If the coordinator did not run for longer than ranks wait, it caused what they report.
     fn end(&mut self, verdict: Verdict, evidence: String) -> Decision {
         let limit = self.inquiry.take().map_or(Duration::MAX, |inquiry| inquiry.limit);
         let (woke, away) = self.slept;

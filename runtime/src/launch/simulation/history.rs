@@ -1,5 +1,4 @@
-//! Known bugs of other protocols. The naive protocol runs each scenario and hangs or disagrees; the real protocol runs
-//! it too and does not.
+//! Known bugs of other protocols. In each scenario the naive protocol hangs or disagrees, and the real one does not.
 
 use super::naive;
 use super::play;
@@ -98,8 +97,8 @@ fn the_verdict_travels_on_the_suspect_channel() {
 #[test]
 fn local_exceptions_desynchronise_the_sequence() {
     let endings = naive::play(Scenario::ThrowsBeforeTheBarrier(1), RANKS);
-    // Its question about failures is its first collective and meets the others' barrier. Their question about time-outs
-    // meets nothing.
+    // Its question about failures is its first collective and meets their barrier. Theirs about time-outs meets
+    // nothing.
     assert!(!agreed(&endings) && endings.contains(&Ending::Hangs), "{endings:?}");
     let (world, endings) = ours(Scenario::ThrowsBeforeTheBarrier(1));
     assert!(agreed(&endings), "{endings:?}");

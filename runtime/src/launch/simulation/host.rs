@@ -188,8 +188,7 @@ impl World {
             FarewellAction::Wait => {}
             FarewellAction::Say => {
                 let peers = if has_lost_peers && !is_decided { self.lost_peers(rank) } else { Vec::new() };
-                // If the lost neighbours have finished and check nothing any more, this worker may be the only one that
-                // reports the loss.
+                // If the lost neighbours have finished and check nothing any more, only this worker may report it.
                 if !peers.is_empty() && peers.iter().all(|&peer| self.hosts[peer].working.is_none()) {
                     self.faulty.insert(rank);
                 }

@@ -74,8 +74,7 @@ fn check(setup: Setup) -> World {
         assert!(was_hit, "{verdict}: {evidence}, but it did nothing: {:?}, hit {:?}", world.setup, world.faulty);
     }
     assert!(!world.faulty.is_empty() || right == tasks, "seed {seed}: {:?}", world.outcomes);
-    // Every task that can be rebuilt is. Agents that died or were cut off cannot return, nor can a coordinator that is
-    // gone.
+    // Every task that can be rebuilt is. Agents that died or were cut off cannot return, nor can a lost coordinator.
     let is_final = |&(_, fault): &(u64, Fault)| match fault {
         Fault::Crash(party) | Fault::Stop(party, _) => !matches!(party, Party::Worker(_)),
         Fault::Silence(..) | Fault::Isolation | Fault::CutOff => true,

@@ -23,8 +23,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Places a ring of `least` to `most` bytes for each lane that needs one, and the flags behind them. Resets
-    /// nothing.
+    /// Places a ring of `least` to `most` bytes for each lane that needs one, and flags behind them. Resets nothing.
     ///
     /// # Errors
     /// [`RunError::TooManyConnections`] if `room` is too small.

@@ -2,15 +2,13 @@
 //!
 //! The principal types are [`Credit`], the sender's side, and [`Admitting`], the receiver's side. A receiver adds up
 //! the bytes of all messages that it has admitted, and sends this sum from time to time, backwards over the first
-//! socket of the lane. A sender may always send [`AHEAD`] bytes more than its credit, so that small messages never
-//! wait.
+//! socket of the lane. A sender may always send [`AHEAD`] bytes more than its credit, so small messages never wait.
 
 use crate::memory::socket::Socket;
 use rustix::net::SendFlags;
 use std::io::{self, ErrorKind, IoSlice};
 
-/// How many bytes a sender may be ahead of its credit. More bytes hide a longer round trip; fewer keep the order
-/// better.
+/// How many bytes a sender may be ahead of its credit. More hide a longer round trip; fewer keep the order better.
 const AHEAD: u64 = 64 << 10;
 
 /// What a sender may send.

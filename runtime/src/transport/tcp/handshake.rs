@@ -213,8 +213,7 @@ impl<'a> Gate<'a> {
         let patience = if self.full.is_some() { HASTE } else { PATIENCE };
         let mut admitted = Vec::new();
         for (mut stranger, has_spoken) in std::mem::take(&mut self.strangers).into_iter().zip(has_spoken) {
-            // A connection that ends early, has a wrong proof or is too slow is dropped. The rank that it claimed to be
-            // stays missing.
+            // A connection that ends early, has a wrong proof or is too slow is dropped. Its rank stays missing.
             let heard = if has_spoken { stranger.listen() } else { Ok(false) };
             match heard {
                 Ok(false) if now < stranger.since.after(patience) => self.strangers.push(stranger),
@@ -300,8 +299,7 @@ impl<'a> Gate<'a> {
         Ok(())
     }
 
-    /// Accepts nothing for a while. Until then some connections are authenticated or closed; the others wait at the
-    /// listener.
+    /// Accepts nothing for a while. Until then some connections are authenticated or closed, and new ones wait.
     fn rest(&mut self, now: Moment, error: io::Error) {
         if self.full.is_none() {
             tracing::warn!("connections have to wait, because none can be accepted right now: {error}");
@@ -478,8 +476,7 @@ pub(super) mod tests {
     /// Set in a test process of its own. Its limits may be changed.
     const ALONE: &str = "ANTIPHON_TEST_ALONE";
 
-    /// Whether this process runs only this test. If not, starts a process that does, and checks that the test passes
-    /// there.
+    /// Whether this process runs only this test. If not, starts a process that does, and checks its result.
     pub(crate) fn alone(name: &str) -> bool {
         if std::env::var_os(ALONE).is_some() {
             return true;

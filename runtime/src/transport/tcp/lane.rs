@@ -25,8 +25,7 @@ pub(super) struct TcpSender {
     stripes: Outgoing,
     /// The memory that `reserve` lends.
     room: Vec<u8>,
-    /// Bytes that the kernel has not accepted: committed words first, then messages that must not wait for their
-    /// receiver.
+    /// Bytes that the kernel has not accepted: committed words first, then messages that must not wait.
     pending: VecDeque<u8>,
     /// The most bytes of messages in `pending`.
     backlog: usize,

@@ -422,7 +422,7 @@ mod tests {
         }
     }
 
-    /// One address leads to another job, and one is free. Both are left out if peers can do without them; otherwise the
+    /// One address leads to another job, and one is free. Peers that can do without them leave both out; else the
     /// meeting fails.
     #[test]
     fn an_address_that_does_not_answer_is_done_without() {

@@ -371,8 +371,7 @@ mod tests {
         assert!(into == data);
     }
 
-    /// A slow socket delivers the first turn. All turns that arrived before it have left the kernel by then, up to a
-    /// limit.
+    /// A slow socket delivers the first turn. All earlier arrivals have left the kernel by then, up to a limit.
     #[test]
     fn turns_before_their_time_hold_up_no_way() {
         const AHEAD: u32 = 40;
